@@ -1,0 +1,3 @@
+"""channelfit: kinetic models of ion channels, fitted to voltage-clamp recordings."""
+
+__version__ = "0.1.0"

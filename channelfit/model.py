@@ -1,0 +1,579 @@
+"""A kinetic model of one channel: YAML in, symbolic scheme out.
+
+A model is a product of independent Markov *chains*. A scheme written as states and rates is one
+chain; each Hodgkin-Huxley gate is a chain of two states raised to a power. The open probability is
+``prod_k (conductances_k . occupancies_k) ** power_k``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sympy
+from scipy.sparse.csgraph import connected_components
+
+from channelfit.documents import Section, parse_yaml, read_yaml
+from channelfit.errors import InputError
+from channelfit.expressions import definition_order, parse_expression, remove_singularities, symbol
+from channelfit.units import parse_quantity, shown, unit_factor
+
+#: 1/ms. Every rate is clipped to this span in every backend and in the oracle. The ceiling, a
+#: relaxation in 0.1 us, is far above any gating transition a clamp can see; the floor, once in
+#: 10^19 years, keeps the steady state unique when a rate underflows.
+RATE_CEILING = 1e4
+RATE_FLOOR = 1e-30
+MAX_STATES = 64
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+_ARROW = re.compile(r"\s*(\w+)\s*(<?)\s*-+\s*>\s*(\w+)\s*")
+_NUMBERED_RATE = re.compile(r"k(?:(\d)(\d)|(\d+)_(\d+))")
+_NAMED_RATE = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*(.+)", re.DOTALL)
+_RESERVED = {
+    "v", "t", "celsius", "exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel",
+    "if", "else", "and", "or", "not", "True", "False", "None", "lambda", "in", "is",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One number of the model, in base units; `value` makes surrogate data or is the fixed value."""
+
+    name: str
+    unit: str
+    lower: float
+    upper: float
+    scale: str = "linear"
+    value: float | None = None
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Transition:
+    """source -> target at ``multiplicity * clip(rate)``, 1/ms.
+
+    The multiplicity stands apart so that an expanded gate (3 alpha, 2 alpha, alpha) saturates
+    exactly as the gate itself does.
+    """
+
+    source: str
+    target: str
+    rate: sympy.Expr
+    multiplicity: int = 1
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Independent Markov chain: states, transitions, relative conductance of each state, power."""
+
+    name: str
+    states: tuple[str, ...]
+    transitions: tuple[Transition, ...]
+    conductances: tuple[float, ...]
+    power: int = 1
+
+
+@dataclass(frozen=True)
+class ChannelModel:
+    """A channel: current = conductance * open probability * (v - reversal), pA, outward positive.
+
+    `definitions` are named intermediate expressions in dependency order. They are never
+    substituted into each other, so a short text cannot grow into a huge expression.
+    """
+
+    name: str
+    description: str
+    source: str
+    parameters: tuple[Parameter, ...]
+    definitions: tuple[tuple[str, sympy.Expr], ...]
+    chains: tuple[Chain, ...]
+    conductance: sympy.Expr
+    reversal: sympy.Expr
+    temperature_C: float | None = None
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names in the order of the rows of every parameter array."""
+        return tuple(p.name for p in self.parameters)
+
+    @property
+    def _only_chain(self) -> Chain:
+        if len(self.chains) != 1 or self.chains[0].power != 1:
+            raise ValueError("a model of gates has no single scheme; use expanded()")
+        return self.chains[0]
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """States of the scheme (of a model of gates: use `expanded()` first)."""
+        return self._only_chain.states
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """Transitions of the scheme."""
+        return self._only_chain.transitions
+
+    @property
+    def open_states(self) -> dict[str, float]:
+        """Conducting states and their relative conductances."""
+        chain = self._only_chain
+        return {s: c for s, c in zip(chain.states, chain.conductances, strict=True) if c}
+
+    def values(self) -> np.ndarray:
+        """The parameters' values (n_parameters,), base units. Raises InputError if one has none."""
+        missing = [p.name for p in self.parameters if p.value is None]
+        if missing:
+            raise InputError(
+                f"no value is given for {', '.join(missing)}; simulation and surrogate data need one",
+                key="parameters",
+            )
+        return np.array([p.value for p in self.parameters], dtype=float)
+
+    def with_values(self, values: np.ndarray) -> ChannelModel:
+        """The same model with these values (n_parameters,)."""
+        pairs = zip(self.parameters, values, strict=True)
+        return replace(self, parameters=tuple(replace(p, value=float(x)) for p, x in pairs))
+
+    def generator(self) -> sympy.Matrix:
+        """A (n_states, n_states), 1/ms: A[j, i] is the rate i -> j and every column sums to zero.
+
+        This is the transpose of the Q of Colquhoun and Hawkes, so that dp/dt = A p.
+        """
+        chain = self._only_chain
+        index = {s: i for i, s in enumerate(chain.states)}
+        matrix = sympy.zeros(len(index), len(index))
+        for t in chain.transitions:
+            i, j, rate = index[t.source], index[t.target], t.multiplicity * t.rate
+            matrix[j, i] += rate
+            matrix[i, i] -= rate
+        return matrix
+
+    def expanded(self) -> ChannelModel:
+        """The equivalent single Markov scheme: a gate of power q becomes q + 1 states."""
+        if len(self.chains) == 1 and self.chains[0].power == 1:
+            return self
+        ladders = [_ladder(chain) for chain in self.chains]
+        tuples = list(itertools.product(*(ladder.states for ladder in ladders)))
+        transitions = []
+        for k, ladder in enumerate(ladders):
+            for t in ladder.transitions:
+                for here in tuples:
+                    if here[k] == t.source:
+                        there = (*here[:k], t.target, *here[k + 1 :])
+                        transitions.append(replace(t, source="_".join(here), target="_".join(there)))
+        levels = [dict(zip(ld.states, ld.conductances, strict=True)) for ld in ladders]
+        conductances = tuple(
+            math.prod(level[s] for level, s in zip(levels, state, strict=True)) for state in tuples
+        )
+        states = tuple("_".join(state) for state in tuples)
+        return replace(self, chains=(Chain("scheme", states, tuple(transitions), conductances),))
+
+
+def _ladder(chain: Chain) -> Chain:
+    """n identical copies of a two-state gate, counted by how many are open: states g0, g1 .. gq."""
+    if chain.power == 1:
+        return chain
+    opening, closing = chain.transitions
+    q, g = chain.power, chain.name
+    steps = []
+    for k in range(q):
+        steps.append(Transition(f"{g}{k}", f"{g}{k + 1}", opening.rate, q - k))
+        steps.append(Transition(f"{g}{k + 1}", f"{g}{k}", closing.rate, k + 1))
+    conductances = (0.0,) * q + (1.0,)
+    return Chain(g, tuple(f"{g}{k}" for k in range(q + 1)), tuple(steps), conductances)
+
+
+# --- from YAML ---------------------------------------------------------------------------------
+
+
+def load_model(path: str | os.PathLike[str]) -> ChannelModel:
+    """The model in a YAML file, or in a file of the 2012 paper's compact form.
+
+    Raises:
+        InputError: anything that cannot be used, with file, key and what would be right.
+    """
+    return build_model(read_model_document(path), path)
+
+
+def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The model file as plain data; the printed ``model: { ... };`` form becomes YAML first."""
+    path = Path(path)
+    try:
+        return read_yaml(path)
+    except InputError:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if not re.match(r"\s*(//[^\n]*\s*)*model\s*[:=]\s*\{", text):
+            raise
+    return parse_yaml(_from_printed_form(text), path)
+
+
+def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> ChannelModel:
+    """A model from plain data; `file` names its origin in errors."""
+    root = Section(document, file)
+    if "model" in root and isinstance(document["model"], Mapping):
+        return _build_compact(root.section("model"), Path(file).stem if file else "model")
+    names = {
+        "name": root.text("name", Path(file).stem if file else "model"),
+        "description": root.text("description", ""),
+        "source": root.text("source", ""),
+    }
+    celsius = root.quantity("temperature", "temperature", None)
+    parameters = tuple(_parameter(root, *row) for row in root.rows("parameters", {}))
+    scope = _Scope(root, parameters, celsius)
+    scope.define(root.rows("definitions", {}), "definitions")
+    if "gates" in root:
+        if "states" in root or "rates" in root:
+            raise root.error("give either gates, or states and rates, not both")
+        chains = _gates(root, scope)
+    else:
+        chains = (_scheme(root, scope),)
+    current = root.section("current")
+    model = _finish(root, scope, names, parameters, chains, current, celsius)
+    root.take("fit", None)
+    root.finish()
+    return model
+
+
+class _Scope:
+    """The names an expression may use, and the definitions collected so far."""
+
+    def __init__(self, root: Section, parameters: tuple[Parameter, ...], celsius: float | None):
+        self.root = root
+        self.names = ["v", *(p.name for p in parameters)]
+        self.definitions: dict[str, sympy.Expr] = {}
+        self.texts: dict[str, tuple[str, object]] = {}
+        if celsius is not None:
+            self.names.append("celsius")
+            self.definitions["celsius"] = sympy.Float(celsius, 17)
+
+    def announce(self, name: str, key: str) -> None:
+        """Make a definition's name usable by every expression; refuse bad and repeated names."""
+        _check_name(self.root, name, key)
+        if name in self.names:
+            raise self.root.error(f'"{name}" already names something else', key)
+        self.names.append(name)
+
+    def define(self, rows: Any, key: str) -> None:
+        """Announce a block of definitions; they are parsed once all names are known."""
+        for name, text in rows:
+            self.announce(name, f"{key}.{name}")
+            self.texts[name] = (f"{key}.{name}", text)
+
+    def parse(self, text: object, key: str) -> sympy.Expr:
+        """Text to SymPy, with removable singularities made exact."""
+        if not isinstance(text, (str, int, float)) or isinstance(text, bool):
+            raise self.root.error(f"an expression was expected, not {shown(text)}", key)
+        try:
+            return remove_singularities(parse_expression(text, self.names))
+        except InputError as error:
+            raise error.at(self.root.file, self.root.path(key)) from None
+
+    def finish(self) -> tuple[tuple[str, sympy.Expr], ...]:
+        """All definitions in dependency order."""
+        for name, (key, text) in self.texts.items():
+            self.definitions[name] = self.parse(text, key)
+        try:
+            order = definition_order(self.definitions)
+        except InputError as error:
+            raise error.at(self.root.file, self.root.path("definitions")) from None
+        return tuple((name, self.definitions[name]) for name in order)
+
+
+def _check_name(root: Section, name: str, key: str) -> None:
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        why = "is a reserved word" if name in _RESERVED else "cannot be a name"
+        raise root.error(
+            f'"{name[:40]}" {why}; use a letter, then letters, digits or _, e.g. a12', key
+        )
+
+
+def _parameter(root: Section, name: str, row: object) -> Parameter:
+    key = f"parameters.{name}"
+    _check_name(root, name, key)
+    section = Section(row, root.file, root.path(key))
+    unit_text = section.text("unit", "")
+    try:
+        factor, unit = unit_factor(unit_text)
+    except InputError as error:
+        raise error.at(root.file, root.path(f"{key}.unit")) from None
+    unit = "" if unit in ("1", "dimensionless") else unit
+    span = section.items("range")
+    if len(span) != 2:
+        raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
+    lower, upper = (factor * _number(section, x, "range") for x in span)
+    value = section.number("value", None)
+    value = None if value is None else factor * value
+    parameter = Parameter(
+        name, unit, lower, upper,
+        section.choice("scale", ("linear", "log"), "linear"), value, section.flag("fixed", False),
+    )  # fmt: skip
+    section.finish()
+    _check_parameter(section, parameter)
+    return parameter
+
+
+def _number(section: Section, value: object, key: str) -> float:
+    try:
+        return parse_quantity(value, "none")
+    except InputError as error:
+        raise error.at(section.file, section.path(key)) from None
+
+
+def _check_parameter(section: Section, p: Parameter) -> None:
+    if p.fixed:
+        if p.value is None:
+            raise section.error("a fixed parameter needs a value", "value")
+        return
+    if not p.lower < p.upper:
+        raise section.error(
+            f"the lower end {p.lower:g} is not below the upper end {p.upper:g}; "
+            f"to hold a parameter still write `fixed: true`", "range",
+        )  # fmt: skip
+    if p.scale == "log" and p.lower <= 0:
+        raise section.error(
+            f"a log scale needs a lower end above 0, not {p.lower:g}; try {p.upper * 1e-6:g}",
+            "range",
+        )
+    if p.value is not None and not p.lower <= p.value <= p.upper:
+        raise section.error(
+            f"{p.value:g} lies outside the range [{p.lower:g}, {p.upper:g}]", "value"
+        )
+
+
+def _scheme(root: Section, scope: _Scope) -> Chain:
+    states = [str(s) for s in root.items("states")]
+    for state in states:
+        _check_name(root, state, "states")
+    if len(set(states)) < len(states):
+        raise root.error(f"a state is named twice in {', '.join(states)}", "states")
+    if not 1 <= len(states) <= MAX_STATES:
+        raise root.error(f"1 to {MAX_STATES} states are accepted, not {len(states)}", "states")
+    pending = []
+    for key, text in root.rows("rates", {}):
+        source, target = _ends(root, key, states)
+        named = _NAMED_RATE.fullmatch(text) if isinstance(text, str) else None
+        if named:
+            scope.define([(named[1], named[2])], f"rates.{key}")
+        elif _NUMBERED_RATE.fullmatch(key):
+            scope.define([(key, text)], "rates")
+        pending.append((source, target, key, named[1] if named else None, text))
+    transitions = []
+    for source, target, key, name, text in pending:
+        name = name or (key if _NUMBERED_RATE.fullmatch(key) else None)
+        rate = symbol(name) if name else scope.parse(text, f"rates.{key}")
+        transitions.append(Transition(source, target, rate))
+    _check_scheme(root, states, transitions)
+    return Chain("scheme", tuple(states), tuple(transitions), (0.0,) * len(states))
+
+
+def _ends(root: Section, key: str, states: list[str]) -> tuple[str, str]:
+    """Source and target of ``C1 -> C2`` or of the numbered form ``k12`` (states count from 1)."""
+    if arrow := _ARROW.fullmatch(key):
+        if arrow[2]:
+            raise root.error("write two lines, A -> B and B -> A, one for each rate", f"rates.{key}")
+        ends = [arrow[1], arrow[3]]
+    elif match := _NUMBERED_RATE.fullmatch(key):
+        numbers = [int(d) for d in match.groups() if d is not None]
+        if not all(1 <= n <= len(states) for n in numbers):
+            raise root.error(f"{key} points beyond the {len(states)} states", f"rates.{key}")
+        ends = [states[n - 1] for n in numbers]
+    else:
+        raise root.error(
+            f'"{key[:40]}" is not a transition; write A -> B (or k12 for the first to the second)',
+            "rates",
+        )
+    for state in ends:
+        if state not in states:
+            raise root.error(
+                f'unknown state "{state}". Known: {", ".join(states)}', f"rates.{key}"
+            )
+    if ends[0] == ends[1]:
+        raise root.error("a transition must lead to another state", f"rates.{key}")
+    return ends[0], ends[1]
+
+
+def _check_scheme(root: Section, states: list[str], transitions: list[Transition]) -> None:
+    """Each sweep starts from the steady state, so every state must be reachable from every other."""
+    pairs = [(t.source, t.target) for t in transitions]
+    if len(set(pairs)) < len(pairs):
+        twice = next(p for p in pairs if pairs.count(p) > 1)
+        raise root.error(f"{twice[0]} -> {twice[1]} is given twice", "rates")
+    n = len(states)
+    leads = np.zeros((n, n), dtype=bool)
+    for source, target in pairs:
+        leads[states.index(source), states.index(target)] = True
+    for k, state in enumerate(states if n > 1 else []):
+        if not leads[:, k].any():
+            raise root.error(
+                f"state {state} cannot be reached: no transition leads to it", "rates"
+            )
+        if not leads[k].any():
+            raise root.error(
+                f"state {state} cannot be left, so at steady state the channel is never anywhere "
+                f"else; add a transition out of {state} (its rate may be tiny)", "rates",
+            )  # fmt: skip
+    count, label = connected_components(leads, directed=True, connection="strong")
+    if count > 1:
+        groups = [[s for s, part in zip(states, label, strict=True) if part == k]
+                  for k in dict.fromkeys(label)]  # fmt: skip
+        raise root.error(
+            "some states cannot be reached from the others; these groups are not connected both "
+            f"ways: {' | '.join(', '.join(group) for group in groups)}", "rates",
+        )  # fmt: skip
+
+
+def _gates(root: Section, scope: _Scope) -> tuple[Chain, ...]:
+    chains = []
+    for name, row in root.rows("gates"):
+        _check_name(root, name, f"gates.{name}")
+        gate = Section(row, root.file, root.path(f"gates.{name}"))
+        power = gate.integer("power", 1, least=1)
+        if power > 8:
+            raise gate.error(f"a power from 1 to 8 is accepted, not {power}", "power")
+        if "alpha" in gate or "beta" in gate:
+            alpha, beta = (
+                scope.parse(gate.take(k), f"gates.{name}.{k}") for k in ("alpha", "beta")
+            )
+        else:
+            inf, tau = (scope.parse(gate.take(k), f"gates.{name}.{k}") for k in ("inf", "tau"))
+            alpha, beta = inf / tau, (1 - inf) / tau
+        gate.finish()
+        shut, opened = f"{name}_closed", f"{name}_open"
+        steps = (Transition(shut, opened, alpha), Transition(opened, shut, beta))
+        chains.append(Chain(name, (shut, opened), steps, (0.0, 1.0), power))
+    if not chains:
+        raise root.error("at least one gate is needed", "gates")
+    if math.prod(c.power + 1 for c in chains) > MAX_STATES:
+        raise root.error(f"the equivalent scheme has more than {MAX_STATES} states", "gates")
+    return tuple(chains)
+
+
+def _finish(
+    root: Section, scope: _Scope, names: dict[str, str], parameters: tuple[Parameter, ...],
+    chains: tuple[Chain, ...], current: Section, celsius: float | None,
+) -> ChannelModel:  # fmt: skip
+    if "gates" in root:
+        if "open" in current:
+            raise current.error("gates conduct when all are open; leave `open` out", "open")
+    else:
+        chains = (replace(chains[0], conductances=_open(current, chains[0].states)),)
+    conductance = _constant(current, scope, "conductance", "conductance")
+    reversal = _constant(current, scope, "reversal", "voltage")
+    current.finish()
+    model = ChannelModel(
+        names["name"], names["description"], names["source"], parameters, scope.finish(), chains,
+        conductance, reversal, celsius,
+    )  # fmt: skip
+    _check_use(root, model)
+    return model
+
+
+def _open(current: Section, states: tuple[str, ...]) -> tuple[float, ...]:
+    raw = current.take("open")
+    listed = raw if isinstance(raw, Mapping) else dict.fromkeys(current.items("open"), 1.0)
+    weights = {str(s): _number(current, w, f"open.{s}") for s, w in listed.items()}
+    for state, weight in weights.items():
+        if state not in states:
+            raise current.error(f'unknown state "{state}". Known: {", ".join(states)}', "open")
+        if weight <= 0:
+            raise current.error(f"a relative conductance above 0 was expected, not {weight:g}",
+                                f"open.{state}")  # fmt: skip
+    if not weights:
+        raise current.error("at least one open state is needed", "open")
+    return tuple(weights.get(s, 0.0) for s in states)
+
+
+def _constant(current: Section, scope: _Scope, key: str, dimension: str) -> sympy.Expr:
+    """A quantity (``-100 mV``), or an expression of parameters that does not depend on voltage."""
+    raw = current.take(key)
+    try:
+        return sympy.Float(parse_quantity(raw, dimension), 17)
+    except InputError as error:
+        if not isinstance(raw, str) or 'unit "' in error.message:
+            raise error.at(current.file, current.path(key)) from None
+    inner = _Scope(current, (), None)
+    inner.names = [name for name in scope.names if name != "v" and name not in scope.texts]
+    return inner.parse(raw, key)
+
+
+def _check_use(root: Section, model: ChannelModel) -> None:
+    used: set[str] = set()
+    rates = [t.rate for chain in model.chains for t in chain.transitions]
+    pending = [model.conductance, model.reversal, *rates]
+    definitions = dict(model.definitions)
+    while pending:
+        for name in {s.name for s in pending.pop().free_symbols} - used:
+            used.add(name)
+            if name in definitions:
+                pending.append(definitions[name])
+    for p in model.parameters:
+        if p.name not in used and not p.fixed:
+            raise root.error(
+                "this parameter changes nothing: no rate, conductance or reversal uses it; "
+                "remove it or write `fixed: true`", f"parameters.{p.name}",
+            )  # fmt: skip
+
+
+# --- the 2012 paper's form -----------------------------------------------------------------------
+
+
+def _from_printed_form(text: str) -> str:
+    """``name = "a12"; ( ... )`` with // comments, as printed, turned into YAML flow style."""
+    parts = re.split(r'("[^"\n]*")', re.sub(r"//[^\n]*", "", text))
+    swap = str.maketrans({"=": ":", ";": ",", "(": "[", ")": "]"})
+    parts[::2] = [re.sub(r":(?=\S)", ": ", part.translate(swap)) for part in parts[::2]]
+    return re.sub(r",\s*$", "", "".join(parts).strip())
+
+
+def _build_compact(root: Section, name: str) -> ChannelModel:
+    """The compact form of Ben-Shalom et al. 2012: numbered states, ``k12 = ...``, gmax last."""
+    n_states = root.integer("nStates", least=1)
+    if n_states > MAX_STATES:
+        raise root.error(f"1 to {MAX_STATES} states are accepted, not {n_states}", "nStates")
+    rows = [Section(row, root.file, root.path(f"params[{i}]"))
+            for i, row in enumerate(root.items("params"), 1)]  # fmt: skip
+    _check_count(root, "nParams", len(rows))
+    parameters = {}
+    for row in rows:
+        ends = [row.number("min"), row.number("max")]
+        last = row is rows[-1]
+        entry = {"range": ends, "value": row.number("val"), "unit": "nS" if last else ""}
+        parameters[row.text("name")] = entry
+        row.finish()
+    rates = {}
+    for i, line in enumerate(root.items("rates"), 1):
+        named = _NAMED_RATE.fullmatch(line) if isinstance(line, str) else None
+        if not named:
+            raise root.error(f'{shown(line)} is not of the form "k12 = ..."', f"rates[{i}]")
+        if named[1] in rates:
+            raise root.error(f"{named[1]} is given twice", f"rates[{i}]")
+        rates[named[1]] = named[2]
+    states = [f"S{i}" for i in range(1, n_states + 1)]
+    numbers = root.items("openStates")
+    _check_count(root, "nOpenStates", len(numbers))
+    if not all(isinstance(k, int) and 1 <= k <= n_states for k in numbers):
+        raise root.error(f"{shown(numbers)} are not numbers from 1 to {n_states}", "openStates")
+    reversal = root.quantity("eRev", "voltage")
+    root.finish()
+    if not parameters:
+        raise root.error("at least the conductance is needed", "params")
+    return build_model(
+        {
+            "name": name, "states": states, "rates": rates, "parameters": parameters,
+            "current": {"open": [states[k - 1] for k in numbers],
+                        "conductance": list(parameters)[-1], "reversal": reversal},
+        },
+        root.file,
+    )  # fmt: skip
+
+
+def _check_count(root: Section, key: str, count: int) -> None:
+    said = root.integer(key, count)
+    if said != count:
+        raise root.error(f"{said} are announced but {count} are given", key)

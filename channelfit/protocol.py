@@ -1,0 +1,366 @@
+"""Voltage-clamp protocols: sweeps of half-open segments [start, end).
+
+Sample k of a sweep is at ``k * sampling_ms`` and belongs to the segment that holds that time.
+Segment boundaries need not fall on samples; they are honored exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.documents import Section, read_yaml
+from channelfit.errors import InputError
+from channelfit.tables import column, read_columns
+from channelfit.units import parse_quantity, shown, unit_factor
+
+_MAX_SAMPLES = 20_000_000
+_MAX_SWEEPS = 10_000
+#: Two times closer than this fraction of the sampling interval are the same time.
+TIME_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A held voltage."""
+
+    v_mV: float
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms."""
+        return np.full(np.shape(t_ms), self.v_mV)
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A straight line from the segment's start to its end."""
+
+    v_start_mV: float
+    v_end_mV: float
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms."""
+        part = (np.asarray(t_ms) - start_ms) / (end_ms - start_ms)
+        return self.v_start_mV + (self.v_end_mV - self.v_start_mV) * part
+
+
+@dataclass(frozen=True)
+class Sines:
+    """``offset + sum amplitude * sin(omega * (t - origin) + phase)``, t the time in the sweep."""
+
+    offset_mV: float
+    amplitudes_mV: tuple[float, ...]
+    omegas_per_ms: tuple[float, ...]
+    phases: tuple[float, ...]
+    origin_ms: float
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms."""
+        t = np.asarray(t_ms)[..., None] - self.origin_ms
+        waves = np.asarray(self.amplitudes_mV) * np.sin(
+            np.asarray(self.omegas_per_ms) * t + np.asarray(self.phases)
+        )
+        return self.offset_mV + waves.sum(axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A recorded command, read as straight lines between its samples; times from segment start."""
+
+    times_ms: np.ndarray
+    v_mV: np.ndarray
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms; held at the last sample after it."""
+        return np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV)
+
+
+Wave = Constant | Ramp | Sines | Samples
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch [start_ms, end_ms) of one sweep and the voltage in it."""
+
+    start_ms: float
+    end_ms: float
+    wave: Wave
+
+    @property
+    def is_constant(self) -> bool:
+        """True where the voltage is held."""
+        return isinstance(self.wave, Constant)
+
+    def voltage(self, t_ms: np.ndarray) -> np.ndarray:
+        """mV at sweep times t_ms (any shape)."""
+        return self.wave.voltage(t_ms, self.start_ms, self.end_ms)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Sweeps, how they are sampled, and what lies between them.
+
+    Each sweep starts from the steady state at `holding_mV`; with `carry_over` only the first does,
+    and `rest_ms` at the holding potential lie between one sweep and the next.
+    """
+
+    name: str
+    holding_mV: float
+    sampling_ms: float
+    sweeps: tuple[tuple[Segment, ...], ...]
+    carry_over: bool = False
+    rest_ms: float = 0.0
+    description: str = ""
+
+    @property
+    def n_sweeps(self) -> int:
+        """Number of sweeps."""
+        return len(self.sweeps)
+
+    def n_times(self, sweep: int) -> int:
+        """Samples of one sweep: those at k * sampling_ms before its end."""
+        return math.ceil(self.sweeps[sweep][-1].end_ms / self.sampling_ms - TIME_TOLERANCE)
+
+    @property
+    def n_times_max(self) -> int:
+        """Samples of the longest sweep."""
+        return max(self.n_times(k) for k in range(self.n_sweeps))
+
+    @property
+    def times_ms(self) -> np.ndarray:
+        """(n_times_max,) sample times from the start of a sweep."""
+        return np.arange(self.n_times_max) * self.sampling_ms
+
+    def sample_ranges(self, sweep: int) -> list[tuple[int, int]]:
+        """First and one-past-last sample of every segment of a sweep."""
+        n, h = self.n_times(sweep), self.sampling_ms
+        edges = [0]
+        edges += [
+            min(n, math.ceil(segment.end_ms / h - TIME_TOLERANCE)) for segment in self.sweeps[sweep]
+        ]
+        return list(zip(edges[:-1], edges[1:], strict=True))
+
+    def command(self) -> np.ndarray:
+        """(n_sweeps, n_times_max) mV at the samples; NaN after the end of a shorter sweep."""
+        t = self.times_ms
+        out = np.full((self.n_sweeps, self.n_times_max), np.nan)
+        for row, sweep, k in zip(out, self.sweeps, range(self.n_sweeps), strict=True):
+            for segment, (a, b) in zip(sweep, self.sample_ranges(k), strict=True):
+                row[a:b] = segment.voltage(np.maximum(t[a:b], segment.start_ms))
+        return out
+
+    def step_times_ms(self, sweep: int, least_mV: float = 1.0) -> np.ndarray:
+        """Times at which the command jumps by more than `least_mV` (the start of a sweep included
+        when it leaves the holding potential)."""
+        times, before = [], self.holding_mV
+        for s in self.sweeps[sweep]:
+            first, last = s.voltage(np.array([s.start_ms, s.end_ms]))
+            if abs(first - before) > least_mV:
+                times.append(s.start_ms)
+            before = last
+        return np.array(times)
+
+
+# --- from YAML ---------------------------------------------------------------------------------
+
+
+def load_protocol(path: str | os.PathLike[str]) -> Protocol:
+    """The protocol in a YAML file.
+
+    Raises:
+        InputError: anything that cannot be used, with file, key and what would be right.
+    """
+    return build_protocol(read_yaml(path), path)
+
+
+def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> Protocol:
+    """A protocol from plain data; `file` names its origin in errors and anchors relative paths."""
+    root = Section(document, file)
+    name = root.text("name", os.path.splitext(os.path.basename(file))[0] if file else "protocol")
+    description = root.text("description", "")
+    root.text("source", "")
+    holding = root.quantity("holding", "voltage")
+    sampling = root.quantity("sampling", "time")
+    if sampling <= 0:
+        raise root.error(f"a sampling interval above 0 was expected, not {sampling:g}", "sampling")
+    carry_over, rest = _between(root)
+    rows = root.items("segments")
+    root.finish()
+    if not rows:
+        raise root.error("at least one segment is needed", "segments")
+    pieces = [_Piece(Section(row, file, f"segments[{i}]"), holding) for i, row in enumerate(rows, 1)]
+    sweeps = _lay_out(root, pieces)
+    protocol = Protocol(name, holding, sampling, sweeps, carry_over, rest, description)
+    if protocol.n_times_max * protocol.n_sweeps > _MAX_SAMPLES:
+        raise root.error(
+            f"{protocol.n_times_max:,} samples x {protocol.n_sweeps} sweeps exceed "
+            f"{_MAX_SAMPLES:,}; is the sampling in ms?", "sampling",
+        )  # fmt: skip
+    return protocol
+
+
+def _between(root: Section) -> tuple[bool, float]:
+    raw = root.take("between_sweeps", "steady state")
+    if isinstance(raw, Mapping):
+        inner = root.section("between_sweeps")
+        carry, rest = inner.flag("carry_over", True), inner.quantity("rest", "time", 0.0)
+        inner.finish()
+        if rest < 0:
+            raise inner.error(f"a time of 0 or more was expected, not {rest:g}", "rest")
+        return carry, rest
+    if raw not in ("steady state", "carry over"):
+        raise root.error(f'{shown(raw)} is not one of "steady state", "carry over"', "between_sweeps")
+    return raw == "carry over", 0.0
+
+
+class _Piece:
+    """One row of `segments`: a wave and a duration for every sweep, or one for all."""
+
+    def __init__(self, row: Section, holding_mV: float) -> None:
+        self.row = row
+        kinds = [k for k in ("hold", "step", "ramp", "sines", "recorded") if k in row]
+        if len(kinds) != 1:
+            raise row.error("one of hold, step, ramp, sines, recorded was expected in each segment")
+        kind = kinds[0]
+        self.durations: list[float] = []
+        if kind == "hold":
+            self.waves: list[Any] = [Constant(holding_mV)]
+            self.durations = _family(row, "hold", "time")
+        elif kind == "step":
+            self.waves = [Constant(v) for v in _family(row, "step", "voltage")]
+        elif kind == "ramp":
+            self.waves = [_ramp(row)]
+        elif kind == "sines":
+            self.waves = [_sines(row)]
+        else:
+            wave = _recorded(row)
+            self.waves = [wave]
+            if "for" not in row:
+                self.durations = [float(wave.times_ms[-1])]
+        if not self.durations:
+            self.durations = _family(row, "for", "time")
+        row.finish()
+        if min(self.durations) < 0 or (kind != "step" and kind != "hold" and 0 in self.durations):
+            raise row.error(f"a duration above 0 was expected, not {min(self.durations):g} ms")
+        if 1 < len(self.waves) != len(self.durations) > 1:
+            raise row.error(
+                f"{len(self.waves)} voltages but {len(self.durations)} durations; "
+                "families in one protocol vary together and need equal lengths"
+            )
+        self.count = max(len(self.waves), len(self.durations))
+
+    def at(self, sweep: int) -> tuple[Any, float]:
+        """Wave and duration of this piece in a sweep."""
+        pick = [values[sweep if len(values) > 1 else 0] for values in (self.waves, self.durations)]
+        return pick[0], pick[1]
+
+
+def _lay_out(root: Section, pieces: list[_Piece]) -> tuple[tuple[Segment, ...], ...]:
+    counts = {p.count for p in pieces if p.count > 1}
+    if len(counts) > 1:
+        raise root.error(
+            f"families of {', '.join(map(str, sorted(counts)))} values; families in one protocol "
+            "vary together and need equal lengths", "segments",
+        )  # fmt: skip
+    sweeps = []
+    for k in range(max(counts, default=1)):
+        t, row = 0.0, []
+        for wave, duration in (p.at(k) for p in pieces):
+            end = round(t + duration, 9)
+            if isinstance(wave, Sines) and math.isnan(wave.origin_ms):
+                wave = Sines(wave.offset_mV, wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, t)
+            if end > t:
+                row.append(Segment(t, end, wave))
+            t = end
+        if not row:
+            raise root.error(f"sweep {k + 1} has no duration", "segments")
+        sweeps.append(tuple(row))
+    return tuple(sweeps)
+
+
+def _family(row: Section, key: str, dimension: str) -> list[float]:
+    """One value, a list under `values`, or from / to / by."""
+    raw = row.take(key)
+    if not isinstance(raw, Mapping):
+        return [row.quantity(key, dimension)]
+    inner = row.section(key)
+    if "values" in inner:
+        values = [_quantity(inner, x, "values", dimension) for x in inner.items("values")]
+        inner.finish()
+    else:
+        start, stop, by = (inner.quantity(k, dimension) for k in ("from", "to", "by"))
+        inner.finish()
+        if by == 0 or (stop - start) / by < 0:
+            raise inner.error(f"steps of {by:g} do not lead from {start:g} to {stop:g}", "by")
+        if (stop - start) / by >= _MAX_SWEEPS:
+            raise inner.error(f"more than {_MAX_SWEEPS} sweeps", "by")
+        values = [round(start + i * by, 9) for i in range(int((stop - start) / by + 1e-9) + 1)]
+    if not 1 <= len(values) <= _MAX_SWEEPS:
+        raise inner.error(f"1 to {_MAX_SWEEPS} values are accepted", "values")
+    return values
+
+
+def _quantity(section: Section, value: object, key: str, dimension: str) -> float:
+    try:
+        return parse_quantity(value, dimension)
+    except InputError as error:
+        raise error.at(section.file, section.path(key)) from None
+
+
+def _ramp(row: Section) -> Ramp:
+    ends = row.items("ramp")
+    if len(ends) != 2:
+        raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
+    start, end = (_quantity(row, v, "ramp", "voltage") for v in ends)
+    return Ramp(start, end)
+
+
+def _sines(row: Section) -> Sines:
+    inner = row.section("sines")
+    offset = inner.quantity("offset", "voltage", 0.0)
+    origin = inner.quantity("origin", "time", math.nan)
+    terms = []
+    for i, raw in enumerate(inner.items("terms"), 1):
+        term = Section(raw, row.file, inner.path(f"terms[{i}]"))
+        amplitude = term.quantity("amplitude", "voltage")
+        if "frequency" in term:
+            omega = 2 * math.pi * term.quantity("frequency", "rate")
+        else:
+            omega = term.quantity("omega", "rate")
+        terms.append((amplitude, omega, term.number("phase", 0.0)))
+        term.finish()
+    inner.finish()
+    if not terms:
+        raise inner.error("at least one term is needed", "terms")
+    amplitudes, omegas, phases = zip(*terms, strict=True)
+    return Sines(offset, amplitudes, omegas, phases, origin)
+
+
+def _recorded(row: Section) -> Samples:
+    inner = row.section("recorded")
+    name = inner.text("file")
+    path = inner.resolve(name, "file")
+    table = read_columns(path, inner.take("header", None))
+    v = column(table, inner.text("column"), path)
+    try:
+        v = v * unit_factor(inner.text("unit", "mV"), "voltage")[0]
+    except InputError as error:
+        raise error.at(row.file, inner.path("unit")) from None
+    if "time" in inner:
+        time = inner.section("time")
+        t = column(table, time.text("column"), path)
+        t = (t - t[0]) * unit_factor(time.text("unit", "ms"), "time")[0]
+        time.finish()
+    else:
+        t = np.arange(len(v)) * inner.quantity("sampling", "time")
+    inner.finish()
+    if len(v) < 2 or not np.all(np.isfinite(v)) or not np.all(np.diff(t) > 0):
+        bad = np.flatnonzero(~np.isfinite(v))
+        where = f"row {bad[0] + 1} is not finite" if bad.size else "its times must increase"
+        raise InputError(f"not a usable command voltage: {where}", path)
+    return Samples(t, v)
