@@ -1,0 +1,485 @@
+"""The one loop of a search: ask, score, tell, until a rule or the user says stop.
+
+It sees candidates and costs, never a model, and serves every optimizer and every backend.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from channelfit.errors import InputError
+from channelfit.optimizers.genetic import Genetic
+from channelfit.optimizers.space import SearchSpace, array_module
+
+DEFAULT_POPULATION = 1120
+DEFAULT_GENERATIONS = 300
+
+# Status codes of a score, in words.
+_FAILURES = {
+    1: "not finite",
+    2: "occupancy lost",
+    3: "outside bounds",
+    4: "negative rate",
+}
+_N_STATUS = max(_FAILURES) + 1
+
+HISTORY_COLUMNS = np.dtype(
+    [
+        ("generation", np.int64),
+        ("evaluations", np.int64),
+        ("seconds", np.float64),
+        ("best_cost", np.float64),
+        ("median_cost", np.float64),
+        ("failed", np.float64),
+    ]
+)
+
+
+class Optimizer(Protocol):
+    """What the loop needs of an optimizer; candidates are (n_free, n_candidates) unit values."""
+
+    name: str
+    seed: int
+
+    @property
+    def settings(self) -> Mapping[str, float]: ...
+
+    def ask(self) -> Any: ...
+
+    def tell(self, candidates: Any, cost: Any) -> None: ...
+
+
+class ScoreLike(Protocol):
+    """cost (n_candidates,), inf where it failed, and status (n_candidates,), 0 where it is good."""
+
+    @property
+    def cost(self) -> Any: ...
+
+    @property
+    def status(self) -> Any: ...
+
+
+class Scorer(Protocol):
+    """Scores physical parameters (n_parameters, n_candidates)."""
+
+    def score(self, parameters: Any) -> ScoreLike: ...
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """When to stop; the first rule that holds at the end of a generation ends the search.
+
+    Arguments:
+        generations: so many have been scored; the first, random one counts.
+        cost: the best cost has come down to this target.
+        seconds: so much time has passed.
+        evaluations: so many candidates have been scored (a generation is never cut short).
+        stagnation: so many generations in a row without a gain in the best cost of more than
+            `tolerance` times that cost.
+        tolerance: the relative gain that counts.
+
+    None switches a rule off. Raises: InputError for values that could never, or always, hold.
+    """
+
+    generations: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
+    evaluations: int | None = None
+    stagnation: int | None = None
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for name in ("generations", "evaluations", "stagnation"):
+            if (value := getattr(self, name)) is not None:
+                _whole(value, f"stop.{name}", least=1)
+        if self.cost is not None:
+            _number(self.cost, "stop.cost")
+        if self.seconds is not None and _number(self.seconds, "stop.seconds") <= 0:
+            raise InputError(f"must be above 0, not {self.seconds:g}", key="stop.seconds")
+        if _number(self.tolerance, "stop.tolerance") < 0:
+            raise InputError(f"must not be negative, not {self.tolerance:g}", key="stop.tolerance")
+
+    @property
+    def any(self) -> bool:
+        """Whether any rule is on."""
+        return any(
+            getattr(self, rule.name) is not None
+            for rule in fields(self)
+            if rule.name != "tolerance"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """What a generation brought.
+
+    mean_cost is over the candidates of this generation with a finite cost (NaN when there is
+    none); seconds_left is the least of what the rules on generations, evaluations and seconds
+    leave at the present pace, None when none of them is on; parameters (n_parameters,) are the
+    best so far in base units, None while no candidate had a finite cost.
+    """
+
+    generation: int
+    best_cost: float
+    mean_cost: float
+    evaluations: int
+    seconds: float
+    candidates_per_second: float
+    seconds_left: float | None
+    parameters: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """What a search found and how.
+
+    names, units, values: all parameters of the model, fixed ones too, in base units.
+    notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
+    evaluations: scored candidates, not calls. history: one row a generation with the fields of
+    `HISTORY_COLUMNS`; best_cost there is the best so far, median_cost that of the generation's
+    finite costs, failed the share of its candidates without one.
+    stop_reason: the rule that ended the search, in words.
+    backend, dtype and source_hash are the scorer's, None where it has no such attribute.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    values: np.ndarray
+    notes: tuple[str, ...]
+    cost: float
+    generations: int
+    evaluations: int
+    seconds: float
+    history: np.ndarray = field(repr=False)
+    stop_reason: str
+    seed: int
+    optimizer: str
+    settings: Mapping[str, float]
+    failures: Mapping[str, int]
+    backend: str | None = None
+    dtype: str | None = None
+    source_hash: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Best values by name."""
+        return {name: float(value) for name, value in zip(self.names, self.values, strict=True)}
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        place = " ".join(part for part in (self.backend, self.dtype) if part)
+        rows = [
+            ("stopped", self.stop_reason),
+            ("cost", f"{self.cost:.6g}"),
+            ("generations", f"{self.generations}"),
+            ("evaluations", f"{self.evaluations} candidates"),
+            ("failed", ", ".join(f"{n} {what}" for what, n in self.failures.items())),
+            ("time", f"{self.seconds:.3g} s"),
+            ("optimizer", f"{self.optimizer} ({settings}), seed {self.seed}"),
+            ("backend", place),
+        ]
+        lines = [f"{key + ':':<13}{value}" for key, value in rows if value]
+        return "\n".join([*lines, "parameters:", *self._parameter_lines()])
+
+    def _parameter_lines(self) -> list[str]:
+        width = max(len(name) for name in self.names)
+        unit_width = max(len(unit) for unit in self.units)
+        table = zip(self.names, self.values, self.units, self.notes, strict=True)
+        return [
+            f"  {name:<{width}}  {value:>12.6g} {unit:<{unit_width}}  {note}".rstrip()
+            for name, value, unit, note in table
+        ]
+
+
+@dataclass
+class _Tally:
+    """What the loop has seen so far."""
+
+    started: float
+    generations: int = 0
+    evaluations: int = 0
+    seconds: float = 0.0
+    cost: float = math.inf
+    values: np.ndarray | None = None
+    milestone: float = math.inf
+    milestone_generation: int = 0
+    failures: np.ndarray = field(default_factory=lambda: np.zeros(_N_STATUS, dtype=np.int64))
+    history: list[tuple[float, ...]] = field(default_factory=list)
+
+
+def optimize(
+    optimizer: Optimizer,
+    space: SearchSpace,
+    scorer: Scorer,
+    stop: StopRules,
+    on_generation: Callable[[Progress], object] | None = None,
+) -> FitResult:
+    """Minimize the scorer's cost over the space.
+
+    Ctrl-C ends the search with the best so far; once that has been noticed a second one is an
+    ordinary KeyboardInterrupt. It is one too before the first generation is scored.
+
+    Raises: InputError when no stop rule is on, and when no candidate had a finite cost.
+    """
+    if not stop.any:
+        raise InputError("at least one rule must say when to stop", key="stop")
+    tally = _Tally(started=time.perf_counter())
+    reason: str | None = None
+    try:
+        while reason is None:
+            candidates = optimizer.ask()
+            physical = space.to_physical(candidates)
+            score = scorer.score(physical)
+            optimizer.tell(candidates, score.cost)
+            mean_cost = _record(tally, physical, score, stop.tolerance)
+            reason = _reason_to_stop(stop, tally)
+            if on_generation is not None:
+                on_generation(_progress(tally, mean_cost, stop))
+    except KeyboardInterrupt:
+        if not tally.generations:
+            raise
+        reason = reason or "interrupted"
+    return _result(tally, optimizer, space, scorer, reason)
+
+
+def _record(tally: _Tally, physical: Any, score: ScoreLike, tolerance: float) -> float:
+    """Add a scored generation; returns the mean of its finite costs.
+
+    The tally changes in the last lines only, so that an interrupt finds a whole generation in
+    it, or nothing of it.
+    """
+    xp = array_module(score.cost)
+    finite = xp.isfinite(score.cost)
+    costs = score.cost[finite].astype(np.float64)
+    n_finite, n_candidates = int(costs.size), int(score.cost.size)
+    mean = float(costs.mean()) if n_finite else math.nan
+    median = float(xp.median(costs)) if n_finite else math.nan
+    best, values = tally.cost, tally.values
+    if n_finite:
+        place = int(xp.where(finite, score.cost, np.inf).argmin())
+        if float(score.cost[place]) < best:
+            best, values = float(score.cost[place]), _to_host(physical[:, place])
+    failures = tally.failures + _count_failures(score.status, finite, xp)
+    seconds = time.perf_counter() - tally.started
+    generations, evaluations = tally.generations + 1, tally.evaluations + n_candidates
+    row = (generations, evaluations, seconds, best, median, 1 - n_finite / n_candidates)
+    if best < math.inf and not best >= tally.milestone - tolerance * abs(tally.milestone):
+        tally.milestone, tally.milestone_generation = best, generations
+    tally.cost, tally.values, tally.failures = best, values, failures
+    tally.generations, tally.evaluations, tally.seconds = generations, evaluations, seconds
+    tally.history.append(row)
+    return mean
+
+
+def _count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
+    """How many candidates (n_status,) failed in which way.
+
+    A cost that is not finite though its status is good counts as "not finite".
+    """
+    codes = xp.clip(xp.asarray(status)[~finite].astype(np.int64), 0, _N_STATUS - 1)
+    codes[codes == 0] = 1
+    return np.asarray(_to_host(xp.bincount(codes, minlength=_N_STATUS)))
+
+
+def _reason_to_stop(stop: StopRules, tally: _Tally) -> str | None:
+    """In words, the first rule that holds; None to go on."""
+    idle = tally.generations - tally.milestone_generation
+    if stop.cost is not None and tally.cost <= stop.cost:
+        return f"cost {tally.cost:.6g} reached the target {stop.cost:g}"
+    if stop.generations is not None and tally.generations >= stop.generations:
+        return f"{_plural(tally.generations, 'generation')} done"
+    if stop.evaluations is not None and tally.evaluations >= stop.evaluations:
+        return f"{_plural(tally.evaluations, 'candidate')} scored of {stop.evaluations} allowed"
+    if stop.seconds is not None and tally.seconds >= stop.seconds:
+        return f"{tally.seconds:.3g} s passed of {stop.seconds:g} s allowed"
+    if stop.stagnation is not None and idle >= stop.stagnation:
+        return f"no relative gain above {stop.tolerance:g} in {_plural(idle, 'generation')}"
+    return None
+
+
+def _progress(tally: _Tally, mean_cost: float, stop: StopRules) -> Progress:
+    left = []
+    if stop.seconds is not None:
+        left.append(stop.seconds - tally.seconds)
+    for limit, done in (
+        (stop.generations, tally.generations),
+        (stop.evaluations, tally.evaluations),
+    ):
+        if limit is not None:
+            left.append((limit - done) * tally.seconds / done)
+    return Progress(
+        generation=tally.generations,
+        best_cost=tally.cost,
+        mean_cost=mean_cost,
+        evaluations=tally.evaluations,
+        seconds=tally.seconds,
+        candidates_per_second=tally.evaluations / max(tally.seconds, 1e-9),
+        seconds_left=max(min(left), 0.0) if left else None,
+        parameters=None if tally.values is None else tally.values.copy(),
+    )
+
+
+def _result(
+    tally: _Tally, optimizer: Optimizer, space: SearchSpace, scorer: Scorer, reason: str
+) -> FitResult:
+    failures = {what: int(tally.failures[code]) for code, what in _FAILURES.items()}
+    if tally.values is None:
+        counts = ", ".join(f"{n} {what}" for what, n in failures.items() if n)
+        raise InputError(
+            f"no candidate could be scored: of {_plural(tally.evaluations, 'candidate')} {counts}"
+        )
+    return FitResult(
+        names=tuple(parameter.name for parameter in space.parameters),
+        units=tuple(parameter.unit for parameter in space.parameters),
+        values=tally.values,
+        notes=_notes(space, tally.values),
+        cost=tally.cost,
+        generations=tally.generations,
+        evaluations=tally.evaluations,
+        seconds=time.perf_counter() - tally.started,
+        history=np.array(tally.history, dtype=HISTORY_COLUMNS),
+        stop_reason=reason,
+        seed=optimizer.seed,
+        optimizer=optimizer.name,
+        settings=dict(optimizer.settings),
+        failures={what: n for what, n in failures.items() if n},
+        backend=_text(scorer, "backend"),
+        dtype=_text(scorer, "dtype"),
+        source_hash=_text(scorer, "source_hash"),
+    )
+
+
+def _notes(space: SearchSpace, values: np.ndarray) -> tuple[str, ...]:
+    notes = []
+    for parameter, value in zip(space.parameters, values, strict=True):
+        if parameter.fixed:
+            notes.append("fixed")
+        elif value == parameter.lower:
+            notes.append("at lower bound")
+        else:
+            notes.append("at upper bound" if value == parameter.upper else "")
+    return tuple(notes)
+
+
+def _text(scorer: Scorer, attribute: str) -> str | None:
+    value = getattr(scorer, attribute, None)
+    if value is None or isinstance(value, str):
+        return value
+    return np.dtype(value).name if attribute == "dtype" else str(value)
+
+
+def _to_host(array: Any) -> np.ndarray:
+    return array.get() if hasattr(array, "get") else np.array(array)
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def make_optimizer(
+    name: str,
+    settings: Mapping[str, Any],
+    n_parameters: int,
+    seed: int,
+    xp: Any = np,
+    initial: Any = None,
+) -> Genetic:
+    """An optimizer by name, with what a user wrote under `optimizer:`.
+
+    Arguments:
+        name: a key of OPTIMIZERS.
+        settings: by name; what is not given takes its default. `generations` may stand among
+            them, it is a stop rule (`make_stop_rules`) and is checked but not used here.
+        n_parameters: free parameters.
+        seed: 0 .. 2**64-1.
+        xp: numpy or cupy, the array module of the candidates.
+        initial: (n_parameters, n_points) starting points in the unit cube.
+
+    Raises: InputError for an unknown name or setting (with what is known) or a bad value.
+    """
+    key = "optimizer"
+    if name not in OPTIMIZERS:
+        raise InputError(_unknown("optimizer", name, OPTIMIZERS), key=f"{key}.name")
+    if "generations" in settings:
+        _whole(settings["generations"], f"{key}.generations", least=1)
+    own = {name: value for name, value in settings.items() if name not in ("name", "generations")}
+    return OPTIMIZERS[name](own, n_parameters, seed, xp, initial)
+
+
+def _make_genetic(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Genetic:
+    known = ("population", "generations", "crossover_rate", "mutation_rate")
+    for name in settings:
+        if name not in known:
+            raise InputError(_unknown("setting", name, known), key=f"optimizer.{name}")
+    population = settings.get("population", DEFAULT_POPULATION)
+    _whole(population, "optimizer.population", least=1)
+    rates = {
+        name: _rate(settings[name], f"optimizer.{name}")
+        for name in ("crossover_rate", "mutation_rate")
+        if name in settings
+    }
+    return Genetic(n_parameters, population, seed, xp=xp, initial=initial, **rates)
+
+
+OPTIMIZERS: dict[str, Callable[..., Genetic]] = {"genetic": _make_genetic}
+
+
+def make_stop_rules(
+    stop: Mapping[str, Any] | None = None, optimizer_settings: Mapping[str, Any] | None = None
+) -> StopRules:
+    """Stop rules from what a user wrote under `stop:` and `optimizer: generations:`.
+
+    Generations default to 300, whatever other rules there are: every search ends.
+
+    Raises: InputError for unknown rules, bad values, and two different numbers of generations.
+    """
+    stop, optimizer_settings = dict(stop or {}), optimizer_settings or {}
+    known = tuple(rule.name for rule in fields(StopRules))
+    for name in stop:
+        if name not in known:
+            raise InputError(_unknown("stop rule", name, known), key=f"stop.{name}")
+    rules = StopRules(**{name: value for name, value in stop.items() if value is not None})
+    generations = optimizer_settings.get("generations")
+    if generations is not None:
+        _whole(generations, "optimizer.generations", least=1)
+    if None not in (generations, rules.generations) and generations != rules.generations:
+        raise InputError(
+            f"{rules.generations}, but optimizer.generations says {generations}",
+            key="stop.generations",
+        )
+    return replace(rules, generations=rules.generations or generations or DEFAULT_GENERATIONS)
+
+
+def _unknown(kind: str, name: object, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'
+
+
+def _whole(value: Any, key: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"must be a whole number, {least} or more, not {value!r}", key=key)
+    return int(value)
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise InputError(f"must be a number, not {value!r}", key=key)
+    if not math.isfinite(value):
+        raise InputError(f"must be finite, not {value}", key=key)
+    return float(value)
+
+
+def _rate(value: Any, key: str) -> float:
+    if not 0 <= _number(value, key) <= 1:
+        raise InputError(f"must lie between 0 and 1, not {value}", key=key)
+    return float(value)

@@ -1,0 +1,153 @@
+"""The map between the unit cube and physical parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channelfit.errors import InputError
+from channelfit.model import Parameter
+from channelfit.optimizers import SearchSpace, array_module
+
+FINITE = st.floats(-1e300, 1e300, allow_subnormal=False)
+POSITIVE = st.floats(1e-30, 1e30)
+UNIT = st.lists(st.floats(0, 1), min_size=1, max_size=20)
+
+
+def space_of(*ranges: tuple[float, float], scale: str = "linear") -> SearchSpace:
+    return SearchSpace(
+        tuple(
+            Parameter(f"p{i}", "mV", low, high, scale=scale) for i, (low, high) in enumerate(ranges)
+        )
+    )
+
+
+@given(st.tuples(FINITE, FINITE).map(sorted), UNIT)
+def test_linear_bounds_are_exact_and_never_left(bounds, unit):
+    physical = space_of(tuple(bounds)).to_physical(np.array([[0.0, 1.0, *unit]]))[0]
+    assert physical[0] == bounds[0]
+    assert physical[1] == bounds[1]
+    assert ((physical >= bounds[0]) & (physical <= bounds[1])).all()
+
+
+@given(st.tuples(POSITIVE, POSITIVE).map(sorted), UNIT)
+def test_log_bounds_are_exact_and_never_left(bounds, unit):
+    space = space_of(tuple(bounds), scale="log")
+    physical = space.to_physical(np.array([[0.0, 1.0, *unit]]))[0]
+    assert physical[0] == bounds[0]
+    assert physical[1] == bounds[1]
+    assert ((physical >= bounds[0]) & (physical <= bounds[1])).all()
+
+
+@pytest.mark.parametrize(
+    ("scale", "bounds"),
+    [("linear", (-120.0, 60.0)), ("linear", (0.0, 1e-3)), ("log", (1e-7, 1e3)), ("log", (2, 3))],
+)
+def test_the_inverse_returns_the_point(scale, bounds):
+    space = space_of(bounds, scale=scale)
+    unit = np.linspace(0, 1, 1001)[None, :]
+    back = space.to_unit(space.to_physical(unit))
+    np.testing.assert_allclose(back, unit, rtol=0, atol=1e-14)
+    assert back[0, 0] == 0
+    assert back[0, -1] == 1
+
+
+def test_midpoints_are_the_mean_and_the_geometric_mean():
+    half = np.array([[0.5]])
+    assert space_of((-100, 20)).to_physical(half)[0, 0] == -40
+    assert space_of((1e-4, 1e2), scale="log").to_physical(half)[0, 0] == pytest.approx(
+        0.1, rel=1e-14
+    )
+
+
+def test_fixed_parameters_are_put_back_in_their_place():
+    space = SearchSpace(
+        (
+            Parameter("e", "mV", -200, 0, value=-85.0, fixed=True),
+            Parameter("a", "1/ms", 0, 10),
+            Parameter("g", "nS", 0, 1, value=0.25, fixed=True),
+            Parameter("b", "1/ms", 0, 100),
+        )
+    )
+    assert space.free == (1, 3)
+    assert (space.n_free, space.n_parameters) == (2, 4)
+    unit = np.array([[0.0, 0.5, 1.0], [1.0, 0.5, 0.0]])
+    physical = space.to_physical(unit)
+    np.testing.assert_array_equal(
+        physical, [[-85, -85, -85], [0, 5, 10], [0.25, 0.25, 0.25], [100, 50, 0]]
+    )
+    np.testing.assert_array_equal(space.to_unit(physical), unit)
+
+
+def test_float32_points_give_float64_parameters_inside_the_bounds():
+    space = space_of((0.1, 0.3))
+    physical = space.to_physical(np.array([[0, 1, 0.3]], dtype=np.float32))
+    assert physical.dtype == np.float64
+    assert physical[0, 0] == 0.1
+    assert physical[0, 1] == 0.3
+
+
+def test_points_outside_the_cube_land_on_the_bounds_and_the_input_is_kept():
+    unit = np.array([[-0.5, 1.5]])
+    for scale in ("linear", "log"):
+        space = space_of((1.0, 3.0), scale=scale)
+        np.testing.assert_array_equal(space.to_physical(unit), [[1.0, 3.0]])
+    np.testing.assert_array_equal(unit, [[-0.5, 1.5]])
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_a_range_of_no_width_is_its_value(scale):
+    space = space_of((0.3, 0.3), scale=scale)
+    np.testing.assert_array_equal(space.to_physical(np.array([[0.0, 0.37, 1.0]])), [[0.3] * 3])
+    np.testing.assert_array_equal(space.to_unit(np.array([[0.3]])), [[0.0]])
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
+def test_a_value_outside_its_range_is_refused_by_name(value):
+    with pytest.raises(InputError, match=r"parameters\.p1: .* \[0, 1\] mV"):
+        space_of((0, 1), (0, 1)).to_unit(np.array([[0.5, 0.5], [0.5, value]]))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "message"),
+    [
+        (Parameter("k", "1/ms", 0, 1, scale="log"), "starts above 0, not"),
+        (Parameter("k", "1/ms", -1, 1, scale="log"), "starts above 0, not"),
+        (Parameter("k", "1/ms", 0, 1, scale="cubic"), '"linear" or "log", not "cubic"'),
+        (Parameter("k", "1/ms", 0, np.inf), "finite"),
+        (Parameter("k", "1/ms", np.nan, 1), "finite"),
+        (Parameter("k", "1/ms", 2, 1), "ends below its start"),
+        (Parameter("k", "1/ms", 0, 1, fixed=True), "needs a value"),
+        (Parameter("k", "1/ms", 0, 1, value=np.nan, fixed=True), "needs a value"),
+    ],
+)
+def test_parameters_that_cannot_be_searched_are_refused_by_name(parameter, message):
+    with pytest.raises(InputError, match=message) as caught:
+        SearchSpace((Parameter("a", "mV", 0, 1), parameter))
+    assert caught.value.key == "parameters.k"
+
+
+def test_a_fixed_parameter_needs_no_range_that_could_be_searched():
+    fixed = Parameter("k", "1/ms", 0, 1, scale="log", value=0.5, fixed=True)
+    space = SearchSpace((fixed, Parameter("a", "mV", 0, 1)))
+    assert space.to_physical(np.array([[1.0]])).tolist() == [[0.5], [1.0]]
+
+
+def test_nothing_free_is_refused():
+    with pytest.raises(InputError, match="no free parameter"):
+        SearchSpace((Parameter("k", "1/ms", 0, 1, value=0.5, fixed=True),))
+
+
+def test_wrong_shapes_are_refused():
+    space = space_of((0, 1), (0, 1))
+    with pytest.raises(ValueError, match=r"\(2, n_candidates\)"):
+        space.to_physical(np.zeros((3, 5)))
+    with pytest.raises(ValueError, match=r"\(2, n_candidates\)"):
+        space.to_unit(np.zeros(2))
+
+
+def test_array_module_of_host_arrays_is_numpy():
+    assert array_module(np.zeros(1)) is np
+    assert array_module([1.0]) is np
