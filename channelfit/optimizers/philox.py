@@ -10,20 +10,21 @@ as 1, 2, 3", SC11 (2011), section 3.3.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_KEY_STEPS = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _WORD = np.dtype("<u4")
 
-# On the host a piece with its scratch arrays has to stay inside the second-level cache: 10
-# rounds pass over it. A device wants one launch over everything instead.
+# On the host a piece with its temporaries has to stay inside the second-level cache: 10 rounds
+# pass over it. A device wants one launch over everything instead.
 _HOST_PIECE = 8192
 
 
@@ -36,48 +37,40 @@ def philox(counter: Sequence[Any], key: tuple[int, int], xp: Any = np) -> Any:
     """Four random words for every counter.
 
     Arguments:
-        counter: four words of 32 bits, each an int or an array (n_counters,) of unsigned
-            integers of the array module `xp`; at least one is an array.
+        counter: four words of 32 bits; the first an array (n_counters,) uint64 of the array
+            module `xp`, the others such arrays or ints.
         key: two words of 32 bits.
         xp: numpy or cupy.
 
     Returns: (n_counters, 4) little-endian uint32.
     """
-    n_counters = max(word.shape[0] for word in counter if hasattr(word, "shape"))
+    n_counters = counter[0].shape[0]
     out = xp.empty((n_counters, 4), dtype=_WORD)
+    encrypt = _encrypt if xp is np else _fused(xp)
     piece = _HOST_PIECE if xp is np else max(n_counters, 1)
-    scratch = [xp.empty(min(piece, n_counters), dtype=np.uint64) for _ in range(6)]
+    keys = [np.uint64(word) for word in key]
     for start in range(0, n_counters, piece):
-        stop = min(start + piece, n_counters)
-        words = [array[: stop - start] for array in scratch]
-        for word, value in zip(words[:4], counter, strict=True):
-            word[...] = value[start:stop] if hasattr(value, "shape") else np.uint64(value)
-        _encrypt(words, key, xp)
-        for column in range(4):
-            out[start:stop, column] = words[column]
+        part = slice(start, start + piece)
+        words = [word[part] if hasattr(word, "shape") else np.uint64(word) for word in counter]
+        for column, word in enumerate(encrypt(*words, *keys)):
+            out[part, column] = word
     return out
 
 
-def _encrypt(words: list[Any], key: tuple[int, int], xp: Any) -> None:
-    """Ten rounds in place on `words`: four counter words and two scratch arrays, all uint64."""
-    for round_number in range(_ROUNDS):
-        k0, k1 = (
-            np.uint64((k + round_number * step) & 0xFFFFFFFF)
-            for k, step in zip(key, _KEY_STEPS, strict=True)
-        )
-        x0, x1, x2, x3, high0, high1 = words
-        xp.multiply(x0, _MULTIPLIERS[0], out=x0)
-        xp.multiply(x2, _MULTIPLIERS[1], out=x2)
-        xp.right_shift(x0, _HALF, out=high0)
-        xp.right_shift(x2, _HALF, out=high1)
-        xp.bitwise_and(x0, _LOW, out=x0)
-        xp.bitwise_and(x2, _LOW, out=x2)
-        xp.bitwise_xor(x1, k0, out=x1)
-        xp.bitwise_xor(x3, k1, out=x3)
-        xp.bitwise_xor(high1, x1, out=high1)
-        xp.bitwise_xor(high0, x3, out=high0)
-        # the arrays change places, the numbers stay where they are
-        words[:] = [high1, x2, high0, x0, x1, x3]
+def _encrypt(x0: Any, x1: Any, x2: Any, x3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
+    """The ten rounds on counter words x and key words k: 32-bit values in uint64."""
+    for _ in range(_ROUNDS):
+        even, odd = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
+        x0, x1 = (odd >> _HALF) ^ (x1 ^ k0), odd & _LOW
+        x2, x3 = (even >> _HALF) ^ (x3 ^ k1), even & _LOW
+        k0, k1 = (k0 + _KEY_STEPS[0]) & _LOW, (k1 + _KEY_STEPS[1]) & _LOW
+    return x0, x1, x2, x3
+
+
+@functools.cache
+def _fused(xp: Any) -> Any:
+    """`_encrypt` as one kernel: a launch for each of its operations would cost far more."""
+    return xp.fuse(_encrypt)
 
 
 def as_bytes(words: Any) -> Any:

@@ -68,12 +68,17 @@ class SearchSpace:
         self._check_rows(unit, self.n_free)
         xp = array_module(unit)
         physical = xp.empty((self.n_parameters, unit.shape[1]), dtype=np.float64)
-        rows = iter(unit)
-        for row, parameter in zip(physical, self.parameters, strict=True):
+        for place, parameter in enumerate(self.parameters):
             if parameter.fixed:
-                row[...] = parameter.value
-            else:
-                _place(row, next(rows).astype(np.float64), parameter, xp)
+                physical[place] = parameter.value
+        for scale in ("linear", "log"):
+            rows = [i for i, place in enumerate(self.free) if self._scale(place) == scale]
+            # on the host a row at a time stays in the cache; a device wants few launches
+            step = 1 if xp is np else max(len(rows), 1)
+            for start in range(0, len(rows), step):
+                piece = rows[start : start + step]
+                places = [self.free[i] for i in piece]
+                physical[places] = self._place(unit[piece].astype(np.float64), places, scale, xp)
         return physical
 
     def to_unit(self, physical: Any) -> Any:
@@ -100,6 +105,22 @@ class SearchSpace:
             row[...] = _share(values, parameter, xp)
         return unit
 
+    def _scale(self, place: int) -> str:
+        return self.parameters[place].scale
+
+    def _place(self, unit: Any, places: list[int], scale: str, xp: Any) -> Any:
+        """Physical values of unit (n_places, n_candidates) for parameters of one scale."""
+        lower = xp.array([[float(self.parameters[place].lower)] for place in places])
+        upper = xp.array([[float(self.parameters[place].upper)] for place in places])
+        unit = xp.clip(unit, 0.0, 1.0)
+        if scale == "linear":
+            # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
+            physical = (1.0 - unit) * lower + unit * upper
+        else:
+            physical = xp.exp((1.0 - unit) * xp.log(lower) + unit * xp.log(upper))
+            physical = xp.where(unit == 0.0, lower, xp.where(unit == 1.0, upper, physical))
+        return xp.clip(physical, lower, upper)
+
     @staticmethod
     def _check_rows(array: Any, n_rows: int) -> None:
         if array.ndim != 2 or array.shape[0] != n_rows:
@@ -121,23 +142,6 @@ def _check(parameter: Parameter) -> None:
         raise InputError(f"the range {bounds} ends below its start", key=key)
     if parameter.scale == "log" and not parameter.lower > 0:
         raise InputError(f"scale: log needs a range that starts above 0, not {bounds}", key=key)
-
-
-def _place(row: Any, unit: Any, parameter: Parameter, xp: Any) -> None:
-    """Write into row (n_candidates,) the physical values of unit (n_candidates,)."""
-    lower, upper = parameter.lower, parameter.upper
-    xp.clip(unit, 0.0, 1.0, out=unit)
-    if parameter.scale == "linear":
-        # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
-        xp.multiply(unit, upper, out=row)
-        row += (1.0 - unit) * lower
-    else:
-        at_lower, at_upper = unit == 0.0, unit == 1.0
-        row[...] = (1.0 - unit) * math.log(lower) + unit * math.log(upper)
-        xp.exp(row, out=row)
-        row[at_lower] = lower
-        row[at_upper] = upper
-    xp.clip(row, lower, upper, out=row)
 
 
 def _share(values: Any, parameter: Parameter, xp: Any) -> Any:
