@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
-from channelfit.codegen.nmodl import is_gate, nmodl_names, nmodl_text
+from channelfit.codegen.nmodl import nmodl_names, nmodl_text
 from channelfit.errors import InputError
 from channelfit.expressions import evaluate
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel

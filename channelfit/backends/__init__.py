@@ -1,0 +1,83 @@
+"""Three ways to the same score: reference, cpu and cuda, chosen by `make_scorer`."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from channelfit.errors import InputError
+
+if TYPE_CHECKING:
+    from channelfit.problem import Problem
+
+OK, NOT_FINITE, OCCUPANCY_LOST, OUTSIDE_BOUNDS, NEGATIVE_RATE = range(5)
+STATUS_WORDS = {
+    OK: "ok",
+    NOT_FINITE: "rate or current not finite",
+    OCCUPANCY_LOST: "occupancy lost",
+    OUTSIDE_BOUNDS: "outside bounds",
+    NEGATIVE_RATE: "negative rate",
+}
+
+#: name -> (module, class, what it needs)
+BACKENDS = {
+    "reference": ("channelfit.backends.reference", "ReferenceScorer"),
+    "cpu": ("channelfit.backends.cpu", "CpuScorer"),
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """cost (n_candidates,) pA^2, the weighted mean square; status (n_candidates,) int8.
+
+    A failed candidate costs inf and its status says why; a cost is never NaN.
+    """
+
+    cost: np.ndarray
+    status: np.ndarray
+
+
+class Scorer(Protocol):
+    """What every backend offers. `parameters` is (n_parameters, n_candidates), base units."""
+
+    backend: str
+    dtype: str
+    source_hash: str
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Per experiment (n_sweeps, n_times_max, n_candidates) pA; NaN after a shorter sweep."""
+        ...
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost and status of every candidate."""
+        ...
+
+
+def make_scorer(problem: Problem, backend: str = "auto", dtype: str = "float64") -> Scorer:
+    """A scorer for a problem.
+
+    Arguments:
+        backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated Numba) or ``auto``,
+            which takes the fastest that this version has: ``cpu``.
+        dtype: ``float64``, or ``float32`` where speed matters more than the sixth digit.
+
+    Raises:
+        InputError: an unknown backend or dtype, or one that cannot run here, and what to do.
+    """
+    if dtype not in ("float64", "float32"):
+        raise InputError(f'dtype "{dtype}" is not one of float64, float32')
+    if backend == "auto":
+        backend = "cpu"
+    if backend == "cuda":
+        raise InputError(
+            "the cuda backend is not part of this version; use --backend cpu, "
+            "which needs nothing more"
+        )
+    if backend not in BACKENDS:
+        raise InputError(f'backend "{backend}" is not one of auto, {", ".join(BACKENDS)}')
+    module, name = BACKENDS[backend]
+    scorer: Scorer = getattr(importlib.import_module(module), name)(problem, dtype)
+    return scorer

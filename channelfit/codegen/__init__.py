@@ -1,0 +1,1 @@
+"""From one symbolic description of a channel to source text for each target."""
