@@ -78,7 +78,7 @@ def symbol(name: str) -> sympy.Symbol:
 # Functions that SymPy lacks
 
 
-class exprel(sympy.Function):  # type: ignore[misc]  # noqa: N801  (named as in SciPy)
+class exprel(sympy.Function):  # type: ignore[misc]
     """(exp(x) - 1)/x, and 1 at x = 0: smooth and positive everywhere."""
 
     nargs = 1
@@ -97,7 +97,7 @@ class exprel(sympy.Function):  # type: ignore[misc]  # noqa: N801  (named as in 
         return _evalf(self.args[0], prec, lambda mp, x: mp.expm1(x) / x if x else mp.one)
 
 
-class exprel_slope(sympy.Function):  # type: ignore[misc]  # noqa: N801  (a companion of exprel)
+class exprel_slope(sympy.Function):  # type: ignore[misc]
     """d exprel(x)/dx = (1 + (x - 1) exp(x))/x^2, and 1/2 at x = 0: smooth and positive."""
 
     nargs = 1
@@ -237,7 +237,7 @@ def check_name(name: str) -> None:
         raise ExpressionError(f"{shown} already has a meaning in expressions; choose another")
 
 
-def parse_expression(text: str | float | int, names: Collection[str]) -> sympy.Expr:
+def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
     """A SymPy expression of ``v`` and ``names`` from the text in a user's file.
 
     Arguments:

@@ -1,0 +1,788 @@
+"""Expressions: what is accepted, what is refused and how, singularities, values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import mpmath
+import numpy as np
+import pytest
+import sympy
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from channelfit.errors import InputError
+from channelfit.expressions import (
+    FUNCTIONS,
+    MAX_LENGTH,
+    ExpressionError,
+    V,
+    check_name,
+    definition_order,
+    evaluate,
+    exprel,
+    exprel_slope,
+    exprel_slope_values,
+    exprel_values,
+    parse_expression,
+    remove_singularities,
+    symbol,
+)
+
+NAMES = ("a", "b", "k", "z", "a12", "z12", "z21", "vh", "a1", "a2", "a3", "x")
+a, b, k, z = map(symbol, "abkz")
+
+
+def value(text: str, **values: float) -> float:
+    return float(evaluate(parse_expression(text, NAMES), values))
+
+
+# Accepted
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", a),
+        ("v", V),
+        ("+a", a),
+        ("-a", -a),
+        ("a*exp(z*v)", a * sympy.exp(z * V)),
+        ("a*exp(-z*v)", a * sympy.exp(-z * V)),
+        ("a/b", a / b),
+        ("a**3*b", a**3 * b),
+        ("a - b - k", a - b - k),
+        ("2*a", 2 * a),
+        ("a/3", a / 3),
+        ("sqrt(a)", sympy.sqrt(a)),
+        ("tanh(v)", sympy.tanh(V)),
+        ("log(a)", sympy.log(a)),
+        ("abs(v)", sympy.Abs(V)),
+        ("min(a, b)", sympy.Min(a, b)),
+        ("max(a, b, k)", sympy.Max(a, b, k)),
+        ("exprel(v)", exprel(V)),
+        ("a if v < -40 else b", sympy.Piecewise((a, V < -40), (b, True))),
+        ("  a\n  + b ", a + b),
+        ("0.5", sympy.Float(0.5)),
+        ("7", sympy.Integer(7)),
+    ],
+)
+def test_text_becomes_the_expression_it_says(text, expected):
+    assert parse_expression(text, NAMES) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.1*(v + 40)",
+        "exp((v + 40)/18)",
+        "(v + 40)*(v + 50)",
+        "a*exp(v/18 + 2)/(b + 3)",
+        "1 - exp(-(v + 40)/10)",
+        "(a + b)**2",
+    ],
+)
+def test_the_structure_stays_as_written(text):
+    assert str(parse_expression(text, NAMES)) == text
+
+
+@pytest.mark.parametrize("number", [0.1, 1e22, 5e-324, -1 / 3, 1.7e308, 0.1 + 0.2, 2.0**60 + 512])
+def test_a_number_comes_back_to_the_last_bit(number):
+    assert float(parse_expression(repr(number), ())) == number
+    assert float(parse_expression(number, ())) == number
+    assert repr(float(parse_expression(repr(number), ()))) == repr(number)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_any_finite_float_comes_back_to_the_last_bit(number):
+    assert float(parse_expression(repr(number), ())) == number
+    assert float(parse_expression(number, ())) == number
+
+
+def test_constants_are_folded_as_python_does():
+    assert float(parse_expression("0.1 + 0.2", ())) == 0.1 + 0.2
+    assert float(parse_expression("1/3", ())) == 1 / 3
+    assert parse_expression("10/2", ()) == sympy.Integer(5)
+    assert parse_expression("2**-1*a**(4/2)", NAMES) == sympy.Float(0.5) * a**2
+    assert float(parse_expression("exp(1)", ())) == math.e
+
+
+def test_whole_powers_stay_whole():
+    assert parse_expression("v**3", ()) == V**3
+    assert parse_expression("sqrt(a)", NAMES).exp == sympy.Rational(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "expected"),
+    [
+        ("1 if v < 0 else 2", -1, 1),
+        ("1 if v < 0 else 2", 0, 2),
+        ("1 if v <= 0 else 2", 0, 1),
+        ("1 if v > 0 else 2", 0, 2),
+        ("1 if v >= 0 else 2", 0, 1),
+        ("1 if v == 0 else 2", 0, 1),
+        ("1 if v != 0 else 2", 0, 2),
+        ("1 if -60 < v <= -40 else 2", -40, 1),
+        ("1 if -60 < v <= -40 else 2", -60, 2),
+        ("1 if v < -60 or v > -40 else 2", -70, 1),
+        ("1 if v < -60 or v > -40 else 2", -50, 2),
+        ("1 if not (v < -60 or v > -40) else 2", -50, 1),
+        ("1 if v > -60 and not v > -40 else 2", -50, 1),
+        ("1 if v > -60 and not v > -40 else 2", -30, 2),
+        ("1 if v < -60 else 2 if v < -40 else 3", -70, 1),
+        ("1 if v < -60 else 2 if v < -40 else 3", -50, 2),
+        ("1 if v < -60 else 2 if v < -40 else 3", -30, 3),
+        ("v if 2 < 1 else -v", 5, -5),
+        ("v if 1 < 2 or v < 3 else -v", 5, 5),
+        ("v if 1 > 2 and v < 3 else -v", 5, -5),
+        ("-3*(1 if v < 0 else 2)**2", 1, -12),
+        ("exprel(0)", 0, 1),
+        ("min(3, v, 2) + max(-1, v)", 1, 2),
+    ],
+)
+def test_conditions_and_extremes(text, at, expected):
+    assert value(text, v=at) == expected
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "words"),
+    [
+        ("a12*exp(z21b*v)", 9, 'unknown name "z21b"'),
+        ("a12*exp(z21b*v)", 9, "did you mean z21"),
+        ("a12*exp(z21b*v)", 9, "Known: a, a1, a12, a2, a3, b, k, vh, x, z, z12, z21, v"),
+        ("  1 + V", 7, "did you mean v"),
+        ("2*pi", 3, "3.14159"),
+        ("expp(v)", 1, "did you mean exp"),
+        ("ln(v)", 1, "write log"),
+        ("__import__('os').system('x')", 12, "unexpected character \"'\""),
+        ("__import__(os)", 1, 'unknown function "__import__"'),
+        ("v.__class__", 1, 'an attribute (".__class__")'),
+        ("v.real(1)", 1, "an attribute"),
+        ("(lambda: 1)()", 8, 'unexpected character ":"'),
+        ("f'{v}'", 2, "unexpected character"),
+        ("(x:=1)", 3, "unexpected character"),
+        ("v[0]", 2, "round brackets"),
+        ("{1}", 1, "round brackets"),
+        ("[v for v in v]", 1, "round brackets"),
+        ("v^2", 2, 'use "**"'),
+        ("v % 2", 3, "unexpected character"),
+        ("v // 2", 1, 'operator "//"'),
+        ("v << 2", 1, 'operator "<<"'),
+        ("~v", 1, "unexpected character"),
+        ("v @ v", 3, "unexpected character"),
+        ("v # w", 3, "unexpected character"),
+        ("v\\\n", 2, "unexpected character"),
+        ("v; v", 2, "unexpected character"),
+        ("v\0", 2, "\\x00"),
+        ("\ud800", 1, "\\ud800"),
+        ("\uff56", 1, "FULLWIDTH LATIN SMALL LETTER V"),
+        ("\u0430*v", 1, "CYRILLIC SMALL LETTER A"),
+        ("3 \u2212 v", 3, 'use "-"'),
+        ("v\u00b2", 2, 'use "**2"'),
+        ("v\u200b", 2, "ZERO WIDTH SPACE"),
+        ("2v", 1, 'is a "*" missing?'),
+        ("2(v + 1)", 1, 'is a "*" missing?'),
+        ("a(v)", 1, 'is a "*" missing?'),
+        ("exp", 1, "write exp(v)"),
+        ("exp*2", 1, "wants arguments"),
+        ("min()", 1, "1 to 8 arguments, not 0"),
+        ("min(v,v,v,v,v,v,v,v,v)", 1, "not 9"),
+        ("exp(1, 2)", 1, "1 argument, not 2"),
+        ("exp(x=1)", 1, "no named arguments"),
+        ("exp(**v)", 1, "no named arguments"),
+        ("exp(*v)", 5, "starred"),
+        ("v < 3", 1, "a condition where a number"),
+        ("not v", 1, "a condition where a number"),
+        ("v and a", 1, "a condition where a number"),
+        ("1 if v else 2", 6, "a condition is wanted"),
+        ("1 if v is 2 else 3", 6, "'is' cannot be used"),
+        ("1 if v in v else 3", 6, "'in' cannot be used"),
+        ("v,", 1, "tuple"),
+        ("()", 1, "tuple"),
+        ("await v", 1, "await"),
+        ("...", 1, "cannot be used"),
+        ("True", 1, 'unknown name "True"'),
+        ("None", 1, 'unknown name "None"'),
+        ("2j", 1, "complex"),
+        ("v +", 3, "invalid syntax"),
+        ("v) + (v", 2, "unmatched"),
+        ("(v", 1, "never closed"),
+        ("v v", 3, "invalid syntax"),
+        ("9**9**9**9", 4, "overflows"),
+        ("exp(exp(exp(exp(1000))))", 13, "overflows"),
+        ("10**400", 1, "overflows"),
+        ("1e400", 1, "overflows"),
+        ("9" * 400, 1, "overflows"),
+        ("9" * 1999 + ".", 1, "overflows"),
+        ("v*1e308*10", None, "overflows"),
+        ("v/1e-310", None, "overflows"),
+        ("1/0", 1, "division by zero"),
+        ("v/0", 1, "division by zero"),
+        ("v/(a - a)", 1, "division by zero"),
+        ("(a - a)**-1", 1, "division by zero"),
+        ("0**-1", 1, "division by zero"),
+        ("log(-1)", 1, "not defined"),
+        ("log(0)", 1, "not defined"),
+        ("sqrt(-1)", 1, "not defined"),
+        ("(-8)**(1/3)", 1, "not a real number"),
+        ("sqrt(-abs(v))", None, "not a real number"),
+        ("v**387420489", 1, "exponent"),
+        ("((2*v)**900)**900", 1, "exponent"),
+        ("", None, "empty"),
+        (" \n ", None, "empty"),
+        ("(" * 900 + "1" + ")" * 900, 51, "nested brackets"),
+        ("(" * 10000 + "1" + ")" * 10000, None, "20001 characters"),
+        ("v+" * 500000 + "v", None, "1000001 characters"),
+        ("-" * 1999 + "1", 101, "operations deep"),
+        ("not " * 400 + "v", 401, "operations deep"),
+        ("2**" * 600 + "2", 301, "operations deep"),
+        ("v if v<1 else " * 120 + "v", None, "operations"),
+        ("exp(" * 300 + "v" + ")" * 300, 204, "nested brackets"),
+        ("+".join(["(" + "+".join("v" * 30) + ")"] * 10), None, "more than 500"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_problem_and_its_column(text, column, words):
+    with pytest.raises(ExpressionError) as caught:
+        parse_expression(text, NAMES)
+    message = str(caught.value)
+    assert words in message
+    assert caught.value.column == column or (column is None and "operations" in words)
+    assert len(message) < 400
+    assert message.isprintable()
+    if column is not None:
+        assert f"column {column} of" in message
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 10**400])
+def test_numbers_that_are_not_finite_are_refused(number):
+    with pytest.raises(ExpressionError, match="not a finite number"):
+        parse_expression(number, ())
+
+
+@pytest.mark.parametrize("thing", [None, True, ["v"], {"v": 1}, b"v", 1j])
+def test_what_is_not_text_is_refused(thing):
+    with pytest.raises(ExpressionError, match="must be text"):
+        parse_expression(thing, ())
+
+
+def test_an_error_is_an_input_error_that_keeps_its_column_when_placed():
+    with pytest.raises(InputError) as caught:
+        parse_expression("a*w", ("a",))
+    placed = caught.value.at("models/m.yaml", "rates.C -> O")
+    assert isinstance(placed, ExpressionError)
+    assert placed.column == 3
+    assert str(placed).startswith('models/m.yaml: rates.C -> O: unknown name "w" at column 3')
+
+
+def test_no_near_miss_of_a_name_no_suggestion():
+    with pytest.raises(ExpressionError, match='of "qqqq"; Known: a, v$'):
+        parse_expression("qqqq", ("a",))
+
+
+def test_many_names_and_long_names_are_shortened():
+    names = [f"parameter_number_{i}_{'x' * 80}" for i in range(3000)]
+    with pytest.raises(ExpressionError) as caught:
+        parse_expression("y" * 1500, names)
+    assert "more" in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+#: Costly for SymPy unless something bounds it; each is either accepted or refused at once.
+HOSTILE = [
+    "v**" * 60 + "v",
+    "(v**v)**" * 20 + "2",
+    "**".join(["(a+v)"] * 45),
+    "sqrt(" * 45 + "v" + "+1)" * 45,
+    "abs(" * 45 + "v" + "-a)" * 45,
+    "log(" * 45 + "v" + "+2)" * 45,
+    "exp(" * 45 + "v" + ")" * 45,
+    "min(" * 40 + "v" + ",v)" * 40,
+    "((((1000*v)**30)**30)**1)*((1000*a)**900)**1",
+    "sqrt((v*999)" + "*999" * 90 + ")",
+    "+".join(f"v/{p}" for p in range(3, 100)),
+    "*".join(["(v+a)"] * 90),
+    "sqrt(v**900 - v + 3)",
+    "log(v**900 - v**7 + v - 3)**0.5",
+    "(v**500 + v**499 - 1)**(v**500 + v - 1)",
+    "(2**(900*v))**(900*v)",
+    "(1 if v<0 else 2)**" * 20 + "v",
+    "v" + "/(1 - exp(v/9))*v" * 60,
+    "*".join(f"(v+{i})/(1-exp(-(v+{i})/9))" for i in range(25)),
+    "(" + "*".join(["(a+b+k)"] * 40) + ")*v/(exp((" + "*".join(["(a+b+z)"] * 40) + ")*v)-1)",
+    "-" * 90 + "v",
+]
+
+
+def test_hostile_text_ends_soon():
+    """In a process of its own, since a hang in SymPy could not be interrupted otherwise."""
+    program = (
+        "import sys, ast\n"
+        "from channelfit.expressions import *\n"
+        "from channelfit.expressions import parse_expression, remove_singularities, evaluate\n"
+        "values = dict.fromkeys('abkzv', 0.3)\n"
+        "for text in ast.literal_eval(sys.stdin.read()):\n"
+        "    try:\n"
+        "        e = remove_singularities(parse_expression(text, 'abkz'))\n"
+        "        print(evaluate(e, values).shape)\n"
+        "    except ExpressionError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=repr(HOSTILE),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == len(HOSTILE)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=60) | st.text("av0129.+-*/()<>=, \nifelsexpno", max_size=60))
+def test_any_text_gives_an_expression_or_an_expression_error(text):
+    try:
+        expression = parse_expression(text, NAMES)
+    except ExpressionError as error:
+        assert str(error)
+    else:
+        assert {s.name for s in expression.free_symbols} <= {*NAMES, "v"}
+
+
+def test_the_longest_text_is_read():
+    text = "a" + " " * (MAX_LENGTH - 1)
+    assert parse_expression(text, NAMES) == a
+    with pytest.raises(ExpressionError, match=f"more than {MAX_LENGTH}"):
+        parse_expression(text + " ", NAMES)
+
+
+@pytest.mark.parametrize("name", ["v", "exp", "if", "lambda", "2a", "", "a b", "α", "a" * 101])
+def test_names_that_no_expression_could_use_are_refused(name):
+    with pytest.raises(ExpressionError, match="name"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["a12", "_x", "gmax", "V", "alpha_m", "celsius"])
+def test_usable_names_pass_and_can_be_used(name):
+    check_name(name)
+    assert parse_expression(f"2*{name}", {name}) == 2 * symbol(name)
+
+
+# Random expressions against Python's own arithmetic
+
+
+@dataclass
+class Traced:
+    """A value by Python's floats, with a bound on what another order of rounding may change."""
+
+    text: str
+    value: float
+    error: float
+
+
+EPS = 2.0**-52
+LEAVES = {"a": 0.7, "b": -1.3, "k": 2.9, "v": -37.25}
+
+
+def _leaf(text: str) -> Traced:
+    known = LEAVES[text] if text in LEAVES else float(text)
+    return Traced(text, known, abs(known) * EPS)
+
+
+def _sum(x: Traced, y: Traced, sign: str) -> Traced:
+    result = x.value + y.value if sign == "+" else x.value - y.value
+    error = x.error + y.error + EPS * (abs(x.value) + abs(y.value))
+    return Traced(f"({x.text} {sign} {y.text})", result, error)
+
+
+def _times(x: Traced, y: Traced) -> Traced:
+    result = x.value * y.value
+    error = x.error * (abs(y.value) + y.error) + abs(x.value) * y.error + 4 * EPS * abs(result)
+    return Traced(f"({x.text} * {y.text})", result, error)
+
+
+def _over(x: Traced, y: Traced) -> Traced:
+    assume(abs(y.value) > 1e-3 + 2 * y.error)
+    result = x.value / y.value
+    error = 2 * (x.error + abs(result) * y.error) / abs(y.value) + 4 * EPS * abs(result)
+    return Traced(f"({x.text} / {y.text})", result, error)
+
+
+def _function(name: str, x: Traced) -> Traced:
+    if name in ("sqrt", "log"):
+        assume(x.value > 1e-3 + 2 * x.error)
+    if name in ("exp", "exprel"):
+        assume(x.value < 50)
+    function = {
+        "exp": math.exp,
+        "log": math.log,
+        "sqrt": math.sqrt,
+        "abs": abs,
+        "tanh": math.tanh,
+        "exprel": lambda u: math.expm1(u) / u if u else 1.0,
+        "-": operator.neg,
+    }[name]
+    result = function(x.value)
+    slope = {"exp": result, "exprel": result + 1}.get(name, 1.0)
+    slope = max(slope, 1.0)
+    if name in ("sqrt", "log"):
+        slope = 1 / min(x.value, 1.0)
+    return Traced(f"{name}({x.text})", result, 2 * slope * x.error + 8 * EPS * (abs(result) + 1))
+
+
+def _powered(x: Traced, n: int) -> Traced:
+    result = x.value**n
+    error = 2 * n * abs(x.value) ** (n - 1) * x.error + 8 * EPS * abs(result)
+    return Traced(f"(({x.text})**{n})", result, error)
+
+
+def _chosen(x: Traced, y: Traced, limit: float) -> Traced:
+    chosen = x if LEAVES["v"] < limit else y
+    return Traced(f"({x.text} if v < {limit} else {y.text})", chosen.value, chosen.error)
+
+
+def _extreme(x: Traced, y: Traced, name: str) -> Traced:
+    result = (min if name == "min" else max)(x.value, y.value)
+    return Traced(f"{name}({x.text}, {y.text})", result, max(x.error, y.error))
+
+
+def _grown(inner: st.SearchStrategy[Traced]) -> st.SearchStrategy[Traced]:
+    return st.one_of(
+        st.builds(_sum, inner, inner, st.sampled_from("+-")),
+        st.builds(_times, inner, inner),
+        st.builds(_over, inner, inner),
+        st.builds(_function, st.sampled_from(["-", *sorted({*FUNCTIONS} - {"min", "max"})]), inner),
+        st.builds(_powered, inner, st.integers(1, 4)),
+        st.builds(_chosen, inner, inner, st.sampled_from([-80.0, -37.0, 12.5])),
+        st.builds(_extreme, inner, inner, st.sampled_from(["min", "max"])),
+    )
+
+
+numbers = st.integers(0, 40).map(str) | st.floats(0.01, 50).map(repr)
+trees = st.recursive((numbers | st.sampled_from([*LEAVES])).map(_leaf), _grown, max_leaves=12)
+
+
+@settings(max_examples=400, deadline=None)
+@given(trees)
+def test_values_agree_with_python(tree):
+    assume(math.isfinite(tree.error) and abs(tree.value) < 1e100 and tree.error < 1e90)
+    expression = parse_expression(tree.text, LEAVES)
+    assert abs(float(evaluate(expression, LEAVES)) - tree.value) <= 8 * tree.error
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees)
+def test_removing_singularities_changes_no_value(tree):
+    assume(math.isfinite(tree.error) and abs(tree.value) < 1e100 and tree.error < 1e90)
+    expression = remove_singularities(parse_expression(tree.text, LEAVES))
+    assert abs(float(evaluate(expression, LEAVES)) - tree.value) <= 8 * tree.error
+
+
+# Removable singularities
+
+
+def removed(text: str) -> sympy.Expr:
+    return remove_singularities(parse_expression(text, NAMES))
+
+
+def _linoid(x: mpmath.mpf) -> mpmath.mpf:
+    """x/(1 - exp(-x)), and 1 at 0."""
+    return mpmath.mpf(1) if x == 0 else x / -mpmath.expm1(-x)
+
+
+#: text -> (singular voltage, the same by 60 digits; decimals as the float64 that text means)
+CLASSIC = {
+    "0.1*(v+40)/(1-exp(-(v+40)/10))": (-40, lambda v: _linoid((v + 40) / 10) * 10 * 0.1),
+    "0.1*(v+40)/(1-exp(-0.1*(v+40)))": (-40, lambda v: _linoid((v + 40) / 10)),
+    "-0.1*(v+40)/(exp(-(v+40)/10)-1)": (-40, lambda v: _linoid((v + 40) / 10)),
+    "(0.1*v+4)/(1-exp(-0.1*v-4))": (-40, lambda v: _linoid((v + 40) / 10)),
+    "(4+v/10)/(1-exp(-4-v/10))": (-40, lambda v: _linoid((v + 40) / 10)),
+    "0.01*(v+55)/(1-exp(-(v+55)/10))": (-55, lambda v: _linoid((v + 55) / 10) / 10),
+    "0.01*(10-v)/(exp((10-v)/10)-1)": (10, lambda v: _linoid((v - 10) / 10) / 10),
+    "(0.1-0.01*v)/(exp(1-0.1*v)-1)": (10, lambda v: _linoid((v - 10) / 10) / 10),
+    "(0.1-0.01*v)/(2.718281828459045*exp(-0.1*v)-1)": (
+        10,
+        lambda v: _linoid((v - 10) / 10) / 10,
+    ),
+    "0.01*(10-v)/(2.5*exp((10-v)/10)-2.5)": (10, lambda v: _linoid((v - 10) / 10) / 25),
+    "0.32*(v+47.25)/(1-exp(-(v+47.25)/4))": (-47.25, lambda v: _linoid((v + 47.25) / 4) * 1.28),
+    "v/(1-exp(-v))": (0, _linoid),
+    "v*exp(v)/(exp(v)-1)": (0, _linoid),
+    "(v/(1-exp(-v)))**2": (0, lambda v: _linoid(v) ** 2),
+    "1/((1-exp(-v))/v)": (0, _linoid),
+    "(1-exp(-v))/v": (0, lambda v: 1 / _linoid(v)),
+    "3 + 2*v/(1-exp(-v))": (0, lambda v: 3 + 2 * _linoid(v)),
+    "sqrt(v/(1-exp(-v)))": (0, lambda v: mpmath.sqrt(_linoid(v))),
+    "min(v/(1-exp(-v)), 50)": (0, lambda v: min(_linoid(v), 50)),
+    "7 if v < -100 else v/(1-exp(-v))": (0, _linoid),
+    "v*(5-3*exp(-v/25))/(1-exp(-v/25))": (
+        0,
+        lambda v: 25 * _linoid(v / 25) * (5 - 3 * mpmath.exp(-v / 25)),
+    ),
+    "(v-9)/(exp(v/9)-exp(1))": (9, lambda v: 9 / mpmath.e * _linoid((9 - v) / 9)),
+}
+OFFSETS = [0.0, *(s * d for d in (1e-12, 1e-9, 1e-6, 1e-3, 1.0, 30.0) for s in (1, -1))]
+
+
+@pytest.mark.parametrize("text", CLASSIC)
+def test_classic_rates_are_exact_at_and_around_their_singular_voltage(text):
+    singular, exact = CLASSIC[text]
+    voltages = np.array([singular + offset for offset in OFFSETS])
+    ours = evaluate(removed(text), {"v": voltages})
+    with mpmath.workdps(60):
+        truth = np.array([float(exact(mpmath.mpf(float(v)))) for v in voltages])
+    np.testing.assert_allclose(ours, truth, rtol=1e-13)
+
+
+def test_without_the_rewriting_the_singular_voltage_is_not_finite():
+    text = "0.1*(v+40)/(1-exp(-(v+40)/10))"
+    assert np.isnan(evaluate(parse_expression(text, ()), {"v": -40.0}))
+    assert evaluate(removed(text), {"v": -40.0}) == 1.0
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        sympy.Float(0.1) * (V + 40) / (1 - sympy.exp(-(V + 40) / 10)),
+        (sympy.Float(0.1) - sympy.Float(0.01) * V) / (sympy.exp(1 - V / 10) - 1) * 10,
+        (V + sympy.Float(40.5)) / (1 - sympy.exp(-(V + sympy.Float(40.5)) / 18)) / 18,
+    ],
+)
+def test_expressions_that_sympy_has_rearranged_are_recognized(expression):
+    rewritten = remove_singularities(expression)
+    assert rewritten.has(exprel)
+    assert not rewritten.has(sympy.exp)
+    roots = sympy.solve(sympy.numer(expression), V)
+    singular = float(roots[0])
+    assert float(evaluate(rewritten, {"v": singular})) == pytest.approx(1.0, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a1*(a2-v)/(exp((a2-v)/a3)-1)",
+        "a1*(v-a2)/(1-exp((a2-v)/a3))",
+        "-a1*(a2-v)/(1-exp(a2/a3-v/a3))",
+        "a1*(a2-v)*(b*exp((a2-v)/a3)-b)**-1*b",
+        "a1*(v-a2)*exp(a2/a3)/(exp(a2/a3)-exp((2*a2-v)/a3))",
+    ],
+)
+@settings(max_examples=60, deadline=None)
+@given(
+    a1=st.floats(1e-3, 1e3),
+    a2=st.floats(-120, 60),
+    a3=st.floats(1, 50) | st.floats(-50, -1),
+    near=st.sampled_from(OFFSETS),
+)
+def test_rates_of_parameters_are_exact_around_their_singular_voltage(text, a1, a2, a3, near):
+    v = a2 + near
+    ours = float(evaluate(removed(text), {"a1": a1, "a2": a2, "a3": a3, "b": 0.3, "v": v}))
+    with mpmath.workdps(60):
+        u = (mpmath.mpf(a2) - mpmath.mpf(v)) / mpmath.mpf(a3)
+        truth = float(mpmath.mpf(a1) * mpmath.mpf(a3) * (_linoid(-u)))
+    # u is a difference of a2/a3 and v/a3 where the text says so: that much is in the input.
+    scale = 1 + abs(a2 / a3) + abs(v / a3)
+    assert ours == pytest.approx(truth, rel=2e-15 * scale + 1e-14)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    half=st.decimals(-120, 60, places=2),
+    slope=st.decimals("0.5", 40, places=2),
+    rate=st.decimals("0.001", 10, places=3),
+    near=st.sampled_from(OFFSETS),
+)
+def test_rates_of_decimals_are_exact_around_their_singular_voltage(half, slope, rate, near):
+    text = f"{rate}*(v - ({half}))/(1 - exp(-(v - ({half}))/{slope}))"
+    v = float(half) + near
+    ours = float(evaluate(removed(text), {"v": v}))
+    with mpmath.workdps(60):
+        u = (mpmath.mpf(v) - mpmath.mpf(float(half))) / mpmath.mpf(float(slope))
+        truth = float(mpmath.mpf(float(rate)) * mpmath.mpf(float(slope)) * _linoid(u))
+    assert ours == pytest.approx(truth, rel=1e-13)
+
+
+def test_the_form_that_comes_out():
+    assert str(removed("a1*(a2-v)/(exp((a2-v)/a3)-1)")) == "a1*a3/exprel((a2 - v)/a3)"
+    assert removed("x/(1-exp(-x))") == 1 / exprel(-symbol("x"))
+    assert removed("z*(v-vh)/(exp(z*v-z*vh)-1)") == 1 / exprel(z * V - z * symbol("vh"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1/(exp(v)-1)",
+        "(v+39)/(1-exp(-(v+40)/10))",
+        "v/(exp(v)+1)",
+        "v/(exp(v)-2)",
+        "v**2/(1-exp(v)*a)",
+        "(v+40)*exp(v/10)",
+        "v/(exp(v)-exp(-v))",
+        "(v-40)*z/(exp(b*(v+40))-1)",
+        "a*exp(z*v)",
+    ],
+)
+def test_what_is_not_removable_is_left_alone(text):
+    assert removed(text) == parse_expression(text, NAMES)
+
+
+def test_a_pole_stays_a_pole():
+    assert removed("v/(exp(v)-1)**2") == 1 / (V * exprel(V) ** 2)
+    assert np.isinf(evaluate(removed("v/(exp(v)-1)**2"), {"v": 0.0}))
+
+
+# exprel
+
+
+@given(st.floats(-700, 700) | st.floats(-1e-3, 1e-3))
+def test_exprel_is_accurate_everywhere(x):
+    with mpmath.workdps(400):
+        truth = float(mpmath.expm1(x) / x) if x else 1.0
+    assert float(exprel_values(x)) == pytest.approx(truth, rel=1e-15)
+    assert float(evaluate(exprel(V), {"v": x})) == pytest.approx(truth, rel=1e-15)
+
+
+@given(st.floats(-700, 700) | st.floats(-2, 2))
+def test_the_slope_of_exprel_is_accurate_everywhere(x):
+    with mpmath.workdps(700):
+        m = mpmath.mpf(x)
+        truth = float((1 + (m - 1) * mpmath.exp(m)) / m**2) if abs(x) > 1e-200 else 0.5
+    assert float(exprel_slope_values(x)) == pytest.approx(truth, rel=4e-15)
+
+
+def test_exprel_at_the_ends():
+    np.testing.assert_array_equal(exprel_values([0, -np.inf, np.inf, 800]), [1, 0, np.inf, np.inf])
+    ends = exprel_slope_values([0, -np.inf, np.inf, 800, -1e200, 1e200])
+    np.testing.assert_array_equal(ends, [0.5, 0, np.inf, np.inf, 0, np.inf])
+    assert np.isnan(exprel_values(np.nan))
+    assert np.isnan(exprel_slope_values(np.nan))
+
+
+def test_exprel_in_sympy():
+    assert exprel(0) == 1
+    assert exprel(sympy.Float(0)) == 1
+    assert exprel_slope(0) == sympy.Rational(1, 2)
+    assert exprel(V).diff(V) == exprel_slope(V)
+    assert exprel(2 * V).diff(V) == 2 * exprel_slope(2 * V)
+    assert float(exprel(sympy.Float(2))) == pytest.approx(math.expm1(2) / 2, rel=1e-15)
+    assert float(exprel(sympy.Integer(2)).evalf()) == pytest.approx(math.expm1(2) / 2, rel=1e-14)
+    assert float(exprel_slope(sympy.Float(2))) == pytest.approx((1 + math.exp(2)) / 4, rel=1e-15)
+    assert float(evaluate(exprel_slope(V).diff(V), {"v": 0.0})) == 1 / 3
+
+
+@settings(deadline=None)
+@given(st.floats(-5, 5).filter(lambda x: abs(x) > 1e-2))
+def test_derivatives_of_exprel(x):
+    with mpmath.workdps(60):
+        m = mpmath.mpf(x)
+        first = float(mpmath.diff(lambda t: mpmath.expm1(t) / t, m))
+        second = float(mpmath.diff(lambda t: mpmath.expm1(t) / t, m, 2))
+    assert float(evaluate(exprel(V).diff(V), {"v": x})) == pytest.approx(first, rel=1e-13)
+    assert float(evaluate(exprel(V).diff(V, 2), {"v": x})) == pytest.approx(second, rel=1e-9)
+
+
+# Values
+
+
+def test_values_broadcast():
+    expression = parse_expression("a*exp(z*v)", NAMES)
+    voltages = np.linspace(-100, 50, 4)[:, None]
+    rates = np.array([0.1, 0.2, 0.3])
+    ours = evaluate(expression, {"a": rates, "z": 0.02, "v": voltages})
+    assert ours.shape == (4, 3)
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(ours, rates * np.exp(0.02 * voltages), rtol=1e-15)
+
+
+def test_a_constant_has_a_value_without_a_shape():
+    assert evaluate(parse_expression("3", ()), {}).shape == ()
+
+
+def test_overflow_and_undefined_values_neither_warn_nor_raise(recwarn):
+    assert value("exp(v)", v=1e5) == math.inf
+    assert math.isnan(value("log(v)", v=-1.0))
+    assert value("1/v", v=0.0) == math.inf
+    assert math.isnan(value("v**0.5", v=-1.0))
+    assert math.isnan(value("exp(v)", v=math.nan))
+    assert value("(v + 40)/(1 - exp(-(v + 40)/10))", v=-1e9) == 0
+    assert not recwarn.list
+
+
+def test_a_division_is_a_division():
+    """v/10 is rounded once, v*0.1 twice."""
+    assert value("v/10", v=3.0) == 3.0 / 10
+    assert value("v/3", v=7.0) == 7.0 / 3
+
+
+def test_float32_input_is_computed_in_float64():
+    ours = evaluate(parse_expression("v/3", ()), {"v": np.float32(1)})
+    assert ours.dtype == np.float64
+    assert ours == 1 / 3
+
+
+def test_a_missing_value_and_a_foreign_function_are_told():
+    with pytest.raises(KeyError, match="a"):
+        evaluate(a * V, {"v": 1.0})
+    with pytest.raises(TypeError, match="sin"):
+        evaluate(sympy.sin(V), {"v": 1.0})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["abs(v)*a", "max(v, a)", "tanh(v*a)", "1/(1 + exp(-v))", "v**a", "a if v<0 else v**2"],
+)
+def test_derivatives_have_values(text):
+    expression = parse_expression(text, NAMES)
+    at, step = {"v": 1.3, "a": 0.7}, 1e-6
+    slope = float(evaluate(expression.diff(V), at))
+    ahead, behind = (value(text, v=1.3 + s, a=0.7) for s in (step, -step))
+    assert slope == pytest.approx((ahead - behind) / (2 * step), rel=1e-7)
+
+
+# Definitions
+
+
+def test_definitions_come_after_what_they_use():
+    texts = {"p": "q*r + v", "q": "r**2", "r": "a*v", "s": "1"}
+    definitions = {n: parse_expression(t, (*NAMES, *texts)) for n, t in texts.items()}
+    order = definition_order(definitions)
+    assert sorted(order) == ["p", "q", "r", "s"]
+    assert order.index("r") < order.index("q") < order.index("p")
+    assert definition_order({}) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "cycle"),
+    [
+        ({"p": "p + 1"}, "p uses p"),
+        ({"p": "q", "q": "r", "r": "p", "s": "p"}, "uses"),
+    ],
+)
+def test_a_cycle_of_definitions_is_named(texts, cycle):
+    definitions = {n: parse_expression(t, texts) for n, t in texts.items()}
+    with pytest.raises(ExpressionError, match=cycle) as caught:
+        definition_order(definitions)
+    steps = caught.value.message.split(": ")[1].split(" uses ")
+    assert steps[0] == steps[-1]
+    for user, used in itertools.pairwise(steps):
+        assert symbol(used) in definitions[user].free_symbols
+
+
+def test_importing_loads_nothing_heavy():
+    program = (
+        "import sys, channelfit.expressions\n"
+        "print([m for m in ('scipy', 'numba', 'matplotlib', 'neuron') if m in sys.modules])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == "[]"
