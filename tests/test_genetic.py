@@ -235,6 +235,22 @@ def test_children_are_one_point_mixtures_and_pairs_complete_each_other(
             np.testing.assert_array_equal(one + two, np.full(n_parameters, a + b))
 
 
+@pytest.mark.parametrize(("rate", "n_parameters"), [(0.1, 9), (0.8, 4), (1.0, 2)])
+def test_children_change_parents_at_every_point_equally_often(rate, n_parameters):
+    """Seen in the children themselves: in one bred of two different parents the label changes."""
+    population = 20_001
+    genetic = labelled(population, n_parameters, seed=8, crossover_rate=rate, mutation_rate=0.0)
+    first, second = genetic._select(population // 2)
+    children = labels(genetic.ask())[:, 1 : 1 + population // 2][:, first != second]
+    changes = (np.diff(children, axis=0) != 0).sum(1)
+    if rate < 1:
+        assert binomial_is_plausible(changes.sum(), children.shape[1], rate)
+    else:
+        assert changes.sum() == children.shape[1]
+    if n_parameters > 2:
+        assert stats.chisquare(changes).pvalue > LEVEL
+
+
 def test_without_crossover_and_mutation_children_are_copies_of_parents():
     genetic = labelled(100, 5, seed=1, crossover_rate=0.0, mutation_rate=0.0)
     children = labels(genetic.ask())
@@ -350,6 +366,15 @@ def test_an_elite_that_is_told_a_worse_cost_is_kept():
         genetic.tell(genetic.ask(), cost)
         assert genetic.best_cost == 1.0
         np.testing.assert_array_equal(genetic.ask()[:, 0], elite)
+
+
+def test_the_elite_outlives_the_array_it_was_told_in():
+    genetic = Genetic(3, 5, seed=1)
+    candidates = genetic.ask()
+    best = candidates[:, 2].copy()
+    genetic.tell(candidates, np.array([3.0, 4.0, 1.0, 2.0, 5.0]))
+    candidates[:] = 0.5
+    np.testing.assert_array_equal(genetic.best, best)
 
 
 def test_as_long_as_everything_fails_each_generation_is_drawn_afresh():

@@ -175,7 +175,8 @@ class Scripted(Bowl):
     ],
 )
 def test_stop_at_stagnation(costs, tolerance, generations):
-    result = fit(StopRules(stagnation=3, tolerance=tolerance), Scripted([float(c) for c in costs]))
+    rules = StopRules(stagnation=3, tolerance=tolerance, generations=20)
+    result = fit(rules, Scripted([float(c) for c in costs]))
     assert result.generations == generations
     assert result.stop_reason == f"no relative gain above {tolerance:g} in 3 generations"
 
