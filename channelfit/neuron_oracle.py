@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
 import os
 import platform
@@ -39,7 +40,7 @@ import platformdirs
 from channelfit.codegen.nmodl import nmodl_names, nmodl_text
 from channelfit.errors import InputError
 from channelfit.expressions import evaluate
-from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
+from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel, Transition
 from channelfit.protocol import TIME_TOLERANCE, Protocol, Ramp, Samples, Segment, Sines
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -243,6 +244,11 @@ class NeuronOracle:
         if missing:
             raise InputError(f"no RANGE variable {', '.join(missing)}, a parameter of the model", mod_file)
 
+    def set_parameters(self, channel: Any, values: Array) -> None:
+        """Puts (n_parameters,) into an instance of the mechanism."""
+        for name, value in zip(self.model.parameter_names, values, strict=True):
+            setattr(channel, self.parameters[name], float(value))
+
     def simulate(
         self, protocol: Protocol, parameters: npt.ArrayLike, max_step_ms: float | None = None
     ) -> Array:
@@ -263,7 +269,7 @@ class NeuronOracle:
             raise ValueError(f"parameters {values.shape}, wanted {(len(self.model.parameters),)}")
         out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
         with _Cell(self) as cell:
-            cell.set_parameters(values)
+            self.set_parameters(cell.channel, values)
             for sweep in range(protocol.n_sweeps):
                 if sweep == 0 or not protocol.carry_over:
                     cell.start(protocol.holding_mV, values, max_step_ms or protocol.sampling_ms)
@@ -273,6 +279,74 @@ class NeuronOracle:
                     cell.solver.maxstep(max_step_ms)
                 cell.run_sweep(protocol, sweep, out[sweep])
         return out
+
+
+class KSChanOracle(NeuronOracle):
+    """A scheme built with NEURON's Channel Builder (KSChan), from which no NMODL is made at all.
+
+    A KSChan knows rates ``a exp(k v)`` only (and three other forms) and does not clip them: for
+    candidates whose rates stay within RATE_FLOOR and RATE_CEILING.
+
+    Raises:
+        InputError: the model is not one scheme.
+    """
+
+    def __init__(self, model: ChannelModel, cache: Path | None = None) -> None:
+        if len(model.chains) != 1 or model.chains[0].power != 1:
+            raise InputError("a KSChan is made of one scheme, not of gates; use model.expanded()")
+        self.model, self.method, self.initial = model, "cvode", "model"
+        self.parameters = {}
+        self.states = {(model.chains[0].name, s): s for s in model.states}
+        self._clamp = compile_mechanism(_CLAMP.format(terms=_MAX_TERMS, name="clamp"), cache)
+        h = neuron_hoc()
+        names = (f"channelfit_ks{k}" for k in itertools.count())  # a type can never be unmade
+        self._mechanism = next(name for name in names if not hasattr(h, name))
+        self._build(h)
+
+    def _build(self, h: Any) -> None:
+        channel = self._kschan = h.KSChan(True)
+        channel.name(self._mechanism)
+        channel.ion("NonSpecific")
+        channel.iv_type(0)
+        states: dict[str, Any] = {}
+        for state in self.model.states:
+            states[state] = channel.add_ksstate(channel.gate(0) if states else None, state)
+            states[state].frac(self.model.open_states.get(state, 0.0))
+        self._pairs = []
+        for t in self.model.transitions:
+            backward = [b for b in self.model.transitions if (b.target, b.source) == (t.source, t.target)]
+            if len(backward) != 1:
+                raise InputError(f"a KSChan needs one way back for each transition, as {t.source} -> {t.target}")
+            if any(b is t for _, _, b in self._pairs):
+                continue
+            link = channel.add_transition(states[t.source], states[t.target])
+            link.type(0)
+            for direction in (0, 1):  # NEURON crashes on a transition without its functions
+                link.set_f(direction, 2, h.Vector([1.0, 0.0, 0.0]))
+            self._pairs.append((link, t, backward[0]))
+
+    def set_parameters(self, channel: Any, values: Array) -> None:
+        """Puts (n_parameters,) into the type's functions and the instance's gmax (uS) and e."""
+        h = neuron_hoc()
+        known = dict(zip(self.model.parameter_names, values, strict=True))
+        for link, *directions in self._pairs:
+            for direction, t in enumerate(directions):
+                a, slope = _exponential(self.model, t, known)
+                link.set_f(direction, 2, h.Vector([a, slope, 0.0]))
+        channel.gmax = 1e-3 * float(evaluate(self.model.conductance, known))
+        channel.e = float(evaluate(self.model.reversal, known))
+
+
+def _exponential(model: ChannelModel, t: Transition, known: Mapping[str, Any]) -> tuple[float, float]:
+    """a and k of a rate a exp(k v)."""
+    values: dict[str, Any] = {**known, "v": np.array([-50.0, 0.0, 50.0])}
+    for name, expression in model.definitions:
+        values[name] = evaluate(expression, values)
+    rate = t.multiplicity * np.broadcast_to(evaluate(t.rate, values), (3,))
+    slope = math.log(rate[2] / rate[0]) / 100
+    if not math.isclose(rate[1] ** 2, rate[0] * rate[2], rel_tol=1e-9):
+        raise InputError(f"the rate {t.source} -> {t.target} is not of the form a*exp(k*v)")
+    return float(rate[1]), slope
 
 
 def _without_values(model: ChannelModel) -> ChannelModel:
@@ -317,12 +391,6 @@ class _Cell:
         self.solver.rtol(rtol)
         self.solver.maxstep(longest)
         self.solver.active(active)
-
-    def set_parameters(self, values: Array) -> None:
-        """Into the mechanism's RANGE variables."""
-        names = self.oracle.model.parameter_names
-        for name, value in zip(names, values, strict=True):
-            setattr(self.channel, self.oracle.parameters[name], float(value))
 
     def start(self, holding_mV: float, values: Array, step_ms: float) -> None:
         """The steady state at the holding potential, time 0."""
@@ -377,6 +445,9 @@ class _Cell:
                 self._command(v_mV)
             self.place.v = v_mV
         if self.oracle.method == "cvode":
+            # The clamp lets go by i/g. Starting there spares CVODE the way to it, in 1e-12 ms.
+            self.h.fcurrent()
+            self.place.v -= self.channel.i / self.clamp.g
             self.solver.re_init()
 
     def _advance(self, until_ms: float, wave: _Wave | None, begin_ms: float = 0.0) -> None:

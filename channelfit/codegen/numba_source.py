@@ -20,6 +20,7 @@ import sympy
 from channelfit.codegen.printer import PYTHON, ScalarPrinter, assignments
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 
+UNROLLED_STATES = 4  # matrices up to this size are written out, larger ones are loops
 STRIDE = 16  # samples advanced at once
 POWERS = (1, 2, 4, 8, 16)
 #: Taylor's polynomial of degree 12 is exact to 2e-16 where the norm is at most this.
@@ -41,6 +42,7 @@ from numba import float32, float64, njit
 from channelfit.codegen.numba_math import exp, exprel, tanh
 
 OPTIONS = {{"error_model": "numpy", "fastmath": {{"contract"}}, "nogil": True, "cache": True}}
+INNER = {{**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}}
 '''
 
 
@@ -114,6 +116,9 @@ class NumbaSource:
         w(*_HEADER.format(name=self.model.name, lanes=self.lanes, real=self.real).splitlines())
         self._rates()
         self._gains()
+        for n in sorted({len(c.states) for c in self.model.chains}):
+            if n > UNROLLED_STATES:
+                self._product_function(n)
         for k, chain in enumerate(self.model.chains):
             self._steady_state(k, chain)
             self._stiffness(k, chain)
@@ -127,8 +132,8 @@ class NumbaSource:
         self._sweeps(trace=True)
         return "\n".join(w.lines) + "\n"
 
-    def function(self, head: str, doc: str) -> _Writer:
-        self.w("", "", "@njit(**OPTIONS)")
+    def function(self, head: str, doc: str, public: bool = False) -> _Writer:
+        self.w("", "", "@njit(**OPTIONS)" if public else "@njit(**INNER)")
         self.w(f"def {head}:")
         self.w(f'    """{doc}"""')
         return self.w
@@ -185,37 +190,47 @@ class NumbaSource:
         """A p = 0 by the elimination of Grassmann, Taksar and Heyman: no subtraction anywhere."""
         w, n = self.w, len(chain.states)
         with self.function(
-            f"initStateProbs{k}(q, x, m)",
+            f"initStateProbs{k}(q, x, m, z)",
             "Steady state at the rates in q (Grassmann, Taksar and Heyman 1985).",
         ):
             self._zero_square("m", 0, n)
             with self.over_lanes():
                 for i, j, rate in self._entries(k, chain):
                     w(f"{self.at('m', '', i * n + j)} = {self.at('q', '', rate)}")
-            for last in range(n - 1, 0, -1):
+            if n > UNROLLED_STATES:
+                self._eliminate_in_loops(n)
+            for last in range(n - 1, 0, -1) if n <= UNROLLED_STATES else []:
                 with self.over_lanes():
-                    out = " + ".join(self.at("m", "", last * n + j) for j in range(last))
-                    w(f"out = max({out}, 1e-300)")
-                    for i in range(last):
-                        w(f"{self.at('m', '', i * n + last)} /= out")
+                    out = " + ".join(self._m(0, last, j, n) for j in range(last))
+                    w(f"out = {out} + 1e-300")
+                    w(*(f"in{i} = {self._m(0, i, last, n)}/out" for i in range(last)))
+                    w(*(f"{self._m(0, i, last, n)} = in{i}" for i in range(last)))
                     for i in range(last):
                         for j in range(last):
                             if i != j:
-                                left = self.at("m", "", i * n + last)
-                                right = self.at("m", "", last * n + j)
-                                w(f"{self.at('m', '', i * n + j)} += {left}*{right}")
+                                w(f"{self._m(0, i, j, n)} += in{i}*{self._m(0, last, j, n)}")
             with self.over_lanes():
                 w("p0 = 1.0")
                 for last in range(1, n):
-                    inflow = " + ".join(
-                        f"p{i}*{self.at('m', '', i * n + last)}" for i in range(last)
-                    )
+                    inflow = " + ".join(f"p{i}*{self._m(0, i, last, n)}" for i in range(last))
                     w(f"p{last} = {inflow}", f"total = 1.0 + p{last}")
                     w(*(f"p{i} /= total" for i in range(last + 1)))
-                for i in range(1, n):
-                    w(f"{self.at('x', '', i - 1)} = p{i}")
-                if n == 1:
-                    w("p0 += 0.0")
+                w(*(f"{self.at('x', '', i - 1)} = p{i}" for i in range(1, n)))
+
+    def _eliminate_in_loops(self, n: int) -> None:
+        w = self.w
+        with w.block(f"for e in range({n - 1}):"):
+            w(f"last = {n - 1} - e")
+            with self.over_lanes():
+                w("z[l] = 1e-300")
+            with w.block("for j in range(last):"), self.over_lanes():
+                w(f"z[l] += {self._m(0, 'last', 'j', n)}")
+            with w.block("for i in range(last):"):
+                with self.over_lanes():
+                    w(f"{self._m(0, 'i', 'last', n)} /= z[l]")
+                with w.block("for j in range(last):"), self.over_lanes():
+                    inflow, outflow = self._m(0, "i", "last", n), self._m(0, "last", "j", n)
+                    w(f"{self._m(0, 'i', 'j', n)} += {inflow}*{outflow}")
 
     def _entries(self, k: int, chain: Chain) -> list[tuple[int, int, int]]:
         """(source, target, row of q) of every transition of a chain."""
@@ -225,18 +240,19 @@ class NumbaSource:
                 for r, t in enumerate(chain.transitions)]  # fmt: skip
 
     def _zero_square(self, name: str, square: int, n: int) -> None:
-        self.w(f"{name}[{square * self.n_square * self.lanes}:"
-               f"{(square * self.n_square + n * n) * self.lanes}] = 0.0")  # fmt: skip
+        start = square * self.n_square * self.lanes
+        with self.w.block(f"for k in range({n * n * self.lanes}):"):
+            self.w(f"{name}[{start} + k] = 0.0")
 
     def _m(self, square: int, i: int | str, j: int | str, n: int) -> str:
         if isinstance(i, int) and isinstance(j, int):
             return self.at("m", "", square * self.n_square + i * n + j)
-        return self.at("m", str(square * self.n_square * self.lanes), f"({i})*{n} + {j}")
+        return self.at("m", "", f"{square * self.n_square} + {i}*{n} + {j}")
 
     def _product(self, left: int, right: int, out: int, n: int) -> None:
         """out = left @ right: squares of the scratch array m."""
         w = self.w
-        if n <= 4:
+        if n <= UNROLLED_STATES:
             with self.over_lanes():
                 w(*(f"a{i}_{j} = {self._m(left, i, j, n)}" for i in range(n) for j in range(n)))
                 if left != right:
@@ -248,12 +264,24 @@ class NumbaSource:
                         terms = " + ".join(f"a{i}_{s}*{b}{s}_{j}" for s in range(n))
                         w(f"{self._m(out, i, j, n)} = {terms}")
             return
-        with w.block(f"for i in range({n}):"), w.block(f"for j in range({n}):"):
-            with self.over_lanes():
-                terms = " + ".join(
-                    f"{self._m(left, 'i', s, n)}*{self._m(right, s, 'j', n)}" for s in range(n)
-                )
-                w(f"{self._m(out, 'i', 'j', n)} = {terms}")
+        views = ", ".join(self._square_view(sq) for sq in (left, right, out))
+        w(f"product{n}({views})")
+
+    def _square_view(self, square: int) -> str:
+        start = square * self.n_square * self.lanes
+        return f"m[{start}:{start + self.n_square * self.lanes}]"
+
+    def _product_function(self, n: int) -> None:
+        """The product of two n x n matrices in every lane, as loops."""
+        w = self.w
+        with self.function(f"product{n}(a, b, out)", "out = a b."):
+            with w.block(f"for i in range({n}):"), w.block(f"for j in range({n}):"):
+                with self.over_lanes():
+                    terms = " + ".join(
+                        f"{self.at('a', '', f'i*{n} + {s}')}*{self.at('b', '', f'{s * n} + j')}"
+                        for s in range(n)
+                    )
+                    w(f"{self.at('out', '', f'i*{n} + j')} = {terms}")
 
     def _combine(self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int) -> None:
         """out = identity * I + sum factor * square."""
@@ -268,10 +296,17 @@ class NumbaSource:
 
     def _close_columns(self, square: int, n: int) -> None:
         """The diagonal is what is left of one: columns sum to one and nothing is negative."""
+        zero, one = self.number(0.0), self.number(1.0)
+        if n > UNROLLED_STATES:
+            with self.w.block(f"for j in range({n}):"), self.over_lanes():
+                total = " + ".join(self._m(square, s, "j", n) for s in range(n))
+                own = self._m(square, "j", "j", n)
+                self.w(f"{own} = {zero}")
+                self.w(f"{own} = max({zero}, {one} - ({total}))")
+            return
         with self.over_lanes():
             for j in range(n):
                 others = " + ".join(self._m(square, i, j, n) for i in range(n) if i != j) or "0.0"
-                zero, one = self.number(0.0), self.number(1.0)
                 self.w(f"{self._m(square, j, j, n)} = max({zero}, {one} - ({others}))")
 
     def _propagator(self, k: int, chain: Chain) -> None:
@@ -295,6 +330,7 @@ class NumbaSource:
             # Products of non-negative matrices add no cancellation, and the diagonal closes each
             # column, so slow rates keep their digits through any number of squarings
             # (after Xue and Ye 2013 on exponentials of essentially non-negative matrices).
+            w(f"more = m[{6 * self.n_square * self.lanes}:]")
             with w.block("for level in range(n_levels):"):
                 self._square_where_wanted(n)
 
@@ -302,22 +338,26 @@ class NumbaSource:
         """P <- P P, with closed columns."""
         self._product(0, 0, 1, n)
         self._close_columns(1, n)
-        first, second = 0, self.n_square * self.lanes
-        self.w(f"m[{first}:{n * n * self.lanes}] = m[{second}:{second + n * n * self.lanes}]")
+        with self.w.block(f"for k in range({n * n * self.lanes}):"):
+            self.w(f"m[k] = m[{self.n_square * self.lanes} + k]")
 
     def _square_where_wanted(self, n: int) -> None:
         """P <- P P in the lanes that still have squarings to do, with closed columns."""
         w, level = self.w, self.at("norm", "", 1)
-        if n > 4:
+        one, zero = self.number(1.0), self.number(0.0)
+        # Blended by a factor of 0 or 1: a choice per element would keep LLVM from vectorizing.
+        with self.over_lanes():
+            w(f"more[l] = {one} if level < {level} else {zero}")
+        if n > UNROLLED_STATES:
             self._product(0, 0, 1, n)
             self._close_columns(1, n)
             with w.block(f"for k in range({n * n}):"), self.over_lanes():
                 first, second = (self.at("m", str(sq * self.n_square * self.lanes), "k")
                                  for sq in (0, 1))  # fmt: skip
-                w(f"{first} = {second} if level < {level} else {first}")
+                w(f"{first} = more[l]*{second} + ({one} - more[l])*{first}")
             return
         with self.over_lanes():
-            w(f"wanted = level < {level}")
+            w(f"keep = {one} - more[l]")
             w(*(f"a{i}_{j} = {self._m(0, i, j, n)}" for i in range(n) for j in range(n)))
             for j in range(n):
                 others = [i for i in range(n) if i != j]
@@ -327,7 +367,7 @@ class NumbaSource:
                 w(f"b{j}_{j} = max({self.number(0.0)}, {self.number(1.0)} - ({total}))")
             for i in range(n):
                 for j in range(n):
-                    w(f"{self._m(0, i, j, n)} = b{i}_{j} if wanted else a{i}_{j}")
+                    w(f"{self._m(0, i, j, n)} = more[l]*b{i}_{j} + keep*a{i}_{j}")
 
     def _stiffness(self, k: int, chain: Chain) -> None:
         """The largest rate of leaving any state times h: a bound of the norm of A h, halved."""
@@ -382,9 +422,8 @@ class NumbaSource:
         with self.function(
             f"createTable{k}(m, t)", "Steps and observation rows of one propagator (square 0)."
         ):
-            for i, c in enumerate(chain.conductances):
-                w(f"m[{(2 * self.n_square + i) * self.lanes}:{(2 * self.n_square + i + 1) * self.lanes}]"
-                  f" = {c!r}")  # fmt: skip
+            with self.over_lanes():
+                w(*(f"{self._m(2, 0, i, n)} = {c!r}" for i, c in enumerate(chain.conductances)))
             with w.block(f"for j in range({STRIDE}):"):
                 w(f"row = t[{self._rows_start} + j*{self._row_length}:"
                   f"{self._rows_start} + (j + 1)*{self._row_length}]")  # fmt: skip
@@ -396,22 +435,41 @@ class NumbaSource:
                     for i in range(n):
                         terms = " + ".join(f"c{s}*{self._m(0, s, i, n)}" for s in range(n))
                         w(f"{self._m(2, 0, i, n)} = {terms}")
-            for p in range(len(POWERS)):
-                self._step_of_power(self.first_step[k] + p * step, n)
-                if p + 1 < len(POWERS):
+            size = step * self.lanes
+            with w.block(f"for p in range({len(POWERS)}):"):
+                first = self.first_step[k] * self.lanes
+                w(f"step = t[{first} + p*{size}:{first} + (p + 1)*{size}]")
+                self._step(n)
+                with w.block(f"if p < {len(POWERS) - 1}:"):
                     self._square(n)
 
-    def _step_of_power(self, row: int, n: int) -> None:
-        """F and b of x <- x + F x + b: first b_i = P_i0, then F_ij = P_ij - P_i0 - (i == j)."""
+    def _step(self, n: int) -> None:
+        """F and b of x <- x + F x + b: b_i = P_i0 and F_ij = P_ij - P_i0 - (i == j)."""
+        w = self.w
+        if n > UNROLLED_STATES:
+            with w.block(f"for i in range(1, {n}):"):
+                with self.over_lanes():
+                    w(f"{self.at('step', '', f'(i - 1)*{n}')} = {self._m(0, 'i', '0', n)}")
+                with w.block(f"for j in range(1, {n}):"):
+                    with w.block("if i != j:"), self.over_lanes():
+                        own, first = self._m(0, "i", "j", n), self._m(0, "i", "0", n)
+                        w(f"{self.at('step', '', f'(i - 1)*{n} + j')} = {own} - {first}")
+                    with w.block("else:"):  # P_ii - 1 without cancellation
+                        diagonal = self.at("step", "", f"(i - 1)*{n} + i")
+                        with self.over_lanes():
+                            w(f"{diagonal} = -{self._m(0, 'i', '0', n)}")
+                        with w.block(f"for s in range({n}):"), w.block("if s != i:"):
+                            with self.over_lanes():
+                                w(f"{diagonal} -= {self._m(0, 's', 'i', n)}")
+            return
         with self.over_lanes():
             for i in range(1, n):
-                start = row + (i - 1) * n
-                self.w(f"b = {self._m(0, i, 0, n)}", f"{self.at('t', '', start)} = b")
+                w(f"b = {self._m(0, i, 0, n)}", f"{self.at('step', '', (i - 1) * n)} = b")
                 for j in range(1, n):
                     value = self._m(0, i, j, n)
                     if i == j:  # P_ii - 1 without cancellation
                         value = f"-({' + '.join(self._m(0, s, i, n) for s in range(n) if s != i)})"
-                    self.w(f"{self.at('t', '', start + j)} = {value} - b")
+                    w(f"{self.at('step', '', (i - 1) * n + j)} = {value} - b")
 
     # --- stepping
 
@@ -519,26 +577,36 @@ class NumbaSource:
             self._copy_state(inward=False)
 
     def _sixteen(self, trace: bool) -> None:
-        """STRIDE samples without a loop: the state is read once, sums stay in registers."""
+        """STRIDE samples, several at a time: the state is read once, sums stay in registers."""
         w = self.w
+        together = STRIDE if self.n_x <= 4 else 4
+        name = "t"
+        if together < STRIDE:
+            w.block(f"for group in range({STRIDE // together}):").depth += 1
+            size, width = together * self._row_length, together * (self.lanes if trace else 1)
+            w(f"rows = t[{self._rows_start} + group*{size}:{self._rows_start} + (group + 1)*{size}]")
+            w(f"some = part[group*{width}:(group + 1)*{width}]")
+            name = "rows"
         with self.over_lanes():
             self._load_x()
             w(f"s = {self.real}({self.at('gain', '', 0)}*(v - {self.at('gain', '', 1)}))")
             if not trace:
                 w(f"even = {self.real}(0.0)", f"odd = {self.real}(0.0)")
-            for j in range(STRIDE):
+            for j in range(together):
                 total = "odd" if j % 2 else "even"
-                self._sample(self._open_of_rows("t", j), j, trace)
+                self._sample(self._open_of_rows(name, j), j, trace, "part" if name == "t" else "some")
                 if not trace:
                     w(f"{total} += r*r")
             if not trace:
                 w("cost[l] += weight*(even + odd)")
+        if together < STRIDE:
+            w.depth -= 1
 
-    def _sample(self, open_probability: str, place: int, trace: bool) -> None:
+    def _sample(self, open_probability: str, place: int, trace: bool, series: str = "part") -> None:
         if trace:
-            self.w(f"{self.at('part', '', place)} = s*({open_probability})")
+            self.w(f"{self.at(series, '', place)} = s*({open_probability})")
         else:
-            self.w(f"r = s*({open_probability}) - part[{place}]")
+            self.w(f"r = s*({open_probability}) - {series}[{place}]")
 
     def _varying(self, trace: bool) -> None:
         """One run at varying voltage, in float64: commutator-free Magnus of order four."""
@@ -641,6 +709,7 @@ class NumbaSource:
         with self.function(
             f"{name}(parameters, first, last, {arrays}, {extra}, status_out)",
             "Currents (n_data, n_candidates)." if trace else "Sum of weighted squares, pA^2.",
+            public=True,
         ):
             self._allocate(trace)
             with w.block("for block in range(first, last):"):
@@ -659,12 +728,12 @@ class NumbaSource:
         w(f"q = np.empty(voltages.size*{self.n_rates * L})", f"q2 = np.empty({2 * self.n_rates * L})")
         w(f"x = np.empty(n_slots*{self.n_x * L})")
         w(f"y = np.empty({self.n_x * L}, np.{self.real})", f"y64 = np.empty({self.n_x * L})")
-        w(f"m = np.empty({6 * self.n_square * L}, np.{self.real})")
+        w(f"m = np.empty({(6 * self.n_square + 1) * L}, np.{self.real})")
         w(f"m64 = np.empty({self.n_square * L})", f"z = np.empty({3 * widest * L})")
         w(f"norm = np.empty({3 * L})")
         w(f"t = np.empty(table_dt.size*{self.table_size}, np.{self.real})")
         if trace:
-            w(f"trace = np.full(v_samples.size*{L}, np.nan)")
+            w(f"trace = np.empty(v_samples.size*{L})")
 
     def _load_block(self) -> None:
         w, L = self.w, self.lanes
@@ -684,7 +753,7 @@ class NumbaSource:
             w(f"rates = {self._part('q', 'start_voltage[i]', rates)}")
             w(f"state = {self._part('x', 'i', self.n_x * L)}")
             for k in range(len(self.model.chains)):
-                w(f"initStateProbs{k}(rates, state[{self.first_x[k] * L}:], m64)")
+                w(f"initStateProbs{k}(rates, state[{self.first_x[k] * L}:], m64, z)")
         with w.block("for i in range(table_dt.size):"):
             w(f"rates = {self._part('q', 'table_voltage[i]', rates)}")
             w(f"table = {self._part('t', 'i', self.table_size)}")
