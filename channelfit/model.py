@@ -166,7 +166,9 @@ class ChannelModel:
                 for here in tuples:
                     if here[k] == t.source:
                         there = (*here[:k], t.target, *here[k + 1 :])
-                        transitions.append(replace(t, source="_".join(here), target="_".join(there)))
+                        transitions.append(
+                            replace(t, source="_".join(here), target="_".join(there))
+                        )
         levels = [dict(zip(ld.states, ld.conductances, strict=True)) for ld in ladders]
         conductances = tuple(
             math.prod(level[s] for level, s in zip(levels, state, strict=True)) for state in tuples
@@ -376,7 +378,9 @@ def _ends(root: Section, key: str, states: list[str]) -> tuple[str, str]:
     """Source and target of ``C1 -> C2`` or of the numbered form ``k12`` (states count from 1)."""
     if arrow := _ARROW.fullmatch(key):
         if arrow[2]:
-            raise root.error("write two lines, A -> B and B -> A, one for each rate", f"rates.{key}")
+            raise root.error(
+                "write two lines, A -> B and B -> A, one for each rate", f"rates.{key}"
+            )
         ends = [arrow[1], arrow[3]]
     elif match := _NUMBERED_RATE.fullmatch(key):
         numbers = [int(d) for d in match.groups() if d is not None]
@@ -390,9 +394,7 @@ def _ends(root: Section, key: str, states: list[str]) -> tuple[str, str]:
         )
     for state in ends:
         if state not in states:
-            raise root.error(
-                f'unknown state "{state}". Known: {", ".join(states)}', f"rates.{key}"
-            )
+            raise root.error(f'unknown state "{state}". Known: {", ".join(states)}', f"rates.{key}")
     if ends[0] == ends[1]:
         raise root.error("a transition must lead to another state", f"rates.{key}")
     return ends[0], ends[1]
@@ -410,9 +412,7 @@ def _check_scheme(root: Section, states: list[str], transitions: list[Transition
         leads[states.index(source), states.index(target)] = True
     for k, state in enumerate(states if n > 1 else []):
         if not leads[:, k].any():
-            raise root.error(
-                f"state {state} cannot be reached: no transition leads to it", "rates"
-            )
+            raise root.error(f"state {state} cannot be reached: no transition leads to it", "rates")
         if not leads[k].any():
             raise root.error(
                 f"state {state} cannot be left, so at steady state the channel is never anywhere "

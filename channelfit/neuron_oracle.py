@@ -129,7 +129,9 @@ def compile_mechanism(text: str, cache: Path | None = None) -> str:
     h = neuron_hoc()
     declared = re.search(r"\bPOINT_PROCESS\s+(\w+)", text)
     if not declared:
-        raise InputError("no POINT_PROCESS is declared; the oracle clamps a whole cell, in nA and nS")
+        raise InputError(
+            "no POINT_PROCESS is declared; the oracle clamps a whole cell, in nA and nS"
+        )
     key = f"{text}\0{h.nrnversion()}\0{platform.platform()}\0{sys.version_info[:2]}"
     name = "channelfit_" + hashlib.sha256(key.encode()).hexdigest()[:16]
     if not hasattr(h, name):
@@ -188,7 +190,9 @@ def _explain(output: str) -> None:
             "on macOS: xcode-select --install)"
         )
     lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]
-    raise InputError("nrnivmodl refused the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]]))
+    raise InputError(
+        "nrnivmodl refused the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]])
+    )
 
 
 # --- the simulation ------------------------------------------------------------------------------------
@@ -242,7 +246,9 @@ class NeuronOracle:
         with _Cell(self) as cell:
             missing = [n for n in self.parameters.values() if not hasattr(cell.channel, n)]
         if missing:
-            raise InputError(f"no RANGE variable {', '.join(missing)}, a parameter of the model", mod_file)
+            raise InputError(
+                f"no RANGE variable {', '.join(missing)}, a parameter of the model", mod_file
+            )
 
     def set_parameters(self, channel: Any, values: Array) -> None:
         """Puts (n_parameters,) into an instance of the mechanism."""
@@ -314,9 +320,13 @@ class KSChanOracle(NeuronOracle):
             states[state].frac(self.model.open_states.get(state, 0.0))
         self._pairs = []
         for t in self.model.transitions:
-            backward = [b for b in self.model.transitions if (b.target, b.source) == (t.source, t.target)]
+            backward = [
+                b for b in self.model.transitions if (b.target, b.source) == (t.source, t.target)
+            ]
             if len(backward) != 1:
-                raise InputError(f"a KSChan needs one way back for each transition, as {t.source} -> {t.target}")
+                raise InputError(
+                    f"a KSChan needs one way back for each transition, as {t.source} -> {t.target}"
+                )
             if any(b is t for _, _, b in self._pairs):
                 continue
             link = channel.add_transition(states[t.source], states[t.target])
@@ -337,7 +347,9 @@ class KSChanOracle(NeuronOracle):
         channel.e = float(evaluate(self.model.reversal, known))
 
 
-def _exponential(model: ChannelModel, t: Transition, known: Mapping[str, Any]) -> tuple[float, float]:
+def _exponential(
+    model: ChannelModel, t: Transition, known: Mapping[str, Any]
+) -> tuple[float, float]:
     """a and k of a rate a exp(k v)."""
     values: dict[str, Any] = {**known, "v": np.array([-50.0, 0.0, 50.0])}
     for name, expression in model.definitions:
@@ -437,7 +449,11 @@ class _Cell:
         self.clamp.offset, self.clamp.slope = wave.offset_mV, wave.slope
         self.clamp.count = len(wave.terms)
         for k, (amplitude, omega, phase) in enumerate(wave.terms):
-            self.clamp.amplitude[k], self.clamp.omega[k], self.clamp.phase[k] = amplitude, omega, phase
+            self.clamp.amplitude[k], self.clamp.omega[k], self.clamp.phase[k] = (
+                amplitude,
+                omega,
+                phase,
+            )
 
     def _restart(self, v_mV: float | None = None) -> None:
         if v_mV is not None:
@@ -484,7 +500,9 @@ class _Wave:
     def voltage_at(self, t_ms: float) -> float:
         """mV at a time of the sweep."""
         x = t_ms - self.since_ms
-        return self.offset_mV + self.slope * x + sum(a * math.sin(w * x + p) for a, w, p in self.terms)
+        return (
+            self.offset_mV + self.slope * x + sum(a * math.sin(w * x + p) for a, w, p in self.terms)
+        )
 
 
 def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
@@ -592,7 +610,10 @@ Simulate: TypeAlias = Callable[[Array], Sequence[Array]]
 
 
 def compare(
-    oracle: NeuronOracle, protocols: Sequence[Protocol], simulate: Simulate, parameters: npt.ArrayLike
+    oracle: NeuronOracle,
+    protocols: Sequence[Protocol],
+    simulate: Simulate,
+    parameters: npt.ArrayLike,
 ) -> list[Comparison]:
     """The worst candidate of each protocol.
 
@@ -637,6 +658,25 @@ def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> flo
     )
     drive = float(np.nanmax(np.abs(protocol.command() - reversal)))
     return max(SMALLEST_CURRENT * abs(conductance) * drive, 1e-9)
+
+
+def validate(
+    model: ChannelModel,
+    protocols: Sequence[Protocol],
+    simulate: Simulate,
+    n_candidates: int,
+    seed: int,
+) -> list[Comparison]:
+    """Compares with NEURON the model's own values, where it has them, and random candidates.
+
+    Raises:
+        NeuronUnavailable: no NEURON or no compiler.
+    """
+    oracle = NeuronOracle(model)
+    candidates = random_candidates(model, n_candidates, seed)
+    if all(p.value is not None for p in model.parameters):
+        candidates = np.column_stack([model.values(), candidates])
+    return compare(oracle, protocols, simulate, candidates)
 
 
 def random_candidates(model: ChannelModel, n_candidates: int, seed: int) -> Array:

@@ -178,7 +178,9 @@ def _pieces(
         a = max(first, math.ceil(begin / h - TIME_TOLERANCE))
         b = min(last, math.ceil(end / h - TIME_TOLERANCE))
         v = float(segment.voltage(np.array([begin]))[0])
-        inner = Constant(v) if held else Samples(wave.times_ms - (begin - segment.start_ms), wave.v_mV)
+        inner = (
+            Constant(v) if held else Samples(wave.times_ms - (begin - segment.start_ms), wave.v_mV)
+        )
         yield Segment(begin, end, inner), a, b
 
 
@@ -253,7 +255,9 @@ def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
     return np.exp2(np.ceil(np.log2(wanted))).astype(np.int64)
 
 
-def _varying(segment: Segment, begins: np.ndarray, dt: float, samples: range, weight: float) -> _Run:
+def _varying(
+    segment: Segment, begins: np.ndarray, dt: float, samples: range, weight: float
+) -> _Run:
     n_sub = int(_substeps(segment, begins, dt).max())
     h = dt / n_sub
     sub = begins[:, None] + h * np.arange(n_sub)
@@ -266,9 +270,7 @@ def _varying(segment: Segment, begins: np.ndarray, dt: float, samples: range, we
 class _Flattener:
     """Gives out slots, propagators and data places, depth first."""
 
-    def __init__(
-        self, currents: Sequence[np.ndarray | None], outputs: list[np.ndarray]
-    ) -> None:
+    def __init__(self, currents: Sequence[np.ndarray | None], outputs: list[np.ndarray]) -> None:
         self.currents, self.outputs = currents, outputs
         self.voltages: dict[float, int] = {}
         self.tables: dict[tuple[int, float], int] = {}
@@ -318,7 +320,16 @@ class _Flattener:
             self.nodes.append(run.nodes)
             self.n_nodes += len(run.nodes)
         weight = sum(m.weight for m in run.members)
-        row = (run.kind, table, run.n, self.n_data, source, target, run.n_sub, int(bool(run.members)))
+        row = (
+            run.kind,
+            table,
+            run.n,
+            self.n_data,
+            source,
+            target,
+            run.n_sub,
+            int(bool(run.members)),
+        )
         self.rows.append(row)
         self.voltage.append(run.voltage)
         self.dt.append(run.dt)

@@ -193,7 +193,9 @@ def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | N
     root.finish()
     if not rows:
         raise root.error("at least one segment is needed", "segments")
-    pieces = [_Piece(Section(row, file, f"segments[{i}]"), holding) for i, row in enumerate(rows, 1)]
+    pieces = [
+        _Piece(Section(row, file, f"segments[{i}]"), holding) for i, row in enumerate(rows, 1)
+    ]
     sweeps = _lay_out(root, pieces)
     protocol = Protocol(name, holding, sampling, sweeps, carry_over, rest, description)
     if protocol.n_times_max * protocol.n_sweeps > _MAX_SAMPLES:
@@ -214,7 +216,9 @@ def _between(root: Section) -> tuple[bool, float]:
             raise inner.error(f"a time of 0 or more was expected, not {rest:g}", "rest")
         return carry, rest
     if raw not in ("steady state", "carry over"):
-        raise root.error(f'{shown(raw)} is not one of "steady state", "carry over"', "between_sweeps")
+        raise root.error(
+            f'{shown(raw)} is not one of "steady state", "carry over"', "between_sweeps"
+        )
     return raw == "carry over", 0.0
 
 

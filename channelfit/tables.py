@@ -52,9 +52,11 @@ def column(table: dict[str, np.ndarray], name: str, path: Path) -> np.ndarray:
 
 def _read_csv(path: Path, header: bool | None) -> dict[str, np.ndarray]:
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix.lower() == ".gz" else open(
-            path, encoding="utf-8"
-        ) as file:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.suffix.lower() == ".gz"
+            else open(path, encoding="utf-8") as file
+        ):
             text = file.read(_MAX_BYTES)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", path) from None

@@ -29,41 +29,36 @@ _UNITS = {
 _SPANS = {"(mV)": "millivolt", "(nA)": "nanoamp", "(mA)": "milliamp", "(nS)": "nanosiemens",
           "(S)": "siemens"}  # fmt: skip
 
-# Names that NMODL, hoc or the C++ that NEURON makes of a file already use. A model may use them
-# all the same: they get an underscore at the end.
-_RESERVED = frozenset(
-    """
-    v t dt i area celsius diam secondorder e erev gbar rates scheme states bounded exprel smaller
-    larger exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2 floor
-    ceil fmod factorial gauss invert legendre normrand poisrand poisson exprand ramp romberg
-    harmonic perpulse perstep pulse squarewave step stepforce boundary deflate derivs threshold
-    scop_random set_seed spline expfit hyperbol revhyperbol sawtooth revsawtooth sigmoid
-    revsigmoid schedule signal sparse cnexp derivimplicit euler runge newton simeq cvode_t cvode_v
-    after_cvode first_time at_time nrn_ghk nrn_pointing net_event net_move net_send state_discontinuity
-    if else while for from to forall forall1 forall2 return lag sens solvefor by with
-    TITLE MODEL CONSTANT PARAMETER INDEPENDENT ASSIGNED INITIAL TERMINAL DERIVATIVE EQUATION
-    BREAKPOINT CONDUCTANCE SOLVE STATE STEPPED LINEAR NONLINEAR DISCRETE FUNCTION FUNCTION_TABLE
-    PROCEDURE INT DEFINE PARTIAL DEL DEL2 LOCAL USING METHOD STEADYSTATE SENS STEP WITH FROM TO BY
-    FORALL IF ELSE WHILE START DEPEND SWEEP FIRST LAST KINETIC CONSERVE REACTION REACT_ COMPARTMENT
-    LONGITUDINAL_DIFFUSION UNITS UNITSON UNITSOFF TABLE PUTQ GETQ IFERROR SOLVEFOR PLOT VS LAG
-    RESET MATCH MODEL_LEVEL SEQUENTIAL NEURON SUFFIX POINT_PROCESS ARTIFICIAL_CELL NONSPECIFIC_CURRENT
-    ELECTRODE_CURRENT RANGE GLOBAL POINTER BBCOREPOINTER EXTERNAL USEION READ WRITE VALENCE CHARGE
-    REPRESENTS THREADSAFE PROTECT MUTEXLOCK MUTEXUNLOCK VERBATIM ENDVERBATIM COMMENT ENDCOMMENT
-    INCLUDE PROTOCOL NET_RECEIVE FOR_NETCONS WATCH BEFORE AFTER CONSTRUCTOR DESTRUCTOR RANDOM
-    SCOP_LAG OPTIONS KEYWORD FUNCTION1 FILE PI
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const
-    constexpr continue decltype default delete do double dynamic_cast enum explicit export extern
-    false float friend goto inline int long mutable namespace new noexcept not not_eq nullptr
-    operator or or_eq private protected public register reinterpret_cast short signed sizeof
-    static static_assert static_cast struct switch template this throw true try typedef typeid
-    typename union unsigned using virtual void volatile wchar_t xor xor_eq
-    std neuron nrn hoc size_t data size begin end first second get make_pair pair vector string
-    array field Prop Node Datum Object Symbol Section Memb_list NrnThread Point_process Npy_Func
-    main stdin stdout stderr errno NULL EOF INFINITY NAN HUGE_VAL M_PI linux unix
-    f_flux b_flux nd_area thread global instance cache_instance cache_range legacy
-    g_unused h new_ mech mechanism id index name
-    """.split()
-)
+# Words of NMODL, hoc, C++ and of the C++ that NEURON makes of a file. A model may use them all the
+# same: they get an underscore at the end.
+_RESERVED_WORDS = """
+v t dt i area celsius diam secondorder e erev gbar total rates gates bounded exprel smaller larger
+exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2 floor ceil fmod
+factorial gauss invert legendre normrand poisrand poisson exprand ramp romberg harmonic perpulse
+perstep pulse squarewave step stepforce boundary deflate derivs threshold scop_random set_seed
+spline expfit hyperbol revhyperbol sawtooth revsawtooth sigmoid revsigmoid schedule signal sparse
+cnexp derivimplicit euler runge newton simeq cvode_t cvode_v after_cvode first_time at_time nrn_ghk
+nrn_pointing net_event net_move net_send state_discontinuity lag sens solvefor
+if else while for from to forall forall1 forall2 return by with
+TITLE MODEL CONSTANT PARAMETER INDEPENDENT ASSIGNED INITIAL TERMINAL DERIVATIVE EQUATION BREAKPOINT
+CONDUCTANCE SOLVE STATE STEPPED LINEAR NONLINEAR DISCRETE FUNCTION FUNCTION_TABLE PROCEDURE INT
+DEFINE PARTIAL DEL DEL2 LOCAL USING METHOD STEADYSTATE SENS STEP WITH FROM TO BY FORALL IF ELSE
+WHILE START DEPEND SWEEP FIRST LAST KINETIC CONSERVE REACTION COMPARTMENT LONGITUDINAL_DIFFUSION
+UNITS UNITSON UNITSOFF TABLE PUTQ GETQ IFERROR SOLVEFOR PLOT VS LAG RESET MATCH NEURON SUFFIX
+POINT_PROCESS ARTIFICIAL_CELL NONSPECIFIC_CURRENT ELECTRODE_CURRENT RANGE GLOBAL POINTER
+BBCOREPOINTER EXTERNAL USEION READ WRITE VALENCE CHARGE REPRESENTS THREADSAFE PROTECT MUTEXLOCK
+MUTEXUNLOCK VERBATIM ENDVERBATIM COMMENT ENDCOMMENT INCLUDE PROTOCOL NET_RECEIVE FOR_NETCONS WATCH
+BEFORE AFTER CONSTRUCTOR DESTRUCTOR RANDOM OPTIONS KEYWORD FILE PI
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const
+constexpr continue decltype default delete do double dynamic_cast enum explicit export extern false
+float friend goto inline int long mutable namespace new noexcept not not_eq nullptr operator or
+or_eq private protected public register reinterpret_cast short signed sizeof static static_assert
+static_cast struct switch template this throw true try typedef typeid typename union unsigned using
+virtual void volatile wchar_t xor xor_eq
+std neuron nrn hoc size_t data get field Prop Node Datum Object Symbol Section Memb_list NrnThread
+Point_process Npy_Func main stdin stdout stderr errno NULL EOF INFINITY NAN linux unix f_flux b_flux
+"""
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -80,9 +75,7 @@ class NmodlNames:
     states: Mapping[tuple[str, str], str | None]
 
 
-def nmodl_text(
-    model: ChannelModel, kind: Kind = "density", mechanism: str | None = None
-) -> str:
+def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | None = None) -> str:
     """The NMODL source of a channel.
 
     Arguments:
@@ -122,7 +115,7 @@ class _Names:
 
     def claim(self, wanted: str) -> str:
         name = wanted
-        while name in _RESERVED or any(n in self.taken for n in _shadows(name)):
+        while _is_reserved(name) or any(n in self.taken for n in _shadows(name)):
             name += "_"
         self.taken.update(_shadows(name))
         return name
@@ -133,10 +126,14 @@ def _shadows(name: str) -> tuple[str, str, str]:
     return name, f"D{name}", f"{name}0"
 
 
+def _is_reserved(name: str) -> bool:
+    return name in _RESERVED or re.fullmatch(r"(scheme|choice)\d*", name) is not None
+
+
 def _identifier(text: str) -> str:
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     name = name if re.match(r"[A-Za-z]", name) else f"channel_{name}"
-    return name + "_" if name in _RESERVED else name
+    return name + "_" if _is_reserved(name) else name
 
 
 # --- expressions ---------------------------------------------------------------------------------
@@ -182,21 +179,27 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
     """SymPy to NMODL. Conditionals become FUNCTION blocks, since NMODL has no conditional value."""
 
     language = "NMODL"
-    _default_settings = {**CodePrinter._default_settings, "order": "none"}
 
     def __init__(
-        self, names: Mapping[str, str], local: Iterable[str] = (), functions: _Functions | None = None
+        self,
+        names: Mapping[str, str],
+        local: Iterable[str] = (),
+        functions: _Functions | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__({"order": "none"})
         self.names, self.local = names, frozenset(local)
         self.functions = functions if functions is not None else _Functions()
+
+    def operand(self, expression: sympy.Expr) -> str:
+        """The expression in NMODL, in brackets where a product needs them."""
+        return self._operand(expression, PRECEDENCE["Mul"])
 
     def text(self, expression: sympy.Expr) -> str:
         """The expression in NMODL."""
         return str(self._print(expression))
 
     def _print_Symbol(self, node: sympy.Symbol) -> str:
-        return self.names.get(node.name, node.name)
+        return str(self.names.get(node.name, node.name))
 
     def _print_Float(self, node: sympy.Float) -> str:
         return number(float(node))
@@ -242,7 +245,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         return f"{text}/{divisor}" if single else f"{text}/({divisor})"
 
     def _operand(self, node: sympy.Expr, level: int) -> str:
-        text = self._print(node)
+        text = str(self._print(node))
         bare = precedence(node) > level or (precedence(node) == level and "/" not in text)
         return text if bare and not text.startswith("-") else f"({text})"
 
@@ -332,7 +335,7 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         raise ValueError(f"NMODL cannot hold {value}")
     text = repr(float(value))
-    return text[:-2] if text.endswith(".0") else text
+    return text.removesuffix(".0")
 
 
 # --- the file ------------------------------------------------------------------------------------
@@ -369,15 +372,15 @@ class _Writer:
         self.names = NmodlNames(mechanism, self.parameter, self.state)
         self.functions = _Functions()
         translated = {**self.parameter, **self.definition}
-        self.printer = NmodlPrinter(translated, self.definition.values(), self.functions)
-        self.printer.local = frozenset(self.definition)
+        self.printer = NmodlPrinter(translated, self.definition, self.functions)
 
     def _used(self) -> set[str]:
         """Names that some rate depends on, and so does the current."""
         model = self.model
         pending = [t.rate for c in model.chains for t in c.transitions]
         pending += [model.reversal] if not self.point else [model.reversal, model.conductance]
-        definitions, used = dict(model.definitions), set()
+        definitions = dict(model.definitions)
+        used: set[str] = set()
         while pending:
             for name in {s.name for s in pending.pop().free_symbols} - used:
                 used.add(name)
@@ -407,7 +410,9 @@ class _Writer:
         model = self.model
         paragraphs = [model.description, model.source and f"Source: {model.source}"]
         if model.temperature_C is not None:
-            paragraphs.append(f"The rates hold at {model.temperature_C:g} degC, whatever celsius says.")
+            paragraphs.append(
+                f"The rates hold at {model.temperature_C:g} degC, whatever celsius says."
+            )
         if not self.point:
             paragraphs.append(
                 f"gbar is a density and belongs to the cell you build; the model's conductance is "
@@ -494,9 +499,7 @@ class _Writer:
         reversal = "erev" if self._fixed_reversal else f"({self.printer.text(self.model.reversal)})"
         opening = "*".join(self._open(c) for c in self.model.chains)
         if self.point:
-            conductance = self.model.conductance
-            level = PRECEDENCE["Mul"]
-            size = f"(0.001)*{self.printer._operand(conductance, level)}"  # nS mV = pA = 0.001 nA
+            size = f"(0.001)*{self.printer.operand(self.model.conductance)}"  # nS mV = 0.001 nA
         else:
             size = "gbar"
         lines.append(f"    i = {size}*{opening}*(v - {reversal})")
@@ -531,17 +534,19 @@ class _Writer:
                 continue
             local = "    LOCAL total"
             states = [str(self.state[chain.name, s]) for s in chain.states]
-            lines.append(f"    {states[0]} = 1   : the rest by detailed balance, which a tree obeys")
+            lines.append(
+                f"    {states[0]} = 1   : the rest by detailed balance, which a tree obeys"
+            )
             for near, far, out, back in steps:
                 down = self._flow(chain, back)
                 ratio = f"{self._flow(chain, out)}/{f'({down})' if '*' in down else down}"
                 lines.append(f"    {states[far]} = {states[near]}*{ratio}")
             lines.append(f"    total = {' + '.join(states)}")
             lines += [f"    {s} = {s}/total" for s in states]
-        return "\n".join(filter(None, ["INITIAL {", local, *lines, "}", ""][:-1])) + "\n"
+        return "\n".join(filter(None, ["INITIAL {", local, *lines, "}"])) + "\n"
 
     def _gate_rates(self, gate: Chain) -> tuple[str, str]:
-        out = [k for k, t in enumerate(gate.transitions) if t.target == gate.states[1]][0]
+        out = next(k for k, t in enumerate(gate.transitions) if t.target == gate.states[1])
         return self.rate[gate.name, out], self.rate[gate.name, 1 - out]
 
     def _flow(self, chain: Chain, k: int) -> str:
@@ -587,9 +592,7 @@ class _Writer:
             for k, t in enumerate(chain.transitions):
                 rate = self.printer.text(t.rate)
                 lines.append(f"    {self.rate[chain.name, k]} = bounded({rate})")
-        return "\n".join(
-            ["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""]
-        )
+        return "\n".join(["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""])
 
 
 _BOUNDED = """\
@@ -642,5 +645,3 @@ def _tree(chain: Chain) -> list[tuple[int, int, int, int]] | None:
                 rows.append((near, b, edges[near, b], edges[b, near]))
                 known.append(b)
     return rows if len(known) == n else None
-
-

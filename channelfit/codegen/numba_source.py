@@ -283,7 +283,9 @@ class NumbaSource:
                     )
                     w(f"{self.at('out', '', f'i*{n} + j')} = {terms}")
 
-    def _combine(self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int) -> None:
+    def _combine(
+        self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int
+    ) -> None:
         """out = identity * I + sum factor * square."""
         rows = n * n
         with self.w.block(f"for k in range({rows}):"), self.over_lanes():
@@ -584,7 +586,9 @@ class NumbaSource:
         if together < STRIDE:
             w.block(f"for group in range({STRIDE // together}):").depth += 1
             size, width = together * self._row_length, together * (self.lanes if trace else 1)
-            w(f"rows = t[{self._rows_start} + group*{size}:{self._rows_start} + (group + 1)*{size}]")
+            w(
+                f"rows = t[{self._rows_start} + group*{size}:{self._rows_start} + (group + 1)*{size}]"
+            )
             w(f"some = part[group*{width}:(group + 1)*{width}]")
             name = "rows"
         with self.over_lanes():
@@ -594,7 +598,9 @@ class NumbaSource:
                 w(f"even = {self.real}(0.0)", f"odd = {self.real}(0.0)")
             for j in range(together):
                 total = "odd" if j % 2 else "even"
-                self._sample(self._open_of_rows(name, j), j, trace, "part" if name == "t" else "some")
+                self._sample(
+                    self._open_of_rows(name, j), j, trace, "part" if name == "t" else "some"
+                )
                 if not trace:
                     w(f"{total} += r*r")
             if not trace:
@@ -725,7 +731,10 @@ class NumbaSource:
         w("n_candidates = parameters.shape[1]")
         w(f"theta = np.empty({max(1, len(self.model.parameters)) * L})")
         w(f"status = np.empty({L})", f"cost = np.empty({L})", f"gain = np.empty({2 * L})")
-        w(f"q = np.empty(voltages.size*{self.n_rates * L})", f"q2 = np.empty({2 * self.n_rates * L})")
+        w(
+            f"q = np.empty(voltages.size*{self.n_rates * L})",
+            f"q2 = np.empty({2 * self.n_rates * L})",
+        )
         w(f"x = np.empty(n_slots*{self.n_x * L})")
         w(f"y = np.empty({self.n_x * L}, np.{self.real})", f"y64 = np.empty({self.n_x * L})")
         w(f"m = np.empty({(6 * self.n_square + 1) * L}, np.{self.real})")

@@ -146,7 +146,9 @@ def assignments(
     known |= {name for name, _ in waiting}
     done: set[str] = set()
     while waiting:  # a shared part may need a definition, and a definition a shared part
-        ready = [(n, e) for n, e in waiting if not ({s.name for s in e.free_symbols} & known) - done]
+        ready = [
+            (n, e) for n, e in waiting if not ({s.name for s in e.free_symbols} & known) - done
+        ]
         ordered += ready
         done |= {n for n, _ in ready}
         waiting = [(n, e) for n, e in waiting if n not in done]
