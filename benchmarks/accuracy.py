@@ -1,0 +1,119 @@
+"""How far apart the backends and NEURON are, for every shipped model.
+
+    python benchmarks/accuracy.py [--candidates 200] [--neuron 200]
+
+Random candidates over the full ranges; steps, a ramp and three sines. The error of a candidate is
+the largest difference anywhere in its traces over the largest current it carries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from report import Row, finish
+from scoring import candidates
+
+from channelfit.backends import make_scorer
+from channelfit.errors import InputError
+from channelfit.model import ChannelModel, load_model
+from channelfit.problem import Experiment, Problem
+from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
+
+ROOT = Path(__file__).parent.parent
+#: Largest error that is accepted, over the largest current.
+BARS = {"float64": 1e-9, "float32": 1e-3, "NEURON, steps": 1e-5, "NEURON, varying": 1e-4}
+
+
+def protocols() -> dict[str, list[Protocol]]:
+    """Steps, and voltage that varies: every model meets the same."""
+    steps = []
+    for name in ("activation", "deactivation"):
+        p = load_protocol(ROOT / "protocols" / f"{name}.yaml")
+        steps.append(replace(p, sweeps=(p.sweeps[0], p.sweeps[6], p.sweeps[-1])))
+    lead = Segment(0.0, 10.0, Constant(-100.0))
+    ramp = Protocol("ramp", -80.0, 0.1, ((lead, Segment(10.0, 110.0, Ramp(-100.0, 40.0))),))
+    wave = Sines(-30.0, (54.0, 26.0, 10.0), (0.007, 0.037, 0.19), (0.0, 0.0, 0.0), 0.0)
+    sines = Protocol("sines", -80.0, 0.1, ((lead, Segment(10.0, 310.0, wave)),))
+    return {"steps": steps, "varying": [ramp, sines]}
+
+
+def errors(found: list[np.ndarray], truth: list[np.ndarray]) -> np.ndarray:
+    """(n_candidates,) largest difference over the largest current of the candidate."""
+    worst = np.max([np.nanmax(np.abs(f - t), axis=(0, 1))
+                    for f, t in zip(found, truth, strict=True)], axis=0)  # fmt: skip
+    largest = np.max([np.nanmax(np.abs(t), axis=(0, 1)) for t in truth], axis=0)
+    return worst / np.maximum(largest, 1e-300)
+
+
+def against_reference(model: ChannelModel, n: int) -> list[Row]:
+    rows = []
+    drawn = candidates(model, n)
+    for kind, ps in protocols().items():
+        problem = Problem(model, tuple(Experiment(p) for p in ps))
+        truth = make_scorer(problem, "reference").simulate(drawn)
+        for dtype in ("float64", "float32"):
+            e = errors(make_scorer(problem, "cpu", dtype).simulate(drawn), truth)
+            k = int(np.argmax(e))
+            note = "" if e[k] <= BARS[dtype] else f"candidate {k}: {explained(model, drawn[:, k])}"
+            rows.append(Row(f"{model.name}: cpu {dtype}, {kind}", float(e[k]), "of largest current",
+                            BARS[dtype], float(e[k] / BARS[dtype]),
+                            note or f"median {np.median(e):.1e}"))  # fmt: skip
+    return rows
+
+
+def explained(model: ChannelModel, column: np.ndarray) -> str:
+    """The parameters of a candidate, for whoever wants to see why it is far off."""
+    return ", ".join(f"{p.name} {x:.3g}" for p, x in zip(model.parameters, column, strict=True))
+
+
+def against_neuron(model: ChannelModel, n: int) -> list[Row]:
+    from channelfit.neuron_oracle import NeuronOracle
+
+    mod = ROOT / "tests" / "mod" / f"{model.name}.mod"
+    rows = []
+    drawn = candidates(model, n, seed=2)
+    oracle = NeuronOracle(model, mod if mod.is_file() else None, initial="model")
+    written = "hand-written" if mod.is_file() else "generated"
+    for kind, ps in protocols().items():
+        problem = Problem(model, tuple(Experiment(p) for p in ps))
+        ours = make_scorer(problem, "cpu").simulate(drawn)
+        start = time.perf_counter()
+        theirs = [np.stack([oracle.simulate(p, x) for x in drawn.T], axis=-1) for p in ps]
+        e = errors(ours, theirs)
+        bar = BARS[f"NEURON, {kind}"]
+        note = f"{written} mechanism, median {np.median(e):.1e}, {time.perf_counter() - start:.0f} s"
+        if e.max() > bar:
+            note += f"; {np.sum(e > bar)} above, worst {explained(model, drawn[:, np.argmax(e)])}"
+        rows.append(Row(f"{model.name}: NEURON, {kind}", float(e.max()), "of largest current",
+                        bar, float(e.max() / bar), note))  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--candidates", type=int, default=200)
+    parser.add_argument("--neuron", type=int, default=200)
+    parser.add_argument("--models", nargs="*")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    for path in sorted((ROOT / "models").glob("*.yaml")):
+        if options.models and path.stem not in options.models:
+            continue
+        model = load_model(path)
+        rows += against_reference(model, options.candidates)
+        if options.neuron:
+            try:
+                rows += against_neuron(model, options.neuron)
+            except InputError as error:
+                print(f"{model.name}: NEURON left out: {error}")
+        print(f"{model.name} done", flush=True)
+    finish("accuracy", "Largest error over the largest current, random candidates, full ranges",
+           rows)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

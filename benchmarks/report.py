@@ -1,0 +1,94 @@
+"""What every benchmark does at its end: a table on the screen, a JSON file beside it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("channelfit", "numpy", "scipy", "numba", "sympy", "neuron", "cupy")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure; `ratio` is value / against, both measured in this run."""
+
+    name: str
+    value: float
+    unit: str
+    against: float | None = None
+    ratio: float | None = None
+    note: str = ""
+
+
+def compared(name: str, value: float, unit: str, against: float, note: str = "") -> Row:
+    """A row with its ratio."""
+    return Row(name, value, unit, against, value / against, note)
+
+
+def finish(benchmark: str, title: str, rows: list[Row], device: str = "") -> None:
+    """Print the rows and write benchmarks/results/NAME.json."""
+    table = Table(title=title)
+    for heading, justify in (("", "left"), ("value", "right"), ("unit", "left"),
+                             ("against", "right"), ("ratio", "right"), ("", "left")):  # fmt: skip
+        table.add_column(heading, justify=justify)
+    for row in rows:
+        numbers = [_short(x) for x in (row.value, row.against, row.ratio)]
+        table.add_row(row.name, numbers[0], row.unit, numbers[1], numbers[2], row.note)
+    Console(width=150).print(table)
+    RESULTS.mkdir(exist_ok=True)
+    record = {
+        "benchmark": benchmark,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+        "device": device,
+        "versions": _versions(),
+        "commit": _commit(),
+        "rows": [asdict(row) for row in rows],
+    }
+    (RESULTS / f"{benchmark}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _short(x: float | None) -> str:
+    if x is None:
+        return ""
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.4g}"
+
+
+def _machine() -> dict[str, object]:
+    name = platform.processor()
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line for line in file if line.startswith("model name")]
+        name = lines[0].split(":")[1].strip()
+    except (OSError, IndexError):
+        name = name or platform.machine()
+    return {"processor": name, "cores": os.cpu_count(), "system": platform.platform(terse=True)}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    run = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    return run.stdout.strip() or "unknown"
