@@ -1,0 +1,389 @@
+"""The reference backend: NumPy in float64, written to be checked by eye rather than to be fast.
+
+It shares no code with the generated kernels. Rates come from walking the expression trees, every
+sweep is walked from its first sample to its last, and nothing is merged, reordered or unrolled.
+What it does share is the definition of the numbers: rates are clipped to [RATE_FLOOR,
+RATE_CEILING], held voltages are exact, and a moving voltage is integrated on the documented grid of
+sub-steps (one step or a power of two of them a sample, so that the voltage moves at most 1 mV).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sympy
+
+from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Score
+from channelfit.errors import InputError
+from channelfit.expressions import evaluate
+from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
+from channelfit.problem import Experiment, Problem
+from channelfit.protocol import TIME_TOLERANCE, Constant, Protocol, Samples, Segment
+
+#: mV that the voltage may move in one step of the integrator.
+MAX_STEP_MV = 1.0
+#: Points of a sample interval at which the slope of the command is looked at.
+_LOOKS = 9
+#: Numbers in one batch of propagators: bounds the memory.
+_BATCH = 2_000_000
+_TAYLOR_DEGREE = 15
+
+
+class ReferenceScorer:
+    """Scores and simulates in plain NumPy; see `backends.Scorer`.
+
+    Arguments:
+        refine: multiplies the number of sub-steps where the voltage moves, for convergence studies.
+
+    Raises:
+        InputError: any dtype but float64; this backend exists to be accurate.
+    """
+
+    backend = "reference"
+
+    def __init__(self, problem: Problem, dtype: str = "float64", refine: int = 1) -> None:
+        if dtype != "float64":
+            raise InputError(
+                f"the reference backend computes in float64 only, not {dtype}; "
+                "leave --dtype out, or use --backend cpu"
+            )
+        if refine < 1:
+            raise ValueError(f"refine must be 1 or more, not {refine}")
+        self.problem, self.dtype, self.refine = problem, dtype, refine
+        self.source_hash = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates).
+
+        NaN after a shorter sweep's end, and everywhere for a candidate that fails.
+        """
+        return self._simulate(parameters, self.problem.experiments)[0]
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
+        experiments = [e for e in self.problem.experiments if e.recording is not None]
+        currents, status = self._simulate(parameters, experiments)
+        cost, total = np.zeros(len(status)), 0.0
+        for experiment, current in zip(experiments, currents, strict=True):
+            recording = experiment.recording
+            assert recording is not None
+            for k in range(experiment.protocol.n_sweeps):
+                for i in range(experiment.protocol.n_times(k)):
+                    weight = experiment.weight * recording.weight[k, i]
+                    if weight > 0:
+                        with np.errstate(all="ignore"):
+                            cost += weight * (current[k, i] - recording.current_pA[k, i]) ** 2
+                        total += weight
+        if total <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        cost /= total
+        status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
+        cost[status != OK] = np.inf
+        return Score(cost, status)
+
+    def _simulate(
+        self, parameters: np.ndarray, experiments: list[Experiment] | tuple[Experiment, ...]
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        parameters = np.asarray(parameters, dtype=float)
+        n_parameters = len(self.problem.model.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        channel = _Population(self.problem.model, parameters)
+        currents = [_Walk(channel, e.protocol, self.refine).currents() for e in experiments]
+        status = channel.status()
+        for current in currents:
+            current[..., status != OK] = np.nan
+        return currents, status
+
+
+class _Population:
+    """All candidates of one call: their rates, gains, and what went wrong.
+
+    Occupancies are a list, one array (n_candidates, n_states) a chain.
+    """
+
+    def __init__(self, model: ChannelModel, parameters: np.ndarray) -> None:
+        self.model, self.n = model, parameters.shape[1]
+        self.values = dict(zip(model.parameter_names, parameters, strict=True))
+        self.not_finite = np.zeros(self.n, dtype=bool)
+        self.negative = np.zeros(self.n, dtype=bool)
+        self.conductance, self.reversal = (
+            self._constant(e) for e in (model.conductance, model.reversal)
+        )
+        self.propagators: dict[tuple[float, float], list[np.ndarray]] = {}
+
+    def status(self) -> np.ndarray:
+        """(n_candidates,) int8 of everything evaluated so far."""
+        status = np.where(self.negative, NEGATIVE_RATE, OK)
+        return np.where(self.not_finite, NOT_FINITE, status).astype(np.int8)
+
+    def _constant(self, expression: sympy.Expr) -> np.ndarray:
+        scope = self._scope(np.zeros(()), {s.name for s in expression.free_symbols})
+        value = np.broadcast_to(evaluate(expression, scope), (self.n,)).copy()
+        good = np.abs(value) < 1e300
+        self.not_finite |= ~good
+        value[~good] = 0.0
+        return value
+
+    def _scope(self, v_mV: np.ndarray, wanted: set[str]) -> dict[str, np.ndarray]:
+        """Values of v, the parameters and the definitions that `wanted` names need, in order."""
+        for name, expression in reversed(self.model.definitions):
+            if name in wanted:
+                wanted |= {s.name for s in expression.free_symbols}
+        scope: dict[str, np.ndarray] = {**self.values, "v": v_mV}
+        for name, expression in self.model.definitions:
+            if name in wanted:
+                scope[name] = evaluate(expression, scope)
+        return scope
+
+    def rates(self, chain: Chain, v_mV: np.ndarray) -> np.ndarray:
+        """Rates (n_voltages, n_candidates, n_states, n_states), 1/ms, at voltages (n_voltages,).
+
+        Element [j, i] is the rate i -> j; the diagonal is zero.
+        """
+        index = {s: i for i, s in enumerate(chain.states)}
+        out = np.zeros((len(v_mV), self.n, len(index), len(index)))
+        wanted = {s.name for t in chain.transitions for s in t.rate.free_symbols}
+        scope = self._scope(v_mV[:, None], wanted)
+        for t in chain.transitions:
+            rate = np.broadcast_to(evaluate(t.rate, scope), out.shape[:2])
+            self.not_finite |= np.isnan(rate).any(axis=0)
+            self.negative |= (rate < 0).any(axis=0)
+            rate = np.clip(np.nan_to_num(rate, nan=RATE_FLOOR), RATE_FLOOR, RATE_CEILING)
+            out[..., index[t.target], index[t.source]] = t.multiplicity * rate
+        return out
+
+    def steady_state(self, v_mV: float) -> list[np.ndarray]:
+        """Occupancies at rest at a voltage."""
+        return [steady_state(self.rates(c, np.array([v_mV]))[0]) for c in self.model.chains]
+
+    def hold(self, state: list[np.ndarray], v_mV: float, dt_ms: float) -> list[np.ndarray]:
+        """Occupancies after dt_ms at a held voltage; exact."""
+        key = (v_mV, round(dt_ms, 9))
+        if key not in self.propagators:
+            self.propagators[key] = [
+                propagator(self.rates(c, np.array([v_mV]))[0] * key[1]) for c in self.model.chains
+            ]
+        return [_applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
+
+    def current(self, state: list[np.ndarray], v_mV: float) -> np.ndarray:
+        """(n_candidates,) pA."""
+        is_open = np.ones(self.n)
+        for chain, x in zip(self.model.chains, state, strict=True):
+            is_open *= (x @ np.array(chain.conductances)) ** chain.power
+        with np.errstate(all="ignore"):
+            return self.conductance * is_open * (v_mV - self.reversal)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """From begin to end within one piece of a segment; `sample` is read at the beginning."""
+
+    segment: Segment
+    begin_ms: float
+    duration_ms: float
+    sample: int | None = None
+
+
+class _Walk:
+    """One protocol, sweep after sweep, sample after sample."""
+
+    def __init__(self, channel: _Population, protocol: Protocol, refine: int) -> None:
+        self.channel, self.protocol, self.refine = channel, protocol, refine
+
+    def currents(self) -> np.ndarray:
+        """(n_sweeps, n_times_max, n_candidates) pA, NaN after a shorter sweep's end."""
+        p, channel = self.protocol, self.channel
+        out = np.full((p.n_sweeps, p.n_times_max, channel.n), np.nan)
+        at_rest = state = channel.steady_state(p.holding_mV)
+        for k in range(p.n_sweeps):
+            if not p.carry_over:
+                state = at_rest
+            elif k and p.rest_ms > 0:
+                state = channel.hold(state, p.holding_mV, p.rest_ms)
+            for piece, moves in _pieces(p, k):
+                walk = self._held if piece.is_constant else self._moving
+                state = walk(state, piece, moves, out[k])
+        return out
+
+    def _held(
+        self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
+    ) -> list[np.ndarray]:
+        v = float(piece.voltage(np.array([piece.start_ms]))[0])
+        for move in moves:
+            if move.sample is not None:
+                out[move.sample] = self.channel.current(state, v)
+            state = self.channel.hold(state, v, move.duration_ms)
+        return state
+
+    def _moving(
+        self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
+    ) -> list[np.ndarray]:
+        """Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials a step."""
+        grids = [_step_ends(piece, move, self.refine) for move in moves]
+        widest = max(len(c.states) for c in self.channel.model.chains)
+        batch = max(1, _BATCH // max(1, self.channel.n * widest**2))
+        starts = np.concatenate([grid[:-1] for grid in grids])
+        steps = np.concatenate([np.diff(grid) for grid in grids])
+        first = np.cumsum([0, *(len(grid) - 1 for grid in grids)])
+        sampled = {int(first[i]): move for i, move in enumerate(moves) if move.sample is not None}
+        for a in range(0, len(starts), batch):
+            some = slice(a, a + batch)
+            pairs = [self._exponentials(c, piece, starts[some], steps[some])
+                     for c in self.channel.model.chains]  # fmt: skip
+            for i in range(len(starts[some])):
+                move = sampled.get(a + i)
+                if move is not None:
+                    v = float(piece.voltage(np.array([move.begin_ms]))[0])
+                    out[move.sample] = self.channel.current(state, v)
+                state = [
+                    _applied(late[i], _applied(early[i], x))
+                    for (early, late), x in zip(pairs, state, strict=True)
+                ]
+        return state
+
+    def _exponentials(
+        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """For steps from `begins`: the first and the second propagator of each.
+
+        Where a rate changes more than 14-fold within a step one combination could turn negative;
+        it is then cut at the floor and stays a rate.
+        """
+        root = math.sqrt(3.0)
+        nodes = [begins + steps * (0.5 + sign * root / 6) for sign in (-1, 1)]
+        one, two = (self.channel.rates(chain, piece.voltage(t)) for t in nodes)
+        h = steps[:, None, None, None]
+        more, less = (0.25 + root / 6) * h, (0.25 - root / 6) * h
+        linked = one > 0
+        early = np.where(linked, np.maximum(more * one + less * two, RATE_FLOOR), 0.0)
+        late = np.where(linked, np.maximum(less * one + more * two, RATE_FLOOR), 0.0)
+        return propagator(early), propagator(late)
+
+
+def _pieces(protocol: Protocol, sweep: int) -> Iterator[tuple[Segment, list[_Move]]]:
+    """The sweep in order: stretches of one smooth command, and the moves between samples in each.
+
+    A time within TIME_TOLERANCE sampling intervals of a sample is the time of that sample.
+    """
+    h, n = protocol.sampling_ms, protocol.n_times(sweep)
+    for segment in protocol.sweeps[sweep]:
+        for piece in _smooth(segment):
+            first, last = _first_sample(piece.start_ms, h), _first_sample(piece.end_ms, h)
+            yield piece, _moves(piece, range(first, min(n, last)), h)
+
+
+def _first_sample(t_ms: float, h: float) -> int:
+    """The first sample at or after a time."""
+    return math.ceil(t_ms / h - TIME_TOLERANCE)
+
+
+def _moves(piece: Segment, samples: range, h: float) -> list[_Move]:
+    """From the piece's start to its first sample, from sample to sample, and on to its end."""
+    tiny = TIME_TOLERANCE * h
+    if not samples:
+        return [_Move(piece, piece.start_ms, piece.end_ms - piece.start_ms)]
+    moves = []
+    if samples[0] * h - piece.start_ms > tiny:
+        moves.append(_Move(piece, piece.start_ms, samples[0] * h - piece.start_ms))
+    for k in samples:
+        left = piece.end_ms - k * h
+        whole = k != samples[-1] or abs(left - h) <= tiny
+        moves.append(_Move(piece, k * h, h if whole else left, k))
+    return moves
+
+
+def _smooth(segment: Segment) -> Iterator[Segment]:
+    """A recorded command is cut where it begins or ceases to stand still; others are whole."""
+    wave = segment.wave
+    if not isinstance(wave, Samples):
+        yield segment
+        return
+    begin, was_still = segment.start_ms, bool(wave.v_mV[1] == wave.v_mV[0])
+    knots = [(float(t) + segment.start_ms, bool(still)) for t, still in zip(
+        wave.times_ms[1:], [*(np.diff(wave.v_mV)[1:] == 0), True], strict=True)]  # fmt: skip
+    for t, still in [*knots, (math.inf, not knots[-1][1])]:
+        end = min(t, segment.end_ms)
+        if still != was_still and end > begin:
+            v = segment.voltage(np.array([begin]))[0]
+            shifted = Samples(wave.times_ms - (begin - segment.start_ms), wave.v_mV)
+            yield Segment(begin, end, Constant(float(v)) if was_still else shifted)
+            begin = end
+        was_still = still
+
+
+def _step_ends(piece: Segment, move: _Move, refine: int) -> np.ndarray:
+    """Times (n_steps + 1,) from one end of a move to the other: a power of two of equal steps."""
+    looks = move.begin_ms + move.duration_ms * np.linspace(0, 1, _LOOKS)
+    v = piece.voltage(np.clip(looks, piece.start_ms, piece.end_ms))
+    moved = np.abs(np.diff(v)).max() * (_LOOKS - 1)
+    n = 2 ** math.ceil(math.log2(max(1.0, moved / MAX_STEP_MV))) * refine
+    return np.asarray(move.begin_ms + move.duration_ms * np.arange(n + 1) / n)
+
+
+def _applied(p: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """One step of every candidate: (n, s, s) times (n, s). Rounding must not leak probability."""
+    x = np.einsum("cij,cj->ci", p, x)
+    return np.asarray(x / x.sum(axis=1, keepdims=True))
+
+
+# --- matrices ------------------------------------------------------------------------------------
+
+
+def steady_state(rates: np.ndarray) -> np.ndarray:
+    """Solution (..., n) of A p = 0 with sum p = 1 for rates (..., n, n), [j, i] the rate i -> j.
+
+    States are eliminated one by one, the last first (Grassmann, Taksar and Heyman 1985). Nothing is
+    subtracted, so every occupancy keeps its relative accuracy however stiff the rates are.
+    """
+    flow = np.array(rates)
+    n = flow.shape[-1]
+    for k in range(n - 1, 0, -1):
+        flow[..., k, :k] /= flow[..., :k, k].sum(axis=-1, keepdims=True)
+        flow[..., :k, :k] += flow[..., :k, k, None] * flow[..., k, None, :k]
+    p = np.ones(flow.shape[:-1])
+    for k in range(1, n):
+        p[..., k] = (flow[..., k, :k] * p[..., :k]).sum(axis=-1)
+        p[..., : k + 1] /= p[..., : k + 1].sum(axis=-1, keepdims=True)
+    return p
+
+
+def propagator(rates_h: np.ndarray) -> np.ndarray:
+    """exp(A h) for rates times duration (..., n, n), [j, i] from i to j, diagonal ignored.
+
+    With a the largest rate of leaving, A h = B - a I where B >= 0 (uniformization), so the series
+    of exp(B) exp(-a) adds positive terms only. It is summed for A h / 2^k, then squared k times;
+    each time the diagonal is what the column still lacks to one. Small elements thereby keep their
+    relative accuracy, which general-purpose matrix exponentials do not promise for stiff A.
+    """
+    shape, n = rates_h.shape, rates_h.shape[-1]
+    b = rates_h.reshape(-1, n, n) * (1 - np.eye(n))
+    leaving = b.sum(axis=1)
+    fastest = leaving.max(axis=1)
+    levels = np.maximum(0, np.ceil(np.log2(np.maximum(fastest, 1e-300))) + 1).astype(int)
+    scale = np.exp2(-levels)
+    b[:, np.arange(n), np.arange(n)] = fastest[:, None] - leaving
+    b *= scale[:, None, None]
+    p = np.broadcast_to(np.eye(n), b.shape)
+    for k in range(_TAYLOR_DEGREE, 0, -1):
+        p = np.eye(n) + b @ p / k
+    p = _closed(p * np.exp(-fastest * scale)[:, None, None])
+    for level in range(levels.max(initial=0)):
+        todo = levels > level
+        p[todo] = _closed(p[todo] @ p[todo])
+    return p.reshape(shape)
+
+
+def _closed(p: np.ndarray) -> np.ndarray:
+    """Columns (probabilities of where one state goes) made to sum to one by their diagonal."""
+    n = p.shape[-1]
+    elsewhere = (p * (1 - np.eye(n))).sum(axis=1)
+    p[:, np.arange(n), np.arange(n)] = np.maximum(0.0, 1.0 - elsewhere)
+    return p
