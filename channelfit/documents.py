@@ -62,6 +62,8 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():
+            raise InputError("not a file", path)
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
         text = path.read_text(encoding="utf-8")
@@ -88,6 +90,20 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
     if not isinstance(data, dict):
         raise InputError("a mapping (lines of `key: value`) was expected", file)
     return data
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back: text that it would take for a number is quoted."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """A mapping of plain data as YAML text, keys in their order; `parse_yaml` gives it back."""
+    return yaml.dump(
+        dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100,
+        default_flow_style=None,
+    )  # fmt: skip
 
 
 class Section:

@@ -1,10 +1,22 @@
-"""What was recorded: currents, times and weights."""
+"""What was recorded: currents, times and weights, checked against a protocol."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from channelfit.documents import Section
+from channelfit.errors import InputError
+from channelfit.protocol import TIME_TOLERANCE, Protocol
+from channelfit.tables import Table, column, read_columns
+from channelfit.units import shown, unit_factor
+
+#: Sample times may stray from the protocol's by this share of the sampling interval: columns of
+#: times are rounded when they are printed.
+_TIME_SLACK = 0.1
 
 
 @dataclass(frozen=True)
@@ -12,7 +24,8 @@ class Recording:
     """A recording under one protocol.
 
     time_ms: (n_times,) from the start of a sweep.
-    current_pA, weight: (n_sweeps, n_times). Weight 0 masks a sample, NaN currents are masked too.
+    current_pA, weight: (n_sweeps, n_times). Weight 0 masks a sample; where no current is known it
+    is NaN and its weight is 0.
     """
 
     time_ms: np.ndarray
@@ -21,3 +34,300 @@ class Recording:
     capacitance_pF: float | None = None
     series_resistance_MOhm: float | None = None
     source: str = ""
+
+
+def load_recording(section: Section, protocol: Protocol) -> Recording:
+    """The recording that a ``recording:`` mapping describes, laid out as the protocol's sweeps.
+
+    Arguments:
+        section: file, header, time {column, unit, start} or sampling, current {column | columns,
+            unit}, sweeps, baseline {from, to}, missing, capacitance, series_resistance, source.
+        protocol: what it was recorded under; sampling and numbers of samples and sweeps must agree.
+
+    Returns: currents after baseline subtraction; weight 1 where there is a current, else 0.
+
+    Raises:
+        InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
+            spaced, and whatever does not agree with the protocol.
+    """
+    name = section.text("file")
+    path = section.resolve(name, "file")
+    table = read_columns(path, _header(section))
+    time_column = _check_times(section, protocol, table, path)
+    names, current = _currents(section, table, time_column, path)
+    rows = _sweep_numbers(section, len(names), protocol, path)
+    n_rows, n_times = current.shape[1], protocol.n_times_max
+    expected = max(protocol.n_times(k) for k in rows)
+    if n_rows not in (n_times, expected):
+        raise InputError(
+            f"{n_rows} samples, but {protocol.name} has {expected} "
+            f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); "
+            "correct the protocol's durations, or cut the recording to them", path,
+        )  # fmt: skip
+    out = np.full((protocol.n_sweeps, n_times), np.nan)
+    for k, trace in zip(rows, current, strict=True):
+        n = protocol.n_times(k)
+        out[k, :n] = trace[:n]
+    masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
+    known = np.isfinite(out)
+    if not masked:
+        _refuse_missing(known, rows, names, protocol, path)
+    out[~known] = np.nan
+    _subtract_baseline(section, out, rows, protocol)
+    recording = Recording(
+        protocol.times_ms, out, known.astype(float),
+        _positive(section, "capacitance", "capacitance"),
+        _positive(section, "series_resistance", "resistance"),
+        section.text("source", str(name)),
+    )  # fmt: skip
+    section.finish()
+    return recording
+
+
+def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
+    """Weights (n_sweeps, n_times_max) that a list of ``mask:`` entries leaves.
+
+    Each entry names samples and the factor `weight` (default 0) for them: ``after_steps: 5 ms``,
+    ``before_steps: 0.5 ms``, or ``from`` and ``to`` (either may be left out); ``sweeps: [1, 3]``
+    limits it to some. Intervals are half open, [start, end). Where entries overlap their factors
+    multiply, so their order does not matter and nothing masked comes back. Samples after a shorter
+    sweep's end weigh 0.
+
+    Raises: InputError for anything else.
+    """
+    t = protocol.times_ms
+    weight = np.zeros((protocol.n_sweeps, len(t)))
+    for k, row in enumerate(weight):
+        row[: protocol.n_times(k)] = 1.0
+    for entry in entries:
+        kinds = [k for k in ("after_steps", "before_steps") if k in entry]
+        window = "from" in entry or "to" in entry
+        if len(kinds) + window != 1:
+            raise entry.error("one of after_steps, before_steps, or from and to was expected")
+        span = _span(entry, kinds[0]) if kinds else (0.0, 0.0)
+        start, end = entry.quantity("from", "time", -np.inf), entry.quantity("to", "time", np.inf)
+        if start >= end:
+            raise entry.error(f"from {start:g} ms to {end:g} ms holds no time", "to")
+        factor = entry.number("weight", 0.0)
+        if factor < 0:
+            raise entry.error(f"a weight of 0 or more was expected, not {factor:g}", "weight")
+        sweeps = _chosen(entry, protocol.n_sweeps)
+        entry.finish()
+        for k in sweeps:
+            if window:
+                weight[k, _within(t, start, end, protocol)] *= factor
+                continue
+            inside = np.zeros(len(t), dtype=bool)
+            for step in protocol.step_times_ms(k):
+                inside |= _within(t, step + span[0], step + span[1], protocol)
+            weight[k, inside] *= factor
+    return weight
+
+
+def _span(entry: Section, kind: str) -> tuple[float, float]:
+    """The interval, ms, around a step that an entry names."""
+    width = entry.quantity(kind, "time")
+    if width <= 0:
+        raise entry.error(f"a time above 0 was expected, not {width:g} ms", kind)
+    return (0.0, width) if kind == "after_steps" else (-width, 0.0)
+
+
+def _within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.ndarray:
+    """Which sample times lie in [start, end); a time counts as on a bound when it is nearly so."""
+    tiny = TIME_TOLERANCE * protocol.sampling_ms
+    return (t >= start - tiny) & (t < end - tiny)
+
+
+def _chosen(section: Section, n_sweeps: int) -> list[int]:
+    """The sweeps (from 0) that ``sweeps: [1, 3]`` names, all without it."""
+    if "sweeps" not in section:
+        return list(range(n_sweeps))
+    numbers = section.items("sweeps")
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= n_sweeps:
+            raise section.error(
+                f"{shown(number)} is not the number of a sweep, 1 to {n_sweeps}", "sweeps"
+            )
+    if len(set(numbers)) < len(numbers) or not numbers:
+        raise section.error("each sweep once, and at least one, was expected", "sweeps")
+    return [number - 1 for number in numbers]
+
+
+def _header(section: Section) -> bool | None:
+    return section.flag("header", False) if "header" in section else section.take("header", None)
+
+
+def _factor(section: Section, dimension: str) -> float:
+    try:
+        return unit_factor(section.text("unit"), dimension)[0]
+    except InputError as error:
+        if error.file:
+            raise
+        raise error.at(section.file, section.path("unit")) from None
+
+
+def _positive(section: Section, key: str, dimension: str) -> float | None:
+    value: float | None = section.quantity(key, dimension, None)
+    if value is not None and value <= 0:
+        raise section.error(f"a value above 0 was expected, not {value:g}", key)
+    return value
+
+
+def _check_times(section: Section, protocol: Protocol, table: Table, path: Path) -> str | None:
+    """Compare the sampling with the protocol's; returns the name of the column of times, if any."""
+    if ("time" in section) == ("sampling" in section):
+        raise section.error(
+            "either time: {column, unit}, or sampling (where there is no column of times) "
+            "was expected"
+        )
+    if "sampling" in section:
+        sampling = section.quantity("sampling", "time")
+        _check_sampling(section, "sampling", sampling, protocol, protocol.n_times_max)
+        return None
+    inner = section.section("time")
+    name: str = inner.text("column")
+    t = column(table, name, path) * _factor(inner, "time")
+    start = inner.quantity("start", "time", 0.0)
+    inner.finish()
+    if len(t) < 2:
+        raise InputError("a recording needs two samples or more", path, f"column {name}")
+    _check_spacing(t, name, path)
+    sampling = float(t[-1] - t[0]) / (len(t) - 1)
+    _check_sampling(inner, "column", sampling, protocol, len(t))
+    if abs(t[0] - start) > _TIME_SLACK * sampling:
+        raise inner.error(
+            f"the column begins at {t[0]:g} ms, the sweep at {start:g} ms; if the sweep begins "
+            f"with the first row, write start: {t[0]:g} ms", "start",
+        )  # fmt: skip
+    return name
+
+
+def _check_spacing(t: np.ndarray, name: str, path: Path) -> None:
+    place = f"column {name}"
+    bad = np.flatnonzero(~np.isfinite(t))
+    if bad.size:
+        raise InputError(f"row {bad[0] + 1} is {t[bad[0]]}: every sample needs a time", path, place)
+    steps = np.diff(t)
+    bad = np.flatnonzero(steps <= 0)
+    if bad.size:
+        k = bad[0]
+        raise InputError(
+            f"times must increase, but {t[k + 1]:g} ms in row {k + 2} follows {t[k]:g} ms"
+            f"{_and_more(bad.size)}; give each sweep a column", path, place,
+        )  # fmt: skip
+    sampling = (t[-1] - t[0]) / (len(t) - 1)
+    stray = np.abs(t - t[0] - sampling * np.arange(len(t))) > _TIME_SLACK * sampling
+    if stray.any():
+        usual = float(np.median(steps))
+        odd = np.abs(steps - usual) > _TIME_SLACK * usual
+        bad = np.flatnonzero(odd if odd.any() else stray[1:])
+        k = bad[0]
+        raise InputError(
+            f"times must be evenly spaced, but {steps[k]:g} ms lie before row {k + 2} "
+            f"(at {t[k + 1]:g} ms) and {usual:g} ms before most{_and_more(bad.size)}", path, place,
+        )  # fmt: skip
+
+
+def _check_sampling(
+    section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int
+) -> None:
+    """Both clocks must agree to within a fraction of a sample over all n samples."""
+    wanted = protocol.sampling_ms
+    if not abs(sampling_ms - wanted) * n <= max(_TIME_SLACK, 1e-6 * n) * wanted:
+        raise section.error(
+            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms", key
+        )
+
+
+def _currents(
+    section: Section, table: Table, time_column: str | None, path: Path
+) -> tuple[list[str], np.ndarray]:
+    """Names of the columns and their currents (n_columns, n_rows), pA."""
+    inner = section.section("current")
+    if ("column" in inner) == ("columns" in inner):
+        raise inner.error("one of column, columns was expected")
+    factor = _factor(inner, "current")
+    if "column" in inner:
+        names = [inner.text("column")]
+        matrix = table.get(names[0])
+        if matrix is not None and matrix.ndim == 2:
+            names = [f"{names[0]}.{k + 1}" for k in range(matrix.shape[1])]
+    elif inner.take("columns") == "all":
+        names = [name for name, c in table.items() if c.ndim == 1 and name != time_column]
+    else:
+        names = [_column_name(x) for x in inner.items("columns")]
+    inner.finish()
+    if not names:
+        raise inner.error("at least one column of currents is needed", "columns")
+    if len(set(names)) < len(names):
+        raise inner.error("a column is named twice", "columns")
+    found = [column(table, name, path) for name in names]
+    lengths = {len(c) for c in found}
+    if len(lengths) > 1:
+        raise InputError(
+            f"columns of {', '.join(map(str, sorted(lengths)))} rows; all must be equally long",
+            path,
+        )
+    return names, np.array(found) * factor
+
+
+def _column_name(name: object) -> str:
+    """A column's name as text; a number may stand for itself (columns headed by voltages)."""
+    return str(name)
+
+
+def _sweep_numbers(section: Section, n_columns: int, protocol: Protocol, path: Path) -> list[int]:
+    """The sweep (from 0) that each column is."""
+    chosen = _chosen(section, protocol.n_sweeps)
+    if len(chosen) == n_columns:
+        return chosen
+    columns = "1 column" if n_columns == 1 else f"{n_columns} columns"
+    if "sweeps" in section:
+        raise section.error(f"{len(chosen)} sweeps are named, but there are {columns}", "sweeps")
+    raise InputError(
+        f"{columns} of currents, but {protocol.name} has {protocol.n_sweeps} sweeps; name the "
+        "columns, or say with `sweeps: [1, 2, ..]` which sweeps they are", path,
+    )  # fmt: skip
+
+
+def _refuse_missing(
+    known: np.ndarray, rows: list[int], names: list[str], protocol: Protocol, path: Path
+) -> None:
+    """Raise for the first NaN or inf inside a recorded sweep."""
+    count, first = 0, None
+    for k, name in zip(rows, names, strict=True):
+        bad = np.flatnonzero(~known[k, : protocol.n_times(k)])
+        count += bad.size
+        if first is None and bad.size:
+            first = (name, int(bad[0]))
+    if first is not None:
+        name, row = first
+        raise InputError(
+            f"row {row + 1} ({row * protocol.sampling_ms:g} ms) is NaN or inf"
+            f"{_and_more(count)}; `missing: mask` leaves such samples out", path, f"column {name}",
+        )  # fmt: skip
+
+
+def _subtract_baseline(
+    section: Section, current: np.ndarray, rows: list[int], protocol: Protocol
+) -> None:
+    """Take the mean over the window off every sweep, in place."""
+    if "baseline" not in section:
+        return
+    inner = section.section("baseline")
+    start, end = inner.quantity("from", "time"), inner.quantity("to", "time")
+    inner.finish()
+    inside = _within(protocol.times_ms, start, end, protocol)
+    for k in rows:
+        window = current[k, inside]
+        window = window[np.isfinite(window)]
+        if not window.size:
+            raise inner.error(
+                f"no sample of sweep {k + 1} lies from {start:g} ms to {end:g} ms; it lasts "
+                f"{protocol.n_times(k) * protocol.sampling_ms:g} ms"
+            )
+        current[k] -= window.mean()
+
+
+def _and_more(count: int) -> str:
+    return f", and so on at {count - 1} more" if count > 1 else ""

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ from channelfit.units import shown
 
 _MAX_BYTES = 2_000_000_000
 
+#: Columns by name: (n_rows,), or (n_rows, n_columns) for a matrix.
+Table = dict[str, np.ndarray]
 
-def read_columns(path: Path, header: bool | None = None) -> dict[str, np.ndarray]:
+
+def read_columns(path: Path, header: bool | None = None) -> Table:
     """Every column by name: CSV by its header (or ``1``, ``2``.. without one), MATLAB by variable.
 
     A first row with any text in it is a header. A first row of numbers alone is data unless
@@ -28,19 +32,23 @@ def read_columns(path: Path, header: bool | None = None) -> dict[str, np.ndarray
     Raises:
         InputError: missing file, another format, ragged rows, text among the numbers.
     """
-    if not path.is_file():
+    try:
+        known = path.is_file()
+        size = path.stat().st_size if known else 0
+    except OSError as error:  # a name too long for the file system
+        raise InputError(f"cannot be read: {error.strerror}", path) from None
+    if not known:
         raise InputError("no such file", path)
-    if path.stat().st_size > _MAX_BYTES:
+    if size > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
     suffixes = [s.lower() for s in path.suffixes[-2:]]
-    if suffixes[-1:] == [".mat"]:
-        return _read_mat(path)
-    if suffixes[-1:] in ([".csv"], [".txt"]) or suffixes in ([".csv", ".gz"], [".txt", ".gz"]):
-        return _read_csv(path, header)
-    raise InputError("not a format that can be read; accepted: .csv, .csv.gz, .txt, .mat", path)
+    reader = READERS.get("".join(suffixes)) or READERS.get("".join(suffixes[-1:]))
+    if reader is None:
+        raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
+    return reader(path, header)
 
 
-def column(table: dict[str, np.ndarray], name: str, path: Path) -> np.ndarray:
+def column(table: Table, name: str, path: Path) -> np.ndarray:
     """One column (n_rows,). Raises InputError with the names that there are."""
     found = table.get(name)
     if found is None or found.ndim != 1:
@@ -50,7 +58,7 @@ def column(table: dict[str, np.ndarray], name: str, path: Path) -> np.ndarray:
     return found
 
 
-def _read_csv(path: Path, header: bool | None) -> dict[str, np.ndarray]:
+def _read_csv(path: Path, header: bool | None) -> Table:
     try:
         with (
             gzip.open(path, "rt", encoding="utf-8")
@@ -67,9 +75,13 @@ def _read_csv(path: Path, header: bool | None) -> dict[str, np.ndarray]:
     head = next(csv.reader([lines[0]], delimiter=delimiter or " ", skipinitialspace=True))
     head = [cell.strip() for cell in head if cell.strip() or delimiter]
     named = any(not _is_number(cell) for cell in head) if header is None else header
-    body = io.StringIO("\n".join(lines[1:] if named else lines))
+    rows = lines[1:] if named else lines
+    if delimiter:
+        rows = [_fill_empty(row, delimiter) for row in rows]
     try:
-        values = np.loadtxt(body, delimiter=delimiter, ndmin=2, comments=None)
+        values = np.loadtxt(
+            io.StringIO("\n".join(rows)), delimiter=delimiter, ndmin=2, comments=None
+        )
     except ValueError as error:
         raise InputError(f"not a table of numbers: {error}"[:300], path) from None
     names = head if named else [str(k) for k in range(1, values.shape[1] + 1)]
@@ -82,6 +94,11 @@ def _read_csv(path: Path, header: bool | None) -> dict[str, np.ndarray]:
     return {name: values[:, k] for k, name in enumerate(names)}
 
 
+def _fill_empty(row: str, delimiter: str) -> str:
+    """An empty cell is a missing number: tables of unequal sweeps have them."""
+    return delimiter.join(cell if cell.strip() else "nan" for cell in row.split(delimiter))
+
+
 def _is_number(cell: str) -> bool:
     try:
         float(cell)
@@ -90,7 +107,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_mat(path: Path) -> dict[str, np.ndarray]:
+def _read_mat(path: Path, header: bool | None) -> Table:  # variables have names, never a header
     from scipy.io import loadmat
 
     try:
@@ -101,7 +118,7 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
         ) from None
     except Exception as error:  # loadmat raises many kinds on a damaged file
         raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
-    table: dict[str, np.ndarray] = {}
+    table: Table = {}
     for name, value in raw.items():
         if name.startswith("__") or not np.issubdtype(getattr(value, "dtype", object), np.number):
             continue
@@ -114,3 +131,13 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
     if not table:
         raise InputError("no numeric vector or matrix inside", path)
     return table
+
+
+#: How a file is read, by its suffix; a further format is one function here.
+READERS: dict[str, Callable[[Path, bool | None], Table]] = {
+    ".csv": _read_csv,
+    ".csv.gz": _read_csv,
+    ".txt": _read_csv,
+    ".txt.gz": _read_csv,
+    ".mat": _read_mat,
+}

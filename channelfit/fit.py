@@ -1,0 +1,461 @@
+"""What to fit: a model, its experiments, and how to search; from YAML, and back into it.
+
+The `fit` section stands in the model file, or in a file of its own beside `model: path`.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.backends import Scorer, make_scorer
+from channelfit.documents import Section, dump_yaml, parse_yaml
+from channelfit.errors import InputError
+from channelfit.model import ChannelModel, build_model, read_model_document
+from channelfit.optimizers.run import StopRules, make_optimizer, make_stop_rules
+from channelfit.optimizers.space import SearchSpace
+from channelfit.problem import Experiment, Problem
+from channelfit.protocol import Protocol, load_protocol
+from channelfit.recording import Recording, load_recording, masks
+from channelfit.units import shown
+
+DEFAULT_OPTIMIZER = "genetic"
+
+_EXAMPLE = """
+fit:
+  protocols: [../protocols/activation.yaml]        # data simulated from the parameters' values
+  surrogate: {noise: 10 pA, seed: 1}
+  optimizer: {name: genetic, population: 1120, generations: 300}
+or, to fit a recording, in place of protocols and surrogate:
+  experiments:
+    - protocol: ../protocols/activation.yaml
+      recording:
+        file: cell.csv
+        time: {column: time, unit: ms}
+        current: {columns: all, unit: pA}"""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A problem and the search that is wanted for it.
+
+    settings, stop: as the user wrote them, without `name`; `stop_rules` and `make_optimizer` turn
+    them into objects. seed: of the search.
+    document: the raw model document, overrides applied, without `fit`; section: the raw `fit`.
+    file: where the `fit` section stands and its relative paths start; model_file: the model's.
+    surrogate: whether the data were simulated, with Gaussian noise of standard deviation noise_pA.
+    """
+
+    problem: Problem
+    optimizer: str
+    settings: dict[str, Any]
+    stop: dict[str, Any]
+    document: dict[str, Any]
+    file: Path
+    surrogate: bool = False
+    noise_pA: float = 0.0
+    seed: int = 0
+    section: dict[str, Any] = field(default_factory=dict)
+    model_file: Path = Path()
+
+    @property
+    def space(self) -> SearchSpace:
+        """The space that is searched."""
+        return SearchSpace(self.problem.model.parameters)
+
+    @property
+    def stop_rules(self) -> StopRules:
+        """When the search ends."""
+        return make_stop_rules(self.stop, self.settings)
+
+    def make_optimizer(self, xp: Any = np, initial: Any = None) -> Any:
+        """The optimizer, ready to ask; arguments as in `optimizers.make_optimizer`."""
+        n_free = self.space.n_free
+        return make_optimizer(self.optimizer, self.settings, n_free, self.seed, xp, initial)
+
+
+def load_fit(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), backend: str = "auto"
+) -> Fit:
+    """The fit in a model file with a `fit` section, or in a fit file that names its model.
+
+    Arguments:
+        path: the file.
+        overrides: ``dotted.key=value`` each, the value in YAML, e.g.
+            ``fit.optimizer.population=1000`` or ``parameters.gmax.value=3``; they are applied to
+            the model document, or under ``fit.`` to the fit section, before anything is checked.
+            A list's entries count from 1: ``fit.experiments[1].weight=2``.
+        backend: what simulates surrogate data.
+
+    Raises:
+        InputError: anything that cannot be used, with file, key and what would be right.
+    """
+    file = Path(path)
+    document, model_file = _documents(file)
+    for text in overrides:
+        _override(document, text, file)
+    model = build_model(document, model_file)
+    raw = document.pop("fit", None)
+    if raw is None:
+        raise InputError(
+            "no `fit` section says what to fit to; add one here, or in a file of its own beside "
+            f"`model: {file.name}`:{_EXAMPLE}", file,
+        )  # fmt: skip
+    section = Section(raw, file, "fit")
+    names = ("protocols", "experiments")
+    if sum(name in section for name in names) != 1:
+        raise section.error(
+            "either protocols (simulated data) or experiments (recordings) was expected"
+        )
+    surrogate = "protocols" in section
+    experiments = _protocols(section) if surrogate else _experiments(section)
+    noise, data_seed = _surrogate(section) if surrogate else (0.0, 0)
+    settings, stop = _mapping(section, "optimizer"), _mapping(section, "stop")
+    optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
+    seed = section.integer("seed", 0)
+    section.finish()
+    fit = Fit(
+        Problem(model, tuple(experiments)), optimizer, settings, stop, document, file, surrogate,
+        noise, seed, copy.deepcopy(dict(raw)), model_file,
+    )  # fmt: skip
+    _check_search(fit)
+    if not surrogate:
+        return fit
+    try:
+        model.values()
+    except InputError as error:
+        raise error.at(model_file) from None
+    scorer = make_scorer(fit.problem, backend)
+    return replace(fit, problem=simulate_surrogate(fit.problem, scorer, noise, data_seed))
+
+
+def simulate_surrogate(
+    problem: Problem, scorer: Scorer, noise_pA: float = 0.0, seed: int = 0
+) -> Problem:
+    """The problem with data simulated from the parameters' values.
+
+    Arguments:
+        scorer: simulates; of this problem's model and protocols.
+        noise_pA: standard deviation of the Gaussian noise that is added to every sample.
+        seed: of the noise; the same seed gives the same noise on every machine and backend.
+
+    Raises: InputError when a parameter has no value, or the values give no finite current.
+    """
+    values = problem.model.values()
+    currents = [c[:, :, 0] for c in scorer.simulate(values[:, None])]
+    random = np.random.Generator(np.random.Philox(seed))
+    experiments = []
+    for k, (experiment, current) in enumerate(zip(problem.experiments, currents, strict=True), 1):
+        weight = masks([], experiment.protocol)
+        if not np.all(np.isfinite(current[weight > 0])):
+            raise InputError(
+                f"under {experiment.protocol.name} the parameters' values give no finite current, "
+                "so no surrogate data; change the values", key="parameters",
+            )  # fmt: skip
+        data = current + noise_pA * random.standard_normal(current.shape)
+        source = f"simulated from the parameters' values, noise {noise_pA:g} pA, seed {seed}"
+        recording = Recording(experiment.protocol.times_ms, data, weight, source=f"{source} ({k})")
+        experiments.append(replace(experiment, recording=recording))
+    return replace(problem, experiments=tuple(experiments))
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _documents(file: Path) -> tuple[dict[str, Any], Path]:
+    """The model document, with the fit section under `fit`, and the file of the model."""
+    document = read_model_document(file)
+    if not isinstance(document.get("model"), str):
+        return document, file
+    root = Section(document, file)
+    model_file = root.resolve(root.text("model"), "model")
+    for key in ("name", "description", "source"):
+        root.text(key, "")
+    root.take("fit", None)
+    root.finish()
+    model_document = read_model_document(model_file)
+    if isinstance(model_document.get("model"), str):
+        raise root.error(f"{model_file} is a fit file itself; name the model's own file", "model")
+    model_document.pop("fit", None)
+    if document.get("fit") is not None:
+        model_document["fit"] = document["fit"]
+    return model_document, model_file
+
+
+def _protocols(section: Section) -> list[Experiment]:
+    names = section.items("protocols")
+    if not names:
+        raise section.error("at least one protocol is needed", "protocols")
+    return [
+        Experiment(_protocol(section, name, f"protocols[{i}]")) for i, name in enumerate(names, 1)
+    ]
+
+
+def _protocol(section: Section, name: object, key: str) -> Protocol:
+    if not isinstance(name, str):
+        raise section.error(f"the path of a protocol file was expected, not {shown(name)}", key)
+    return load_protocol(section.resolve(name, key))
+
+
+def _experiments(section: Section) -> list[Experiment]:
+    if "surrogate" in section:
+        raise section.error("surrogate belongs to protocols, not to experiments", "surrogate")
+    rows = section.items("experiments")
+    if not rows:
+        raise section.error("at least one experiment is needed", "experiments")
+    experiments = [
+        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")))
+        for i, row in enumerate(rows, 1)
+    ]
+    if not any(e.weight > 0 for e in experiments):
+        raise section.error("every experiment has weight 0, so nothing would count", "experiments")
+    return experiments
+
+
+def _experiment(row: Section) -> Experiment:
+    protocol = _protocol(row, row.take("protocol"), "protocol")
+    recording = load_recording(row.section("recording"), protocol)
+    weight = row.number("weight", 1.0)
+    if weight < 0:
+        raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")
+    entries = row.take("mask", None)
+    entries = [entries] if isinstance(entries, Mapping) else row.items("mask", None)
+    sections = [Section(e, row.file, row.path(f"mask[{i}]")) for i, e in enumerate(entries, 1)]
+    left = recording.weight * masks(sections, protocol)
+    row.finish()
+    if not left.any():
+        raise row.error("no sample is left to fit to", "mask" if entries else "recording")
+    return Experiment(protocol, replace(recording, weight=left), weight)
+
+
+def _surrogate(section: Section) -> tuple[float, int]:
+    """Noise, pA, and its seed."""
+    inner = section.section("surrogate", {})
+    noise, seed = inner.quantity("noise", "current", 0.0), inner.integer("seed", 0)
+    inner.finish()
+    if noise < 0:
+        raise inner.error(f"a standard deviation of 0 or more was expected, not {noise:g}", "noise")
+    return noise, seed
+
+
+def _mapping(section: Section, key: str) -> dict[str, Any]:
+    inner = section.section(key, {}) if section.take(key, None) is not None else None
+    return dict(section.rows(key)) if inner is not None else {}
+
+
+def _check_search(fit: Fit) -> None:
+    """Whatever the search would refuse, now, with file and key."""
+    if not isinstance(fit.optimizer, str):
+        raise InputError(
+            f"a name was expected, not {shown(fit.optimizer)}", fit.file, "fit.optimizer.name"
+        )
+    try:
+        n_free = fit.space.n_free
+    except InputError as error:
+        raise error.at(fit.model_file) from None
+    try:
+        make_optimizer(fit.optimizer, fit.settings, n_free, fit.seed)
+        make_stop_rules(fit.stop, fit.settings)
+    except InputError as error:
+        raise error.at(fit.file, "fit") from None
+
+
+# --- overrides -----------------------------------------------------------------------------------
+
+#: Mappings that an override may begin where the file has none.
+_MAY_BEGIN = {("fit",), ("fit", "optimizer"), ("fit", "stop"), ("fit", "surrogate")}
+
+
+def _override(document: dict[str, Any], text: str, file: Path) -> None:
+    """Apply one ``dotted.key=value`` to a document, in place."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
+    joined = "".join(p if p.startswith("[") or not k else f".{p}" for k, p in enumerate(parts))
+    if not equals or not parts or joined != key or "\n" in text or "\r" in text:
+        raise InputError(
+            f"{shown(text)} is not of the form key=value; write for example "
+            "fit.optimizer.population=1000"
+        )
+    place: Any = document
+    for k, part in enumerate(parts[:-1]):
+        place = _inside(place, tuple(parts[:k]), part, key, file)
+    _put(place, tuple(parts[:-1]), parts[-1], _value(value, key), key, file)
+
+
+def _value(text: str, key: str) -> Any:
+    """A scalar, a list or a mapping in YAML."""
+    try:
+        return parse_yaml(f"value: {text}")["value"]
+    except InputError as error:
+        raise InputError(f"{shown(text.strip())}: {error.message}", key=key) from None
+
+
+def _inside(place: Any, path: tuple[str, ...], part: str, key: str, file: Path) -> Any:
+    """The mapping or list that `part` names within the one at `path`."""
+    if part.startswith("["):
+        return _slot(place, path, part, key, file)[0]
+    _check_mapping(place, path, key, file)
+    if place.get(part) is None:
+        if (*path, part) not in _MAY_BEGIN:
+            raise _no_such(place, path, part, key, file)
+        place[part] = {}
+    return place[part]
+
+
+def _put(
+    place: Any, path: tuple[str, ...], part: str, value: Any, key: str, file: Path
+) -> None:  # fmt: skip
+    if part.startswith("["):
+        entries = _slot(place, path, part, key, file)[1]
+        entries[int(part[1:-1]) - 1] = value
+        return
+    _check_mapping(place, path, key, file)
+    # a key that the readers would never ask for is refused here where it has no place at all
+    if not path and part not in place and part != "fit":
+        raise _no_such(place, path, part, key, file)
+    place[part] = value
+
+
+def _slot(
+    place: Any, path: tuple[str, ...], part: str, key: str, file: Path
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """Entry [n], counted from 1, of the list at `path`, and the list."""
+    if not isinstance(place, list):
+        raise InputError(f"{_joined(path)} is not a list", file, key)
+    n = int(part[1:-1])
+    if not 1 <= n <= len(place):
+        raise InputError(f"{_joined(path)} has entries 1 to {len(place)}, not {n}", file, key)
+    return place[n - 1], place
+
+
+def _check_mapping(place: Any, path: tuple[str, ...], key: str, file: Path) -> None:
+    if not isinstance(place, dict):
+        raise InputError(f"{_joined(path)} is {shown(place)}, it has no keys", file, key)
+
+
+def _no_such(
+    place: Mapping[str, Any], path: tuple[str, ...], part: str, key: str, file: Path
+) -> InputError:  # fmt: skip
+    known = [str(k) for k in place] + ([] if path or "fit" in place else ["fit"])
+    close = difflib.get_close_matches(part, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    where = f" in {_joined(path)}" if path else ""
+    return InputError(f'no "{part[:40]}"{where}{hint} There is: {", ".join(known)}', file, key)
+
+
+def _joined(path: tuple[str, ...]) -> str:
+    return ".".join(path).replace(".[", "[") or "the file"
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def save_fit(fit: Fit, values: np.ndarray, folder: str | os.PathLike[str]) -> Path:
+    """Write ``fit.yaml``, and for a surrogate fit its data, into a folder; returns its path.
+
+    `load_fit` of that file gives the same problem with the fitted values (n_parameters,).
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if fit.surrogate:
+        for k, experiment in enumerate(fit.problem.experiments):
+            _write_table(folder / _data_name(fit, k), experiment)
+    path = folder / "fit.yaml"
+    path.write_text(dump_yaml(fit_document(fit, values, folder)), encoding="utf-8")
+    return path
+
+
+def fit_document(
+    fit: Fit, values: np.ndarray, folder: str | os.PathLike[str]
+) -> dict[str, Any]:  # fmt: skip
+    """A complete model file with fitted values and the fit section, to be saved in a folder.
+
+    Paths are rewritten to start from there; ``${NAME}`` placeholders stay. Surrogate data came
+    from the values before the fit, so the document refers to them as recordings, which `save_fit`
+    writes, and does not simulate new ones.
+
+    Arguments:
+        values: (n_parameters,), base units.
+    """
+    document = copy.deepcopy(fit.document)
+    if isinstance(document.get("model"), dict):
+        for row, value in zip(document["model"]["params"], values, strict=True):
+            row["val"] = float(value)
+    else:
+        _put_values(document, fit.problem.model, values)
+    section = copy.deepcopy(fit.section)
+    if fit.surrogate:
+        section = _with_data(fit, section)
+    rows = section["experiments"]
+    section["experiments"] = rows = rows if isinstance(rows, list) else [rows]
+    for row in rows:
+        row["protocol"] = _moved(row["protocol"], fit.file, folder)
+        if not fit.surrogate:
+            row["recording"]["file"] = _moved(row["recording"]["file"], fit.file, folder)
+    document["fit"] = section
+    return document
+
+
+def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarray) -> None:
+    """Values, ranges and units of the raw document, in base units."""
+    for parameter, value in zip(model.parameters, values, strict=True):
+        row = document["parameters"][parameter.name]
+        row["range"] = [parameter.lower, parameter.upper]
+        row["value"] = float(value)
+        if parameter.unit:
+            row["unit"] = parameter.unit
+
+
+def _with_data(fit: Fit, section: dict[str, Any]) -> dict[str, Any]:
+    """The fit section with the surrogate data as recordings in place of `protocols`."""
+    protocols = section.pop("protocols")
+    section.pop("surrogate", None)
+    rows = []
+    for k, name in enumerate(protocols if isinstance(protocols, list) else [protocols]):
+        recording = fit.problem.experiments[k].recording
+        entry = {
+            "file": _data_name(fit, k),
+            "time": {"column": "time_ms", "unit": "ms"},
+            "current": {"columns": "all", "unit": "pA"},
+            "source": recording.source if recording else "",
+        }
+        rows.append({"protocol": name, "recording": entry})
+    return {"experiments": rows, **section}
+
+
+def _data_name(fit: Fit, k: int) -> str:
+    return "data.csv" if len(fit.problem.experiments) == 1 else f"data_{k + 1}.csv"
+
+
+def _write_table(path: Path, experiment: Experiment) -> None:
+    """time_ms and a column of pA for each sweep; empty cells after a shorter sweep's end."""
+    recording = experiment.recording
+    assert recording is not None
+    names = ["time_ms", *(f"sweep_{k + 1}_pA" for k in range(len(recording.current_pA)))]
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(",".join(names) + "\n")
+        for t, row in zip(recording.time_ms.tolist(), recording.current_pA.T.tolist(), strict=True):
+            # repr gives back every bit, so the cost of a saved fit is that of the run
+            cells = ["" if x != x else repr(x) for x in row]
+            file.write(",".join([repr(round(t, 9)), *cells]) + "\n")
+
+
+def _moved(name: str, file: Path, folder: str | os.PathLike[str]) -> str:
+    """A path of the user's, written so that it works from another folder."""
+    base = os.path.realpath(file.parent)
+    if Section({}, None).resolve(name, "").is_absolute():
+        return name
+    try:
+        relative = os.path.relpath(os.path.join(base, name), os.path.realpath(folder))
+    except ValueError:  # another drive
+        return os.path.join(base, name)
+    return relative.replace(os.sep, "/")
