@@ -10,8 +10,8 @@ Three properties of NEURON (9.0.2) shape this file:
 
 * ``METHOD matexp``, exact for a KINETIC scheme at constant voltage, is unknown to the compiler of
   mechanisms that is installed by default, so schemes are integrated by CVODE.
-* ``SOLVE .. STEADYSTATE sparse`` is one implicit step of 1e9 ms. It misses the steady state of rates
-  slower than about 1e-9/ms, so the occupancies at the start are set from outside.
+* ``SOLVE .. STEADYSTATE sparse`` is one implicit step of 1e9 ms. It misses the steady state of
+  rates slower than about 1e-6/ms, so the occupancies at the start are set from outside.
 * ``CONSERVE`` is not seen by CVODE, which conserves to its tolerance.
 """
 
@@ -31,7 +31,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -85,12 +85,15 @@ FUNCTION command(x (ms)) (mV) {{
 }}
 """
 
+_DECLARATION = re.compile(r"^[^:\n]*\b(POINT_PROCESS|SUFFIX)\s+(\w+)", re.MULTILINE)
+_loaded: set[str] = set()  # NEURON cannot load a name twice in one process
+
 
 class NeuronUnavailable(InputError):
     """NEURON, or the compiler that its mechanisms need, is not on this machine."""
 
 
-# --- NEURON and its mechanisms -----------------------------------------------------------------------
+# --- NEURON and its mechanisms
 
 
 def neuron_hoc() -> Any:
@@ -115,11 +118,11 @@ def neuron_hoc() -> Any:
 
 
 def compile_mechanism(text: str, cache: Path | None = None) -> str:
-    """Compiles and loads one POINT_PROCESS, and returns the name it got.
+    """Compiles and loads one mechanism, and returns the name it got.
 
     Arguments:
-        text: NMODL. The mechanism is renamed after a hash of the text, so that several of one name
-            can live in one process.
+        text: NMODL of a POINT_PROCESS or SUFFIX. The mechanism is renamed after a hash of the
+            text, so that several of one name can live in one process.
         cache: folder that keeps compiled mechanisms; the user's cache folder without it.
 
     Raises:
@@ -127,20 +130,19 @@ def compile_mechanism(text: str, cache: Path | None = None) -> str:
         InputError: the text does not compile; the message ends with what the compiler said.
     """
     h = neuron_hoc()
-    declared = re.search(r"\bPOINT_PROCESS\s+(\w+)", text)
+    declared = _DECLARATION.search(text)
     if not declared:
-        raise InputError(
-            "no POINT_PROCESS is declared; the oracle clamps a whole cell, in nA and nS"
-        )
+        raise InputError("neither POINT_PROCESS nor SUFFIX names the mechanism")
     key = f"{text}\0{h.nrnversion()}\0{platform.platform()}\0{sys.version_info[:2]}"
     name = "channelfit_" + hashlib.sha256(key.encode()).hexdigest()[:16]
-    if not hasattr(h, name):
-        renamed = text[: declared.start(1)] + name + text[declared.end(1) :]
+    if name not in _loaded:
+        renamed = text[: declared.start(2)] + name + text[declared.end(2) :]
         root = cache or Path(platformdirs.user_cache_dir("channelfit")) / "neuron"
         folder = root / name
         if not folder.is_dir():
             _compile(renamed, name, folder)
         _load(h, folder)
+        _loaded.add(name)
     return name
 
 
@@ -160,7 +162,7 @@ def _compile(text: str, name: str, folder: Path) -> None:
         work.mkdir()
         (work / f"{name}.mod").write_text(text, encoding="utf-8")
         try:
-            done = subprocess.run(
+            done = subprocess.run(  # noqa: S603  (a fixed command; the text is only compiled)
                 [_nrnivmodl(), f"{name}.mod"], cwd=work, capture_output=True, text=True, check=False
             )
         except OSError as error:
@@ -195,7 +197,7 @@ def _explain(output: str) -> None:
     )
 
 
-# --- the simulation ------------------------------------------------------------------------------------
+# --- the simulation
 
 
 class NeuronOracle:
@@ -205,8 +207,8 @@ class NeuronOracle:
         model: the channel.
         mod_file: a POINT_PROCESS written by hand, whose RANGE variables bear the names of the
             model's parameters and whose ``i`` is in nA; without it NMODL is generated.
-        method: "cvode", adaptive; or "fixed", NEURON's ordinary fixed steps with the METHOD that the
-            mechanism names: exact at constant voltage for gates (cnexp), first order for schemes
+        method: "cvode", adaptive; or "fixed", NEURON's ordinary fixed steps with the METHOD that
+            the mechanism names: exact at constant voltage for gates (cnexp), first order for schemes
             (sparse), and with the voltage of a step's middle where it varies.
         initial: "model" sets the occupancies at the start to the steady state of the model's
             rates; "mechanism" leaves them to the mechanism's INITIAL block. By default generated
@@ -235,6 +237,10 @@ class NeuronOracle:
             self.states = dict(self.names.states)
         else:
             text = Path(mod_file).read_text(encoding="utf-8")
+            if not re.search(r"\bPOINT_PROCESS\b", text):
+                raise InputError(
+                    "the oracle clamps a whole cell and needs a POINT_PROCESS", mod_file
+                )
             self.parameters = {name: name for name in model.parameter_names}
             self.states = {(c.name, s): s for c in model.chains for s in c.states}
         self.initial = initial or ("model" if mod_file is None else "mechanism")
@@ -318,7 +324,7 @@ class KSChanOracle(NeuronOracle):
         for state in self.model.states:
             states[state] = channel.add_ksstate(channel.gate(0) if states else None, state)
             states[state].frac(self.model.open_states.get(state, 0.0))
-        self._pairs = []
+        self._pairs: list[tuple[Any, Transition, Transition]] = []
         for t in self.model.transitions:
             backward = [
                 b for b in self.model.transitions if (b.target, b.source) == (t.source, t.target)
@@ -374,7 +380,7 @@ class _Cell:
         self.oracle = oracle
         self.step_ms = math.inf
 
-    def __enter__(self) -> _Cell:
+    def __enter__(self) -> Self:
         h = self.h = neuron_hoc()
         self.solver = h.CVode()
         self._before = (
@@ -526,7 +532,7 @@ def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
 
 
 def _corners(wave: Samples, duration_ms: float) -> Array:
-    """Times from the segment's start where the slope of a sampled command changes, with both ends."""
+    """Times from the segment's start where a sampled command bends, with both ends."""
     slopes = np.diff(wave.v_mV) / np.diff(wave.times_ms)
     slopes = np.concatenate([[0.0], slopes, [0.0]])
     turns = wave.times_ms[np.abs(np.diff(slopes)) > 1e-12]
@@ -534,7 +540,7 @@ def _corners(wave: Samples, duration_ms: float) -> Array:
     return np.concatenate([[0.0], inside, [duration_ms]])
 
 
-# --- the start of a sweep -----------------------------------------------------------------------------
+# --- the start of a sweep
 
 
 def steady_state(
@@ -570,8 +576,7 @@ def _stationary(rates: Array) -> Array:
     k = rates.copy()
     n = len(k)
     for last in range(n - 1, 0, -1):
-        leaving = k[last, :last].sum() or 1e-100  # a state without a way out keeps everything
-        k[:last, last] /= leaving
+        k[:last, last] /= k[last, :last].sum()
         k[:last, :last] += np.outer(k[:last, last], k[last, :last])
     p = np.ones(n)
     for j in range(1, n):
@@ -580,7 +585,7 @@ def _stationary(rates: Array) -> Array:
     return np.asarray(p / p.sum())
 
 
-# --- comparison ------------------------------------------------------------------------------------------
+# --- comparison
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ import sympy
 from sympy.printing.codeprinter import CodePrinter
 from sympy.printing.precedence import PRECEDENCE, precedence
 
-from channelfit.expressions import V
+from channelfit.expressions import V, evaluate
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel, Parameter, Transition
 
 Kind = Literal["point_process", "density"]
@@ -32,8 +32,8 @@ _SPANS = {"(mV)": "millivolt", "(nA)": "nanoamp", "(mA)": "milliamp", "(nS)": "n
 # Words of NMODL, hoc, C++ and of the C++ that NEURON makes of a file. A model may use them all the
 # same: they get an underscore at the end.
 _RESERVED_WORDS = """
-v t dt i area celsius diam secondorder e erev gbar total rates gates bounded exprel smaller larger
-exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2 floor ceil fmod
+v t dt i j y error area celsius diam secondorder e erev gbar total rates gates bounded exprel smaller
+larger exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2 floor ceil fmod
 factorial gauss invert legendre normrand poisrand poisson exprand ramp romberg harmonic perpulse
 perstep pulse squarewave step stepforce boundary deflate derivs threshold scop_random set_seed
 spline expfit hyperbol revhyperbol sawtooth revsawtooth sigmoid revsigmoid schedule signal sparse
@@ -104,7 +104,7 @@ def is_gate(chain: Chain) -> bool:
     )
 
 
-# --- names ---------------------------------------------------------------------------------------
+# --- names
 
 
 class _Names:
@@ -136,7 +136,7 @@ def _identifier(text: str) -> str:
     return name + "_" if _is_reserved(name) else name
 
 
-# --- expressions ---------------------------------------------------------------------------------
+# --- expressions
 
 
 @dataclass
@@ -218,7 +218,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
     def _print_Add(self, node: sympy.Add, order: str | None = None) -> str:
         # As people write them: v - 5, not -5 + v.
         terms = sorted(node.args, key=lambda a: (a.is_number, self._print(a).startswith("-")))
-        text = self._print(terms[0])
+        text = str(self._print(terms[0]))
         for term in terms[1:]:
             part = self._print(term)
             text += f" - {part[1:]}" if part.startswith("-") else f" + {part}"
@@ -253,10 +253,11 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         base, exponent = node.args
         if exponent == sympy.S.Half:
             return f"sqrt({self._print(base)})"
-        if exponent == -1:
-            return f"1/{self._operand(base, PRECEDENCE['Mul'])}"
-        below = self._operand(base, PRECEDENCE["Pow"])
-        above = self._operand(exponent, PRECEDENCE["Pow"])
+        if exponent.is_number and exponent.is_negative:
+            power = sympy.Pow(base, -exponent, evaluate=False) if exponent != -1 else base
+            return f"1/{self._operand(power, PRECEDENCE['Mul'] + 1)}"
+        # Brackets around a power of a power: nobody remembers which comes first.
+        below, above = (self._operand(part, PRECEDENCE["Pow"] + 1) for part in (base, exponent))
         return f"{below}^{above}"
 
     def _print_ExpBase(self, node: sympy.Function) -> str:
@@ -286,7 +287,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         return self._nested("larger", node.args)
 
     def _nested(self, function: str, arguments: Sequence[sympy.Expr]) -> str:
-        text = self._print(arguments[0])
+        text = str(self._print(arguments[0]))
         for argument in arguments[1:]:
             text = f"{self.functions.need(function)}({text}, {self._print(argument)})"
         return text
@@ -338,7 +339,7 @@ def number(value: float) -> str:
     return text.removesuffix(".0")
 
 
-# --- the file ------------------------------------------------------------------------------------
+# --- the file
 
 
 class _Writer:
@@ -431,11 +432,7 @@ class _Writer:
 
     def _fitted_conductance(self) -> str:
         values = {p.name: _value(p) for p in self.model.parameters}
-        try:
-            amount = self.model.conductance.subs(values)
-            return f"{float(amount):.6g} nS"
-        except TypeError:
-            return str(self.model.conductance)
+        return f"{float(evaluate(self.model.conductance, values)):.6g} nS"
 
     def _neuron(self) -> str:
         shown = list(self._parameter_names())
@@ -496,7 +493,7 @@ class _Writer:
     def _breakpoint(self) -> str:
         lines = [f"    SOLVE {self._block(c)} METHOD sparse" for c in self.schemes]
         lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
-        reversal = "erev" if self._fixed_reversal else f"({self.printer.text(self.model.reversal)})"
+        reversal = "erev" if self._fixed_reversal else self.printer.operand(self.model.reversal)
         opening = "*".join(self._open(c) for c in self.model.chains)
         if self.point:
             size = f"(0.001)*{self.printer.operand(self.model.conductance)}"  # nS mV = 0.001 nA

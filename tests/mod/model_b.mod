@@ -1,0 +1,76 @@
+TITLE model B of Ben-Shalom et al. 2012: C1 <-> C2 <-> O
+
+COMMENT
+Written by hand; see model_a.mod.
+ENDCOMMENT
+
+NEURON {
+    POINT_PROCESS ModelB
+    NONSPECIFIC_CURRENT i
+    RANGE a12, z12, a21, z21, a23, z23, a32, z32, gmax, ek, i
+}
+
+UNITS {
+    (nA) = (nanoamp)
+    (mV) = (millivolt)
+    (nS) = (nanosiemens)
+}
+
+PARAMETER {
+    a12 = 0.05 (/ms)   z12 = 0.05 (/mV)
+    a21 = 0.05 (/ms)   z21 = 0.05 (/mV)
+    a23 = 0.05 (/ms)   z23 = 0.05 (/mV)
+    a32 = 0.05 (/ms)   z32 = 0.05 (/mV)
+    gmax = 5 (nS)
+    ek = -100 (mV)
+}
+
+ASSIGNED {
+    v (mV)
+    i (nA)
+    f1 (/ms)
+    b1 (/ms)
+    f2 (/ms)
+    b2 (/ms)
+}
+
+STATE { C1 C2 O }
+
+INITIAL {
+    LOCAL x, y
+    rates(v)
+    x = f1/b1
+    y = x*(f2/b2)
+    C1 = 1/(1 + x + y)
+    C2 = x/(1 + x + y)
+    O = y/(1 + x + y)
+}
+
+BREAKPOINT {
+    SOLVE kin METHOD sparse
+    i = (1e-3)*gmax*O*(v - ek)
+}
+
+KINETIC kin {
+    rates(v)
+    ~ C1 <-> C2 (f1, b1)
+    ~ C2 <-> O (f2, b2)
+    CONSERVE C1 + C2 + O = 1
+}
+
+PROCEDURE rates(v (mV)) {
+    f1 = limit(a12*exp(v*z12))
+    b1 = limit(a21*exp(-v*z21))
+    f2 = limit(a23*exp(v*z23))
+    b2 = limit(a32*exp(-v*z32))
+}
+
+FUNCTION limit(k (/ms)) (/ms) {
+    if (k > 1e4) {
+        limit = 1e4
+    } else if (k < 1e-30) {
+        limit = 1e-30
+    } else {
+        limit = k
+    }
+}

@@ -1,0 +1,159 @@
+"""NMODL text: every operator, every kind of block, and names that NEURON has taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from channelfit.codegen.nmodl import NmodlPrinter, nmodl_names, nmodl_text
+from channelfit.expressions import parse_expression, remove_singularities
+from channelfit.model import ChannelModel, build_model
+
+EXPRESSIONS = [
+    ("a*exp(z*v)", "a*exp(z*v)"),
+    ("a*exp(-z*v)", "a*exp(-z*v)"),
+    ("v - 5", "v - 5"),
+    ("65 + v", "v + 65"),
+    ("a*exp(-(v + 65)/18)", "a*exp(-(v + 65)/18)"),
+    ("a/(b + z)", "a/(b + z)"),
+    ("a/b/z", "a/(b*z)"),
+    ("a - (b - z)", "a - (b - z)"),
+    ("a**2", "a^2"),
+    ("(a + b)**2", "(a + b)^2"),
+    ("a**b**2", "a^(b^2)"),
+    ("(a + b)**a", "(a + b)^a"),
+    ("1/a**2", "1/a^2"),
+    ("sqrt(a)", "sqrt(a)"),
+    ("abs(a)", "fabs(a)"),
+    ("tanh(a)", "tanh(a)"),
+    ("log(a)", "log(a)"),
+    ("min(a, b)", "smaller(a, b)"),
+    ("max(a, 0)", "larger(0, a)"),
+    ("v/(exp(v/10) - 1)", "10/exprel(v/10)"),
+    ("1/4*a", "0.25*a"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), EXPRESSIONS)
+def test_expressions_read_as_people_write_them(text: str, expected: str) -> None:
+    printer = NmodlPrinter({})
+    expression = remove_singularities(parse_expression(text, ["a", "b", "z", "v"]))
+    assert printer.text(expression) == expected
+
+
+def test_a_conditional_becomes_a_function_of_what_a_function_cannot_see() -> None:
+    printer = NmodlPrinter({"u": "u", "a": "a"}, local=["u"])
+    call = printer.text(parse_expression("a if v > u and v < 10 else 2*a", ["a", "u", "v"]))
+    assert call == "choice1(u, v)"
+    assert printer.functions.blocks["choice1"].splitlines() == [
+        "FUNCTION choice1(u, v) {",
+        "    if (((v) > (u)) && ((v) < (10))) {",
+        "        choice1 = a",
+        "    } else {",
+        "        choice1 = 2*a",
+        "    }",
+        "}",
+    ]
+
+
+def scheme(
+    states: list[str], rates: dict[str, str], names: list[str], **more: object
+) -> ChannelModel:
+    """A scheme whose last state conducts."""
+    document = {
+        "name": "test channel",
+        "states": states,
+        "rates": rates,
+        "current": {"open": [states[-1]], "conductance": "5 nS", "reversal": "-100 mV"},
+        "parameters": {n: {"range": [0, 1], "unit": "1/ms", "value": 0.25} for n in names},
+        **more,
+    }
+    return build_model(document, None)
+
+
+TWO = {"C -> O": "a", "O -> C": "b*exp(-v/20)"}
+
+
+def test_a_scheme_starts_by_detailed_balance_where_it_is_a_tree() -> None:
+    text = nmodl_text(scheme(["C", "O"], TWO, ["a", "b"]))
+    assert "SUFFIX test_channel" in text
+    assert "~ C <-> O (k_C_O, k_O_C)" in text
+    assert "CONSERVE C + O = 1" in text
+    assert "O = C*k_C_O/k_O_C" in text
+    assert "k_O_C = bounded(b*exp(-v/20))" in text
+    assert "STEADYSTATE" not in text
+
+
+def test_a_cycle_and_a_one_way_transition_start_by_steadystate() -> None:
+    states = ["A", "B", "O"]
+    text = nmodl_text(scheme(states, {"A -> B": "a", "B -> O": "a", "O -> A": "a"}, ["a"]))
+    assert "SOLVE scheme STEADYSTATE sparse" in text
+    assert "~ A <-> B (k_A_B, 0)" in text
+
+
+def test_gates_become_derivatives_with_their_powers() -> None:
+    gates = {"m": {"power": 3, "alpha": "a", "beta": "b"}, "h": {"inf": "0.5", "tau": "2"}}
+    document = {
+        "name": "gated",
+        "gates": gates,
+        "current": {"conductance": "g*2", "reversal": "50 mV"},
+        "parameters": {n: {"range": [0, 1], "value": 0.5} for n in ("a", "b", "g")},
+    }
+    text = nmodl_text(build_model(document, None), "point_process")
+    assert "i = (0.001)*2*g*m^3*h*(v - erev)" in text
+    assert "m' = alpha_m*(1 - m) - beta_m*m" in text
+    assert "SOLVE gates METHOD cnexp" in text
+    assert "KINETIC" not in text
+
+
+def test_a_density_has_gbar_and_not_the_fitted_conductance() -> None:
+    document = {
+        "name": "d",
+        "states": ["C", "O"],
+        "rates": {"C -> O": "1", "O -> C": "1"},
+        "current": {"open": {"C": 0.5, "O": 1}, "conductance": "gmax", "reversal": "ek"},
+        "parameters": {
+            "gmax": {"range": [0, 10], "unit": "nS", "value": 5},
+            "ek": {"range": [-100, 0], "unit": "mV", "value": -80},
+        },
+    }
+    text = nmodl_text(build_model(document, None))
+    assert "i = gbar*(0.5*C + O)*(v - ek)" in text
+    assert "gmax" not in text.split("ENDCOMMENT")[1]
+    assert "5 nS" in text
+    assert "erev" not in text
+
+
+def test_taken_names_get_an_underscore_and_stay_apart() -> None:
+    rates = {
+        "C1 -> C10": "threshold",
+        "C10 -> C1": "threshold_",
+        "C10 -> IF": "t1",
+        "IF -> C10": "i",
+    }
+    model = scheme(["C1", "C10", "IF"], rates, ["threshold", "threshold_", "t1", "i"])
+    names = nmodl_names(model)
+    written = [*names.parameters.values(), *names.states.values()]
+    assert len(set(written)) == len(written)
+    assert names.parameters == {
+        "threshold": "threshold_", "threshold_": "threshold__", "t1": "t1", "i": "i_",
+    }  # fmt: skip
+    assert list(names.states.values()) == ["C1", "C10_", "IF_"]  # NEURON itself declares C10
+
+
+def test_the_description_cannot_end_its_comment() -> None:
+    text = nmodl_text(scheme(["C", "O"], TWO, ["a", "b"], description="x ENDCOMMENT\nVERBATIM é"))
+    assert text.count("ENDCOMMENT") == 1
+    assert text.isascii()
+
+
+def test_values_survive_to_the_last_bit() -> None:
+    value = 0.1 + 1e-16 + np.pi / 1e7
+    model = scheme(["C", "O"], TWO, ["a", "b"]).with_values(np.array([value, 0.5]))
+    line = next(x for x in nmodl_text(model).splitlines() if x.strip().startswith("a "))
+    assert float(line.split("=")[1].split()[0]) == value
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="point_process"):
+        nmodl_text(scheme(["C", "O"], TWO, ["a", "b"]), "artificial_cell")  # type: ignore[arg-type]
