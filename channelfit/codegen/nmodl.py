@@ -32,31 +32,31 @@ _SPANS = {"(mV)": "millivolt", "(nA)": "nanoamp", "(mA)": "milliamp", "(nS)": "n
 # Words of NMODL, hoc, C++ and of the C++ that NEURON makes of a file. A model may use them all the
 # same: they get an underscore at the end.
 _RESERVED_WORDS = """
-v t dt i j y error area celsius diam secondorder e erev gbar total rates gates bounded exprel smaller
-larger exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2 floor ceil fmod
-factorial gauss invert legendre normrand poisrand poisson exprand ramp romberg harmonic perpulse
-perstep pulse squarewave step stepforce boundary deflate derivs threshold scop_random set_seed
-spline expfit hyperbol revhyperbol sawtooth revsawtooth sigmoid revsigmoid schedule signal sparse
-cnexp derivimplicit euler runge newton simeq cvode_t cvode_v after_cvode first_time at_time nrn_ghk
-nrn_pointing net_event net_move net_send state_discontinuity lag sens solvefor
-if else while for from to forall forall1 forall2 return by with
-TITLE MODEL CONSTANT PARAMETER INDEPENDENT ASSIGNED INITIAL TERMINAL DERIVATIVE EQUATION BREAKPOINT
-CONDUCTANCE SOLVE STATE STEPPED LINEAR NONLINEAR DISCRETE FUNCTION FUNCTION_TABLE PROCEDURE INT
-DEFINE PARTIAL DEL DEL2 LOCAL USING METHOD STEADYSTATE SENS STEP WITH FROM TO BY FORALL IF ELSE
-WHILE START DEPEND SWEEP FIRST LAST KINETIC CONSERVE REACTION COMPARTMENT LONGITUDINAL_DIFFUSION
-UNITS UNITSON UNITSOFF TABLE PUTQ GETQ IFERROR SOLVEFOR PLOT VS LAG RESET MATCH NEURON SUFFIX
-POINT_PROCESS ARTIFICIAL_CELL NONSPECIFIC_CURRENT ELECTRODE_CURRENT RANGE GLOBAL POINTER
-BBCOREPOINTER EXTERNAL USEION READ WRITE VALENCE CHARGE REPRESENTS THREADSAFE PROTECT MUTEXLOCK
-MUTEXUNLOCK VERBATIM ENDVERBATIM COMMENT ENDCOMMENT INCLUDE PROTOCOL NET_RECEIVE FOR_NETCONS WATCH
-BEFORE AFTER CONSTRUCTOR DESTRUCTOR RANDOM OPTIONS KEYWORD FILE PI
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const
-constexpr continue decltype default delete do double dynamic_cast enum explicit export extern false
-float friend goto inline int long mutable namespace new noexcept not not_eq nullptr operator or
-or_eq private protected public register reinterpret_cast short signed sizeof static static_assert
-static_cast struct switch template this throw true try typedef typeid typename union unsigned using
-virtual void volatile wchar_t xor xor_eq
-std neuron nrn hoc size_t data get field Prop Node Datum Object Symbol Section Memb_list NrnThread
-Point_process Npy_Func main stdin stdout stderr errno NULL EOF INFINITY NAN linux unix f_flux b_flux
+v t dt i j y error area celsius diam secondorder e erev gbar total rates gates bounded exprel
+smaller larger exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2
+floor ceil fmod factorial gauss invert legendre normrand poisrand poisson exprand ramp romberg
+harmonic perpulse perstep pulse squarewave step stepforce boundary deflate derivs threshold
+scop_random set_seed spline expfit hyperbol revhyperbol sawtooth revsawtooth sigmoid revsigmoid
+schedule signal sparse cnexp derivimplicit euler runge newton simeq cvode_t cvode_v after_cvode
+first_time at_time nrn_ghk nrn_pointing net_event net_move net_send state_discontinuity lag sens
+solvefor if else while for from to forall forall1 forall2 return by with TITLE MODEL CONSTANT
+PARAMETER INDEPENDENT ASSIGNED INITIAL TERMINAL DERIVATIVE EQUATION BREAKPOINT CONDUCTANCE SOLVE
+STATE STEPPED LINEAR NONLINEAR DISCRETE FUNCTION FUNCTION_TABLE PROCEDURE INT DEFINE PARTIAL DEL
+DEL2 LOCAL USING METHOD STEADYSTATE SENS STEP WITH FROM TO BY FORALL IF ELSE WHILE START DEPEND
+SWEEP FIRST LAST KINETIC CONSERVE REACTION COMPARTMENT LONGITUDINAL_DIFFUSION UNITS UNITSON
+UNITSOFF TABLE PUTQ GETQ IFERROR SOLVEFOR PLOT VS LAG RESET MATCH NEURON SUFFIX POINT_PROCESS
+ARTIFICIAL_CELL NONSPECIFIC_CURRENT ELECTRODE_CURRENT RANGE GLOBAL POINTER BBCOREPOINTER EXTERNAL
+USEION READ WRITE VALENCE CHARGE REPRESENTS THREADSAFE PROTECT MUTEXLOCK MUTEXUNLOCK VERBATIM
+ENDVERBATIM COMMENT ENDCOMMENT INCLUDE PROTOCOL NET_RECEIVE FOR_NETCONS WATCH BEFORE AFTER
+CONSTRUCTOR DESTRUCTOR RANDOM OPTIONS KEYWORD FILE PI alignas alignof and and_eq asm auto bitand
+bitor bool break case catch char class compl const constexpr continue decltype default delete do
+double dynamic_cast enum explicit export extern false float friend goto inline int long mutable
+namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+reinterpret_cast short signed sizeof static static_assert static_cast struct switch template this
+throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t xor
+xor_eq std neuron nrn hoc size_t data get field Prop Node Datum Object Symbol Section Memb_list
+NrnThread Point_process Npy_Func main stdin stdout stderr errno NULL EOF INFINITY NAN linux unix
+f_flux b_flux
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 

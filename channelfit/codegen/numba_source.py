@@ -275,41 +275,34 @@ class NumbaSource:
         """The product of two n x n matrices in every lane, as loops."""
         w = self.w
         with self.function(f"product{n}(a, b, out)", "out = a b."):
-            with w.block(f"for i in range({n}):"), w.block(f"for j in range({n}):"):
+            row = n * self.lanes
+            with w.block(f"for i in range({n}):"):
+                w(f"left = a[i*{row}:(i + 1)*{row}]", f"result = out[i*{row}:(i + 1)*{row}]")
                 with self.over_lanes():
-                    terms = " + ".join(
-                        f"{self.at('a', '', f'i*{n} + {s}')}*{self.at('b', '', f'{s * n} + j')}"
-                        for s in range(n)
-                    )
-                    w(f"{self.at('out', '', f'i*{n} + j')} = {terms}")
+                    w(*(f"a{s} = {self.at('left', '', s)}" for s in range(n)))
+                    for j in range(n):
+                        terms = (f"a{s}*{self.at('b', '', s * n + j)}" for s in range(n))
+                        w(f"{self.at('result', '', j)} = {' + '.join(terms)}")
 
     def _combine(
         self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int
     ) -> None:
         """out = identity * I + sum factor * square."""
-        rows = n * n
-        with self.w.block(f"for k in range({rows}):"), self.over_lanes():
-            parts = [f"{self.number(factor)}*{self.at('m', str(sq * self.n_square * self.lanes), 'k')}"
-                     for factor, sq in terms]  # fmt: skip
-            target = self.at("m", str(out * self.n_square * self.lanes), "k")
-            self.w(f"{target} = {' + '.join(parts)}")
+        size = self.n_square * self.lanes
+        with self.w.block(f"for k in range({n * n * self.lanes}):"):
+            parts = [f"{self.number(factor)}*m[{sq * size} + k]" for factor, sq in terms]
+            self.w(f"m[{out * size} + k] = {' + '.join(parts)}")
         with self.over_lanes():
             self.w(*(f"{self._m(out, i, i, n)} += {self.number(identity)}" for i in range(n)))
 
     def _close_columns(self, square: int, n: int) -> None:
         """The diagonal is what is left of one: columns sum to one and nothing is negative."""
         zero, one = self.number(0.0), self.number(1.0)
-        if n > UNROLLED_STATES:
-            with self.w.block(f"for j in range({n}):"), self.over_lanes():
-                total = " + ".join(self._m(square, s, "j", n) for s in range(n))
-                own = self._m(square, "j", "j", n)
-                self.w(f"{own} = {zero}")
-                self.w(f"{own} = max({zero}, {one} - ({total}))")
-            return
         with self.over_lanes():
             for j in range(n):
-                others = " + ".join(self._m(square, i, j, n) for i in range(n) if i != j) or "0.0"
-                self.w(f"{self._m(square, j, j, n)} = max({zero}, {one} - ({others}))")
+                others = " + ".join(self._m(square, i, j, n) for i in range(n) if i != j) or zero
+                self.w(f"d{j} = max({zero}, {one} - ({others}))")
+            self.w(*(f"{self._m(square, j, j, n)} = d{j}" for j in range(n)))
 
     def _propagator(self, k: int, chain: Chain) -> None:
         """P = expm(A h) by scaling, Taylor and squaring; off-diagonals never lose a digit."""
@@ -322,11 +315,14 @@ class NumbaSource:
             self._zero_square("m", 1, n)
             with self.over_lanes():
                 w("scale = h*norm[l]")
-                for source, target, rate in self._entries(k, chain):
-                    w(f"{self._m(1, target, source, n)} = {self.at('q', '', rate)}*scale")
+                leaving: list[list[str]] = [[] for _ in range(n)]
+                for r, (source, _, rate) in enumerate(self._entries(k, chain)):
+                    w(f"r{r} = {self.at('q', '', rate)}*scale")
+                    leaving[source].append(f"r{r}")
+                for r, (source, target, _) in enumerate(self._entries(k, chain)):
+                    w(f"{self._m(1, target, source, n)} = r{r}")
                 for j in range(n):
-                    others = " + ".join(self._m(1, i, j, n) for i in range(n) if i != j) or "0.0"
-                    w(f"{self._m(1, j, j, n)} = -({others})")
+                    w(f"{self._m(1, j, j, n)} = -({' + '.join(leaving[j]) or '0.0'})")
             self._taylor(n)
             self._close_columns(0, n)
             # Products of non-negative matrices add no cancellation, and the diagonal closes each
@@ -340,8 +336,12 @@ class NumbaSource:
         """P <- P P, with closed columns."""
         self._product(0, 0, 1, n)
         self._close_columns(1, n)
+        self._copy_square(1, 0, n)
+
+    def _copy_square(self, source: int, target: int, n: int) -> None:
+        start, end = (square * self.n_square * self.lanes for square in (source, target))
         with self.w.block(f"for k in range({n * n * self.lanes}):"):
-            self.w(f"m[k] = m[{self.n_square * self.lanes} + k]")
+            self.w(f"m[{end} + k] = m[{start} + k]")
 
     def _square_where_wanted(self, n: int) -> None:
         """P <- P P in the lanes that still have squarings to do, with closed columns."""
@@ -353,7 +353,9 @@ class NumbaSource:
         if n > UNROLLED_STATES:
             self._product(0, 0, 1, n)
             self._close_columns(1, n)
-            with w.block(f"for k in range({n * n}):"), self.over_lanes():
+            with w.block("if level < n_common:"):
+                self._copy_square(1, 0, n)
+            with w.block("else:"), w.block(f"for k in range({n * n}):"), self.over_lanes():
                 first, second = (self.at("m", str(sq * self.n_square * self.lanes), "k")
                                  for sq in (0, 1))  # fmt: skip
                 w(f"{first} = more[l]*{second} + ({one} - more[l])*{first}")
@@ -392,7 +394,7 @@ class NumbaSource:
     def _scale(self, k: int) -> None:
         """Per lane: the power of two by which A h is scaled down, and how many squarings undo it."""
         w = self.w
-        w(f"largest = stiffness{k}(q, h, norm)", "n_levels = 0")
+        w(f"largest = stiffness{k}(q, h, norm)", "n_levels = 0", "n_common = 64.0")
         with self.over_lanes():
             w("norm[l] = 1.0", f"{self.at('norm', '', 1)} = 0.0")
         with w.block(f"while largest > {TAYLOR_NORM!r}:"):
@@ -402,6 +404,8 @@ class NumbaSource:
                 w("norm[l] = 0.5*norm[l] if big else norm[l]")
                 levels = self.at("norm", "", 1)
                 w(f"{levels} = {levels} + 1.0 if big else {levels}")
+        with self.over_lanes():
+            w(f"n_common = min(n_common, {self.at('norm', '', 1)})")
 
     def _taylor(self, n: int) -> None:
         """exp of square 1 into square 0: degree 12 in five products (Paterson, Stockmeyer)."""
