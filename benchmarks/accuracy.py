@@ -76,7 +76,7 @@ def against_neuron(model: ChannelModel, n: int) -> list[Row]:
     mod = ROOT / "tests" / "mod" / f"{model.name}.mod"
     rows = []
     drawn = candidates(model, n, seed=2)
-    oracle = NeuronOracle(model, mod if mod.is_file() else None, initial="model")
+    oracle = NeuronOracle(model, mod if mod.is_file() else None)
     written = "hand-written" if mod.is_file() else "generated"
     for kind, ps in protocols().items():
         problem = Problem(model, tuple(Experiment(p) for p in ps))
