@@ -1,0 +1,531 @@
+"""The command line: verbs that parse, call and print. Everything heavy is imported when it is used,
+so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from channelfit import __version__
+from channelfit.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from channelfit.backends import Scorer
+    from channelfit.fit import Fit
+    from channelfit.model import ChannelModel
+    from channelfit.protocol import Protocol
+    from channelfit.report.terminal import SearchScreen
+    from channelfit.runs import RunFolder
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class _Commands(click.Group):
+    """Turns a mistake of the user's into one message and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
+            click.echo(str(error), err=True)
+            ctx.exit(BAD_INPUT)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
+)
+@click.version_option(__version__, prog_name="channelfit")
+def main() -> None:
+    """Fit kinetic models of ion channels to voltage-clamp recordings.
+
+    A model is one YAML file: states, rates as plain expressions, parameters with ranges, and a
+    `fit` section that says which recordings (or simulated data) to fit it to.
+
+    \b
+    Begin with
+      channelfit show models/model_b.yaml          what a model file says
+      channelfit optimize models/model_b.yaml      fit it
+      channelfit doctor                            what this machine can do
+
+    \b
+    Exit codes
+      0    done
+      1    a defect of channelfit (a traceback follows; please report it), or
+           `validate` found an error above its tolerance
+      2    the input cannot be used; one message says what and where
+      130  interrupted; `optimize` has saved the best so far
+    """
+
+
+_set = click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True,
+    help="Change one entry of the file for this call, e.g. parameters.gmax.value=3 or "
+    "fit.optimizer.mutation_rate=0.02. May be given several times.",
+)  # fmt: skip
+_model = click.argument("model", type=click.Path(path_type=Path))
+
+
+# --- optimize ----------------------------------------------------------------------------------
+
+
+@main.command(short_help="Fit the parameters of a model to its data.")
+@_model
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    metavar="N",
+    help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "reference", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="What scores the candidates.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32"]),
+    default="float64",
+    show_default=True,
+    help="Precision of the search; the result is scored in float64 either way.",
+)
+@click.option(
+    "--population",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Candidates a generation. [default: the file's]",
+)
+@click.option(
+    "--generations",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Stop after so many generations. [default: the file's]",
+)
+@click.option("--optimizer", metavar="NAME", help="Search method. [default: the file's]")
+@_set
+@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the content of summary.json on standard output and nothing else there.",
+)
+def optimize(
+    model: Path, out: Path | None, seed: int | None, backend: str, dtype: str,
+    population: int | None, generations: int | None, optimizer: str | None,
+    overrides: tuple[str, ...], quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Fit the parameters of MODEL to its data.
+
+    MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
+    shown on standard error; Ctrl-C ends the search and keeps the best so far (exit code 130).
+
+    \b
+    The results' folder
+      fit.yaml      the model with the fitted values; can be simulated, and fitted again
+      traces.png    data, fit, residual and command voltage
+      history.csv   best and median cost of every generation
+      summary.json  numbers, parameters, seed, versions, machine, why it stopped
+      source.py     the code that was generated for this model
+
+    \b
+    Examples
+      channelfit optimize models/model_b.yaml
+      channelfit optimize models/model_b.yaml --population 1120 --generations 50 --seed 3
+      channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
+      channelfit optimize models/k_hh.yaml --json --quiet > summary.json
+    """
+    from channelfit import runs
+    from channelfit.report import terminal
+
+    if out is not None:
+        runs.check_folder(out)
+    options = _options(model, overrides, seed, population, generations, optimizer)
+    with terminal.SearchScreen(model.name, quiet) as screen, _compile_notice(screen):
+        fit, scorer = _prepare(model, options, backend, dtype, screen)
+        folder = runs.RunFolder(out or runs.default_folder(fit.problem.model.name), fit)
+        summary = _search(fit, scorer, folder, screen)
+    if as_json:
+        click.echo(runs.json_text(summary), nl=False)
+    elif quiet:
+        click.echo(str(folder.path))
+    else:
+        _print_result(summary, folder.path)
+    if summary["stop_reason"] == "interrupted":
+        sys.exit(INTERRUPTED)
+
+
+def _options(
+    file: Path, overrides: Sequence[str], seed: int | None, population: int | None,
+    generations: int | None, optimizer: str | None,
+) -> list[str]:  # fmt: skip
+    """The options as overrides of the file, after those that the user wrote out."""
+    options = list(overrides)
+    if optimizer is not None:
+        options.append(f"fit.optimizer.name={optimizer}")
+    if seed is not None:
+        options.append(f"fit.seed={seed}")
+    if population is not None:
+        options.append(f"fit.optimizer.population={population}")
+    if generations is not None:
+        options.append(f"fit.optimizer.generations={generations}")
+        if _gives_generations_to_stop(file):
+            options.append(f"fit.stop.generations={generations}")
+    return options
+
+
+def _gives_generations_to_stop(file: Path) -> bool:
+    """A file may give the number in either place; both must then agree."""
+    from channelfit.fit import _documents
+
+    fit = _documents(file)[0].get("fit")
+    stop = fit.get("stop") if isinstance(fit, dict) else None
+    return isinstance(stop, dict) and "generations" in stop
+
+
+def _prepare(
+    file: Path, options: Sequence[str], backend: str, dtype: str, screen: SearchScreen
+) -> tuple[Fit, Scorer]:
+    from channelfit.backends import make_scorer
+    from channelfit.fit import load_fit
+
+    screen.begin(f"reading {file.name} and its data")
+    fit = load_fit(file, options, backend)
+    scorer = make_scorer(fit.problem, backend, dtype)
+    free = fit.space.n_free
+    screen.title = (
+        f"{fit.problem.model.name}: {fit.optimizer}, {free} free parameters, seed {fit.seed}"
+    )
+    screen.say(screen.title)
+    screen.say(_backend_line(scorer, backend))
+    screen.rules = fit.stop_rules
+    return fit, scorer
+
+
+def _backend_line(scorer: Scorer, asked: str) -> str:
+    """Which backend, and why it."""
+    from channelfit.doctor import backends
+
+    state = backends()
+    why = "as asked"
+    if asked == "auto":
+        missing = [f"{name} {row.state}" for name, row in state.items() if not row.usable]
+        why = "auto: the fastest that can run here" + (f"; {', '.join(missing)}" if missing else "")
+    return f"backend {scorer.backend} in {scorer.dtype} ({why})"
+
+
+def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -> dict[str, Any]:
+    import numpy as np
+
+    from channelfit import runs
+    from channelfit.optimizers import optimize as search
+    from channelfit.optimizers.run import Progress
+
+    def on_generation(progress: Progress) -> None:
+        screen.update(progress)
+        folder.record(progress)
+
+    try:
+        folder.save_source(scorer)
+        screen.begin("scoring the first candidate")
+        scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))  # compiles
+        screen.begin("scoring the first generation")
+        optimizer = fit.make_optimizer(getattr(scorer, "xp", np))
+        result = search(optimizer, fit.space, scorer, fit.stop_rules, on_generation)
+        screen.pause()
+        screen.begin("drawing")
+        winner = runs.rescore(fit, scorer, result.values)
+        summary: dict[str, Any] = folder.finish(result, scorer, winner)
+    except BaseException:
+        folder.abandon()
+        raise
+    return summary
+
+
+@contextmanager
+def _compile_notice(screen: SearchScreen) -> Iterator[None]:
+    """Says so when Numba really compiles, which it does once for each model."""
+    from numba.core import event
+
+    class Notice(event.Listener):  # type: ignore[misc]
+        said = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.said:
+                self.said = True
+                screen.say("compiling the kernel for this model (first time, about 10 s)")
+                screen.begin("compiling the kernel for this model")
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Notice()):
+        yield
+
+
+def _print_result(summary: dict[str, Any], folder: Path) -> None:
+    from rich.console import Console
+
+    from channelfit.report import terminal
+
+    console = Console(highlight=False)
+    console.print()
+    console.print(terminal.result_table(summary["parameters"]))
+    console.print()
+    for line in terminal.result_lines(summary):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print(f"results    {folder}", soft_wrap=True, markup=False)
+
+
+# --- simulate ----------------------------------------------------------------------------------
+
+
+@main.command(short_help="Currents of a model under a protocol.")
+@_model
+@click.argument("protocol", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="PREFIX",
+    help="Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
+)
+@_set
+def simulate(model: Path, protocol: Path, out: Path | None, overrides: tuple[str, ...]) -> None:
+    """Current of MODEL under PROTOCOL, at the values in the model file.
+
+    Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
+    PREFIX.png. Cells after the end of a shorter sweep are empty.
+
+    \b
+    Examples
+      channelfit simulate models/model_b.yaml protocols/activation.yaml
+      channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
+      channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
+    """
+    from channelfit.backends import make_scorer
+    from channelfit.problem import Experiment, Problem
+    from channelfit.protocol import load_protocol
+    from channelfit.report import plots, terminal
+
+    channel, values = _model_with_values(model, overrides)
+    command = load_protocol(protocol)
+    prefix = out or Path(f"{channel.name}-{command.name}")
+    with terminal.SearchScreen(channel.name) as screen, _compile_notice(screen):
+        screen.begin("simulating")
+        scorer = make_scorer(Problem(channel, (Experiment(command),)))
+        current = scorer.simulate(values[:, None])[0][:, :, 0]
+    files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
+    with _writing(prefix):
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        _write_traces(files[0], command, current)
+        figure = plots.traces_figure(
+            [plots.Traces(command, current, title=command.name)], channel.name
+        )
+        plots.save(figure, files[1])
+    for file in files:
+        click.echo(str(file))
+
+
+def _model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, np.ndarray]:
+    channel, _ = _load(file, overrides)
+    try:
+        return channel, channel.values()
+    except InputError as error:
+        raise error.at(file) from None
+
+
+def _load(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str, Any]]:
+    """The model of a model file or a fit file, and the whole document."""
+    from channelfit.fit import _documents, _override
+    from channelfit.model import build_model
+
+    document, model_file = _documents(file)
+    for text in overrides:
+        _override(document, text, file)
+    return build_model(document, model_file), document
+
+
+def _write_traces(path: Path, command: Protocol, current: np.ndarray) -> None:
+    from channelfit.runs import write_text
+
+    voltage = command.command()
+    names = ["time_ms"]
+    for k in range(1, command.n_sweeps + 1):
+        names += [f"sweep_{k}_current_pA", f"sweep_{k}_voltage_mV"]
+    lines = [",".join(names)]
+    columns = [row for pair in zip(current, voltage, strict=True) for row in pair]
+    table = list(zip(*(c.tolist() for c in columns), strict=True))
+    for t, row in zip(command.times_ms.tolist(), table, strict=True):
+        cells = ["" if x != x else f"{x:.9g}" for x in row]
+        lines.append(",".join([f"{t:.9g}", *cells]))
+    write_text(path, "\n".join(lines) + "\n")
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """A place that cannot be written to is the user's mistake, not ours."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", place) from None
+
+
+# --- show --------------------------------------------------------------------------------------
+
+
+@main.command(short_help="Scheme, rates, generator matrix and parameters.")
+@_model
+@click.option(
+    "--source",
+    type=click.Choice(["numba", "nmodl"]),
+    help="Print the generated code instead: Numba, or a mechanism for NEURON.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32"]),
+    default="float64",
+    show_default=True,
+    help="Precision of the Numba code.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.png",
+    help="Draw the scheme into this file as well.",
+)
+@_set
+def show(
+    model: Path, source: str | None, dtype: str, out: Path | None, overrides: tuple[str, ...]
+) -> None:
+    """What MODEL says: its scheme, rates, generator matrix and parameters.
+
+    \b
+    Examples
+      channelfit show models/model_b.yaml
+      channelfit show models/na_markov.yaml --out na_markov.png
+      channelfit show models/na_hh.yaml --source nmodl > na_hh.mod
+    """
+    channel, _ = _load(model, overrides)
+    if source == "numba":
+        from channelfit.codegen.numba_source import NumbaSource
+
+        click.echo(NumbaSource(channel, dtype).text, nl=False)
+    elif source == "nmodl":
+        from channelfit.codegen.nmodl import nmodl_text
+
+        click.echo(nmodl_text(channel), nl=False)
+    else:
+        from channelfit.report.description import describe
+
+        describe(channel)
+    if out is not None:
+        from channelfit.report.plots import save
+        from channelfit.report.scheme import scheme_figure
+
+        out = out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
+        with _writing(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            save(scheme_figure(channel), out)
+        click.echo(str(out), err=source is not None)
+
+
+# --- validate ----------------------------------------------------------------------------------
+
+
+@main.command(short_help="Compare a model's currents with NEURON's.")
+@_model
+@click.option(
+    "--candidates",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Parameter sets to compare: the file's values and others drawn from the ranges.",
+)
+@click.option(
+    "--protocol",
+    "protocols",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Protocol to compare under, several allowed. [default: the fit's]",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "reference", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="What is compared with NEURON.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed of the parameter sets.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for a figure of the worst case of each protocol.",
+)
+@_set
+def validate(
+    model: Path, candidates: int, protocols: tuple[Path, ...], backend: str, seed: int,
+    out: Path | None, overrides: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Compare the currents of MODEL with those that NEURON computes.
+
+    NEURON gets the channel as NMODL and integrates it with CVODE to 1e-12. For every protocol the
+    largest difference in any trace is given as a part of that trace's largest current. The
+    tolerance is 1e-5 where the voltage is held in steps and 1e-4 where it varies; beyond it the
+    exit code is 1. Needs NEURON and a C++ compiler; `channelfit doctor` tells.
+
+    \b
+    Examples
+      channelfit validate models/model_b.yaml
+      channelfit validate models/na_hh.yaml --candidates 50 --protocol protocols/na_iv.yaml
+      channelfit validate models/herg_beattie.yaml --out validation
+    """
+    from channelfit.validation import compare_with_neuron
+
+    channel, document = _load(model, overrides)
+    if not compare_with_neuron(channel, document, model, candidates, protocols, backend, seed, out):
+        sys.exit(1)
+
+
+# --- doctor ------------------------------------------------------------------------------------
+
+
+@main.command(short_help="What is installed and what each backend can do.")
+def doctor() -> None:
+    """What is installed here, what each backend can do, and how to get what is missing.
+
+    \b
+    Example
+      channelfit doctor
+    """
+    from channelfit.doctor import report
+
+    report()

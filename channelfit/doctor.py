@@ -1,0 +1,169 @@
+"""What is installed, what each backend can do here, and how to get what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_LIBRARIES = ("numpy", "scipy", "sympy", "numba", "matplotlib", "click", "rich")
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+@dataclass(frozen=True)
+class State:
+    """Whether something can be used, what is known about it, and how to get it."""
+
+    usable: bool
+    state: str
+    remedy: str = ""
+
+
+def version(name: str) -> str | None:
+    """Of an installed distribution; None without it."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cupy() -> State:
+    """CuPy and a device that it can reach."""
+    if importlib.util.find_spec("cupy") is None:
+        remedy = "" if platform.system() == "Darwin" else 'pip install "channelfit[cuda]"'
+        return State(False, "is not installed", remedy)
+    try:
+        import cupy as cp
+
+        count = cp.cuda.runtime.getDeviceCount()
+        name = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    except Exception as error:  # a broken driver raises whatever it likes
+        first = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+        return State(False, f"cannot use a GPU: {first}", "check the driver with nvidia-smi")
+    return State(True, f"{cp.__version__}, {count} GPU ({name})")
+
+
+def neuron() -> State:
+    """NEURON, found but not imported."""
+    found = version("neuron") or version("neuron-nightly")
+    if importlib.util.find_spec("neuron") is not None:
+        return State(True, found or "installed")
+    if platform.system() == "Windows":
+        return State(
+            False, "is not installed",
+            "the installer from https://github.com/neuronsimulator/nrn/releases",
+        )  # fmt: skip
+    return State(False, "is not installed", 'pip install "channelfit[neuron]"')
+
+
+def nrnivmodl() -> State:
+    """NEURON's compiler of mechanisms."""
+    found = shutil.which("nrnivmodl", path=str(Path(sys.executable).parent))
+    found = found or shutil.which("nrnivmodl")
+    if found:
+        return State(True, found)
+    return State(False, "is not found", "comes with NEURON")
+
+
+def compiler() -> State:
+    """A C++ compiler, which mechanisms need."""
+    found = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if found:
+        return State(True, found)
+    remedy = {"Darwin": "xcode-select --install", "Linux": "apt install g++ make"}
+    return State(False, "is not found", remedy.get(platform.system(), ""))
+
+
+def backends() -> dict[str, State]:
+    """Every backend, fastest first."""
+    from channelfit.backends import BACKENDS
+
+    if "cuda" not in BACKENDS:
+        cuda = State(False, "is not part of this version")
+    else:
+        found = cupy()
+        state = f"CuPy {found.state}" if found.usable else f"cannot run: CuPy {found.state}"
+        cuda = State(found.usable, state, found.remedy)
+    return {
+        "cuda": cuda,
+        "cpu": State(True, f"compiled with Numba on {cores()} cores; float64 and float32"),
+        "reference": State(True, "NumPy, for checks and small runs; float64"),
+    }
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def cache() -> State:
+    """The folder of compiled kernels, and what it holds."""
+    from channelfit.backends.cpu import cache_folder
+
+    folder = cache_folder()
+    if not folder.exists():
+        return State(True, f"{folder} (not made yet)")
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    size = sum(p.stat().st_size for p in files) / 1e6
+    if not os.access(folder, os.W_OK):
+        remedy = "set CHANNELFIT_CACHE to a folder that can"
+        return State(False, f"{folder} cannot be written to", remedy)
+    return State(True, f"{folder} ({size:.1f} MB; may be deleted at any time)")
+
+
+def report() -> None:
+    """Prints all of it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from channelfit import __version__
+    from channelfit.runs import processor
+
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    groups: dict[str, dict[str, State]] = {
+        "This machine": {
+            "channelfit": State(True, __version__),
+            "Python": State(True, f"{platform.python_version()} ({sys.executable})"),
+            "system": State(True, f"{platform.platform(terse=True)}, {platform.machine()}"),
+            "processor": State(True, f"{processor()}, {cores()} cores; {_vectors()}"),
+            "libraries": State(True, libraries),
+            "cache": cache(),
+        },
+        "Backends of `optimize` and `simulate`": backends(),
+        "For `validate`": {
+            "NEURON": neuron(), "nrnivmodl": nrnivmodl(), "C++ compiler": compiler(),
+        },
+    }  # fmt: skip
+    console = Console(highlight=False)
+    for title, rows in groups.items():
+        console.print(Text(title, style="bold"))
+        for name, row in rows.items():
+            mark = Text(
+                "  ok    " if row.usable else "  --    ", "green" if row.usable else "yellow"
+            )
+            console.print(mark + Text(f"{name:<14}{row.state}", "default"), soft_wrap=True)
+            if row.remedy:
+                console.print(Text(f"{'':22}get it: {row.remedy}"), soft_wrap=True)
+        console.print()
+
+
+def _vectors() -> str:
+    """The widest vector instructions that kernels are compiled for."""
+    import llvmlite.binding as llvm
+
+    have = llvm.get_host_cpu_features()
+    for feature, words in (
+        ("avx512f", "AVX-512, 8 doubles at once"),
+        ("avx2", "AVX2, 4 doubles at once"),
+        ("sve", "SVE"),
+        ("neon", "NEON, 2 doubles at once"),
+        ("sse2", "SSE2, 2 doubles at once"),
+    ):
+        if have.get(feature):
+            return words
+    return "vector instructions unknown"

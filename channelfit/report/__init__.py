@@ -1,0 +1,1 @@
+"""What a run looks like: figures of traces and of schemes."""

@@ -1,0 +1,296 @@
+"""Figures of traces: command voltage, current and residual, one column an experiment.
+
+Drawn with Matplotlib's object interface alone, so that nothing depends on a display or on the
+state of `pyplot`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from channelfit.problem import Experiment
+from channelfit.protocol import Protocol
+
+DPI = 120
+INK, MUTED, DATA, MASK = "#222222", "#666666", "#b4b4b4", "#f0f0f0"
+SINGLE = "#0072b2"  # of Okabe and Ito's palette, told apart with any color vision
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "lines.solid_joinstyle": "round",
+}
+#: Samples of a trace are joined to this many pairs of a least and a largest value, at most.
+_BINS = 1500
+_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class Traces:
+    """One experiment as it is drawn.
+
+    result: (n_sweeps, n_times) pA, colored. data: the same shape, drawn grey beneath it, or None.
+    weight: the same shape; residuals are drawn, and axes scaled, where it is above 0.
+    """
+
+    protocol: Protocol
+    result: np.ndarray
+    data: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    title: str = ""
+    subtitle: str = ""
+
+
+def fitted(experiment: Experiment, result: np.ndarray) -> Traces:
+    """Recording and fit of one experiment, titled with its name and RMS."""
+    protocol, recording = experiment.protocol, experiment.recording
+    if recording is None:
+        return Traces(protocol, result, title=protocol.name)
+    traces = Traces(protocol, result, recording.current_pA, recording.weight, title=protocol.name)
+    rms = root_mean_square(traces)
+    peak = _largest(_where_weighted(traces, recording.current_pA))
+    share = f", {100 * rms / peak:.2g} % of the peak" if peak > 0 and math.isfinite(rms) else ""
+    return Traces(
+        protocol, result, recording.current_pA, recording.weight, protocol.name,
+        f"RMS {rms:.3g} pA{share}",
+    )  # fmt: skip
+
+
+def root_mean_square(traces: Traces) -> float:
+    """The weighted root mean square of result - data, pA; NaN without data or weight."""
+    if traces.data is None:
+        return math.nan
+    weight = np.ones_like(traces.data) if traces.weight is None else traces.weight
+    use = (weight > 0) & np.isfinite(traces.data)
+    total = weight[use].sum()
+    if not total > 0:
+        return math.nan
+    apart = traces.result[use] - traces.data[use]
+    return float(np.sqrt(np.sum(weight[use] * apart**2) / total))
+
+
+def traces_figure(
+    panels: Sequence[Traces],
+    title: str = "",
+    subtitle: str = "",
+    names: tuple[str, str, str] = ("data", "fit", "fit − data"),
+) -> Figure:
+    """Command voltage, current and (where there are data) residual of every experiment.
+
+    Arguments:
+        names: what the grey lines, the colored lines and their difference are called.
+    """
+    with mpl.rc_context(STYLE):
+        columns = min(len(panels), _COLUMNS)
+        rows = math.ceil(len(panels) / columns)
+        residual = any(p.data is not None for p in panels)
+        width = 8.2 if columns == 1 else min(4.6 * columns, 12.4)
+        height = (5.6 if residual else 4.2) * (1 if rows == 1 else 0.9 * rows)
+        engine = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.04, hspace=0.0, wspace=0.0)
+        figure = Figure(figsize=(width, height + 0.35), dpi=DPI, layout=engine)
+        FigureCanvasAgg(figure)
+        grid = figure.subfigures(rows, columns, squeeze=False)
+        for k, cell in enumerate(grid.flat):
+            if k < len(panels):
+                _draw(cell, panels[k], residual, k % columns == 0, names[2])
+        _head(figure, title, subtitle, names, residual)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure; a reader never sees half of it."""
+    partial = path.with_name(f".{path.name}.partial.png")
+    figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
+    partial.replace(path)
+
+
+# --- pieces ------------------------------------------------------------------------------------
+
+
+def _head(
+    figure: Figure, title: str, subtitle: str, names: tuple[str, str, str], residual: bool
+) -> None:
+    if title or subtitle:
+        text = r"$\bf{" + _math(title) + "}$" if title else ""
+        figure.suptitle(
+            f"{text}    {subtitle}".strip(), x=0.012, ha="left", fontsize=10.5, color=INK
+        )
+    if residual:
+        handles = [
+            Line2D([], [], color=DATA, linewidth=2.4, label=names[0]),
+            Line2D([], [], color=SINGLE, linewidth=1.4, label=names[1]),
+        ]
+        figure.legend(
+            handles=handles, loc="outside upper right", ncols=2, fontsize=9, labelcolor=INK,
+            handlelength=1.6, columnspacing=1.4, borderaxespad=0.4,
+        )  # fmt: skip
+
+
+def _math(text: str) -> str:
+    """Plain text that Matplotlib's math mode shows as it stands."""
+    return "".join("\\" + c if c in "_%$#&{}" else "\\ " if c == " " else c for c in text)
+
+
+def _draw(cell: SubFigure, traces: Traces, residual: bool, first: bool, difference: str) -> None:
+    ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
+    axes = list(np.atleast_1d(cell.subplots(len(ratios), 1, sharex=True, height_ratios=ratios)))
+    protocol = traces.protocol
+    t, time_unit = _time(protocol)
+    factor, unit = _current(traces)
+    colors = _sweep_colors(protocol.n_sweeps)
+    command = protocol.command()
+    for k, color in enumerate(colors):
+        _line(axes[0], t, command[k], color, 1.0)
+    for k, color in enumerate(colors):
+        if traces.data is not None:
+            _line(axes[1], t, traces.data[k] * factor, DATA, _data_width(traces), zorder=1.5)
+        _line(axes[1], t, traces.result[k] * factor, color, 1.1, zorder=2.5)
+    _scale(axes[1], _shown(traces) * factor)
+    if traces.data is not None:
+        apart = _where_weighted(traces, traces.result - traces.data) * factor
+        axes[2].axhline(0, color=MUTED, linewidth=0.6, zorder=1)
+        for row, color in zip(apart, colors, strict=True):
+            _line(axes[2], t, row, color, 0.7, alpha=1 if len(colors) == 1 else 0.8)
+        _scale(axes[2], apart)
+    elif residual:
+        axes[2].set_visible(False)
+    _shade(axes, traces, t)
+    axes[0].set_title(traces.title, loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=6)
+    axes[0].set_title(traces.subtitle, loc="right", fontsize=8.5, color=MUTED, pad=6)
+    if first:
+        axes[0].set_ylabel("voltage (mV)")
+    axes[1].set_ylabel(f"current ({unit})")
+    if residual and first:
+        axes[2].set_ylabel(f"{difference} ({unit})")
+    axes[-1].set_xlabel(f"time ({time_unit})")
+    axes[0].set_xlim(0, float(t[-1] + (t[1] - t[0] if len(t) > 1 else 1)))
+    for axis, ticks in zip(axes, (4, 6, 4), strict=False):
+        axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
+        axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
+        axis.spines["bottom"].set_visible(axis is axes[-1])
+    cell.align_ylabels(axes)
+
+
+def _data_width(traces: Traces) -> float:
+    """A halo about a smooth fit; thin where the data are many noisy samples."""
+    return 2.6 if traces.result.shape[1] <= 2000 else 0.8
+
+
+def _time(protocol: Protocol) -> tuple[np.ndarray, str]:
+    t = protocol.times_ms
+    return (t / 1e3, "s") if t[-1] >= 2000 else (t, "ms")
+
+
+def _current(traces: Traces) -> tuple[float, str]:
+    """Factor from pA and the unit, so that ticks stay short."""
+    largest = _largest(_shown(traces))
+    if largest >= 5000:
+        return 1e-3, "nA"
+    return (1e3, "fA") if 0 < largest < 0.05 else (1.0, "pA")
+
+
+def _shown(traces: Traces) -> np.ndarray:
+    """What the axis must hold: the result, and the data where they count."""
+    if traces.data is None:
+        return traces.result
+    return np.concatenate([traces.result, _where_weighted(traces, traces.data)])
+
+
+def _where_weighted(traces: Traces, values: np.ndarray) -> np.ndarray:
+    return values if traces.weight is None else np.where(traces.weight > 0, values, np.nan)
+
+
+def _largest(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
+
+
+def _sweep_colors(n: int) -> list[tuple[float, float, float]]:
+    """Dark to light along one map, short of the yellow that is lost on white."""
+    if n == 1:
+        return [to_rgb(SINGLE)]
+    return [tuple(c[:3]) for c in mpl.colormaps["viridis"](np.linspace(0.0, 0.86, n))]
+
+
+def _line(
+    axis: Axes, t: np.ndarray, y: np.ndarray, color: Any, width: float,
+    zorder: float = 2, alpha: float = 1,
+) -> None:  # fmt: skip
+    x, y = decimated(t, y)
+    axis.plot(x, y, color=color, linewidth=width, zorder=zorder, alpha=alpha)
+
+
+def decimated(t: np.ndarray, y: np.ndarray, bins: int = _BINS) -> tuple[np.ndarray, np.ndarray]:
+    """A long trace as the least and the largest value of each bin, in the order they come.
+
+    Arguments:
+        t, y: (n_times,). Traces of up to four samples a bin stay as they are; NaN is a gap.
+    """
+    size = len(y) // bins
+    if size <= 4:
+        return t, y
+    whole = len(y) // size * size
+    block = y[:whole].reshape(-1, size)
+    finite = np.isfinite(block)
+    low = np.where(finite, block, np.inf).argmin(axis=1)
+    high = np.where(finite, block, -np.inf).argmax(axis=1)
+    start = np.arange(len(block)) * size
+    picks = np.sort(np.stack([start + low, start + high], axis=1), axis=1).ravel()
+    # A bin with a gap in it shows one, so that no line leads across what is masked.
+    gaps = start[~finite.all(axis=1)] + np.argmin(finite[~finite.all(axis=1)], axis=1)
+    picks = np.unique(np.concatenate([picks, gaps, np.arange(whole, len(y))]))
+    return t[picks], y[picks]
+
+
+def _scale(axis: Axes, values: np.ndarray) -> None:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return
+    low, high = float(finite.min()), float(finite.max())
+    margin = 0.06 * (high - low) or max(abs(high) * 0.1, 1e-3)
+    axis.set_ylim(low - margin, high + margin)
+
+
+def _shade(axes: Sequence[Axes], traces: Traces, t: np.ndarray) -> None:
+    """Light grey where no sweep counts."""
+    if traces.weight is None or traces.data is None:
+        return
+    lasting = np.isfinite(traces.protocol.command())
+    masked = ~((traces.weight > 0) & lasting).any(axis=0)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], masked, [False]]).astype(int)))
+    step = t[1] - t[0] if len(t) > 1 else 1.0
+    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        for axis in axes:
+            stop = t[begin] + (end - begin) * step
+            axis.axvspan(t[begin], stop, color=MASK, linewidth=0, zorder=0)

@@ -1,0 +1,216 @@
+"""What the command line shows: the search while it runs, and tables of what came out.
+
+Progress goes to standard error and results to standard output, so that each can be piped alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from channelfit.optimizers.run import Progress, StopRules
+
+#: Seconds between two plain lines.
+_LINE_EVERY = 5.0
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARK = 24
+
+
+def duration(seconds: float) -> str:
+    """0:07, 12:30 or 2:05:00."""
+    whole = max(0, math.ceil(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def number(value: float) -> str:
+    """Four digits, without an exponent where one can be avoided."""
+    if not math.isfinite(value):
+        return "none yet" if value > 0 else str(value)
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
+class SearchScreen:
+    """The search as it goes: a picture that changes on a terminal, a line now and then elsewhere.
+
+    Arguments:
+        title: model, optimizer, seed in a few words.
+        quiet: shows nothing at all.
+    """
+
+    def __init__(self, title: str, quiet: bool = False, console: Console | None = None) -> None:
+        self.title, self.quiet = title, quiet
+        self.console = console or Console(stderr=True, highlight=False)
+        self.stage = "reading the files"
+        self.rules = StopRules()
+        self.last: Progress | None = None
+        self._costs: list[float] = []
+        self._began = time.perf_counter()
+        self._said_at = -math.inf
+        self._live: Live | None = None
+
+    def __enter__(self) -> SearchScreen:
+        if self.console.is_terminal and not self.quiet:
+            self._live = Live(
+                console=self.console, get_renderable=self.picture, refresh_per_second=8,
+                transient=True,
+            )  # fmt: skip
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.pause()
+
+    def pause(self) -> None:
+        """Takes the picture away."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self.quiet:
+            self.console.print(text, soft_wrap=True, markup=False)
+
+    def begin(self, stage: str) -> None:
+        """Names what is being done now."""
+        self.stage, self._began = stage, time.perf_counter()
+
+    def update(self, progress: Progress) -> None:
+        """A generation is done."""
+        self.last = progress
+        self._costs.append(progress.best_cost)
+        now = time.monotonic()
+        if self._live is None and (now - self._said_at >= _LINE_EVERY or self._is_last(progress)):
+            self.say(self.line(progress))
+            self._said_at = now
+
+    def _is_last(self, progress: Progress) -> bool:
+        return progress.generation == self.rules.generations or progress.seconds_left == 0
+
+    def line(self, progress: Progress) -> str:
+        """The state of the search in one line."""
+        left = progress.seconds_left
+        parts = [
+            f"generation {self._generation(progress)}",
+            f"best cost {number(progress.best_cost)} pA^2",
+            f"RMS {number(math.sqrt(progress.best_cost))} pA",
+            f"{number(progress.candidates_per_second)} candidates/s",
+            f"{duration(left)} left" if left is not None else f"{duration(progress.seconds)}",
+        ]
+        return ", ".join(parts)
+
+    def _generation(self, progress: Progress) -> str:
+        of = f" of {self.rules.generations}" if self.rules.generations else ""
+        return f"{progress.generation}{of}"
+
+    def picture(self) -> RenderableType:
+        """What a terminal shows."""
+        head = Text(self.title, style="bold", no_wrap=True, overflow="ellipsis")
+        if self.last is None:
+            since = duration(time.perf_counter() - self._began)
+            return Group(head, Text(f"{self.stage} .. {since}", style="cyan"))
+        p = self.last
+        passed = max(time.perf_counter() - self._began, p.seconds)
+        left = None if p.seconds_left is None else p.seconds_left - (passed - p.seconds)
+        done = p.seconds / (p.seconds + p.seconds_left) if p.seconds_left is not None else 0.0
+        bar = Table.grid(padding=(0, 1), expand=False)
+        bar.add_row(
+            ProgressBar(total=1.0, completed=done, width=min(40, self.console.width // 2)),
+            f"generation {self._generation(p)}",
+        )
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="dim", no_wrap=True)
+        rows.add_column(no_wrap=True)
+        rows.add_column(no_wrap=True, style="cyan")
+        rms = math.sqrt(p.best_cost)
+        rows.add_row(
+            "best", f"RMS {number(rms)} pA, cost {number(p.best_cost)} pA^2", self._spark()
+        )
+        rows.add_row(
+            "speed", f"{number(p.candidates_per_second)} candidates/s, {p.evaluations:,} scored"
+        )
+        remaining = "" if left is None else f", {duration(left)} left"
+        rows.add_row("time", f"{duration(passed)}{remaining}   (Ctrl-C stops and keeps the best)")
+        return Group(head, bar, rows)
+
+    def _spark(self) -> str:
+        """The best cost so far, on a logarithmic scale."""
+        costs = [c for c in self._costs if 0 < c < math.inf]
+        if len(costs) < 2 or (self.console.encoding or "").lower() not in ("utf-8", "utf8"):
+            return ""
+        n = min(_SPARK, len(costs))
+        logs = [math.log(costs[(k + 1) * len(costs) // n - 1]) for k in range(n)]
+        low, high = min(logs), max(logs)
+        step = (high - low) / (len(_BARS) - 1) or 1.0
+        return "".join(_BARS[round((x - low) / step)] for x in logs)
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
+) -> Table:
+    """Aligned columns with a rule under the headers; columns named in `left` read from the left."""
+    out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for k, header in enumerate(headers):
+        # the first column is what a reader looks for, so it is the last to be folded
+        out.add_column(header, justify="left" if k in left else "right", no_wrap=k == 0)
+    for row in rows:
+        out.add_row(*(Text(cell) for cell in row))
+    return out
+
+
+def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Fitted parameters, beside them the true values where the data were simulated."""
+    known = any("true_value" in row for row in parameters.values())
+    headers = ["parameter", "value", *(["true value"] if known else []), "unit", "range", ""]
+    rows = []
+    for name, row in parameters.items():
+        true = [f"{row['true_value']:.6g}"] if known else []
+        span = f"{row['lower']:.4g} .. {row['upper']:.4g}"
+        rows.append([name, f"{row['value']:.6g}", *true, row["unit"], span, row.get("note", "")])
+    unit = 2 + known
+    return table(headers, rows, left=(0, unit, unit + 1, unit + 2))
+
+
+def result_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What came out and what it took, in a few lines."""
+    share = summary["rms_relative_to_peak"]
+    of_peak = (
+        f", {100 * share:.3g} % of the data's peak of {summary['peak_pA']:.4g} pA" if share else ""
+    )
+    lines = [
+        f"RMS        {summary['rms_pA']:.4g} pA{of_peak}",
+        f"cost       {summary['cost']:.6g} pA^2",
+    ]
+    if len(summary["experiments"]) > 1:
+        each = [f"{e['protocol']} {e['rms_pA']:.4g} pA" for e in summary["experiments"]]
+        lines.append(f"each       {', '.join(each)}")
+    if summary["dtype"] != "float64":
+        apart = summary["largest_deviation_from_float64_pA"]
+        lines.append(
+            f"float64    scored again; {summary['dtype']} was off by at most {apart:.2g} pA"
+        )
+    lines += [
+        f"stopped    {summary['stop_reason']}",
+        f"search     {summary['evaluations']:,} candidates in {summary['seconds']:.3g} s "
+        f"({number(summary['candidates_per_second'])} a second), seed {summary['seed']}",
+    ]
+    failed = summary["failed_candidates"]
+    if failed:
+        lines.append(f"failed     {', '.join(f'{n:,} {what}' for what, n in failed.items())}")
+    return lines

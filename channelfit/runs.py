@@ -1,0 +1,313 @@
+"""The run folder: what a search found, how, and everything that is needed to do it again.
+
+``fit.yaml``      the model with the fitted values, and its fit section: can be simulated, and
+                  fitted again; simulated data lie beside it (``data*.csv``)
+``history.csv``   a row a generation
+``traces.png``    data, fit, residual and command voltage
+``summary.json``  numbers, seed, versions, machine, stop reason
+``source.py``     the generated code that scored the candidates
+
+Each file is written under another name and then moved into place, so that none is ever half
+there. While the search runs, what it has so far is saved every few seconds.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit import __version__
+from channelfit.errors import InputError
+
+if TYPE_CHECKING:
+    from channelfit.backends import Scorer
+    from channelfit.fit import Fit
+    from channelfit.optimizers.run import FitResult, Progress
+
+#: Seconds between two saves of a running search.
+SAVE_EVERY = 5.0
+_HISTORY = ("generation", "evaluations", "seconds", "best_cost", "median_cost", "failed")
+
+
+def default_folder(name: str) -> Path:
+    """``runs/NAME-YYYYmmdd-HHMMSS``, with a number behind it when that is taken."""
+    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, k = Path("runs") / stem, 1
+    while folder.exists():
+        k += 1
+        folder = Path("runs") / f"{stem}-{k}"
+    return folder
+
+
+def check_folder(folder: Path) -> None:
+    """Raises InputError when the folder holds something already, or is none."""
+    try:
+        taken = folder.exists() and any(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
+    if taken:
+        raise InputError(
+            "this folder is not empty, and a run never overwrites another; "
+            "give --out a new folder", folder,
+        )  # fmt: skip
+
+
+def make_folder(folder: Path) -> bool:
+    """Makes the folder unless it is there; whether it did. Raises InputError when it cannot."""
+    try:
+        before = folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+    return not before
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole text or nothing; a file that was there before stays until then."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", newline="\n")
+    partial.replace(path)
+
+
+@dataclass(frozen=True, eq=False)
+class Winner:
+    """The best candidate, scored once more in float64 from its traces.
+
+    traces: per experiment (n_sweeps, n_times) pA. cost, pA^2; peak_pA: largest recorded current
+    that counts. deviation_pA: how far the traces of the search's own precision are from these, at
+    most; 0 when the search was in float64.
+    """
+
+    values: np.ndarray
+    traces: list[np.ndarray]
+    cost: float
+    peak_pA: float
+    deviation_pA: float
+
+    @property
+    def rms_pA(self) -> float:
+        """Root of the cost."""
+        return math.sqrt(self.cost)
+
+
+def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
+    """Traces and cost of one candidate (n_parameters,) in float64."""
+    from channelfit.backends import make_scorer
+
+    column = np.asarray(values, dtype=float)[:, None]
+    traces = [c[:, :, 0] for c in scorer.simulate(column)]
+    deviation = 0.0
+    if scorer.dtype != "float64":
+        exact = make_scorer(fit.problem, scorer.backend, "float64")
+        exact_traces = [c[:, :, 0] for c in exact.simulate(column)]
+        pairs = zip(traces, exact_traces, strict=True)
+        deviation = max(float(np.nanmax(np.abs(a - b))) for a, b in pairs)
+        traces = exact_traces
+    total = squares = peak = 0.0
+    for experiment, current in zip(fit.problem.experiments, traces, strict=True):
+        if experiment.recording is None:
+            continue
+        data, weight = experiment.recording.current_pA, experiment.recording.weight
+        use = (weight > 0) & np.isfinite(data)
+        squares += experiment.weight * float(np.sum(weight[use] * (current[use] - data[use]) ** 2))
+        total += experiment.weight * float(weight[use].sum())
+        peak = max(peak, float(np.abs(data[use]).max(initial=0.0)))
+    return Winner(column[:, 0], traces, squares / total if total else math.nan, peak, deviation)
+
+
+@dataclass
+class RunFolder:
+    """One run's folder while the search goes on and after it."""
+
+    path: Path
+    fit: Fit
+    _made: bool = False
+    _rows: list[Sequence[float | None]] = field(default_factory=list)
+    _saved: float = -math.inf
+    _saved_cost: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_folder(self.path)
+        self._made = make_folder(self.path)
+
+    def save_source(self, scorer: Scorer) -> None:
+        """The generated code, where the backend has any."""
+        source = getattr(scorer, "source", None)
+        text = getattr(source, "text", source)
+        if isinstance(text, str):
+            write_text(self.path / "source.py", text)
+
+    def record(self, progress: Progress) -> None:
+        """Takes in a generation; saves the state of the search every few seconds."""
+        self._rows.append(
+            (progress.generation, progress.evaluations, progress.seconds, progress.best_cost,
+             None, None)
+        )  # fmt: skip
+        now = time.monotonic()
+        if progress.parameters is not None and now - self._saved >= SAVE_EVERY:
+            self._save_history(self._rows)
+            if progress.best_cost < self._saved_cost:
+                self._save_fit(progress.parameters)
+                self._saved_cost = progress.best_cost
+            self._saved = time.monotonic()
+
+    def finish(self, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
+        """Writes everything; returns what stands in ``summary.json``."""
+        self._save_history(result.history.tolist())
+        self._save_fit(result.values)
+        summary = summarize(self.fit, result, scorer, winner)
+        write_text(self.path / "summary.json", json_text(summary))
+        self._save_traces(result, winner)
+        return summary
+
+    def abandon(self) -> None:
+        """After a failure: the generations so far, or no folder at all when there are none."""
+        if self._rows:
+            self._save_history(self._rows)
+            return
+        (self.path / "source.py").unlink(missing_ok=True)
+        if self._made and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def _save_fit(self, values: np.ndarray) -> None:
+        from channelfit.documents import dump_yaml
+        from channelfit.fit import fit_document, save_fit
+
+        if self.fit.surrogate and not any(self.path.glob("data*.csv")):
+            with tempfile.TemporaryDirectory(dir=self.path) as temporary:
+                save_fit(self.fit, values, temporary)
+                for file in Path(temporary).glob("data*.csv"):
+                    file.replace(self.path / file.name)
+        write_text(self.path / "fit.yaml", dump_yaml(fit_document(self.fit, values, self.path)))
+
+    def _save_history(self, rows: Iterable[Sequence[float | None]]) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_HISTORY)
+        writer.writerows(["" if x is None else x for x in row] for row in rows)
+        write_text(self.path / "history.csv", text.getvalue())
+
+    def _save_traces(self, result: FitResult, winner: Winner) -> None:
+        from channelfit.report.plots import fitted, save, traces_figure
+
+        pairs = zip(self.fit.problem.experiments, winner.traces, strict=True)
+        figure = traces_figure(
+            [fitted(experiment, traces) for experiment, traces in pairs],
+            self.fit.problem.model.name,
+            f"RMS {winner.rms_pA:.3g} pA after {result.evaluations:,} candidates",
+        )
+        save(figure, self.path / "traces.png")
+
+
+def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
+    """The numbers of a run as plain data."""
+    from channelfit.report.plots import fitted, root_mean_square
+
+    pairs = list(zip(fit.problem.experiments, winner.traces, strict=True))
+    return {
+        "model": fit.problem.model.name,
+        "file": str(fit.file),
+        "cost": winner.cost,
+        "rms_pA": winner.rms_pA,
+        "rms_relative_to_peak": winner.rms_pA / winner.peak_pA if winner.peak_pA else None,
+        "peak_pA": winner.peak_pA,
+        "parameters": _parameters(fit, result),
+        "experiments": [
+            {"protocol": e.protocol.name, "rms_pA": root_mean_square(fitted(e, traces)),
+             "weight": e.weight}
+            for e, traces in pairs
+        ],
+        "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
+        "stop_reason": result.stop_reason,
+        "generations": result.generations,
+        "evaluations": result.evaluations,
+        "seconds": result.seconds,
+        "candidates_per_second": result.evaluations / max(result.seconds, 1e-9),
+        "failed_candidates": dict(result.failures),
+        "optimizer": result.optimizer,
+        "settings": dict(result.settings),
+        "stop": dict(fit.stop),
+        "seed": result.seed,
+        "backend": scorer.backend,
+        "dtype": scorer.dtype,
+        "source_hash": result.source_hash,
+        "search_cost": result.cost,
+        "largest_deviation_from_float64_pA": winner.deviation_pA,
+        "versions": versions(),
+        "machine": machine(),
+        "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }  # fmt: skip
+
+
+def _parameters(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
+    rows = {}
+    places = zip(fit.problem.model.parameters, result.values, result.notes, strict=True)
+    for parameter, value, note in places:
+        row: dict[str, Any] = {"value": float(value), "unit": parameter.unit}
+        if fit.surrogate:
+            row["true_value"] = parameter.value
+        row |= {"lower": parameter.lower, "upper": parameter.upper}
+        if note:
+            row["note"] = note
+        rows[parameter.name] = row
+    return rows
+
+
+def versions() -> dict[str, str]:
+    """Of what computes: Python, channelfit and the libraries under it."""
+    found = {"channelfit": __version__, "python": platform.python_version()}
+    for name in ("numpy", "scipy", "sympy", "numba"):
+        found[name] = importlib.metadata.version(name)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Where it was computed."""
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": processor(),
+        "cores": usable,
+    }
+
+
+def processor() -> str:
+    """The processor as LLVM calls it, for which the kernels are compiled."""
+    import llvmlite.binding as llvm
+
+    return str(llvm.get_host_cpu_name())
+
+
+def json_text(data: object) -> str:
+    """Strict JSON: what is not finite becomes null."""
+    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (np.integer, np.bool_)):
+        return value.item()
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return value

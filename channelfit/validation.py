@@ -1,0 +1,155 @@
+"""The comparison with NEURON, as a table and as figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from channelfit.errors import InputError
+from channelfit.model import ChannelModel
+from channelfit.protocol import Protocol, load_protocol
+
+if TYPE_CHECKING:
+    from channelfit.neuron_oracle import Comparison
+
+STEP_TOLERANCE, VARYING_TOLERANCE = 1e-5, 1e-4
+
+
+def tolerance(protocol: Protocol) -> float:
+    """Largest error over largest current: tighter where every voltage is held."""
+    held = all(segment.is_constant for sweep in protocol.sweeps for segment in sweep)
+    return STEP_TOLERANCE if held else VARYING_TOLERANCE
+
+
+def compare_with_neuron(
+    model: ChannelModel, document: Mapping[str, Any], file: Path, n_candidates: int,
+    protocol_files: Sequence[Path], backend: str, seed: int, out: Path | None,
+) -> bool:  # fmt: skip
+    """Prints the largest error of every protocol; whether all are within tolerance.
+
+    Arguments:
+        document: the model's file as plain data, whose fit section names the protocols when
+            `protocol_files` is empty.
+        out: folder for a figure of every protocol's worst case.
+
+    Raises:
+        InputError: no protocol, or no NEURON.
+    """
+    from channelfit.neuron_oracle import NeuronOracle, compare
+    from channelfit.report.terminal import SearchScreen, table
+
+    protocols = _protocols(document, file, protocol_files)
+    with SearchScreen(f"{model.name} against NEURON") as screen:
+        screen.begin("compiling the mechanism for NEURON")
+        oracle = NeuronOracle(model)
+        screen.begin("simulating with channelfit")
+        candidates, traces, left_out = _simulated(model, protocols, backend, n_candidates, seed)
+        worst: list[Comparison] = []
+        for k, protocol in enumerate(protocols):
+            screen.begin(f"simulating {protocol.name} with NEURON ({k + 1} of {len(protocols)})")
+            worst += compare(oracle, [protocol], _Given(traces[k]), candidates)
+    console = Console(highlight=False)
+    rows, good = [], True
+    for protocol, case in zip(protocols, worst, strict=True):
+        fine = case.relative_error <= tolerance(protocol)
+        good &= fine
+        rows.append([
+            protocol.name, f"{case.relative_error:.1e}", f"{tolerance(protocol):.0e}",
+            "ok" if fine else "BEYOND", f"{case.scale_pA:.4g} pA", str(case.candidate + 1),
+            str(case.sweep + 1), f"{case.time_ms:.6g} ms",
+        ])  # fmt: skip
+    headers = ["protocol", "error", "tolerance", "", "current", "set", "sweep", "time"]
+    console.print(table(headers, rows, left=(0, 3)))
+    count = candidates.shape[1]
+    console.print(
+        f"{count} parameter set{'s' if count > 1 else ''} each; error: the largest difference "
+        "over the largest current of the trace", style="dim",
+    )  # fmt: skip
+    if left_out:
+        console.print(f"{left_out} more gave no finite current and were left out", style="dim")
+    if out is not None:
+        console.print(f"figure in {_draw(model, protocols, worst, out)}", soft_wrap=True)
+    return good
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """Currents that are simulated already, for `compare` to ask for."""
+
+    traces: np.ndarray
+
+    def __call__(self, candidates: np.ndarray) -> list[np.ndarray]:
+        return [self.traces]
+
+
+def _protocols(
+    document: Mapping[str, Any], file: Path, protocol_files: Sequence[Path]
+) -> list[Protocol]:
+    if protocol_files:
+        return [load_protocol(path) for path in protocol_files]
+    from channelfit.documents import Section
+
+    root = Section(document, file)
+    fit = root.section("fit", {})
+    if "protocols" in fit:
+        names = [str(name) for name in fit.items("protocols")]
+    else:
+        rows = fit.items("experiments", [])
+        names = [Section(row, file, "fit.experiments").text("protocol") for row in rows]
+    if not names:
+        raise InputError("no fit section names a protocol; give --protocol FILE", file)
+    return [load_protocol(fit.resolve(name, "protocols")) for name in names]
+
+
+def _simulated(
+    model: ChannelModel, protocols: Sequence[Protocol], backend: str, n: int, seed: int
+) -> tuple[np.ndarray, list[np.ndarray], int]:
+    """Candidates (n_parameters, n) whose currents are all finite, their currents, and how many of
+    those drawn were not."""
+    from channelfit.backends import make_scorer
+    from channelfit.neuron_oracle import random_candidates
+    from channelfit.problem import Experiment, Problem
+
+    drawn = random_candidates(model, 4 * n + 4, seed)
+    if all(p.value is not None for p in model.parameters):
+        drawn[:, 0] = model.values()
+    scorer = make_scorer(Problem(model, tuple(Experiment(p) for p in protocols)), backend)
+    traces = scorer.simulate(drawn)
+    finite = np.ones(drawn.shape[1], dtype=bool)
+    for protocol, current in zip(protocols, traces, strict=True):
+        finite &= np.isfinite(current[np.isfinite(protocol.command())]).all(axis=0)
+    picks = np.flatnonzero(finite)[:n]
+    if not picks.size:
+        raise InputError("no parameter set within the ranges gives a finite current")
+    left_out = int((~finite[: picks[-1]]).sum())
+    return drawn[:, picks], [current[:, :, picks] for current in traces], left_out
+
+
+def _draw(
+    model: ChannelModel, protocols: Sequence[Protocol], worst: Sequence[Comparison], out: Path
+) -> Path:
+    from channelfit.report.plots import Traces, save, traces_figure
+
+    panels = [
+        Traces(
+            protocol,
+            case.channelfit_pA,
+            case.neuron_pA,
+            title=protocol.name,
+            subtitle=f"largest error {case.relative_error:.1e} of {case.scale_pA:.3g} pA",
+        )
+        for protocol, case in zip(protocols, worst, strict=True)
+    ]
+    names = ("NEURON", "channelfit", "difference")
+    file = out / f"{model.name}-validation.png"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        save(traces_figure(panels, model.name, "worst parameter set", names), file)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", file) from None
+    return file
