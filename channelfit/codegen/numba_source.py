@@ -13,18 +13,16 @@ needs one propagator P = expm(A h) per candidate; from it come, as a *table*,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import sympy
 
+from channelfit.codegen.lanes import TAYLOR_NORM, UNROLLED_STATES, LaneWriter
 from channelfit.codegen.printer import PYTHON, ScalarPrinter, assignments
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 
-UNROLLED_STATES = 4  # matrices up to this size are written out, larger ones are loops
 STRIDE = 16  # samples advanced at once
 POWERS = (1, 2, 4, 8, 16)
-#: Taylor's polynomial of degree 12 is exact to 2e-16 where the norm is at most this.
-TAYLOR_NORM = 1.0 / 3.0
 
 #: Arrays of `packing.Packed` in the order in which the generated functions take them.
 PACKED_ARGUMENTS = (
@@ -46,28 +44,7 @@ INNER = {{**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}}
 '''
 
 
-class _Writer:
-    """Lines of Python with indentation."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 0
-
-    def __call__(self, *lines: str) -> None:
-        self.lines += ["    " * self.depth + line if line else "" for line in lines]
-
-    def block(self, head: str) -> _Writer:
-        self(head)
-        return self
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-
-
-class NumbaSource:
+class NumbaSource(LaneWriter):
     """The generated module of one model and one stepping precision.
 
     Attributes:
@@ -76,10 +53,11 @@ class NumbaSource:
     """
 
     def __init__(self, model: ChannelModel, dtype: str = "float64") -> None:
-        self.model, self.real = model, dtype
         widest = max(len(c.states) for c in model.chains)
         # Wide enough to hide latency, narrow enough that a table stays in the first-level cache.
-        self.lanes = (16 if widest <= 6 else 8) * (2 if dtype == "float32" else 1)
+        lanes = (16 if widest <= 6 else 8) * (2 if dtype == "float32" else 1)
+        super().__init__(lanes, dtype, widest * widest)
+        self.model = model
         self.transitions = [t for chain in model.chains for t in chain.transitions]
         self.n_rates = len(self.transitions)
         self.first_rate = _offsets(len(c.transitions) for c in model.chains)
@@ -91,25 +69,9 @@ class NumbaSource:
         self._rows_start = sum(len(POWERS) * (n - 1) * n for n in sizes) * self.lanes
         self._row_length = sum(sizes) * self.lanes
         self.table_size = self._rows_start + STRIDE * self._row_length
-        self.n_square = widest * widest
-        self.w = _Writer()
         self.text = self._module()
 
     # --- pieces of text
-
-    def at(self, name: str, offset: str, row: int | str) -> str:
-        """Element `row` of this lane in a flat array; offset and row count rows of lanes."""
-        if isinstance(row, int):
-            literal = f"{row * self.lanes} + l" if row else "l"
-            return f"{name}[{offset} + {literal}]" if offset else f"{name}[{literal}]"
-        return f"{name}[{offset + ' + ' if offset else ''}({row})*{self.lanes} + l]"
-
-    def number(self, value: float) -> str:
-        """A literal of the stepping precision, so that it does not widen what it meets."""
-        return repr(value) if self.real == "float64" else f"float32({value!r})"
-
-    def over_lanes(self) -> _Writer:
-        return self.w.block(f"for l in range({self.lanes}):")
 
     def _module(self) -> str:
         w = self.w
@@ -118,7 +80,7 @@ class NumbaSource:
         self._gains()
         for n in sorted({len(c.states) for c in self.model.chains}):
             if n > UNROLLED_STATES:
-                self._product_function(n)
+                self.product_function(n)
         for k, chain in enumerate(self.model.chains):
             self._steady_state(k, chain)
             self._stiffness(k, chain)
@@ -132,12 +94,6 @@ class NumbaSource:
         self._sweeps(trace=True)
         return "\n".join(w.lines) + "\n"
 
-    def function(self, head: str, doc: str, public: bool = False) -> _Writer:
-        self.w("", "", "@njit(**OPTIONS)" if public else "@njit(**INNER)")
-        self.w(f"def {head}:")
-        self.w(f'    """{doc}"""')
-        return self.w
-
     def _names(self) -> dict[str, str]:
         names = {p.name: f"p_{p.name}" for p in self.model.parameters}
         return names | {name: f"d_{name}" for name, _ in self.model.definitions} | {"v": "v"}
@@ -146,7 +102,7 @@ class NumbaSource:
         used = {s.name for e in expressions for s in e.free_symbols}
         for row, p in enumerate(self.model.parameters):
             if p.name in used:
-                self.w(f"p_{p.name} = {self.at('theta', '', row)}")
+                self.w(f"p_{p.name} = {self.at('theta', row)}")
 
     def _rates(self) -> None:
         """createQmat: the rate of every transition at one voltage, clipped, with a status."""
@@ -168,7 +124,7 @@ class NumbaSource:
                     w(f"r = r if r > {RATE_FLOOR!r} else {RATE_FLOOR!r}")
                     w(f"r = r if r < {RATE_CEILING!r} else {RATE_CEILING!r}")
                     times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
-                    w(f"{self.at('q', '', row)} = {times}r")
+                    w(f"{self.at('q', row)} = {times}r")
                 w("status[l] = flag")
 
     def _gains(self) -> None:
@@ -183,8 +139,8 @@ class NumbaSource:
                 w(f"g = {printer.text(pair[0])}", f"e = {printer.text(pair[1])}")
                 w("good = abs(g) < 1e300 and abs(e) < 1e300")
                 w("status[l] = status[l] if good else 1.0")
-                w(f"{self.at('gain', '', 0)} = g if good else 0.0")
-                w(f"{self.at('gain', '', 1)} = e if good else 0.0")
+                w(f"{self.at('gain', 0)} = g if good else 0.0")
+                w(f"{self.at('gain', 1)} = e if good else 0.0")
 
     def _steady_state(self, k: int, chain: Chain) -> None:
         """A p = 0 by the elimination of Grassmann, Taksar and Heyman: no subtraction anywhere."""
@@ -193,29 +149,31 @@ class NumbaSource:
             f"initStateProbs{k}(q, x, m, z)",
             "Steady state at the rates in q (Grassmann, Taksar and Heyman 1985).",
         ):
-            self._zero_square("m", 0, n)
+            self.zero_square("m", 0, n)
             with self.over_lanes():
                 for i, j, rate in self._entries(k, chain):
-                    w(f"{self.at('m', '', i * n + j)} = {self.at('q', '', rate)}")
+                    w(f"{self.at('m', i * n + j)} = {self.at('q', rate)}")
             if n > UNROLLED_STATES:
                 self._eliminate_in_loops(n)
             for last in range(n - 1, 0, -1) if n <= UNROLLED_STATES else []:
                 with self.over_lanes():
-                    out = " + ".join(self._m(0, last, j, n) for j in range(last))
+                    out = " + ".join(self.element(0, last, j, n) for j in range(last))
                     w(f"out = {out} + 1e-300")
-                    w(*(f"in{i} = {self._m(0, i, last, n)}/out" for i in range(last)))
-                    w(*(f"{self._m(0, i, last, n)} = in{i}" for i in range(last)))
+                    w(*(f"in{i} = {self.element(0, i, last, n)}/out" for i in range(last)))
+                    w(*(f"{self.element(0, i, last, n)} = in{i}" for i in range(last)))
                     for i in range(last):
                         for j in range(last):
                             if i != j:
-                                w(f"{self._m(0, i, j, n)} += in{i}*{self._m(0, last, j, n)}")
+                                w(
+                                    f"{self.element(0, i, j, n)} += in{i}*{self.element(0, last, j, n)}"
+                                )
             with self.over_lanes():
                 w("p0 = 1.0")
                 for last in range(1, n):
-                    inflow = " + ".join(f"p{i}*{self._m(0, i, last, n)}" for i in range(last))
+                    inflow = " + ".join(f"p{i}*{self.element(0, i, last, n)}" for i in range(last))
                     w(f"p{last} = {inflow}", f"total = 1.0 + p{last}")
                     w(*(f"p{i} /= total" for i in range(last + 1)))
-                w(*(f"{self.at('x', '', i - 1)} = p{i}" for i in range(1, n)))
+                w(*(f"{self.at('x', i - 1)} = p{i}" for i in range(1, n)))
 
     def _eliminate_in_loops(self, n: int) -> None:
         w = self.w
@@ -224,13 +182,16 @@ class NumbaSource:
             with self.over_lanes():
                 w("z[l] = 1e-300")
             with w.block("for j in range(last):"), self.over_lanes():
-                w(f"z[l] += {self._m(0, 'last', 'j', n)}")
+                w(f"z[l] += {self.element(0, 'last', 'j', n)}")
             with w.block("for i in range(last):"):
                 with self.over_lanes():
-                    w(f"{self._m(0, 'i', 'last', n)} /= z[l]")
+                    w(f"{self.element(0, 'i', 'last', n)} /= z[l]")
                 with w.block("for j in range(last):"), self.over_lanes():
-                    inflow, outflow = self._m(0, "i", "last", n), self._m(0, "last", "j", n)
-                    w(f"{self._m(0, 'i', 'j', n)} += {inflow}*{outflow}")
+                    inflow, outflow = (
+                        self.element(0, "i", "last", n),
+                        self.element(0, "last", "j", n),
+                    )
+                    w(f"{self.element(0, 'i', 'j', n)} += {inflow}*{outflow}")
 
     def _entries(self, k: int, chain: Chain) -> list[tuple[int, int, int]]:
         """(source, target, row of q) of every transition of a chain."""
@@ -238,71 +199,6 @@ class NumbaSource:
         first = self.first_rate[k]
         return [(index[t.source], index[t.target], first + r)
                 for r, t in enumerate(chain.transitions)]  # fmt: skip
-
-    def _zero_square(self, name: str, square: int, n: int) -> None:
-        start = square * self.n_square * self.lanes
-        with self.w.block(f"for k in range({n * n * self.lanes}):"):
-            self.w(f"{name}[{start} + k] = 0.0")
-
-    def _m(self, square: int, i: int | str, j: int | str, n: int) -> str:
-        if isinstance(i, int) and isinstance(j, int):
-            return self.at("m", "", square * self.n_square + i * n + j)
-        return self.at("m", "", f"{square * self.n_square} + {i}*{n} + {j}")
-
-    def _product(self, left: int, right: int, out: int, n: int) -> None:
-        """out = left @ right: squares of the scratch array m."""
-        w = self.w
-        if n <= UNROLLED_STATES:
-            with self.over_lanes():
-                w(*(f"a{i}_{j} = {self._m(left, i, j, n)}" for i in range(n) for j in range(n)))
-                if left != right:
-                    w(*(f"b{i}_{j} = {self._m(right, i, j, n)}"
-                        for i in range(n) for j in range(n)))  # fmt: skip
-                b = "a" if left == right else "b"
-                for i in range(n):
-                    for j in range(n):
-                        terms = " + ".join(f"a{i}_{s}*{b}{s}_{j}" for s in range(n))
-                        w(f"{self._m(out, i, j, n)} = {terms}")
-            return
-        views = ", ".join(self._square_view(sq) for sq in (left, right, out))
-        w(f"product{n}({views})")
-
-    def _square_view(self, square: int) -> str:
-        start = square * self.n_square * self.lanes
-        return f"m[{start}:{start + self.n_square * self.lanes}]"
-
-    def _product_function(self, n: int) -> None:
-        """The product of two n x n matrices in every lane, as loops."""
-        w = self.w
-        with self.function(f"product{n}(a, b, out)", "out = a b."):
-            row = n * self.lanes
-            with w.block(f"for i in range({n}):"):
-                w(f"left = a[i*{row}:(i + 1)*{row}]", f"result = out[i*{row}:(i + 1)*{row}]")
-                with self.over_lanes():
-                    w(*(f"a{s} = {self.at('left', '', s)}" for s in range(n)))
-                    for j in range(n):
-                        terms = (f"a{s}*{self.at('b', '', s * n + j)}" for s in range(n))
-                        w(f"{self.at('result', '', j)} = {' + '.join(terms)}")
-
-    def _combine(
-        self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int
-    ) -> None:
-        """out = identity * I + sum factor * square."""
-        size = self.n_square * self.lanes
-        with self.w.block(f"for k in range({n * n * self.lanes}):"):
-            parts = [f"{self.number(factor)}*m[{sq * size} + k]" for factor, sq in terms]
-            self.w(f"m[{out * size} + k] = {' + '.join(parts)}")
-        with self.over_lanes():
-            self.w(*(f"{self._m(out, i, i, n)} += {self.number(identity)}" for i in range(n)))
-
-    def _close_columns(self, square: int, n: int) -> None:
-        """The diagonal is what is left of one: columns sum to one and nothing is negative."""
-        zero, one = self.number(0.0), self.number(1.0)
-        with self.over_lanes():
-            for j in range(n):
-                others = " + ".join(self._m(square, i, j, n) for i in range(n) if i != j) or zero
-                self.w(f"d{j} = max({zero}, {one} - ({others}))")
-            self.w(*(f"{self._m(square, j, j, n)} = d{j}" for j in range(n)))
 
     def _propagator(self, k: int, chain: Chain) -> None:
         """P = expm(A h) by scaling, Taylor and squaring; off-diagonals never lose a digit."""
@@ -312,73 +208,32 @@ class NumbaSource:
             "P[i, j] = probability of j -> i in h ms, into the first square of m.",
         ):
             self._scale(k)
-            self._zero_square("m", 1, n)
+            self.zero_square("m", 1, n)
             with self.over_lanes():
                 w("scale = h*norm[l]")
                 leaving: list[list[str]] = [[] for _ in range(n)]
                 for r, (source, _, rate) in enumerate(self._entries(k, chain)):
-                    w(f"r{r} = {self.at('q', '', rate)}*scale")
+                    w(f"r{r} = {self.at('q', rate)}*scale")
                     leaving[source].append(f"r{r}")
                 for r, (source, target, _) in enumerate(self._entries(k, chain)):
-                    w(f"{self._m(1, target, source, n)} = r{r}")
+                    w(f"{self.element(1, target, source, n)} = r{r}")
                 for j in range(n):
-                    w(f"{self._m(1, j, j, n)} = -({' + '.join(leaving[j]) or '0.0'})")
-            self._taylor(n)
-            self._close_columns(0, n)
+                    w(f"{self.element(1, j, j, n)} = -({' + '.join(leaving[j]) or '0.0'})")
+            self.taylor(n)
+            self.close_columns(0, n)
             # Products of non-negative matrices add no cancellation, and the diagonal closes each
             # column, so slow rates keep their digits through any number of squarings
             # (after Xue and Ye 2013 on exponentials of essentially non-negative matrices).
             w(f"more = m[{6 * self.n_square * self.lanes}:]")
             with w.block("for level in range(n_levels):"):
-                self._square_where_wanted(n)
-
-    def _square(self, n: int) -> None:
-        """P <- P P, with closed columns."""
-        self._product(0, 0, 1, n)
-        self._close_columns(1, n)
-        self._copy_square(1, 0, n)
-
-    def _copy_square(self, source: int, target: int, n: int) -> None:
-        start, end = (square * self.n_square * self.lanes for square in (source, target))
-        with self.w.block(f"for k in range({n * n * self.lanes}):"):
-            self.w(f"m[{end} + k] = m[{start} + k]")
-
-    def _square_where_wanted(self, n: int) -> None:
-        """P <- P P in the lanes that still have squarings to do, with closed columns."""
-        w, level = self.w, self.at("norm", "", 1)
-        one, zero = self.number(1.0), self.number(0.0)
-        # Blended by a factor of 0 or 1: a choice per element would keep LLVM from vectorizing.
-        with self.over_lanes():
-            w(f"more[l] = {one} if level < {level} else {zero}")
-        if n > UNROLLED_STATES:
-            self._product(0, 0, 1, n)
-            self._close_columns(1, n)
-            with w.block("if level < n_common:"):
-                self._copy_square(1, 0, n)
-            with w.block("else:"), w.block(f"for k in range({n * n}):"), self.over_lanes():
-                first, second = (self.at("m", str(sq * self.n_square * self.lanes), "k")
-                                 for sq in (0, 1))  # fmt: skip
-                w(f"{first} = more[l]*{second} + ({one} - more[l])*{first}")
-            return
-        with self.over_lanes():
-            w(f"keep = {one} - more[l]")
-            w(*(f"a{i}_{j} = {self._m(0, i, j, n)}" for i in range(n) for j in range(n)))
-            for j in range(n):
-                others = [i for i in range(n) if i != j]
-                for i in others:
-                    w(f"b{i}_{j} = " + " + ".join(f"a{i}_{s}*a{s}_{j}" for s in range(n)))
-                total = " + ".join(f"b{i}_{j}" for i in others) or self.number(0.0)
-                w(f"b{j}_{j} = max({self.number(0.0)}, {self.number(1.0)} - ({total}))")
-            for i in range(n):
-                for j in range(n):
-                    w(f"{self._m(0, i, j, n)} = more[l]*b{i}_{j} + keep*a{i}_{j}")
+                self.square_where_wanted(n)
 
     def _stiffness(self, k: int, chain: Chain) -> None:
         """The largest rate of leaving any state times h: a bound of the norm of A h, halved."""
         w, n = self.w, len(chain.states)
         leaving: list[list[str]] = [[] for _ in range(n)]
         for source, _, rate in self._entries(k, chain):
-            leaving[source].append(self.at("q", "", rate))
+            leaving[source].append(self.at("q", rate))
         with self.function(
             f"stiffness{k}(q, h, norm)", "Largest exit rate times h of each lane, and of all."
         ):
@@ -386,9 +241,9 @@ class NumbaSource:
             with self.over_lanes():
                 w("fastest = 0.0")
                 w(*(f"fastest = max(fastest, {' + '.join(t)})" for t in leaving if t))
-                w(f"{self.at('norm', '', 2)} = h*fastest")
+                w(f"{self.at('norm', 2)} = h*fastest")
             with self.over_lanes():
-                w(f"largest = max(largest, {self.at('norm', '', 2)})")
+                w(f"largest = max(largest, {self.at('norm', 2)})")
             w("return largest")
 
     def _scale(self, k: int) -> None:
@@ -396,30 +251,16 @@ class NumbaSource:
         w = self.w
         w(f"largest = stiffness{k}(q, h, norm)", "n_levels = 0", "n_common = 64.0")
         with self.over_lanes():
-            w("norm[l] = 1.0", f"{self.at('norm', '', 1)} = 0.0")
+            w("norm[l] = 1.0", f"{self.at('norm', 1)} = 0.0")
         with w.block(f"while largest > {TAYLOR_NORM!r}:"):
             w("largest *= 0.5", "n_levels += 1")
             with self.over_lanes():
-                w(f"big = {self.at('norm', '', 2)}*norm[l] > {TAYLOR_NORM!r}")
+                w(f"big = {self.at('norm', 2)}*norm[l] > {TAYLOR_NORM!r}")
                 w("norm[l] = 0.5*norm[l] if big else norm[l]")
-                levels = self.at("norm", "", 1)
+                levels = self.at("norm", 1)
                 w(f"{levels} = {levels} + 1.0 if big else {levels}")
         with self.over_lanes():
-            w(f"n_common = min(n_common, {self.at('norm', '', 1)})")
-
-    def _taylor(self, n: int) -> None:
-        """exp of square 1 into square 0: degree 12 in five products (Paterson, Stockmeyer)."""
-        c = [1.0]
-        for k in range(1, 13):
-            c.append(c[-1] / k)
-        self._product(1, 1, 2, n)
-        self._product(2, 1, 3, n)
-        self._product(2, 2, 4, n)
-        self._combine(5, [(c[12], 4), (c[11], 3), (c[10], 2), (c[9], 1)], c[8], n)
-        self._product(5, 4, 0, n)
-        self._combine(5, [(1.0, 0), (c[7], 3), (c[6], 2), (c[5], 1)], c[4], n)
-        self._product(5, 4, 0, n)
-        self._combine(0, [(1.0, 0), (c[3], 3), (c[2], 2), (1.0, 1)], 1.0, n)
+            w(f"n_common = min(n_common, {self.at('norm', 1)})")
 
     def _table(self, k: int, chain: Chain) -> None:
         """Steps of 1..16 samples and the rows c P^j, from the propagator."""
@@ -429,25 +270,30 @@ class NumbaSource:
             f"createTable{k}(m, t)", "Steps and observation rows of one propagator (square 0)."
         ):
             with self.over_lanes():
-                w(*(f"{self._m(2, 0, i, n)} = {c!r}" for i, c in enumerate(chain.conductances)))
+                w(
+                    *(
+                        f"{self.element(2, 0, i, n)} = {c!r}"
+                        for i, c in enumerate(chain.conductances)
+                    )
+                )
             with w.block(f"for j in range({STRIDE}):"):
                 w(f"row = t[{self._rows_start} + j*{self._row_length}:"
                   f"{self._rows_start} + (j + 1)*{self._row_length}]")  # fmt: skip
                 with self.over_lanes():
-                    w(*(f"c{i} = {self._m(2, 0, i, n)}" for i in range(n)))
-                    w(f"{self.at('row', '', self.first_row[k])} = c0")
-                    w(*(f"{self.at('row', '', self.first_row[k] + i)} = c{i} - c0"
+                    w(*(f"c{i} = {self.element(2, 0, i, n)}" for i in range(n)))
+                    w(f"{self.at('row', self.first_row[k])} = c0")
+                    w(*(f"{self.at('row', self.first_row[k] + i)} = c{i} - c0"
                         for i in range(1, n)))  # fmt: skip
                     for i in range(n):
-                        terms = " + ".join(f"c{s}*{self._m(0, s, i, n)}" for s in range(n))
-                        w(f"{self._m(2, 0, i, n)} = {terms}")
+                        terms = " + ".join(f"c{s}*{self.element(0, s, i, n)}" for s in range(n))
+                        w(f"{self.element(2, 0, i, n)} = {terms}")
             size = step * self.lanes
             with w.block(f"for p in range({len(POWERS)}):"):
                 first = self.first_step[k] * self.lanes
                 w(f"step = t[{first} + p*{size}:{first} + (p + 1)*{size}]")
                 self._step(n)
                 with w.block(f"if p < {len(POWERS) - 1}:"):
-                    self._square(n)
+                    self.square(n)
 
     def _step(self, n: int) -> None:
         """F and b of x <- x + F x + b: b_i = P_i0 and F_ij = P_ij - P_i0 - (i == j)."""
@@ -455,27 +301,29 @@ class NumbaSource:
         if n > UNROLLED_STATES:
             with w.block(f"for i in range(1, {n}):"):
                 with self.over_lanes():
-                    w(f"{self.at('step', '', f'(i - 1)*{n}')} = {self._m(0, 'i', '0', n)}")
+                    w(f"{self.at('step', f'(i - 1)*{n}')} = {self.element(0, 'i', '0', n)}")
                 with w.block(f"for j in range(1, {n}):"):
                     with w.block("if i != j:"), self.over_lanes():
-                        own, first = self._m(0, "i", "j", n), self._m(0, "i", "0", n)
-                        w(f"{self.at('step', '', f'(i - 1)*{n} + j')} = {own} - {first}")
+                        own, first = self.element(0, "i", "j", n), self.element(0, "i", "0", n)
+                        w(f"{self.at('step', f'(i - 1)*{n} + j')} = {own} - {first}")
                     with w.block("else:"):  # P_ii - 1 without cancellation
-                        diagonal = self.at("step", "", f"(i - 1)*{n} + i")
+                        diagonal = self.at("step", f"(i - 1)*{n} + i")
                         with self.over_lanes():
-                            w(f"{diagonal} = -{self._m(0, 'i', '0', n)}")
+                            w(f"{diagonal} = -{self.element(0, 'i', '0', n)}")
                         with w.block(f"for s in range({n}):"), w.block("if s != i:"):
                             with self.over_lanes():
-                                w(f"{diagonal} -= {self._m(0, 's', 'i', n)}")
+                                w(f"{diagonal} -= {self.element(0, 's', 'i', n)}")
             return
         with self.over_lanes():
             for i in range(1, n):
-                w(f"b = {self._m(0, i, 0, n)}", f"{self.at('step', '', (i - 1) * n)} = b")
+                w(f"b = {self.element(0, i, 0, n)}", f"{self.at('step', (i - 1) * n)} = b")
                 for j in range(1, n):
-                    value = self._m(0, i, j, n)
+                    value = self.element(0, i, j, n)
                     if i == j:  # P_ii - 1 without cancellation
-                        value = f"-({' + '.join(self._m(0, s, i, n) for s in range(n) if s != i)})"
-                    w(f"{self.at('step', '', (i - 1) * n + j)} = {value} - b")
+                        value = (
+                            f"-({' + '.join(self.element(0, s, i, n) for s in range(n) if s != i)})"
+                        )
+                    w(f"{self.at('step', (i - 1) * n + j)} = {value} - b")
 
     # --- stepping
 
@@ -487,15 +335,15 @@ class NumbaSource:
                 n = len(chain.states)
                 first, table = self.first_x[k], self.first_step[k] + power * (n - 1) * n
                 names = [f"x{first + i}" for i in range(n - 1)]
-                w(*(f"{name} = {self.at('y', '', first + i)}" for i, name in enumerate(names)))
+                w(*(f"{name} = {self.at('y', first + i)}" for i, name in enumerate(names)))
                 for i, name in enumerate(names):
-                    terms = [self.at("t", "", table + i * n)]
-                    terms += [f"{self.at('t', '', table + i * n + 1 + j)}*{other}"
+                    terms = [self.at("t", table + i * n)]
+                    terms += [f"{self.at('t', table + i * n + 1 + j)}*{other}"
                               for j, other in enumerate(names)]  # fmt: skip
-                    w(f"{self.at('y', '', first + i)} = {name} + ({' + '.join(terms)})")
+                    w(f"{self.at('y', first + i)} = {name} + ({' + '.join(terms)})")
 
     def _load_x(self) -> None:
-        self.w(*(f"x{i} = {self.at('y', '', i)}" for i in range(self.n_x)))
+        self.w(*(f"x{i} = {self.at('y', i)}" for i in range(self.n_x)))
 
     def _open_of_rows(self, name: str, j: int) -> str:
         """Open probability at sample j of the stride, from the observation rows in `name`."""
@@ -504,7 +352,7 @@ class NumbaSource:
         factors = []
         for k, chain in enumerate(self.model.chains):
             n = len(chain.states)
-            at = [self.at(name, "", start + self.first_row[k] + i) for i in range(n)]
+            at = [self.at(name, start + self.first_row[k] + i) for i in range(n)]
             terms = [at[0], *(f"{at[i]}*x{self.first_x[k] + i - 1}" for i in range(1, n))]
             factors.append((" + ".join(terms), chain.power))
         return self._powers(factors)
@@ -572,7 +420,7 @@ class NumbaSource:
                 w(f"part = {series}[(n - rest + j)*{width}:(n - rest + j + 1)*{width}]")
                 with self.over_lanes():
                     self._load_x()
-                    w(f"s = {self.real}({self.at('gain', '', 0)}*(v - {self.at('gain', '', 1)}))")
+                    w(f"s = {self.real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
                     self._sample(self._open_of_rows("row", 0), 0, trace)
                     if not trace:
                         w("cost[l] += weight*(r*r)")
@@ -597,7 +445,7 @@ class NumbaSource:
             name = "rows"
         with self.over_lanes():
             self._load_x()
-            w(f"s = {self.real}({self.at('gain', '', 0)}*(v - {self.at('gain', '', 1)}))")
+            w(f"s = {self.real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
             if not trace:
                 w(f"even = {self.real}(0.0)", f"odd = {self.real}(0.0)")
             for j in range(together):
@@ -614,7 +462,7 @@ class NumbaSource:
 
     def _sample(self, open_probability: str, place: int, trace: bool, series: str = "part") -> None:
         if trace:
-            self.w(f"{self.at(series, '', place)} = s*({open_probability})")
+            self.w(f"{self.at(series, place)} = s*({open_probability})")
         else:
             self.w(f"r = s*({open_probability}) - {series}[{place}]")
 
@@ -635,7 +483,7 @@ class NumbaSource:
                     w(f"part = {series}[k*{width}:(k + 1)*{width}]", "v = v_samples[k]")
                     with self.over_lanes():
                         self._load_x()
-                        w(f"s = {self.at('gain', '', 0)}*(v - {self.at('gain', '', 1)})")
+                        w(f"s = {self.at('gain', 0)}*(v - {self.at('gain', 1)})")
                         self._sample(self._open_of_state(), 0, trace)
                         if not trace:
                             w("cost[l] += weight*(r*r)")
@@ -665,9 +513,9 @@ class NumbaSource:
     def _exponential_of_two(self, k: int, chain: Chain, q: str) -> None:
         """Two states: x relaxes to its limit, one exponential."""
         rows = {(s, t): r for s, t, r in self._entries(k, chain)}
-        x = self.at("y", "", self.first_x[k])
+        x = self.at("y", self.first_x[k])
         with self.over_lanes():
-            self.w(f"up = {self.at(q, '', rows[0, 1])}", f"down = {self.at(q, '', rows[1, 0])}")
+            self.w(f"up = {self.at(q, rows[0, 1])}", f"down = {self.at(q, rows[1, 0])}")
             self.w("limit = up/(up + down)", "fall = exp(-(up + down))")
             self.w(f"{x} = limit + ({x} - limit)*fall")
 
@@ -683,30 +531,30 @@ class NumbaSource:
             with self.over_lanes():
                 self._whole_state(n, fx)
                 for i in range(1, n):
-                    terms = " + ".join(f"{self._m(0, i, j, n)}*x{j}" for j in range(n))
-                    w(f"{self.at('z', '', 2 * n + i)} = {terms}")
+                    terms = " + ".join(f"{self.element(0, i, j, n)}*x{j}" for j in range(n))
+                    w(f"{self.at('z', 2 * n + i)} = {terms}")
         with self.over_lanes():
             self._whole_state(n, fx)
-            w(*(f"{self.at('z', '', i)} = x{i}" for i in range(n)))
-            w(*(f"{self.at('z', '', n + i)} = x{i}" for i in range(n)))
+            w(*(f"{self.at('z', i)} = x{i}" for i in range(n)))
+            w(*(f"{self.at('z', n + i)} = x{i}" for i in range(n)))
         with w.block("for degree in range(1, 13):"):
             w("share = 1.0/degree")
             with self.over_lanes():
-                w(*(f"x{i} = share*{self.at('z', '', i)}" for i in range(n)))
+                w(*(f"x{i} = share*{self.at('z', i)}" for i in range(n)))
                 w(*(f"dx{i} = 0.0" for i in range(n)))
                 for source, target, rate in self._entries(k, chain):
-                    w(f"flux = {self.at(q, '', rate)}*x{source}")
+                    w(f"flux = {self.at(q, rate)}*x{source}")
                     w(f"dx{source} -= flux", f"dx{target} += flux")
-                w(*(f"{self.at('z', '', i)} = dx{i}" for i in range(n)))
-                w(*(f"{self.at('z', '', n + i)} += dx{i}" for i in range(n)))
+                w(*(f"{self.at('z', i)} = dx{i}" for i in range(n)))
+                w(*(f"{self.at('z', n + i)} += dx{i}" for i in range(n)))
         with self.over_lanes():
-            w(f"stiff = {self.at('norm', '', 2)} > {TAYLOR_NORM!r}")
+            w(f"stiff = {self.at('norm', 2)} > {TAYLOR_NORM!r}")
             for i in range(1, n):
-                choice = f"{self.at('z', '', 2 * n + i)} if stiff else {self.at('z', '', n + i)}"
-                w(f"{self.at('y', '', fx + i - 1)} = {choice}")
+                choice = f"{self.at('z', 2 * n + i)} if stiff else {self.at('z', n + i)}"
+                w(f"{self.at('y', fx + i - 1)} = {choice}")
 
     def _whole_state(self, n: int, fx: int) -> None:
-        self.w(*(f"x{i} = {self.at('y', '', fx + i - 1)}" for i in range(1, n)))
+        self.w(*(f"x{i} = {self.at('y', fx + i - 1)}" for i in range(1, n)))
         self.w(f"x0 = 1.0 - ({' + '.join(f'x{i}' for i in range(1, n))})")
 
     # --- everything for a range of blocks
@@ -753,7 +601,7 @@ class NumbaSource:
         with w.block(f"for l in range({L}):"):
             w(f"candidate = min(block*{L} + l, n_candidates - 1)")
             for row in range(len(self.model.parameters)):
-                w(f"{self.at('theta', '', row)} = parameters[{row}, candidate]")
+                w(f"{self.at('theta', row)} = parameters[{row}, candidate]")
             w("status[l] = 0.0", "cost[l] = 0.0")
         w("createGains(theta, gain, status)")
 
