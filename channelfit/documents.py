@@ -18,11 +18,11 @@ _MAX_BYTES = 1_000_000
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2 scalars (``no`` is a name, ``1e-3`` a number), no aliases, no duplicates."""
+    """SafeLoader with YAML 1.2 scalars (``no`` is a word, ``1e-3`` a number); no key twice."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise InputError("YAML aliases (*name) are not accepted", key=f"line {mark.line + 1}")
         return super().compose_node(parent, index)
 

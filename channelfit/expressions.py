@@ -815,7 +815,7 @@ def _expanded_terms(node: sympy.Expr) -> int:
     if isinstance(node, sympy.Mul):
         return math.prod(map(_expanded_terms, node.args))
     if isinstance(node, sympy.Pow) and node.exp.is_Integer:
-        return _expanded_terms(node.base) ** min(abs(int(node.exp)), 100)
+        return int(_expanded_terms(node.base) ** min(abs(int(node.exp)), 100))
     return 1
 
 

@@ -44,7 +44,7 @@ _RESERVED = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """One number of the model, in base units; `value` makes surrogate data or is the fixed value."""
+    """One number of the model, in base units; `value` makes surrogate data, or is what is fixed."""
 
     name: str
     unit: str
@@ -130,7 +130,7 @@ class ChannelModel:
         missing = [p.name for p in self.parameters if p.value is None]
         if missing:
             raise InputError(
-                f"no value is given for {', '.join(missing)}; simulation and surrogate data need one",
+                f"no value is given for {', '.join(missing)}; simulating needs one",
                 key="parameters",
             )
         return np.array([p.value for p in self.parameters], dtype=float)
@@ -401,7 +401,7 @@ def _ends(root: Section, key: str, states: list[str]) -> tuple[str, str]:
 
 
 def _check_scheme(root: Section, states: list[str], transitions: list[Transition]) -> None:
-    """Each sweep starts from the steady state, so every state must be reachable from every other."""
+    """Sweeps start from the steady state, so every state must be reachable from every other."""
     pairs = [(t.source, t.target) for t in transitions]
     if len(set(pairs)) < len(pairs):
         twice = next(p for p in pairs if pairs.count(p) > 1)

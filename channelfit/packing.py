@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -213,7 +215,7 @@ def _stretches(
         return
     w = weight[first:last]
     cuts = np.concatenate(([0], np.flatnonzero(np.diff(w)) + 1, [len(w)]))
-    for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+    for a, b in pairwise(cuts):
         yield first + int(a), first + int(b), float(w[a])
 
 
@@ -236,7 +238,7 @@ def _sampled(
     # Consecutive samples that need equally many sub-steps go together.
     n_sub = _substeps(segment, t, dt)
     cuts = np.concatenate(([0], np.flatnonzero(np.diff(n_sub)) + 1, [len(t)]))
-    for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+    for a, b in pairwise(cuts):
         part = range(samples.start + int(a), samples.start + int(b))
         yield _varying(segment, t[a:b], dt, part, weight)
 
@@ -252,7 +254,7 @@ def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
     v = segment.voltage(np.clip(fine, segment.start_ms, segment.end_ms))
     moved = np.abs(np.diff(v, axis=1)).max(axis=1) * (fine.shape[1] - 1)
     wanted = np.maximum(1, moved / MAX_STEP_MV)
-    return np.exp2(np.ceil(np.log2(wanted))).astype(np.int64)
+    return np.asarray(np.exp2(np.ceil(np.log2(wanted))), dtype=np.int64)
 
 
 def _varying(
@@ -343,10 +345,10 @@ class _Flattener:
         for m in run.members:
             place = slice(m.samples.start, m.samples.stop)
             self.outputs[m.experiment][m.sweep, place] = self.n_data + np.arange(n)
-        mean = np.zeros(n)
+        mean: np.ndarray = np.zeros(n)
         if weight > 0:
             rows = [(m.weight, self._current(m)) for m in run.members if m.weight > 0]
-            mean = sum(w * d for w, d in rows) / weight
+            mean = np.sum([w * d for w, d in rows], axis=0) / weight
             self.constant += float(sum(w * np.sum((d - mean) ** 2) for w, d in rows))
             self.total_weight += weight * n
         self.data.append(mean)
@@ -357,10 +359,11 @@ class _Flattener:
         current = self.currents[m.experiment]
         if current is None:
             raise ValueError("a weight without a recording")
-        return current[m.sweep, m.samples.start : m.samples.stop]
+        part: np.ndarray = current[m.sweep, m.samples.start : m.samples.stop]
+        return part
 
     @staticmethod
-    def _index(table: dict, key: object) -> int:
+    def _index(table: dict[Any, int], key: object) -> int:
         return table.setdefault(key, len(table))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from channelfit.model import ChannelModel
 from channelfit.packing import Packed, pack
 from channelfit.protocol import Protocol

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Ramp:
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
         """mV at sweep times t_ms."""
         part = (np.asarray(t_ms) - start_ms) / (end_ms - start_ms)
-        return self.v_start_mV + (self.v_end_mV - self.v_start_mV) * part
+        return np.asarray(self.v_start_mV + (self.v_end_mV - self.v_start_mV) * part)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Sines:
         waves = np.asarray(self.amplitudes_mV) * np.sin(
             np.asarray(self.omegas_per_ms) * t + np.asarray(self.phases)
         )
-        return self.offset_mV + waves.sum(axis=-1)
+        return np.asarray(self.offset_mV + waves.sum(axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class Samples:
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
         """mV at sweep times t_ms; held at the last sample after it."""
-        return np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV)
+        return np.asarray(np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV))
 
 
 Wave = Constant | Ramp | Sines | Samples
@@ -143,7 +144,7 @@ class Protocol:
         edges += [
             min(n, math.ceil(segment.end_ms / h - TIME_TOLERANCE)) for segment in self.sweeps[sweep]
         ]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(pairwise(edges))
 
     def command(self) -> np.ndarray:
         """(n_sweeps, n_times_max) mV at the samples; NaN after the end of a shorter sweep."""

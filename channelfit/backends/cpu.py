@@ -9,6 +9,7 @@ import platform
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,24 +76,29 @@ class CpuScorer:
         arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
         n_blocks = -(-parameters.shape[1] // self.source.lanes)
         n_chunks = min(n_blocks, self.n_threads * _CHUNKS_PER_THREAD if self.n_threads > 1 else 1)
-        edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int)
-        call = [
-            lambda a=a, b=b: function(parameters, a, b, *arguments, *tail)
-            for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        ]
-        if n_chunks <= 1:
-            for one in call:
-                one()
+        edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
+
+        def run(first: int, last: int) -> None:
+            function(parameters, first, last, *arguments, *tail)
+
+        chunks = list(pairwise(edges))
+        if chunks:
+            run(*chunks.pop(0))  # compiles, once, before the threads start
+        if not chunks:
             return
-        call.pop(0)()  # compiles, once, before the threads start
         with ThreadPoolExecutor(self.n_threads) as pool:
-            for future in [pool.submit(one) for one in call]:
-                future.result()
+            futures = [pool.submit(run, *chunk) for chunk in chunks]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:  # Ctrl-C: what has not begun need not be waited for
+                pool.shutdown(cancel_futures=True)
+                raise
 
 
 def gathered(out: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Currents (n_data, n_candidates) laid out as (n_sweeps, n_times_max, n_candidates)."""
-    currents = out[places]
+    currents: np.ndarray = out[places]
     currents[places < 0] = np.nan
     return currents
 
@@ -133,7 +139,8 @@ def _compiled(text: str) -> ModuleType:
                 partial.write_text(text, encoding="utf-8")
                 partial.replace(file)
             spec = importlib.util.spec_from_file_location(name, file)
-            assert spec and spec.loader
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{file} cannot be imported")
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module  # Numba finds its cached code by the module's name
             spec.loader.exec_module(module)

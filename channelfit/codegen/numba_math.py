@@ -54,7 +54,7 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = p * r + _EXP[2]
     p = p * r + 1.0
     p = p * r + 1.0
-    e = p * _power_of_two(n)
+    e = p * _power_of_two(n)  # type: ignore[call-arg]
     e = 0.0 if x < -708.0 else e
     e = float("inf") if x > 709.0 else e
     return e if x == x else x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import sympy
 from sympy.printing.codeprinter import CodePrinter
@@ -36,7 +37,11 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
     """Prints an expression of scalars; `names` says what each symbol is called in the target."""
 
     language = "scalar"
-    _default_settings = {**CodePrinter._default_settings, "order": None, "precision": 17}
+    _default_settings: ClassVar[dict[str, Any]] = {
+        **CodePrinter._default_settings,
+        "order": None,
+        "precision": 17,
+    }
 
     def __init__(self, dialect: Dialect, names: Mapping[str, str]) -> None:
         super().__init__()
@@ -77,14 +82,14 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
     def _print_Pow(self, node: sympy.Pow, rational: bool = False) -> str:
         base, exponent = node.as_base_exp()
         if exponent.is_Integer and 0 < abs(int(exponent)) <= 8:
-            text = "*".join([f"({self._print(base)})"] * abs(int(exponent)))
+            text: str = "*".join([f"({self._print(base)})"] * abs(int(exponent)))
             return f"({text})" if exponent > 0 else f"(1.0/({text}))"
         if exponent == sympy.S.Half:
             return f"{self.dialect.functions['sqrt']}({self._print(base)})"
         return self.dialect.power(self._print(base), self._print(exponent))
 
     def _fold(self, node: sympy.Expr, relation: str) -> str:
-        text = self._print(node.args[0])
+        text = str(self._print(node.args[0]))
         for arg in node.args[1:]:
             other = self._print(arg)
             # A NaN on either side survives: it is chosen whenever the comparison is not true.
@@ -98,7 +103,7 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
         return self._fold(node, ">")
 
     def _print_Piecewise(self, node: sympy.Piecewise) -> str:
-        text = self._print(node.args[-1].expr)
+        text = str(self._print(node.args[-1].expr))
         for branch in reversed(node.args[:-1]):
             text = self.dialect.choose(self._print(branch.cond), self._print(branch.expr), text)
         return text

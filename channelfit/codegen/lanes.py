@@ -1,0 +1,199 @@
+"""Writing source that works on many candidates side by side, and small matrices in that style.
+
+A *lane* is one candidate of a block. Every array ends in the lane index, every innermost loop runs
+over it with a constant count, and offsets are literal, so that LLVM turns each statement into
+vector instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+UNROLLED_STATES = 4  # matrices up to this size are written out, larger ones are loops
+#: Taylor's polynomial of degree 12 is exact to 2e-16 where the norm is at most this.
+TAYLOR_NORM = 1.0 / 3.0
+
+
+class Writer:
+    """Lines of Python with indentation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+        self.begun: list[int] = []
+
+    def __call__(self, *lines: str) -> None:
+        """Adds lines at the present depth."""
+        self.lines += ["    " * self.depth + line if line else "" for line in lines]
+
+    def block(self, head: str) -> Writer:
+        """Adds a line that opens a block, to be used in a `with` statement."""
+        self(head)
+        return self
+
+    def __enter__(self) -> None:
+        self.depth += 1
+        self.begun.append(len(self.lines))
+
+    def __exit__(self, *_: object) -> None:
+        if len(self.lines) == self.begun.pop():
+            self("pass")  # a chain of one state has nothing to do in many places
+        self.depth -= 1
+
+
+class LaneWriter:
+    """Text for one block of lanes; matrices live in `m`, an array of n_square-row squares.
+
+    Arguments:
+        lanes: candidates in a block.
+        real: "float64" or "float32", the precision of matrices and stepping.
+        n_square: rows of lanes that a square takes, that of the largest matrix.
+    """
+
+    def __init__(self, lanes: int, real: str, n_square: int) -> None:
+        self.lanes, self.real, self.n_square = lanes, real, n_square
+        self.w = Writer()
+
+    def at(self, name: str, row: int | str) -> str:
+        """This lane's element in a row of a flat array; a row given as text is computed."""
+        if isinstance(row, int):
+            return f"{name}[{row * self.lanes} + l]" if row else f"{name}[l]"
+        return f"{name}[({row})*{self.lanes} + l]"
+
+    def number(self, value: float) -> str:
+        """A literal of the stepping precision, so that it does not widen what it meets."""
+        return repr(value) if self.real == "float64" else f"float32({value!r})"
+
+    def over_lanes(self) -> Writer:
+        """The innermost loop."""
+        return self.w.block(f"for l in range({self.lanes}):")
+
+    def function(self, head: str, doc: str, public: bool = False) -> Writer:
+        """Opens a compiled function; only public ones can be called from Python."""
+        self.w("", "", "@njit(**OPTIONS)" if public else "@njit(**INNER)")
+        self.w(f"def {head}:")
+        self.w(f'    """{doc}"""')
+        return self.w
+
+    def zero_square(self, name: str, square: int, n: int) -> None:
+        """Sets an n x n square of zeros."""
+        start = square * self.n_square * self.lanes
+        with self.w.block(f"for k in range({n * n * self.lanes}):"):
+            self.w(f"{name}[{start} + k] = 0.0")
+
+    def element(self, square: int, i: int | str, j: int | str, n: int) -> str:
+        """Element (i, j) of an n x n matrix in a square of `m`."""
+        if isinstance(i, int) and isinstance(j, int):
+            return self.at("m", square * self.n_square + i * n + j)
+        return self.at("m", f"{square * self.n_square} + {i}*{n} + {j}")
+
+    def product(self, left: int, right: int, out: int, n: int) -> None:
+        """out = left @ right: squares of the scratch array m."""
+        w = self.w
+        if n <= UNROLLED_STATES:
+            with self.over_lanes():
+                pairs = [(i, j) for i in range(n) for j in range(n)]
+                w(*(f"a{i}_{j} = {self.element(left, i, j, n)}" for i, j in pairs))
+                if left != right:
+                    w(*(f"b{i}_{j} = {self.element(right, i, j, n)}" for i, j in pairs))
+                b = "a" if left == right else "b"
+                for i in range(n):
+                    for j in range(n):
+                        terms = " + ".join(f"a{i}_{s}*{b}{s}_{j}" for s in range(n))
+                        w(f"{self.element(out, i, j, n)} = {terms}")
+            return
+        views = ", ".join(self._view(sq) for sq in (left, right, out))
+        w(f"product{n}({views})")
+
+    def _view(self, square: int) -> str:
+        start = square * self.n_square * self.lanes
+        return f"m[{start}:{start + self.n_square * self.lanes}]"
+
+    def product_function(self, n: int) -> None:
+        """The product of two n x n matrices in every lane, as loops."""
+        w = self.w
+        with self.function(f"product{n}(a, b, out)", "out = a b."):
+            row = n * self.lanes
+            with w.block(f"for i in range({n}):"):
+                w(f"left = a[i*{row}:(i + 1)*{row}]", f"result = out[i*{row}:(i + 1)*{row}]")
+                with self.over_lanes():
+                    w(*(f"a{s} = {self.at('left', s)}" for s in range(n)))
+                    for j in range(n):
+                        terms = (f"a{s}*{self.at('b', s * n + j)}" for s in range(n))
+                        w(f"{self.at('result', j)} = {' + '.join(terms)}")
+
+    def combine(
+        self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int
+    ) -> None:
+        """out = identity * I + sum factor * square."""
+        size = self.n_square * self.lanes
+        with self.w.block(f"for k in range({n * n * self.lanes}):"):
+            parts = [f"{self.number(factor)}*m[{sq * size} + k]" for factor, sq in terms]
+            self.w(f"m[{out * size} + k] = {' + '.join(parts)}")
+        with self.over_lanes():
+            self.w(*(f"{self.element(out, i, i, n)} += {self.number(identity)}" for i in range(n)))
+
+    def close_columns(self, square: int, n: int) -> None:
+        """The diagonal is what is left of one: columns sum to one and nothing is negative."""
+        zero, one = self.number(0.0), self.number(1.0)
+        with self.over_lanes():
+            for j in range(n):
+                others = (
+                    " + ".join(self.element(square, i, j, n) for i in range(n) if i != j) or zero
+                )
+                self.w(f"d{j} = max({zero}, {one} - ({others}))")
+            self.w(*(f"{self.element(square, j, j, n)} = d{j}" for j in range(n)))
+
+    def square(self, n: int) -> None:
+        """P <- P P, with closed columns."""
+        self.product(0, 0, 1, n)
+        self.close_columns(1, n)
+        self._copy(1, 0, n)
+
+    def _copy(self, source: int, target: int, n: int) -> None:
+        start, end = (square * self.n_square * self.lanes for square in (source, target))
+        with self.w.block(f"for k in range({n * n * self.lanes}):"):
+            self.w(f"m[{end} + k] = m[{start} + k]")
+
+    def square_where_wanted(self, n: int) -> None:
+        """P <- P P in the lanes that still have squarings to do, with closed columns."""
+        w, level = self.w, self.at("norm", 1)
+        one, zero = self.number(1.0), self.number(0.0)
+        # Blended by a factor of 0 or 1: a choice per element would keep LLVM from vectorizing.
+        with self.over_lanes():
+            w(f"more[l] = {one} if level < {level} else {zero}")
+        if n > UNROLLED_STATES:
+            self.product(0, 0, 1, n)
+            self.close_columns(1, n)
+            with w.block("if level < n_common:"):
+                self._copy(1, 0, n)
+            with w.block("else:"), w.block(f"for k in range({n * n}):"), self.over_lanes():
+                first, second = self.at("m", "k"), self.at("m", f"{self.n_square} + k")
+                w(f"{first} = more[l]*{second} + ({one} - more[l])*{first}")
+            return
+        with self.over_lanes():
+            w(f"keep = {one} - more[l]")
+            w(*(f"a{i}_{j} = {self.element(0, i, j, n)}" for i in range(n) for j in range(n)))
+            for j in range(n):
+                others = [i for i in range(n) if i != j]
+                for i in others:
+                    w(f"b{i}_{j} = " + " + ".join(f"a{i}_{s}*a{s}_{j}" for s in range(n)))
+                total = " + ".join(f"b{i}_{j}" for i in others) or self.number(0.0)
+                w(f"b{j}_{j} = max({self.number(0.0)}, {self.number(1.0)} - ({total}))")
+            for i in range(n):
+                for j in range(n):
+                    w(f"{self.element(0, i, j, n)} = more[l]*b{i}_{j} + keep*a{i}_{j}")
+
+    def taylor(self, n: int) -> None:
+        """exp of square 1 into square 0: degree 12 in five products (Paterson, Stockmeyer)."""
+        c = [1.0]
+        for k in range(1, 13):
+            c.append(c[-1] / k)
+        self.product(1, 1, 2, n)
+        self.product(2, 1, 3, n)
+        self.product(2, 2, 4, n)
+        self.combine(5, [(c[12], 4), (c[11], 3), (c[10], 2), (c[9], 1)], c[8], n)
+        self.product(5, 4, 0, n)
+        self.combine(5, [(1.0, 0), (c[7], 3), (c[6], 2), (c[5], 1)], c[4], n)
+        self.product(5, 4, 0, n)
+        self.combine(0, [(1.0, 0), (c[3], 3), (c[2], 2), (1.0, 1)], 1.0, n)
