@@ -36,7 +36,7 @@ _PUBLIC = {
     "make_scorer": "backends",
     "optimize": "optimizers",
 }
-__all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604
+__all__ = [*_PUBLIC, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
