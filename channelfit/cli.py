@@ -3,7 +3,9 @@ so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,8 +162,9 @@ def optimize(
     if out is not None:
         runs.check_folder(out)
     options = _options(model, overrides, seed, population, generations, optimizer)
-    with terminal.SearchScreen(model.name, quiet) as screen, _compile_notice(screen):
-        fit, scorer = _prepare(model, options, backend, dtype, screen)
+    with terminal.SearchScreen(model.name, quiet) as screen:
+        with _compile_notice(screen):
+            fit, scorer = _prepare(model, options, backend, dtype, screen)
         folder = runs.RunFolder(out or runs.default_folder(fit.problem.model.name), fit)
         summary = _search(fit, scorer, folder, screen)
     if as_json:
@@ -205,6 +208,8 @@ def _gives_generations_to_stop(file: Path) -> bool:
 def _prepare(
     file: Path, options: Sequence[str], backend: str, dtype: str, screen: SearchScreen
 ) -> tuple[Fit, Scorer]:
+    import numpy as np
+
     from channelfit.backends import make_scorer
     from channelfit.fit import load_fit
 
@@ -218,6 +223,8 @@ def _prepare(
     screen.say(screen.title)
     screen.say(_backend_line(scorer, backend))
     screen.rules = fit.stop_rules
+    screen.begin("scoring the first candidate")
+    scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))  # compiles
     return fit, scorer
 
 
@@ -229,8 +236,8 @@ def _backend_line(scorer: Scorer, asked: str) -> str:
     why = "as asked"
     if asked == "auto":
         missing = [f"{name} {row.state}" for name, row in state.items() if not row.usable]
-        why = "auto: the fastest that can run here" + (f"; {', '.join(missing)}" if missing else "")
-    return f"backend {scorer.backend} in {scorer.dtype} ({why})"
+        why = "; ".join(["auto: the fastest here", *missing])
+    return f"backend {scorer.backend}, {scorer.dtype} ({why})"
 
 
 def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -> dict[str, Any]:
@@ -246,14 +253,12 @@ def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -
 
     try:
         folder.save_source(scorer)
-        screen.begin("scoring the first candidate")
-        scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))  # compiles
         screen.begin("scoring the first generation")
         optimizer = fit.make_optimizer(getattr(scorer, "xp", np))
         result = search(optimizer, fit.space, scorer, fit.stop_rules, on_generation)
-        screen.pause()
         screen.begin("drawing")
-        winner = runs.rescore(fit, scorer, result.values)
+        with _compile_notice(screen):
+            winner = runs.rescore(fit, scorer, result.values)
         summary: dict[str, Any] = folder.finish(result, scorer, winner)
     except BaseException:
         folder.abandon()
@@ -263,23 +268,58 @@ def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -
 
 @contextmanager
 def _compile_notice(screen: SearchScreen) -> Iterator[None]:
-    """Says so when Numba really compiles, which it does once for each model."""
+    """Says so when Numba really compiles, which it does once for each model.
+
+    An interrupt inside the compiler can come out of it as any error; here it is an interrupt again.
+    """
     from numba.core import event
 
     class Notice(event.Listener):  # type: ignore[misc]
-        said = False
+        depth, said, before = 0, False, ""
 
         def on_start(self, event: Any) -> None:
-            if not self.said:
+            self.depth += 1
+            if self.depth == 1:
+                self.before = screen.stage
+                screen.begin("compiling the kernel for this model (first time, about 10 s)")
+                if not self.said and not screen.live:
+                    screen.say(screen.stage)
                 self.said = True
-                screen.say("compiling the kernel for this model (first time, about 10 s)")
-                screen.begin("compiling the kernel for this model")
 
         def on_end(self, event: Any) -> None:
-            pass
+            self.depth -= 1
+            if self.depth == 0:
+                screen.begin(self.before)
 
-    with event.install_listener("numba:compile", Notice()):
-        yield
+    notice = Notice()
+    with event.install_listener("numba:compile", notice), _noting_interrupts() as interrupted:
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception:
+            if interrupted and notice.said:
+                raise KeyboardInterrupt from None
+            raise
+
+
+@contextmanager
+def _noting_interrupts() -> Iterator[list[bool]]:
+    """A list that is no longer empty once Ctrl-C was pressed."""
+    seen: list[bool] = []
+
+    def note(number: int, frame: Any) -> None:
+        seen.append(True)
+        signal.default_int_handler(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:

@@ -56,10 +56,13 @@ def default_folder(name: str) -> Path:
 
 def check_folder(folder: Path) -> None:
     """Raises InputError when the folder holds something already, or is none."""
+    parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
         taken = folder.exists() and any(folder.iterdir())
     except OSError as error:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"cannot be written to: no permission in {parent}", folder)
     if taken:
         raise InputError(
             "this folder is not empty, and a run never overwrites another; "

@@ -26,7 +26,8 @@ from channelfit.problem import Experiment
 from channelfit.protocol import Protocol
 
 DPI = 120
-INK, MUTED, DATA, MASK = "#222222", "#666666", "#b4b4b4", "#f0f0f0"
+INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
+MASKED, MASK = "#d9d9d9", "#f2f2f2"  # data that do not count, and the ground behind them
 SINGLE = "#0072b2"  # of Okabe and Ito's palette, told apart with any color vision
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -174,7 +175,11 @@ def _draw(cell: SubFigure, traces: Traces, residual: bool, first: bool, differen
         _line(axes[0], t, command[k], color, 1.0)
     for k, color in enumerate(colors):
         if traces.data is not None:
-            _line(axes[1], t, traces.data[k] * factor, DATA, _data_width(traces), zorder=1.5)
+            seen = _where_weighted(traces, traces.data)[k] * factor
+            _line(axes[1], t, seen, DATA, _data_width(traces), zorder=1.5)
+            if not np.array_equal(seen, traces.data[k] * factor, equal_nan=True):
+                hidden = np.where(np.isnan(seen), traces.data[k] * factor, np.nan)
+                _line(axes[1], t, hidden, MASKED, 0.8, zorder=1.2)
         _line(axes[1], t, traces.result[k] * factor, color, 1.1, zorder=2.5)
     _scale(axes[1], _shown(traces) * factor)
     if traces.data is not None:
@@ -194,7 +199,7 @@ def _draw(cell: SubFigure, traces: Traces, residual: bool, first: bool, differen
     if residual and first:
         axes[2].set_ylabel(f"{difference} ({unit})")
     axes[-1].set_xlabel(f"time ({time_unit})")
-    axes[0].set_xlim(0, float(t[-1] + (t[1] - t[0] if len(t) > 1 else 1)))
+    axes[0].set_xlim(*_span(traces, t))
     for axis, ticks in zip(axes, (4, 6, 4), strict=False):
         axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
         axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
@@ -202,9 +207,21 @@ def _draw(cell: SubFigure, traces: Traces, residual: bool, first: bool, differen
     cell.align_ylabels(axes)
 
 
+def _span(traces: Traces, t: np.ndarray) -> tuple[float, float]:
+    """All of the time, short of long stretches at either end that no sweep counts."""
+    end = float(t[-1] + (t[1] - t[0] if len(t) > 1 else 1.0))
+    if traces.weight is None or not (traces.weight > 0).any():
+        return 0.0, end
+    counted = np.flatnonzero((traces.weight > 0).any(axis=0))
+    first, last = float(t[counted[0]]), float(t[counted[-1]])
+    room = 0.08 * (last - first)
+    return max(0.0, first - room), min(end, last + room)
+
+
 def _data_width(traces: Traces) -> float:
     """A halo about a smooth fit; thin where the data are many noisy samples."""
-    return 2.6 if traces.result.shape[1] <= 2000 else 0.8
+    n_sweeps, n_times = traces.result.shape
+    return 0.8 if n_times > 2000 else 2.6 if n_sweeps <= 15 else 2.0
 
 
 def _time(protocol: Protocol) -> tuple[np.ndarray, str]:

@@ -22,7 +22,7 @@ from channelfit.optimizers.run import Progress, StopRules
 #: Seconds between two plain lines.
 _LINE_EVERY = 5.0
 _BARS = "▁▂▃▄▅▆▇█"
-_SPARK = 24
+_SPARK = 16
 
 
 def duration(seconds: float) -> str:
@@ -73,6 +73,11 @@ class SearchScreen:
     ) -> None:  # fmt: skip
         self.pause()
 
+    @property
+    def live(self) -> bool:
+        """Whether the picture is up."""
+        return self._live is not None
+
     def pause(self) -> None:
         """Takes the picture away."""
         if self._live:
@@ -85,8 +90,8 @@ class SearchScreen:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def begin(self, stage: str) -> None:
-        """Names what is being done now."""
-        self.stage, self._began = stage, time.perf_counter()
+        """Names what is being done now, when no search goes on."""
+        self.stage, self._began, self.last = stage, time.perf_counter(), None
 
     def update(self, progress: Progress) -> None:
         """A generation is done."""
@@ -118,10 +123,9 @@ class SearchScreen:
 
     def picture(self) -> RenderableType:
         """What a terminal shows."""
-        head = Text(self.title, style="bold", no_wrap=True, overflow="ellipsis")
         if self.last is None:
             since = duration(time.perf_counter() - self._began)
-            return Group(head, Text(f"{self.stage} .. {since}", style="cyan"))
+            return Text(f"{self.stage} .. {since}", style="cyan", no_wrap=True)
         p = self.last
         passed = max(time.perf_counter() - self._began, p.seconds)
         left = None if p.seconds_left is None else p.seconds_left - (passed - p.seconds)
@@ -131,20 +135,15 @@ class SearchScreen:
             ProgressBar(total=1.0, completed=done, width=min(40, self.console.width // 2)),
             f"generation {self._generation(p)}",
         )
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="dim", no_wrap=True)
-        rows.add_column(no_wrap=True)
-        rows.add_column(no_wrap=True, style="cyan")
-        rms = math.sqrt(p.best_cost)
-        rows.add_row(
-            "best", f"RMS {number(rms)} pA, cost {number(p.best_cost)} pA^2", self._spark()
-        )
-        rows.add_row(
-            "speed", f"{number(p.candidates_per_second)} candidates/s, {p.evaluations:,} scored"
-        )
+        cost, speed = number(p.best_cost), number(p.candidates_per_second)
         remaining = "" if left is None else f", {duration(left)} left"
-        rows.add_row("time", f"{duration(passed)}{remaining}   (Ctrl-C stops and keeps the best)")
-        return Group(head, bar, rows)
+        rows = [
+            ("best", f"RMS {number(math.sqrt(p.best_cost))} pA, cost {cost} pA^2  {self._spark()}"),
+            ("speed", f"{speed} candidates/s, {p.evaluations:,} scored"),
+            ("time", f"{duration(passed)}{remaining}  (Ctrl-C stops and keeps the best)"),
+        ]
+        lines = [Text.assemble((f"{name:<7}", "dim"), words, no_wrap=True) for name, words in rows]
+        return Group(bar, *lines)
 
     def _spark(self) -> str:
         """The best cost so far, on a logarithmic scale."""
