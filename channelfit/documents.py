@@ -84,7 +84,7 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
         line = f"line {error.problem_mark.line + 1}" if error.problem_mark else None
         raise InputError(f"not valid YAML: {error.problem or error.context}", file, line) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"not valid YAML: {error}"[:300], file) from None
+        raise InputError(f"not valid YAML: {' '.join(str(error).split())}"[:300], file) from None
     except RecursionError:
         raise InputError("nested too deeply", file) from None
     if not isinstance(data, dict):

@@ -8,6 +8,7 @@ chain; each Hodgkin-Huxley gate is a chain of two states raised to a power. The 
 from __future__ import annotations
 
 import itertools
+import keyword
 import math
 import os
 import re
@@ -22,7 +23,13 @@ from scipy.sparse.csgraph import connected_components
 
 from channelfit.documents import Section, parse_yaml, read_yaml
 from channelfit.errors import InputError
-from channelfit.expressions import definition_order, parse_expression, remove_singularities, symbol
+from channelfit.expressions import (
+    V,
+    definition_order,
+    parse_expression,
+    remove_singularities,
+    symbol,
+)
 from channelfit.units import parse_quantity, shown, unit_factor
 
 #: 1/ms. Every rate is clipped to this span in every backend and in the oracle. The ceiling, a
@@ -33,13 +40,19 @@ RATE_FLOOR = 1e-30
 MAX_STATES = 64
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+_MODEL_NAME = re.compile(r"[^\W_][\w .,+()-]{0,79}")
+_WITH_UNIT = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*[^\W\d_]+\s*")
 _ARROW = re.compile(r"\s*(\w+)\s*(<?)\s*-+\s*>\s*(\w+)\s*")
 _NUMBERED_RATE = re.compile(r"k(?:(\d)(\d)|(\d+)_(\d+))")
 _NAMED_RATE = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*(.+)", re.DOTALL)
 _RESERVED = {
     "v", "t", "celsius", "exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel",
-    "if", "else", "and", "or", "not", "True", "False", "None", "lambda", "in", "is",
+    *keyword.kwlist,
 }  # fmt: skip
+_KEYS = (
+    "name", "description", "source", "temperature", "parameters", "definitions", "states", "rates",
+    "gates", "current", "fit",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -220,8 +233,11 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     root = Section(document, file)
     if "model" in root and isinstance(document["model"], Mapping):
         return _build_compact(root.section("model"), Path(file).stem if file else "model")
+    for key in _KEYS:
+        root.take(key, None)
+    root.finish()  # a misspelled section is told first, before what it leaves missing
     names = {
-        "name": root.text("name", Path(file).stem if file else "model"),
+        "name": _model_name(root, file),
         "description": root.text("description", ""),
         "source": root.text("source", ""),
     }
@@ -236,10 +252,19 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     else:
         chains = (_scheme(root, scope),)
     current = root.section("current")
-    model = _finish(root, scope, names, parameters, chains, current, celsius)
-    root.take("fit", None)
-    root.finish()
-    return model
+    return _finish(root, scope, names, parameters, chains, current, celsius)
+
+
+def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
+    """The model's name, which ends up in titles, file names and generated code."""
+    stem = re.sub(r"[^\w .,+()-]", "_", Path(file).stem).lstrip("_ .,+()-")[:80] if file else ""
+    name: str = root.text("name", stem or "model")
+    if not _MODEL_NAME.fullmatch(name):
+        raise root.error(
+            f"{shown(name)} cannot be a model's name; use up to 80 letters, digits, spaces "
+            "and . , + - _ ( )", "name",
+        )  # fmt: skip
+    return name
 
 
 class _Scope:
@@ -495,11 +520,14 @@ def _constant(current: Section, scope: _Scope, key: str, dimension: str) -> symp
     try:
         return sympy.Float(parse_quantity(raw, dimension), 17)
     except InputError as error:
-        if not isinstance(raw, str) or 'unit "' in error.message:
+        if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
             raise error.at(current.file, current.path(key)) from None
     inner = _Scope(current, (), None)
     inner.names = [name for name in scope.names if name != "v" and name not in scope.texts]
-    return inner.parse(raw, key)
+    expression = inner.parse(raw, key)
+    if V in expression.free_symbols:
+        raise current.error(f"{shown(raw)} depends on v; the {key} does not change with it", key)
+    return expression
 
 
 def _check_use(root: Section, model: ChannelModel) -> None:

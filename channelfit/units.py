@@ -105,4 +105,5 @@ def _as_float(value: int | float) -> float:
 def shown(value: object) -> str:
     """A user's value as it stands in an error message: quoted, and cut when long."""
     text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else " " for c in text[:100])
     return text if len(text) <= 60 else text[:57] + "..."

@@ -13,6 +13,7 @@ needs one propagator P = expm(A h) per candidate; from it come, as a *table*,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import sympy
@@ -75,7 +76,8 @@ class NumbaSource(LaneWriter):
 
     def _module(self) -> str:
         w = self.w
-        w(*_HEADER.format(name=self.model.name, lanes=self.lanes, real=self.real).splitlines())
+        name = re.sub(r"[^\w .+-]", "_", self.model.name)  # text of the user's inside a docstring
+        w(*_HEADER.format(name=name, lanes=self.lanes, real=self.real).splitlines())
         self._rates()
         self._gains()
         for n in sorted({len(c.states) for c in self.model.chains}):
