@@ -22,6 +22,8 @@ from channelfit.units import parse_quantity, shown, unit_factor
 
 _MAX_SAMPLES = 20_000_000
 _MAX_SWEEPS = 10_000
+#: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.
+_MAX_MV = 1000.0
 #: Two times closer than this fraction of the sampling interval are the same time.
 TIME_TOLERANCE = 1e-6
 
@@ -198,13 +200,46 @@ def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | N
         _Piece(Section(row, file, f"segments[{i}]"), holding) for i, row in enumerate(rows, 1)
     ]
     sweeps = _lay_out(root, pieces)
-    protocol = Protocol(name, holding, sampling, sweeps, carry_over, rest, description)
-    if protocol.n_times_max * protocol.n_sweeps > _MAX_SAMPLES:
+    _check_size(root, sweeps, sampling)
+    for k, sweep in enumerate(sweeps):
+        for segment in sweep:
+            _check_voltage(root, segment, sampling, k)
+    _check_voltage(root, Segment(0.0, sampling, Constant(holding)), sampling, 0)
+    return Protocol(name, holding, sampling, sweeps, carry_over, rest, description)
+
+
+def _check_size(root: Section, sweeps: tuple[tuple[Segment, ...], ...], sampling: float) -> None:
+    longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling
+    if not longest * len(sweeps) <= _MAX_SAMPLES:
         raise root.error(
-            f"{protocol.n_times_max:,} samples x {protocol.n_sweeps} sweeps exceed "
-            f"{_MAX_SAMPLES:,}; is the sampling in ms?", "sampling",
+            f"{longest:.3g} samples x {len(sweeps)} sweeps exceed {_MAX_SAMPLES:,}; "
+            "is the sampling in ms?", "sampling",
         )  # fmt: skip
-    return protocol
+    shortest = min(sweep[-1].end_ms for sweep in sweeps)
+    if shortest <= TIME_TOLERANCE * sampling:
+        raise root.error(f"a sweep of {shortest:g} ms holds no sample", "segments")
+
+
+def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int) -> None:
+    """Refuse commands that are a slip of the unit, and sines too fast to be seen in the samples."""
+    wave = segment.wave
+    if isinstance(wave, Sines):
+        top = abs(wave.offset_mV) + sum(abs(a) for a in wave.amplitudes_mV)
+        fastest = max(abs(omega) for omega in wave.omegas_per_ms)
+        if not fastest * sampling <= math.pi:
+            raise root.error(
+                f"a sine of omega {fastest:g} 1/ms has no two samples in a period; "
+                f"sample at {math.pi / fastest:.3g} ms or less", "sampling",
+            )  # fmt: skip
+    elif isinstance(wave, Samples):
+        top = float(np.abs(wave.v_mV).max())
+    else:
+        top = float(np.abs(segment.voltage(np.array([segment.start_ms, segment.end_ms]))).max())
+    if not top <= _MAX_MV:
+        raise root.error(
+            f"{top:g} mV in sweep {sweep + 1} is more than {_MAX_MV:g} mV; is the unit right?",
+            "segments",
+        )
 
 
 def _between(root: Section) -> tuple[bool, float]:
@@ -215,6 +250,8 @@ def _between(root: Section) -> tuple[bool, float]:
         inner.finish()
         if rest < 0:
             raise inner.error(f"a time of 0 or more was expected, not {rest:g}", "rest")
+        if rest > 0 and not carry:
+            raise inner.error("a rest between sweeps needs `carry_over: true`", "rest")
         return carry, rest
     if raw not in ("steady state", "carry over"):
         raise root.error(
@@ -350,7 +387,8 @@ def _recorded(row: Section) -> Samples:
     inner = row.section("recorded")
     name = inner.text("file")
     path = inner.resolve(name, "file")
-    table = read_columns(path, inner.take("header", None))
+    header = inner.flag("header", False) if "header" in inner else inner.take("header", None)
+    table = read_columns(path, header)
     v = column(table, inner.text("column"), path)
     try:
         v = v * unit_factor(inner.text("unit", "mV"), "voltage")[0]
@@ -359,13 +397,23 @@ def _recorded(row: Section) -> Samples:
     if "time" in inner:
         time = inner.section("time")
         t = column(table, time.text("column"), path)
-        t = (t - t[0]) * unit_factor(time.text("unit", "ms"), "time")[0]
+        try:
+            t = (t - t[0]) * unit_factor(time.text("unit", "ms"), "time")[0]
+        except InputError as error:
+            raise error.at(row.file, time.path("unit")) from None
         time.finish()
     else:
-        t = np.arange(len(v)) * inner.quantity("sampling", "time")
+        step = inner.quantity("sampling", "time")
+        if step <= 0:
+            raise inner.error(f"a sampling interval above 0 was expected, not {step:g}", "sampling")
+        t = np.arange(len(v)) * step
     inner.finish()
-    if len(v) < 2 or not np.all(np.isfinite(v)) or not np.all(np.diff(t) > 0):
-        bad = np.flatnonzero(~np.isfinite(v))
-        where = f"row {bad[0] + 1} is not finite" if bad.size else "its times must increase"
+    bad = np.flatnonzero(~np.isfinite(v) | ~np.isfinite(t))
+    if len(v) < 2 or bad.size or not np.all(np.diff(t) > 0):
+        where = "its times must increase"
+        if len(v) < 2:
+            where = "two rows are the least"
+        elif bad.size:
+            where = f"row {bad[0] + 1} is not finite"
         raise InputError(f"not a usable command voltage: {where}", path)
     return Samples(t, v)
