@@ -92,7 +92,7 @@ _model = click.argument("model", type=click.Path(path_type=Path))
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**64 - 1),
+    type=click.IntRange(0),
     metavar="N",
     help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
 )
@@ -353,7 +353,7 @@ def simulate(model: Path, protocol: Path, out: Path | None, overrides: tuple[str
     """Current of MODEL under PROTOCOL, at the values in the model file.
 
     Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
-    PREFIX.png. Cells after the end of a shorter sweep are empty.
+    PREFIX.png, replacing what is there. Cells after the end of a shorter sweep are empty.
 
     \b
     Examples
@@ -365,10 +365,13 @@ def simulate(model: Path, protocol: Path, out: Path | None, overrides: tuple[str
     from channelfit.problem import Experiment, Problem
     from channelfit.protocol import load_protocol
     from channelfit.report import plots, terminal
+    from channelfit.runs import file_name
 
     channel, values = _model_with_values(model, overrides)
     command = load_protocol(protocol)
-    prefix = out or Path(f"{channel.name}-{command.name}")
+    prefix = out or Path(".")
+    if prefix.is_dir():
+        prefix /= file_name(f"{channel.name}-{command.name}")
     with terminal.SearchScreen(channel.name) as screen, _compile_notice(screen):
         screen.begin("simulating")
         scorer = make_scorer(Problem(channel, (Experiment(command),)))

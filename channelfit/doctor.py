@@ -122,15 +122,16 @@ def report() -> None:
     from rich.text import Text
 
     from channelfit import __version__
-    from channelfit.runs import processor
+    from channelfit.runs import machine
 
+    host = machine()
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     groups: dict[str, dict[str, State]] = {
         "This machine": {
             "channelfit": State(True, __version__),
             "Python": State(True, f"{platform.python_version()} ({sys.executable})"),
-            "system": State(True, f"{platform.platform(terse=True)}, {platform.machine()}"),
-            "processor": State(True, f"{processor()}, {cores()} cores; {_vectors()}"),
+            "system": State(True, f"{host['system']}, {host['architecture']}"),
+            "processor": State(True, f"{host['processor']}, {cores()} cores; {_vectors()}"),
             "libraries": State(True, libraries),
             "cache": cache(),
         },

@@ -20,6 +20,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -46,12 +47,17 @@ _HISTORY = ("generation", "evaluations", "seconds", "best_cost", "median_cost", 
 
 def default_folder(name: str) -> Path:
     """``runs/NAME-YYYYmmdd-HHMMSS``, with a number behind it when that is taken."""
-    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    stem = f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
     folder, k = Path("runs") / stem, 1
     while folder.exists():
         k += 1
         folder = Path("runs") / f"{stem}-{k}"
     return folder
+
+
+def file_name(text: str) -> str:
+    """A user's name as one part of a path, whatever characters it holds."""
+    return re.sub(r"[^\w.+-]+", "_", text).strip("._")[:80] or "model"
 
 
 def check_folder(folder: Path) -> None:
@@ -83,10 +89,17 @@ def make_folder(folder: Path) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing; a file that was there before stays until then."""
+    """The whole text or nothing; a file that was there before stays until then.
+
+    Raises:
+        InputError: no permission, no space.
+    """
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", newline="\n")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", path) from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,6 +134,7 @@ def _draw(
     model: ChannelModel, protocols: Sequence[Protocol], worst: Sequence[Comparison], out: Path
 ) -> Path:
     from channelfit.report.plots import Traces, save, traces_figure
+    from channelfit.runs import file_name
 
     panels = [
         Traces(
@@ -146,7 +147,7 @@ def _draw(
         for protocol, case in zip(protocols, worst, strict=True)
     ]
     names = ("NEURON", "channelfit", "difference")
-    file = out / f"{model.name}-validation.png"
+    file = out / f"{file_name(model.name)}-validation.png"
     try:
         out.mkdir(parents=True, exist_ok=True)
         save(traces_figure(panels, model.name, "worst parameter set", names), file)

@@ -18,8 +18,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from channelfit.problem import Experiment
@@ -142,11 +144,14 @@ def save(figure: Figure, path: Path) -> None:
 def _head(
     figure: Figure, title: str, subtitle: str, names: tuple[str, str, str], residual: bool
 ) -> None:
-    if title or subtitle:
-        text = r"$\bf{" + _math(title) + "}$" if title else ""
-        figure.suptitle(
-            f"{text}    {subtitle}".strip(), x=0.012, ha="left", fontsize=10.5, color=INK
-        )
+    width, height = figure.get_size_inches()
+    y = 1 - 0.07 / height
+    style: dict[str, Any] = {"fontsize": 10.5, "ha": "left", "va": "top", "parse_math": False}
+    if title:
+        figure.suptitle(title, x=0.012, y=y, fontweight="bold", color=INK, **style)
+    if subtitle:
+        x = 0.012 + (_bold_width(title) + 0.2) / width
+        figure.text(x, y, subtitle, color=INK, **style)
     if residual:
         handles = [
             Line2D([], [], color=DATA, linewidth=2.4, label=names[0]),
@@ -158,9 +163,12 @@ def _head(
         )  # fmt: skip
 
 
-def _math(text: str) -> str:
-    """Plain text that Matplotlib's math mode shows as it stands."""
-    return "".join("\\" + c if c in "_%$#&{}" else "\\ " if c == " " else c for c in text)
+def _bold_width(text: str) -> float:
+    """Inches of a title."""
+    if not text:
+        return 0.0
+    font = FontProperties(weight="bold")
+    return float(TextPath((0, 0), text.replace("$", "S"), 10.5, prop=font).get_extents().width) / 72
 
 
 def _draw(cell: SubFigure, traces: Traces, residual: bool, first: bool, difference: str) -> None:
@@ -191,8 +199,9 @@ def _draw(cell: SubFigure, traces: Traces, residual: bool, first: bool, differen
     elif residual:
         axes[2].set_visible(False)
     _shade(axes, traces, t)
-    axes[0].set_title(traces.title, loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=6)
-    axes[0].set_title(traces.subtitle, loc="right", fontsize=8.5, color=MUTED, pad=6)
+    plain: dict[str, Any] = {"pad": 6, "parse_math": False}
+    axes[0].set_title(traces.title, loc="left", fontsize=9.5, fontweight="bold", color=INK, **plain)
+    axes[0].set_title(traces.subtitle, loc="right", fontsize=8.5, color=MUTED, **plain)
     if first:
         axes[0].set_ylabel("voltage (mV)")
     axes[1].set_ylabel(f"current ({unit})")

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -126,7 +127,8 @@ def scheme_figure(model: ChannelModel) -> Figure:
         axes.set_axis_off()
         axes.set_xlim(0, width)
         axes.set_ylim(height, 0)
-        axes.text(0.25, 0.27, model.name, fontweight="bold", fontsize=11, color=INK, va="center")
+        name: dict[str, Any] = {"fontweight": "bold", "fontsize": 11, "color": INK, "va": "center"}
+        axes.text(0.25, 0.27, model.name, parse_math=False, **name)
         top = _TITLE
         for drawing in drawings:
             drawing.draw(axes, (width - drawing.width) / 2, top)

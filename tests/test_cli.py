@@ -1,0 +1,444 @@
+"""The command line as a user meets it: what it prints, writes and returns."""
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from matplotlib.image import imread
+
+from channelfit.cli import main
+
+ROOT = Path(__file__).parents[1]
+MODEL_A = ROOT / "models" / "model_a.yaml"
+MODEL_B = ROOT / "models" / "model_b.yaml"
+RAMP = ROOT / "protocols" / "ramp.yaml"
+RECOVERY = ROOT / "protocols" / "recovery.yaml"
+FILES = {"fit.yaml", "history.csv", "traces.png", "summary.json", "source.py"}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def fit_small(out: Path, *more: object, model: Path = MODEL_A) -> Result:
+    return run(
+        "optimize", model, "--population", 48, "--generations", 4, "--seed", 3, "--out", out, *more
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A small run that several tests look at."""
+    out = tmp_path_factory.mktemp("runs") / "first"
+    return out, fit_small(out)
+
+
+def assert_refused(result: Result, *words: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+
+
+# --- optimize --------------------------------------------------------------------------------
+
+
+def test_run_folder_holds_everything(finished):
+    out, result = finished
+    assert result.exit_code == 0, result.output
+    assert {p.name for p in out.iterdir()} == FILES | {"data_1.csv", "data_2.csv"}
+    assert str(out) in result.stdout
+    assert "generation 4 of 4" in result.stderr
+    assert "true value" in result.stdout
+
+
+def test_summary_agrees_with_history_and_problem(finished):
+    out, _ = finished
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    with (out / "history.csv").open(encoding="utf-8") as file:
+        history = list(csv.DictReader(file))
+    assert [int(row["generation"]) for row in history] == [1, 2, 3, 4]
+    assert summary["evaluations"] == 4 * 48 == int(history[-1]["evaluations"])
+    assert float(history[-1]["best_cost"]) == pytest.approx(summary["cost"], rel=1e-9)
+    assert summary["rms_pA"] == pytest.approx(summary["cost"] ** 0.5)
+    assert summary["rms_relative_to_peak"] == pytest.approx(summary["rms_pA"] / summary["peak_pA"])
+    assert summary["parameters"]["gmax"]["true_value"] == 5
+    assert summary["parameters"]["gmax"]["unit"] == "nS"
+    assert summary["seed"] == 3
+    assert summary["backend"] == "cpu"
+    assert summary["settings"]["population"] == 48
+    assert {"python", "numpy", "numba", "channelfit"} <= set(summary["versions"])
+    assert "generation" in summary["stop_reason"]
+    assert "createQmat" in (out / "source.py").read_text(encoding="utf-8")
+
+
+def test_figure_is_a_picture(finished):
+    picture = imread(finished[0] / "traces.png")
+    assert min(picture.shape[:2]) > 400
+    assert picture[..., :3].std() > 0.05
+
+
+def test_saved_fit_scores_the_same_and_can_be_fitted_again(finished, tmp_path):
+    from channelfit.backends import make_scorer
+    from channelfit.fit import load_fit
+
+    out, _ = finished
+    again = load_fit(out / "fit.yaml")
+    values = again.problem.model.values()
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert values.tolist() == [p["value"] for p in summary["parameters"].values()]
+    cost = make_scorer(again.problem).score(values[:, None]).cost[0]
+    assert cost == pytest.approx(summary["cost"], rel=1e-9)
+    result = fit_small(tmp_path / "second", model=out / "fit.yaml")
+    assert result.exit_code == 0, result.output
+    assert "true value" not in result.stdout
+
+
+def test_same_seed_same_answer_and_json_stands_alone(finished, tmp_path):
+    result = fit_small(tmp_path / "x", "--json")
+    assert result.exit_code == 0
+    printed = json.loads(result.stdout)
+    assert printed == json.loads((tmp_path / "x" / "summary.json").read_text(encoding="utf-8"))
+    first = json.loads((finished[0] / "summary.json").read_text(encoding="utf-8"))
+    assert printed["parameters"] == first["parameters"]
+
+
+def test_quiet_prints_the_folder_only(tmp_path):
+    result = fit_small(tmp_path / "x", "--quiet")
+    assert result.stdout == f"{tmp_path / 'x'}\n"
+    assert result.stderr == ""
+
+
+def test_default_folder_bears_the_name_of_the_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("optimize", MODEL_A, "--population", 8, "--generations", 1, "--quiet")
+    assert re.fullmatch(r"runs[/\\]model_a-\d{8}-\d{6}", result.stdout.strip())
+    assert (tmp_path / result.stdout.strip() / "fit.yaml").is_file()
+
+
+def test_float32_is_scored_again_in_float64(tmp_path):
+    result = fit_small(tmp_path / "x", "--dtype", "float32")
+    assert result.exit_code == 0, result.output
+    summary = json.loads((tmp_path / "x" / "summary.json").read_text(encoding="utf-8"))
+    assert 0 < summary["largest_deviation_from_float64_pA"] < 1e-3 * summary["peak_pA"]
+    assert "float32 was off by at most" in result.stdout
+
+
+def test_reference_backend_agrees_with_cpu(finished, tmp_path):
+    result = fit_small(tmp_path / "x", "--backend", "reference", "--json")
+    assert result.exit_code == 0, result.output
+    first = json.loads((finished[0] / "summary.json").read_text(encoding="utf-8"))
+    assert json.loads(result.stdout)["cost"] == pytest.approx(first["cost"], rel=1e-7)
+    assert not (tmp_path / "x" / "source.py").exists()
+
+
+def test_generations_option_wins_over_either_place_in_the_file(tmp_path):
+    result = fit_small(tmp_path / "x", "--set", "fit.stop.generations=9", "--json")
+    # written out by the user, 9 contradicts the option
+    assert_refused(result, "generations")
+    file = tmp_path / "fit.yaml"
+    protocol = (ROOT / "protocols" / "activation.yaml").as_posix()
+    file.write_text(
+        f"model: {MODEL_A.as_posix()}\nfit: {{protocols: [{protocol}], stop: {{generations: 9}}}}\n",
+        encoding="utf-8",
+    )
+    result = run("optimize", file, "--generations", 2, "--population", 8, "--json",
+                 "--out", tmp_path / "y")  # fmt: skip
+    assert json.loads(result.stdout)["generations"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["optimize", "nowhere.yaml"], ["nowhere.yaml", "no such file"]),
+        (["optimize", RAMP], ["states"]),
+        (["optimize", MODEL_A, "--set", "parameters.gmx.value=3"], ["gmx", "did you mean gmax"]),
+        (["optimize", MODEL_A, "--set", "fit.optimizer.populatoin=3"], ["populatoin"]),
+        (["optimize", MODEL_A, "--set", "nonsense"], ["key=value"]),
+        (["optimize", MODEL_A, "--optimizer", "swarmm"], ["swarmm", "genetic"]),
+        (["optimize", MODEL_A, "--population", "0"], ["--population"]),
+        (["optimize", MODEL_A, "--backend", "gpu"], ["--backend"]),
+        (["optimize", MODEL_A, "--backend", "reference", "--dtype", "float32"], ["float64"]),
+        (["simulate", MODEL_A, "nowhere.yaml"], ["nowhere.yaml"]),
+        (["simulate", MODEL_A, MODEL_A], ["holding"]),
+        (["show", "nowhere.yaml"], ["nowhere.yaml"]),
+        (["show", MODEL_A, "--set", "states=[C]"], ["unknown state"]),
+        (["validate", MODEL_A, "--protocol", "nowhere.yaml"], ["nowhere.yaml"]),
+        (["frobnicate"], ["frobnicate"]),
+    ],
+)
+def test_bad_input_is_one_message(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run(*arguments), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cuda_missing_says_what_to_do(tmp_path):
+    from channelfit.doctor import backends
+
+    if backends()["cuda"].usable:
+        pytest.skip("there is a GPU here")
+    assert_refused(fit_small(tmp_path / "x", "--backend", "cuda"), "cuda", "--backend cpu")
+
+
+def test_existing_results_are_not_overwritten(finished):
+    out, _ = finished
+    before = {p: p.read_bytes() for p in out.iterdir()}
+    assert_refused(fit_small(out), str(out), "not empty")
+    assert {p: p.read_bytes() for p in out.iterdir()} == before
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert_refused(fit_small(tmp_path / "file"), "file")
+    assert_refused(fit_small(tmp_path / "file" / "below"), "below")
+
+
+def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
+    from channelfit.backends.cpu import CpuScorer
+
+    score, calls = CpuScorer.score, []
+
+    def failing(self, parameters):
+        calls.append(1)
+        if len(calls) == 4:  # after the first candidate and two generations
+            raise ZeroDivisionError("a defect")
+        return score(self, parameters)
+
+    monkeypatch.setattr(CpuScorer, "score", failing)
+    result = fit_small(tmp_path / "x")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ZeroDivisionError)
+    assert {"fit.yaml", "history.csv", "source.py"} <= {p.name for p in (tmp_path / "x").iterdir()}
+    assert len((tmp_path / "x" / "history.csv").read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to a single child there")
+def test_interrupt_saves_the_best_so_far(tmp_path):
+    out = tmp_path / "x"
+    command = [sys.executable, "-m", "channelfit", "optimize", str(MODEL_A), "--out", str(out),
+               "--population", "48", "--generations", "10000000"]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        watchdog = threading.Timer(80, child.kill)
+        watchdog.start()
+        assert child.stderr is not None
+        seen = next((line for line in child.stderr if line.startswith("generation")), "")
+        child.send_signal(signal.SIGINT)
+        stdout, stderr = child.communicate()
+        watchdog.cancel()
+    assert "generation 1 of" in seen
+    assert child.returncode == 130
+    assert "Traceback" not in stderr
+    assert "interrupted" in stdout
+    assert {p.name for p in out.iterdir()} >= FILES
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert summary["stop_reason"] == "interrupted"
+
+
+# --- simulate, show, validate, doctor ----------------------------------------------------------
+
+
+def test_simulate_writes_traces_and_leaves_short_sweeps_empty(tmp_path):
+    from channelfit.backends import make_scorer
+    from channelfit.model import load_model
+    from channelfit.problem import Experiment, Problem
+    from channelfit.protocol import load_protocol
+
+    result = run("simulate", MODEL_A, RECOVERY, "--out", tmp_path / "deep" / "x",
+                 "--set", "parameters.gmax.value=2.5")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == [str(tmp_path / "deep" / f"x.{e}") for e in ("csv", "png")]
+    text = (tmp_path / "deep" / "x.csv").read_text(encoding="utf-8")
+    header = text.splitlines()[0].split(",")
+    assert header[:3] == ["time_ms", "sweep_1_current_pA", "sweep_1_voltage_mV"]
+    table = np.genfromtxt(io.StringIO(text), delimiter=",", skip_header=1)
+    model, protocol = load_model(MODEL_A), load_protocol(RECOVERY)
+    scorer = make_scorer(Problem(model, (Experiment(protocol),)))
+    expected = scorer.simulate(model.values()[:, None])[0][:, :, 0] / 2  # 5 nS in the file
+    np.testing.assert_allclose(table[:, 0], protocol.times_ms)
+    np.testing.assert_allclose(table[:, 1::2].T, expected, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(table[:, 2::2].T, protocol.command(), rtol=1e-7)
+    assert np.isnan(table[-1, 1])
+
+
+def test_simulate_takes_a_fitted_model(finished, tmp_path):
+    result = run("simulate", finished[0] / "fit.yaml", RAMP, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert {p.name for p in tmp_path.iterdir()} == {"model_a-ramp.csv", "model_a-ramp.png"}
+
+
+@pytest.mark.parametrize("model", sorted((ROOT / "models").glob("*.yaml")), ids=lambda p: p.stem)
+def test_show_describes_and_draws_every_model(model, tmp_path):
+    from channelfit.model import load_model
+
+    out = tmp_path / "scheme.png"
+    result = run("show", model, "--out", out)
+    assert result.exit_code == 0, result.output
+    channel = load_model(model)
+    for name in channel.parameter_names:
+        assert re.search(rf"^{name} ", result.stdout, re.MULTILINE)
+    for chain in channel.chains:
+        for t in chain.transitions:
+            assert f"{t.source} -> {t.target}" in result.stdout
+    assert max(map(len, result.stdout.replace(str(out), "").splitlines())) <= 80
+    assert imread(out)[..., :3].std() > 0.05
+
+
+def test_show_prints_the_scheme_and_the_generator():
+    lines = run("show", MODEL_B).stdout.splitlines()
+    assert "  C1 <-> C2 <-> O" in lines
+    assert "  open: O" in lines
+    assert "  I = gmax O (v + 100)" in lines
+    column = next(line for line in lines if line.startswith("to O ")).split()
+    assert column == ["to", "O", ".", "a23*exp(z23*v)", "-a32*exp(-z32*v)"]
+
+
+@pytest.mark.parametrize(("kind", "word"), [("numba", "def createQmat("), ("nmodl", "SUFFIX")])
+def test_show_prints_source_and_nothing_else(kind, word):
+    result = run("show", MODEL_B, "--source", kind)
+    assert result.exit_code == 0
+    assert word in result.stdout
+    assert result.stderr == ""
+
+
+def test_text_of_rates_can_be_read_back():
+    from channelfit.expressions import evaluate, parse_expression
+    from channelfit.model import load_model
+    from channelfit.report.description import rate_text
+
+    model = load_model(ROOT / "models" / "na_hh.yaml")
+    values = dict(zip(model.parameter_names, model.values(), strict=True)) | {"v": -61.3}
+    for chain in model.chains:
+        for t in chain.transitions:
+            again = parse_expression(rate_text(t).replace("^", "**"), [*values])
+            assert evaluate(again, values) == pytest.approx(evaluate(t.rate, values), rel=1e-6)
+
+
+def test_validate_without_neuron_says_how_to_get_it(tmp_path):
+    (tmp_path / "neuron.py").write_text("raise ImportError('not here')", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "channelfit", "validate", str(MODEL_A)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert 'pip install "channelfit[neuron]"' in done.stderr or sys.platform == "win32"
+
+
+def test_validate_compares_with_neuron(tmp_path):
+    from channelfit import doctor
+
+    for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
+        if not need.usable:
+            pytest.skip(f"needs NEURON and a compiler: {need.state}")
+    result = run("validate", MODEL_A, "--candidates", 2, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^activation +\d\.\de-\d\d +1e-05 +ok ", result.stdout, re.MULTILINE)
+    assert (tmp_path / "model_a-validation.png").is_file()
+
+
+def test_validate_fails_beyond_the_tolerance(monkeypatch):
+    from channelfit import doctor, validation
+
+    for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
+        if not need.usable:
+            pytest.skip(f"needs NEURON and a compiler: {need.state}")
+    monkeypatch.setattr(validation, "STEP_TOLERANCE", 1e-30)
+    result = run("validate", MODEL_A, "--candidates", 1)
+    assert result.exit_code == 1
+    assert "BEYOND" in result.stdout
+
+
+def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
+    from channelfit import doctor
+
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
+    result = run("doctor")
+    assert result.exit_code == 0, result.output
+    for word in ("Python", "numba", "reference", "cpu", "cuda", "cache"):
+        assert word in result.stdout
+    assert 'pip install "channelfit[neuron]"' in result.stdout
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from channelfit.cli import main; main(['--help'], standalone_mode=False); "
+        "heavy = {'numpy', 'sympy', 'numba', 'scipy', 'matplotlib', 'rich'} & set(sys.modules); "
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "optimize" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["optimize", "simulate", "show", "validate", "doctor"])
+def test_every_command_has_help_with_an_example(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"channelfit {command}" in result.stdout.split("Example")[1]
+
+
+# --- figures -----------------------------------------------------------------------------------
+
+
+def test_decimation_keeps_extremes_order_and_gaps():
+    from channelfit.report.plots import decimated
+
+    t = np.arange(80_000) * 0.1
+    y = np.random.default_rng(0).standard_normal(t.size)
+    y[[123, 45_678]] = 50, -60
+    y[30_000:30_500] = np.nan
+    x, z = decimated(t, y)
+    assert x.size < 6000
+    assert np.all(np.diff(x) > 0)
+    assert np.nanmax(z) == 50
+    assert np.nanmin(z) == -60
+    within = (x >= 3000) & (x < 3050)
+    assert np.isnan(z[within]).any()
+    assert not np.isfinite(z[within]).any()
+
+
+def test_titles_of_any_characters_are_drawn(tmp_path):
+    from channelfit.protocol import load_protocol
+    from channelfit.report.plots import Traces, save, traces_figure
+
+    protocol = load_protocol(RAMP)
+    current = np.zeros((1, protocol.n_times_max))
+    odd = r"a $x^ \frac{ _ % # &"
+    save(traces_figure([Traces(protocol, current, title=odd)], odd, odd), tmp_path / "x.png")
+    assert (tmp_path / "x.png").is_file()
+
+
+def test_layouts_chain_ring_and_rows():
+    from channelfit.model import Chain, Transition
+    from channelfit.report.scheme import layout
+
+    def chain(states: str, links: str) -> Chain:
+        steps = []
+        for link in links.split():
+            steps += [Transition(link[0], link[1], 1), Transition(link[1], link[0], 1)]
+        return Chain("scheme", tuple(states), tuple(steps), (0.0,) * len(states))
+
+    assert layout(chain("ABC", "AB BC")) == {"A": (0, 0), "B": (1, 0), "C": (2, 0)}
+    ring = np.array(list(layout(chain("ABCD", "AB BC CD DA")).values()))
+    np.testing.assert_allclose(np.hypot(*ring.T), np.hypot(*ring[0]))
+    rows = layout(chain("ABCDE", "AB BC DE BD CE"))
+    assert rows["D"] == (1, 1)
+    assert rows["E"] == (2, 1)
