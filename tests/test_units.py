@@ -1,0 +1,245 @@
+"""Quantities with units, and YAML that a stranger wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channelfit.documents import Section, parse_yaml, read_yaml
+from channelfit.errors import InputError
+from channelfit.units import base_unit, parse_quantity, shown, unit_factor
+
+# --- quantities ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "expected"),
+    [
+        ("-100 mV", "voltage", -100.0),
+        ("-100mV", "voltage", -100.0),
+        ("  .5  V ", "voltage", 500.0),
+        ("200 us", "time", 0.2),
+        ("200 µs", "time", 0.2),  # micro sign
+        ("200 μs", "time", 0.2),  # Greek mu
+        ("0.2 s", "time", 200.0),
+        ("2 min", "time", 120_000.0),
+        ("1e-3 s", "time", 1.0),
+        ("+2 nA", "current", 2000.0),
+        ("5 uS", "conductance", 5000.0),
+        ("30 pS", "conductance", 0.03),
+        ("7 1/s", "rate", 0.007),
+        ("7 s^-1", "rate", 0.007),
+        ("7 per ms", "rate", 7.0),
+        ("7 Hz", "rate", 0.007),
+        ("25 1/V", "per voltage", 0.025),
+        ("22 °C", "temperature", 22.0),
+        ("5 GΩ", "resistance", 5000.0),
+        ("5", "none", 5.0),
+        (5, "time", 5.0),
+        (-0.25, "voltage", -0.25),
+        ("3", "time", 3.0),
+    ],
+)
+def test_quantities(text: object, dimension: str, expected: float) -> None:
+    assert parse_quantity(text, dimension) == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("value", "dimension", "message"),
+    [
+        ("5 mW", "voltage", 'unknown unit "mW"; did you mean mV? Known: mV, V, uV'),
+        ("5 ms", "voltage", 'unit "ms" is a time; wanted one of mV, V, uV'),
+        ("5 furlong", "time", 'unknown unit "furlong"; Known: ms, s, us, min'),
+        ("five", "time", '"five" is not a quantity; write for example 5 ms'),
+        ("", "voltage", '"" is not a quantity; write for example -80 mV'),
+        ("1,5 ms", "time", 'unknown unit ",5 ms"'),
+        ("1 2", "none", 'unknown unit "2"'),
+        (True, "time", "True is not a quantity"),
+        (None, "current", "None is not a quantity; write for example 20 pA"),
+        ([5], "conductance", "[5] is not a quantity; write for example 5 nS"),
+        (float("nan"), "time", "nan is not finite"),
+        (float("inf"), "rate", "inf is not finite; write for example 1 1/ms"),
+        ("1e999 mV", "voltage", '"1e999 mV" is not finite'),
+        (10**400, "none", "is not finite; write for example 1"),
+    ],
+)
+def test_what_is_no_quantity(value: object, dimension: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_quantity(value, dimension)
+    assert message in str(caught.value)
+
+
+@given(st.floats(-1e12, 1e12), st.sampled_from(["ms", "s", "us", "min"]))
+def test_a_quantity_is_its_number_times_the_factor(number: float, unit: str) -> None:
+    factor, base = unit_factor(unit, "time")
+    assert base == base_unit("time") == "ms"
+    assert parse_quantity(f"{number!r} {unit}", "time") == number * factor
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_finite_number_or_one_clear_message(text: str) -> None:
+    value, message = 0.0, ""
+    try:
+        value = parse_quantity(text, "voltage")
+    except InputError as error:
+        message = str(error)
+    assert abs(value) < float("inf")
+    assert "\n" not in message
+
+
+def test_shown_is_short_and_on_one_line() -> None:
+    assert shown("a\nb") == '"a b"'
+    assert shown([1, 2]) == "[1, 2]"
+    assert len(shown("x" * 1000)) <= 60
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+
+def test_scalars_are_those_of_yaml_1_2() -> None:
+    text = "{a: no, b: 1e-3, c: 012, d: true, e: ~, f: 1_000, g: 2020-01-01, h: .5, i: -3}"
+    assert parse_yaml(text) == {
+        "a": "no", "b": 0.001, "c": 12.0, "d": True, "e": None, "f": "1_000", "g": "2020-01-01",
+        "h": 0.5, "i": -3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x [1]\nb: *x\n", "f: line 2: YAML aliases (*name) are not accepted"),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", 'f: line 4: "c" is given twice'),
+        ("a: !!python/object/apply:os.system ['true']\n", "f: line 1: not valid YAML"),
+        ("a: !!python/name:os.system\n", "f: line 1: not valid YAML"),
+        ("a: !new 1\n", "could not determine a constructor for the tag"),
+        ("? [1, 2]\n: 3\n", "f: line 1: a key must be a word, not [1, 2]"),
+        ("~: 1\n", "f: line 1: a key must be a word, not None"),
+        ("a:\n\t- 1\n", "f: line 2: not valid YAML"),
+        ("a: [1\nb: 2\n", "not valid YAML"),
+        ("a: 1\n---\nb: 2\n", "f: line 2: not valid YAML: but found another document"),
+        ("a: " + "[" * 20_000, "f: nested too deeply"),
+        ("{a: " * 5_000, "f: nested too deeply"),
+        ("- 1\n", "f: a mapping (lines of `key: value`) was expected"),
+        ("", "f: a mapping (lines of `key: value`) was expected"),
+        ("word", "f: a mapping (lines of `key: value`) was expected"),
+        ("a: \x01\n", "f: not valid YAML: unacceptable character"),
+        ("a: " + "9" * 5_000, "f: not valid YAML"),
+    ],
+)
+def test_what_is_no_usable_yaml(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_yaml(text, "f")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_billion_laughs_is_refused_at_its_first_alias() -> None:
+    lines = ["a0: &a0 [lol, lol]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]" for k in range(1, 30)]
+    with pytest.raises(InputError, match="line 2: YAML aliases"):
+        parse_yaml("\n".join(lines))
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_mapping_or_an_input_error(text: str) -> None:
+    found, message = {}, "f: "
+    try:
+        found = parse_yaml(text, "f")
+    except InputError as error:
+        message = str(error)
+    assert isinstance(found, dict)
+    assert message.startswith("f: ")
+    assert "\n" not in message
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.yaml: no such file"):
+        read_yaml(tmp_path / "nothing.yaml")
+    with pytest.raises(InputError, match="not a file"):
+        read_yaml(tmp_path)
+    large = tmp_path / "large.yaml"
+    large.write_text("a: " + "x" * 1_000_001)
+    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
+        read_yaml(large)
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"a: \xe9\n")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_yaml(latin)
+
+
+# --- sections ------------------------------------------------------------------------------------
+
+
+def section(**data: object) -> Section:
+    return Section(data, "f.yaml", "top")
+
+
+def test_a_section_gives_what_is_there() -> None:
+    s = section(a="x ", b="5 s", c=3, d=True, e=[1, 2], f={"g": 1}, h=None)
+    assert s.text("a") == "x"
+    assert s.quantity("b", "time") == 5000.0
+    assert s.integer("c") == 3
+    assert s.number("c") == 3.0
+    assert s.flag("d", False) is True
+    assert s.items("e") == [1, 2]
+    assert s.items("c") == [3]
+    assert s.items("h") == []
+    assert dict(s.rows("f")) == {"g": 1}
+    assert s.section("f").integer("g") == 1
+    assert s.text("nothing", None) is None
+    assert s.quantity("nothing", "time", 1.5) == 1.5
+    assert s.choice("nothing", ("x", "y"), "y") == "y"
+    s.finish()
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda s: s.text("zz"), 'f.yaml: top: "zz" is missing'),
+        (lambda s: s.text("a"), "f.yaml: top.a: text was expected, not [1]"),
+        (lambda s: s.text("t"), "f.yaml: top.t: text was expected, not True"),
+        (lambda s: s.integer("w"), "f.yaml: top.w: a whole number, 0 or more, was expected"),
+        (lambda s: s.integer("t"), "top.t: a whole number, 0 or more, was expected, not True"),
+        (lambda s: s.integer("n", least=3), "a whole number, 3 or more, was expected, not 2"),
+        (lambda s: s.flag("w", False), 'f.yaml: top.w: true or false was expected, not "yes"'),
+        (lambda s: s.choice("w", ("no", "on")), 'top.w: "yes" is not one of no, on'),
+        (lambda s: s.quantity("w", "time"), 'f.yaml: top.w: "yes" is not a quantity'),
+        (lambda s: s.section("n"), "f.yaml: top.n: a mapping (key: value) was expected, not 2"),
+        (lambda s: s.section("m").text("q"), 'f.yaml: top.m: "q" is missing'),
+    ],
+)
+def test_a_section_refuses_what_does_not_fit(read: object, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(section(a=[1], t=True, w="yes", n=2, m={}))  # type: ignore[operator]
+    assert message in str(caught.value)
+
+
+def test_unknown_keys_are_told_with_the_likely_one() -> None:
+    s = section(sampling=1, samplin=2)
+    s.take("sampling")
+    with pytest.raises(InputError, match=r'top: unknown key "samplin"; did you mean sampling\?'):
+        s.finish()
+
+
+def test_paths_are_relative_to_the_file_and_know_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = Section({}, tmp_path / "sub" / "fit.yaml")
+    assert s.resolve("../x.csv", "file") == tmp_path / "sub" / ".." / "x.csv"
+    assert s.resolve("/x.csv", "file") == Path("/x.csv")
+    monkeypatch.setenv("SOME_DATA", "/data")
+    assert s.resolve("${SOME_DATA}/x.csv", "file") == Path("/data/x.csv")
+    monkeypatch.delenv("SOME_DATA")
+    with pytest.raises(InputError, match="needs the environment variable SOME_DATA"):
+        s.resolve("${SOME_DATA}/x.csv", "file")
+    with pytest.raises(InputError, match="NUL"):
+        s.resolve("a\0b", "file")
+
+
+def test_nested_errors_tell_the_whole_place() -> None:
+    inner = InputError("wrong", key="k12")
+    assert str(inner.at("f.yaml", "rates")) == "f.yaml: rates.k12: wrong"
+    assert str(inner.at("f.yaml", "rates").at("other.yaml")) == "f.yaml: rates.k12: wrong"
