@@ -97,6 +97,9 @@ class _Dumper(yaml.SafeDumper):
 
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
     """A mapping of plain data as YAML text, keys in their order; `parse_yaml` gives it back."""
@@ -221,6 +224,11 @@ class Section:
         expanded = Path(re.sub(r"\$\{(\w+)\}", variable, name)).expanduser()
         base = Path(self.file).parent if self.file else Path()
         return expanded if expanded.is_absolute() else base / expanded
+
+    def expect(self, *keys: str) -> None:
+        """Refuse every key but these, before what a misspelled one leaves missing is told."""
+        self._known.extend(keys)
+        self.finish()
 
     def finish(self) -> None:
         """Refuse keys that nobody asked for."""

@@ -28,6 +28,7 @@ from channelfit.recording import Recording, load_recording, masks
 from channelfit.units import shown
 
 DEFAULT_OPTIMIZER = "genetic"
+_PARAMETER_KEYS = ("range", "unit", "value", "scale", "fixed")
 
 _EXAMPLE = """
 fit:
@@ -110,6 +111,7 @@ def load_fit(
             f"`model: {file.name}`:{_EXAMPLE}", file,
         )  # fmt: skip
     section = Section(raw, file, "fit")
+    section.expect("protocols", "experiments", "surrogate", "optimizer", "stop", "seed")
     names = ("protocols", "experiments")
     if sum(name in section for name in names) != 1:
         raise section.error(
@@ -121,7 +123,6 @@ def load_fit(
     settings, stop = _mapping(section, "optimizer"), _mapping(section, "stop")
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
     seed = section.integer("seed", 0)
-    section.finish()
     fit = Fit(
         Problem(model, tuple(experiments)), optimizer, settings, stop, document, file, surrogate,
         noise, seed, copy.deepcopy(dict(raw)), model_file,
@@ -180,14 +181,28 @@ def _documents(file: Path) -> tuple[dict[str, Any], Path]:
     for key in ("name", "description", "source"):
         root.text(key, "")
     root.take("fit", None)
+    changes = [(name, Section(row, file, f"parameters.{name}")) for name, row in
+               root.rows("parameters", {})]  # fmt: skip
     root.finish()
     model_document = read_model_document(model_file)
     if isinstance(model_document.get("model"), str):
         raise root.error(f"{model_file} is a fit file itself; name the model's own file", "model")
     model_document.pop("fit", None)
+    for name, row in changes:
+        _change_parameter(model_document, name, row)
     if document.get("fit") is not None:
         model_document["fit"] = document["fit"]
     return model_document, model_file
+
+
+def _change_parameter(document: dict[str, Any], name: str, row: Section) -> None:
+    """What a fit file says of one of the model's parameters goes before what the model says."""
+    known = document.get("parameters")
+    if not isinstance(known, dict) or not isinstance(known.get(name), dict):
+        listed = ", ".join(map(str, known)) if isinstance(known, dict) else "none that has a name"
+        raise row.error(f"the model has no such parameter. Known: {listed}")
+    known[name] |= {key: row.take(key) for key in _PARAMETER_KEYS if key in row}
+    row.finish()
 
 
 def _protocols(section: Section) -> list[Experiment]:
@@ -221,6 +236,7 @@ def _experiments(section: Section) -> list[Experiment]:
 
 
 def _experiment(row: Section) -> Experiment:
+    row.expect("protocol", "recording", "weight", "mask", "every")
     protocol = _protocol(row, row.take("protocol"), "protocol")
     recording = load_recording(row.section("recording"), protocol)
     weight = row.number("weight", 1.0)
@@ -230,10 +246,30 @@ def _experiment(row: Section) -> Experiment:
     entries = [entries] if isinstance(entries, Mapping) else row.items("mask", None)
     sections = [Section(e, row.file, row.path(f"mask[{i}]")) for i, e in enumerate(entries, 1)]
     left = recording.weight * masks(sections, protocol)
-    row.finish()
-    if not left.any():
+    every = row.integer("every", 1, least=1)
+    if every > protocol.n_times_max:
+        raise row.error(f"{protocol.name} has only {protocol.n_times_max} samples", "every")
+    experiment = _thinned(Experiment(protocol, replace(recording, weight=left), weight), every)
+    assert experiment.recording is not None
+    if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
-    return Experiment(protocol, replace(recording, weight=left), weight)
+    return experiment
+
+
+def _thinned(experiment: Experiment, every: int) -> Experiment:
+    """Every n-th sample of protocol and recording, the first one kept."""
+    protocol, recording = experiment.protocol, experiment.recording
+    if every == 1 or recording is None:
+        return experiment
+    thin = slice(None, None, every)
+    recording = replace(
+        recording,
+        time_ms=recording.time_ms[thin],
+        current_pA=recording.current_pA[:, thin],
+        weight=recording.weight[:, thin],
+    )
+    protocol = replace(protocol, sampling_ms=protocol.sampling_ms * every)
+    return replace(experiment, protocol=protocol, recording=recording)
 
 
 def _surrogate(section: Section) -> tuple[float, int]:
@@ -247,8 +283,7 @@ def _surrogate(section: Section) -> tuple[float, int]:
 
 
 def _mapping(section: Section, key: str) -> dict[str, Any]:
-    inner = section.section(key, {}) if section.take(key, None) is not None else None
-    return dict(section.rows(key)) if inner is not None else {}
+    return {} if section.take(key, None) is None else dict(section.rows(key))
 
 
 def _check_search(fit: Fit) -> None:

@@ -222,7 +222,7 @@ def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return read_yaml(path)
     except InputError:
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = path.read_text(encoding="utf-8") if os.path.isfile(path) else ""
         if not re.match(r"\s*(//[^\n]*\s*)*model\s*[:=]\s*\{", text):
             raise
     return parse_yaml(_from_printed_form(text), path)

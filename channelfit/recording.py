@@ -17,6 +17,10 @@ from channelfit.units import shown, unit_factor
 #: Sample times may stray from the protocol's by this share of the sampling interval: columns of
 #: times are rounded when they are printed.
 _TIME_SLACK = 0.1
+_KEYS = (
+    "file", "header", "time", "sampling", "current", "sweeps", "baseline", "missing", "capacitance",
+    "series_resistance", "source",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
         InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
             spaced, and whatever does not agree with the protocol.
     """
+    section.expect(*_KEYS)
     name = section.text("file")
     path = section.resolve(name, "file")
     table = read_columns(path, _header(section))
@@ -74,14 +79,12 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
         _refuse_missing(known, rows, names, protocol, path)
     out[~known] = np.nan
     _subtract_baseline(section, out, rows, protocol)
-    recording = Recording(
+    return Recording(
         protocol.times_ms, out, known.astype(float),
         _positive(section, "capacitance", "capacitance"),
         _positive(section, "series_resistance", "resistance"),
         section.text("source", str(name)),
     )  # fmt: skip
-    section.finish()
-    return recording
 
 
 def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
@@ -100,6 +103,7 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
     for k, row in enumerate(weight):
         row[: protocol.n_times(k)] = 1.0
     for entry in entries:
+        entry.expect("after_steps", "before_steps", "from", "to", "weight", "sweeps")
         kinds = [k for k in ("after_steps", "before_steps") if k in entry]
         window = "from" in entry or "to" in entry
         if len(kinds) + window != 1:
@@ -112,7 +116,6 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
         if factor < 0:
             raise entry.error(f"a weight of 0 or more was expected, not {factor:g}", "weight")
         sweeps = _chosen(entry, protocol.n_sweeps)
-        entry.finish()
         for k in sweeps:
             if window:
                 weight[k, _within(t, start, end, protocol)] *= factor
@@ -234,9 +237,14 @@ def _check_sampling(
     """Both clocks must agree to within a fraction of a sample over all n samples."""
     wanted = protocol.sampling_ms
     if not abs(sampling_ms - wanted) * n <= max(_TIME_SLACK, 1e-6 * n) * wanted:
+        ratio = wanted / sampling_ms if sampling_ms > 0 else 0.0
+        finer = round(ratio) > 1 and abs(ratio - round(ratio)) < _TIME_SLACK / n
+        hint = f"; to use each {round(ratio)}th sample, give the protocol the sampling of the "
+        hint += f"recording and the experiment `every: {round(ratio)}`"
         raise section.error(
-            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms", key
-        )
+            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms"
+            f"{hint if finer else ''}", key,
+        )  # fmt: skip
 
 
 def _currents(
@@ -268,7 +276,8 @@ def _currents(
             f"columns of {', '.join(map(str, sorted(lengths)))} rows; all must be equally long",
             path,
         )
-    return names, np.array(found) * factor
+    with np.errstate(over="ignore"):  # what overflows is inf, which is refused as such
+        return names, np.array(found) * factor
 
 
 def _column_name(name: object) -> str:

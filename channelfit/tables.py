@@ -76,6 +76,8 @@ def _read_csv(path: Path, header: bool | None) -> Table:
     head = [cell.strip() for cell in head if cell.strip() or delimiter]
     named = any(not _is_number(cell) for cell in head) if header is None else header
     rows = lines[1:] if named else lines
+    if not rows:
+        raise InputError("a header, but no rows", path)
     if delimiter:
         rows = [_fill_empty(row, delimiter) for row in rows]
     try:
