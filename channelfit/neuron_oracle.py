@@ -28,7 +28,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
@@ -46,8 +46,11 @@ from channelfit.protocol import TIME_TOLERANCE, Protocol, Ramp, Samples, Segment
 Array: TypeAlias = npt.NDArray[np.float64]
 Method = Literal["cvode", "fixed"]
 
-#: Occupancy; errors of the current are about a hundred times this times the largest current.
+#: Absolute tolerance of an occupancy; traces come out about a hundred times less exact.
 TOLERANCE = 1e-12
+#: mV. At t = 10 s a double resolves 2e-12 ms, in which a steep command moves by 1e-11 mV: a
+#: tolerance below that rounding would bring CVODE to a standstill.
+VOLTAGE_TOLERANCE = 1e-9
 #: A trace smaller than this part of what the open channel would carry is measured against that.
 SMALLEST_CURRENT = 1e-6
 _MAX_TERMS = 16
@@ -208,8 +211,8 @@ class NeuronOracle:
         mod_file: a POINT_PROCESS written by hand, whose RANGE variables bear the names of the
             model's parameters and whose ``i`` is in nA; without it NMODL is generated.
         method: "cvode", adaptive; or "fixed", NEURON's ordinary fixed steps with the METHOD that
-            the mechanism names: exact at constant voltage for gates (cnexp), first order for schemes
-            (sparse), and with the voltage of a step's middle where it varies.
+            the mechanism names: exact at constant voltage for gates (cnexp), first order for
+            schemes (sparse), and with the voltage of a step's middle where it varies.
         initial: "model" sets the occupancies at the start to the steady state of the model's
             rates; "mechanism" leaves them to the mechanism's INITIAL block. By default generated
             mechanisms take the first, those written by hand the second.
@@ -218,6 +221,8 @@ class NeuronOracle:
         NeuronUnavailable: no NEURON or no compiler.
         InputError: the mechanism does not compile or lacks a parameter.
     """
+
+    _tolerance = VOLTAGE_TOLERANCE
 
     def __init__(
         self,
@@ -246,7 +251,14 @@ class NeuronOracle:
         self.initial = initial or ("model" if mod_file is None else "mechanism")
         self._mechanism = compile_mechanism(text, cache)
         self._clamp = compile_mechanism(_CLAMP.format(terms=_MAX_TERMS, name="clamp"), cache)
+        self._tighten(_state_names(text))
         self._check_parameters(mod_file)
+
+    def _tighten(self, states: Iterable[str]) -> None:
+        # NEURON heeds a scale below 1 only, so the tolerance of all is the voltage's.
+        solver = neuron_hoc().CVode()
+        for state in states:
+            solver.atolscale(f"{self._mechanism}.{state}", TOLERANCE / VOLTAGE_TOLERANCE)
 
     def _check_parameters(self, mod_file: str | os.PathLike[str] | None) -> None:
         with _Cell(self) as cell:
@@ -302,6 +314,8 @@ class KSChanOracle(NeuronOracle):
     Raises:
         InputError: the model is not one scheme.
     """
+
+    _tolerance = TOLERANCE  # for all, since its states take no scale: long sines may stall
 
     def __init__(self, model: ChannelModel, cache: Path | None = None) -> None:
         if len(model.chains) != 1 or model.chains[0].power != 1:
@@ -367,6 +381,16 @@ def _exponential(
     return float(rate[1]), slope
 
 
+def _state_names(text: str) -> list[str]:
+    """What an NMODL text declares in its STATE block, without comments, units and ranges."""
+    plain = re.sub(r":[^\n]*|(?s:\bCOMMENT\b.*?\bENDCOMMENT\b)", "", text)
+    block = re.search(r"\bSTATE\s*\{([^}]*)\}", plain)
+    declared = re.sub(
+        r"\([^)]*\)|<[^>]*>|\bFROM\b\s+\S+\s+\bTO\b\s+\S+", " ", block[1] if block else ""
+    )
+    return re.findall(r"[A-Za-z]\w*", declared)
+
+
 def _without_values(model: ChannelModel) -> ChannelModel:
     """The parameters' values are set at run time and must not make another mechanism."""
     middle = [(p.lower + p.upper) / 2 if p.lower < p.upper else p.lower for p in model.parameters]
@@ -388,14 +412,17 @@ class _Cell:
             h.dt, h.t, h.secondorder,
         )  # fmt: skip
         self.section = h.Section(name="clamped")
-        self.section.L = self.section.diam = 10
+        self.section.L = self.section.diam = 10  # um
+        # The clamp settles in C/g = 3e-10 ms. Much faster, and rounding of the voltage would drive
+        # CVODE to steps that vanish beside t.
+        self.section.cm = 100
         self.place = self.section(0.5)
         self.channel = getattr(h, self.oracle._mechanism)(self.place)
         self.clamp = getattr(h, self.oracle._clamp)(self.place)
         adaptive = self.oracle.method == "cvode"
         self.solver.active(adaptive)
         if adaptive:
-            self.solver.atol(TOLERANCE)
+            self.solver.atol(self.oracle._tolerance)
             self.solver.rtol(0)
         h.secondorder = 0
         return self
@@ -419,60 +446,47 @@ class _Cell:
             for key, occupancy in steady_state(self.oracle.model, values, holding_mV).items():
                 if name := self.oracle.states[key]:
                     setattr(self.channel, name, occupancy)
-        self._restart()
 
     def hold(self, v_mV: float, duration_ms: float) -> None:
         """Time at a constant voltage that nobody samples."""
-        self._command(v_mV)
-        self._restart()
-        self._advance(self.h.t + duration_ms, None)
+        wave = _Wave(0.0, v_mV)
+        self._begin(wave, 0.0)
+        self._advance(duration_ms, wave, 0.0)
 
     def run_sweep(self, protocol: Protocol, sweep: int, row: Array) -> None:
         """Fills one row of currents, pA."""
-        begin, period = self.h.t, protocol.sampling_ms
-        ranges = protocol.sample_ranges(sweep)
-        for segment, (first, last) in zip(protocol.sweeps[sweep], ranges, strict=True):
-            sample = first
+        period, ranges = protocol.sampling_ms, protocol.sample_ranges(sweep)
+        for segment, (sample, last) in zip(protocol.sweeps[sweep], ranges, strict=True):
             for start, end, wave in _pieces(segment):
-                self._follow(wave, begin)
-                self._restart(wave.voltage_at(start))
+                self._begin(wave, start)
                 while sample < last and sample * period < end - TIME_TOLERANCE * period:
-                    self._advance(begin + max(sample * period, start), wave, begin)
+                    self._advance(max(sample * period, start) - start, wave, start)
                     row[sample] = self._current()
                     sample += 1
-                self._advance(begin + end, wave, begin)
+                self._advance(end - start, wave, start)
 
-    # the clamp
+    # NEURON's clock starts at 0 with every piece of the command: beside a late t, the first steps
+    # after a jump would be lost in rounding.
 
-    def _command(self, v_mV: float) -> None:
-        self.clamp.offset, self.clamp.slope, self.clamp.count = v_mV, 0.0, 0
-        self.place.v = v_mV
-
-    def _follow(self, wave: _Wave, begin_ms: float) -> None:
+    def _begin(self, wave: _Wave, start_ms: float) -> None:
+        """A new piece of the command, from this time of the sweep on."""
+        self.h.t = 0.0
         if self.oracle.method == "fixed":
-            return  # each step holds its own voltage
-        self.clamp.since = begin_ms + wave.since_ms
-        self.clamp.offset, self.clamp.slope = wave.offset_mV, wave.slope
-        self.clamp.count = len(wave.terms)
-        for k, (amplitude, omega, phase) in enumerate(wave.terms):
-            self.clamp.amplitude[k], self.clamp.omega[k], self.clamp.phase[k] = (
-                amplitude,
-                omega,
-                phase,
-            )
+            self._command(wave.voltage_at(start_ms))
+            return
+        clamp = self.clamp
+        clamp.since = wave.since_ms - start_ms
+        clamp.offset, clamp.slope, clamp.count = wave.offset_mV, wave.slope, len(wave.terms)
+        for k, term in enumerate(wave.terms):
+            clamp.amplitude[k], clamp.omega[k], clamp.phase[k] = term
+        self.place.v = wave.voltage_at(start_ms)
+        # The clamp lets go by i/g. Starting there spares CVODE the way to it.
+        self.h.fcurrent()
+        self.place.v -= self.channel.i / clamp.g
+        self.solver.re_init()
 
-    def _restart(self, v_mV: float | None = None) -> None:
-        if v_mV is not None:
-            if self.oracle.method == "fixed":
-                self._command(v_mV)
-            self.place.v = v_mV
-        if self.oracle.method == "cvode":
-            # The clamp lets go by i/g. Starting there spares CVODE the way to it, in 1e-12 ms.
-            self.h.fcurrent()
-            self.place.v -= self.channel.i / self.clamp.g
-            self.solver.re_init()
-
-    def _advance(self, until_ms: float, wave: _Wave | None, begin_ms: float = 0.0) -> None:
+    def _advance(self, until_ms: float, wave: _Wave, start_ms: float) -> None:
+        """To this time of the present piece, which started at `start_ms` of the sweep."""
         span = until_ms - self.h.t
         if span <= 1e-12 * max(1.0, until_ms):
             return
@@ -482,12 +496,14 @@ class _Cell:
         steps = max(1, math.ceil(span / self.step_ms - TIME_TOLERANCE))
         self.h.dt = span / steps
         for _ in range(steps):
-            if wave is not None:
-                self._command(wave.voltage_at(self.h.t + self.h.dt / 2 - begin_ms))
+            self._command(wave.voltage_at(start_ms + self.h.t + self.h.dt / 2))
             self.h.fadvance()
         self.h.t = until_ms
-        if wave is not None:
-            self._command(wave.voltage_at(until_ms - begin_ms))
+        self._command(wave.voltage_at(start_ms + until_ms))
+
+    def _command(self, v_mV: float) -> None:
+        self.clamp.offset, self.clamp.slope, self.clamp.count = v_mV, 0.0, 0
+        self.place.v = v_mV
 
     def _current(self) -> float:
         self.h.fcurrent()
