@@ -101,6 +101,15 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Line separators that are not newlines survive only in double quotes."""
+    style = '"' if any(c in text for c in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def dump_yaml(data: Mapping[str, Any]) -> str:
     """A mapping of plain data as YAML text, keys in their order; `parse_yaml` gives it back."""
     return yaml.dump(
