@@ -150,7 +150,8 @@ def test_generations_option_wins_over_either_place_in_the_file(tmp_path):
     file = tmp_path / "fit.yaml"
     protocol = (ROOT / "protocols" / "activation.yaml").as_posix()
     file.write_text(
-        f"model: {MODEL_A.as_posix()}\nfit: {{protocols: [{protocol}], stop: {{generations: 9}}}}\n",
+        f"model: {MODEL_A.as_posix()}\n"
+        f"fit: {{protocols: [{protocol}], stop: {{generations: 9}}}}\n",
         encoding="utf-8",
     )
     result = run("optimize", file, "--generations", 2, "--population", 8, "--json",
@@ -327,6 +328,17 @@ def test_text_of_rates_can_be_read_back():
             assert evaluate(again, values) == pytest.approx(evaluate(t.rate, values), rel=1e-6)
 
 
+def test_text_of_every_function_can_be_read_back():
+    from channelfit.expressions import evaluate, parse_expression
+    from channelfit.report.description import text
+
+    written = "max(a, 0.1)*abs(v) + (a if v < -30 else 2*a if v < 0 else min(a, 1))*tanh(v/7)"
+    expression = parse_expression(written, ["a", "v"])
+    again = parse_expression(text(expression).replace("^", "**"), ["a", "v"])
+    values = {"a": 0.3, "v": np.array([-60.0, -10.0, 20.0])}
+    np.testing.assert_allclose(evaluate(again, values), evaluate(expression, values), rtol=1e-12)
+
+
 def test_validate_without_neuron_says_how_to_get_it(tmp_path):
     (tmp_path / "neuron.py").write_text("raise ImportError('not here')", encoding="utf-8")
     done = subprocess.run(
@@ -426,7 +438,7 @@ def test_titles_of_any_characters_are_drawn(tmp_path):
     assert (tmp_path / "x.png").is_file()
 
 
-def test_layouts_chain_ring_and_rows():
+def test_layouts_chain_ring_star_and_rows():
     from channelfit.model import Chain, Transition
     from channelfit.report.scheme import layout
 
@@ -436,6 +448,9 @@ def test_layouts_chain_ring_and_rows():
             steps += [Transition(link[0], link[1], 1), Transition(link[1], link[0], 1)]
         return Chain("scheme", tuple(states), tuple(steps), (0.0,) * len(states))
 
+    star = layout(chain("ABCDE", "AB AC AD AE"))
+    assert star["A"] == (0, 0)
+    assert star["B"] == (0, -1)
     assert layout(chain("ABC", "AB BC")) == {"A": (0, 0), "B": (1, 0), "C": (2, 0)}
     ring = np.array(list(layout(chain("ABCD", "AB BC CD DA")).values()))
     np.testing.assert_allclose(np.hypot(*ring.T), np.hypot(*ring[0]))

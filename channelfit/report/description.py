@@ -106,6 +106,18 @@ def text(expression: sympy.Expr) -> str:
 
 
 class _Printer(StrPrinter):  # type: ignore[misc]
+    def _print_Piecewise(self, expr: sympy.Expr) -> str:
+        parts = []
+        for value, condition in expr.args:
+            last = condition == sympy.true
+            parts.append(self._print(value) + ("" if last else f" if {self._print(condition)}"))
+        return f"({' else '.join(parts)})"
+
+    def _lowercase(self, expr: sympy.Expr) -> str:
+        return f"{type(expr).__name__.lower()}({', '.join(map(self._print, expr.args))})"
+
+    _print_Max = _print_Min = _print_Abs = _lowercase
+
     def _print_Float(self, expr: sympy.Float) -> str:
         return f"{float(expr):.6g}"
 

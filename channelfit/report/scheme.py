@@ -31,7 +31,7 @@ RADIUS = 0.3
 _GAP = 0.42  # between a circle and the widest label beside it
 _ROW = 1.3
 _BEND = 0.16
-_LONGEST_LABEL = 1.35
+_LONGEST_LABEL, _LONGEST_ASLANT = 1.35, 0.7
 _MARGIN = 0.4
 _LINE = 0.27
 _TITLE = 0.45
@@ -52,7 +52,7 @@ class _Arrow:
 def rows_of_states(chain: Chain) -> list[list[str]]:
     """The states in rows, as their author wrote them: a new row begins where two states that
     follow each other in the list are not neighbors in the scheme."""
-    linked = {frozenset((t.source, t.target)) for t in chain.transitions}
+    linked = _links(chain)
     rows = [[chain.states[0]]]
     for before, state in itertools.pairwise(chain.states):
         if frozenset((before, state)) in linked:
@@ -66,24 +66,44 @@ def layout(chain: Chain) -> dict[str, tuple[float, float]]:
     """Places of the states, (column, row), rows counted downward.
 
     A chain is a line, a ring a circle; rows lie below each other, shifted so that linked states
-    stand above each other; a scheme with more rows than it has columns to show is a circle.
+    stand above each other; states that are in no row together lie around a circle.
     """
+    linked = _links(chain)
+    if _is_round(chain):
+        n = len(chain.states)
+        hub = next((s for s in chain.states if sum(s in link for link in linked) == n - 1), None)
+        return _circle(chain.states, None if n < 5 else hub)
     rows = rows_of_states(chain)
-    linked = {frozenset((t.source, t.target)) for t in chain.transitions}
-    n = len(chain.states)
-    ring = len(rows) == 1 and n > 2 and frozenset((chain.states[0], chain.states[-1])) in linked
-    if ring or (len(rows) > 1 and max(map(len, rows)) == 1 and len(rows) > 2):
-        radius = max(1.0, n / 5.5)
-        angles = math.pi / 2 - 2 * math.pi * np.arange(n) / n
-        return {
-            s: (float(radius * math.cos(a)), float(-radius * math.sin(a)))
-            for s, a in zip(chain.states, angles, strict=True)
-        }
     places = {state: (float(k), 0.0) for k, state in enumerate(rows[0])}
     for number, row in enumerate(rows[1:], 1):
         shift = _best_shift(row, places, linked)
         places |= {state: (float(k + shift), float(number)) for k, state in enumerate(row)}
     return places
+
+
+def _links(chain: Chain) -> set[frozenset[str]]:
+    return {frozenset((t.source, t.target)) for t in chain.transitions}
+
+
+def _is_round(chain: Chain) -> bool:
+    """A ring, or states that mostly stand in no row."""
+    rows = rows_of_states(chain)
+    closed = frozenset((chain.states[0], chain.states[-1])) in _links(chain)
+    return (len(rows) == 1 and len(chain.states) > 2 and closed) or (
+        sum(len(row) == 1 for row in rows) > 1
+    )
+
+
+def _circle(states: Sequence[str], hub: str | None) -> dict[str, tuple[float, float]]:
+    """States around a circle, clockwise from the top; a hub, linked to all, in its middle."""
+    around = [state for state in states if state != hub]
+    radius = max(1.0, len(around) / 5.5)
+    angles = 2 * math.pi * np.arange(len(around)) / len(around)
+    places = {
+        state: (float(radius * math.sin(a)), float(-radius * math.cos(a)))
+        for state, a in zip(around, angles, strict=True)
+    }
+    return places if hub is None else {**places, hub: (0.0, 0.0)}
 
 
 def _best_shift(
@@ -146,8 +166,10 @@ class _Drawing:
 
     def __init__(self, model: ChannelModel, chain: Chain, notes: list[str]) -> None:
         self.chain = chain
+        self._short: dict[sympy.Expr, str] = {}
+        self._longest = _LONGEST_ASLANT if _is_round(chain) else _LONGEST_LABEL
         self.gate = len(model.chains) > 1 or chain.power > 1
-        self.labels = {t: _label(chain, t, notes, self.gate) for t in chain.transitions}
+        self.labels = {t: self._label(t, notes) for t in chain.transitions}
         columns = layout(chain)
         widest = max((_width(text) for text in self.labels.values()), default=0.0)
         dx = max(1.35, 2 * RADIUS + widest + _GAP)
@@ -163,6 +185,25 @@ class _Drawing:
         self.caption = f"gate {chain.name}" + (f", power {chain.power}" if chain.power > 1 else "")
         self.width = max(xs) + RADIUS - self.left
         self.height = max(ys) + RADIUS + 0.12 - self.top + (0.2 if self.gate else 0)
+
+    def _label(self, t: Transition, notes: list[str]) -> str:
+        """The rate as it stands on the arrow; a long one goes to the notes under a short name."""
+        many = f"{t.multiplicity}\\," if t.multiplicity > 1 else ""
+        text = _readable(f"${many}{_tex(t.rate)}$")
+        if _width(text) <= self._longest and text.startswith("$") and "frac" not in text:
+            return text
+        if t.rate not in self._short:
+            self._short[t.rate] = self._name(t)
+            notes.append(_readable(f"${self._short[t.rate]} = {_tex(t.rate)}$"))
+        return f"${many}{self._short[t.rate]}$"
+
+    def _name(self, t: Transition) -> str:
+        states = self.chain.states
+        if self.gate:
+            greek = "alpha" if t.target == states[-1] else "beta"
+            return rf"\{greek}_{{\mathrm{{{self.chain.name}}}}}"
+        i, j = (states.index(s) + 1 for s in (t.source, t.target))
+        return f"k_{{{i}{j}}}" if len(states) < 10 else f"k_{{{i},{j}}}"
 
     def _arrow(self, t: Transition) -> _Arrow:
         a, b = self.places[t.source], self.places[t.target]
@@ -242,27 +283,19 @@ def _label_place(arrow: _Arrow) -> tuple[float, float]:
 # --- text --------------------------------------------------------------------------------------
 
 
-def _label(chain: Chain, t: Transition, notes: list[str], gate: bool) -> str:
-    """The rate as it stands on the arrow; a long one goes to the notes under a short name."""
-    many = f"{t.multiplicity}\\," if t.multiplicity > 1 else ""
-    text = _readable(f"${many}{_tex(t.rate)}$")
-    if _width(text) <= _LONGEST_LABEL and text.startswith("$") and "frac" not in text:
-        return text
-    if gate:
-        greek = "alpha" if t.target == chain.states[-1] else "beta"
-        short = rf"\{greek}_{{\mathrm{{{chain.name}}}}}"
-    else:
-        i, j = (chain.states.index(s) + 1 for s in (t.source, t.target))
-        short = f"k_{{{i}{j}}}" if len(chain.states) < 10 else f"k_{{{i},{j}}}"
-    notes.append(_readable(f"${short} = {_tex(t.rate)}$"))
-    return f"${many}{short}$"
-
-
 class _Tex(LatexPrinter):  # type: ignore[misc]
     """LaTeX within what Matplotlib sets: exponents on one line, large fractions elsewhere."""
 
     def _as_ordered_terms(self, expr: sympy.Expr, order: object = None) -> list[sympy.Expr]:
         return positive_first(super()._as_ordered_terms(expr, order))
+
+    def _print_Piecewise(self, expr: sympy.Expr) -> str:
+        parts = []
+        for value, condition in expr.args:
+            parts.append(self._print(value))
+            if condition != sympy.true:
+                parts.append(rf"\ \mathrm{{if}}\ {self._print(condition)}\ \mathrm{{else}}\ ")
+        return "".join(parts)
 
     def _print_exp(self, expr: sympy.Expr, exp: str | None = None) -> str:
         before, self._settings["fold_short_frac"] = self._settings["fold_short_frac"], True
