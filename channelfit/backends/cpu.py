@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import platformdirs
@@ -49,10 +48,8 @@ class CpuScorer:
         if packed.total_weight <= 0:
             raise InputError("nothing to score: no recording has a sample of weight above 0")
         parameters = _checked(parameters, len(self.problem.model.parameters))
-        cost = np.empty(parameters.shape[1])
-        status = np.empty(parameters.shape[1], dtype=np.int8)
         data = packed.data_pA.astype(self.dtype)
-        self._over_blocks(self.module.runSweeps, parameters, packed, data, cost, status)
+        cost, status = self._run(parameters, packed, data, np.empty((0, 0)))
         cost = (cost + packed.constant) / packed.total_weight
         status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
         cost[status != OK] = np.inf
@@ -62,30 +59,35 @@ class CpuScorer:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
         packed = self.problem.simulated
         parameters = _checked(parameters, len(self.problem.model.parameters))
-        n = parameters.shape[1]
-        out, status = np.empty((len(packed.sample_mV), n)), np.empty(n, dtype=np.int8)
-        self._over_blocks(self.module.traceSweeps, parameters, packed, out, status)
+        out = np.empty((len(packed.sample_mV), parameters.shape[1]))
+        _, status = self._run(parameters, packed, np.empty(0, self.dtype), out)
         out[:, status != OK] = np.nan
         return [gathered(out, places) for places in packed.outputs]
 
-    def _over_blocks(
-        self, function: Any, parameters: np.ndarray, packed: Packed, *tail: np.ndarray
-    ) -> None:
-        """Share blocks of lanes among threads. Each block is computed whole by one thread, so the
-        result does not depend on how many there are."""
+    def _run(
+        self, parameters: np.ndarray, packed: Packed, data: np.ndarray, trace: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sums of squares and statuses, or traces where room for them is given.
+
+        Threads share the blocks of lanes. Each block is computed whole by one thread, so the
+        result does not depend on how many there are.
+        """
+        n = parameters.shape[1]
+        cost, status = np.empty(n), np.empty(n, dtype=np.int8)
         arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
+        arguments += [data, cost, trace, trace.size > 0, status]
         n_blocks = -(-parameters.shape[1] // self.source.lanes)
         n_chunks = min(n_blocks, self.n_threads * _CHUNKS_PER_THREAD if self.n_threads > 1 else 1)
         edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
 
         def run(first: int, last: int) -> None:
-            function(parameters, first, last, *arguments, *tail)
+            self.module.runSweeps(parameters, first, last, *arguments)
 
         chunks = list(pairwise(edges))
         if chunks:
             run(*chunks.pop(0))  # compiles, once, before the threads start
         if not chunks:
-            return
+            return cost, status
         with ThreadPoolExecutor(self.n_threads) as pool:
             futures = [pool.submit(run, *chunk) for chunk in chunks]
             try:
@@ -94,6 +96,7 @@ class CpuScorer:
             except BaseException:  # Ctrl-C: what has not begun need not be waited for
                 pool.shutdown(cancel_futures=True)
                 raise
+        return cost, status
 
 
 def gathered(out: np.ndarray, places: np.ndarray) -> np.ndarray:

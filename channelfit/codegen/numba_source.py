@@ -56,7 +56,7 @@ class NumbaSource(LaneWriter):
     def __init__(self, model: ChannelModel, dtype: str = "float64") -> None:
         widest = max(len(c.states) for c in model.chains)
         # Wide enough to hide latency, narrow enough that a table stays in the first-level cache.
-        lanes = (16 if widest <= 6 else 8) * (2 if dtype == "float32" else 1)
+        lanes = 16 * (2 if dtype == "float32" else 1)
         super().__init__(lanes, dtype, widest * widest)
         self.model = model
         self.transitions = [t for chain in model.chains for t in chain.transitions]
@@ -88,12 +88,10 @@ class NumbaSource(LaneWriter):
             self._stiffness(k, chain)
             self._propagator(k, chain)
             self._table(k, chain)
-        self._held(trace=False)
-        self._held(trace=True)
-        self._varying(trace=False)
-        self._varying(trace=True)
-        self._sweeps(trace=False)
-        self._sweeps(trace=True)
+        self._advance_function()
+        self._held()
+        self._varying()
+        self._sweeps()
         return "\n".join(w.lines) + "\n"
 
     def _names(self) -> dict[str, str]:
@@ -328,20 +326,23 @@ class NumbaSource(LaneWriter):
 
     # --- stepping
 
-    def _advance(self, power: int) -> None:
-        """y <- y + F y + b for every chain, lanes outermost so that y stays in registers."""
+    def _advance_function(self) -> None:
+        """y <- y + F y + b for every chain, by 2**p samples."""
         w = self.w
-        with self.over_lanes():
+        with self.function("advance(y, t, p)", "The state 2**p samples later."):
             for k, chain in enumerate(self.model.chains):
-                n = len(chain.states)
-                first, table = self.first_x[k], self.first_step[k] + power * (n - 1) * n
-                names = [f"x{first + i}" for i in range(n - 1)]
-                w(*(f"{name} = {self.at('y', first + i)}" for i, name in enumerate(names)))
-                for i, name in enumerate(names):
-                    terms = [self.at("t", table + i * n)]
-                    terms += [f"{self.at('t', table + i * n + 1 + j)}*{other}"
-                              for j, other in enumerate(names)]  # fmt: skip
-                    w(f"{self.at('y', first + i)} = {name} + ({' + '.join(terms)})")
+                size = len(chain.states) * (len(chain.states) - 1) * self.lanes
+                begin = f"{self.first_step[k] * self.lanes} + p*{size}"
+                w(f"step{k} = t[{begin}:{begin} + {size}]")
+            with self.over_lanes():
+                self._load_x()
+                for k, chain in enumerate(self.model.chains):
+                    n, first = len(chain.states), self.first_x[k]
+                    for i in range(n - 1):
+                        terms = [self.at(f"step{k}", i * n)]
+                        terms += [f"{self.at(f'step{k}', i * n + 1 + j)}*x{first + j}"
+                                  for j in range(n - 1)]  # fmt: skip
+                        w(f"{self.at('y', first + i)} = x{first + i} + ({' + '.join(terms)})")
 
     def _load_x(self) -> None:
         self.w(*(f"x{i} = {self.at('y', i)}" for i in range(self.n_x)))
@@ -398,95 +399,90 @@ class NumbaSource(LaneWriter):
         with w.block(f"for k in range({self.n_x * self.lanes}):"):
             w("y[k] = source[k]" if inward else "target[k] = y[k]")
 
-    def _held(self, trace: bool) -> None:
-        """One run at a held voltage."""
-        w, name = self.w, "traceHeld" if trace else "scoreHeld"
-        extra = "trace" if trace else "data, weight, cost"
+    def _held(self) -> None:
+        """One run at a held voltage: scored in strides, the rest and all traces by samples."""
+        w = self.w
         with self.function(
-            f"{name}(source, target, y, t, v, gain, n, sampled, {extra}, status)",
-            "n samples at a held voltage: " + ("their currents." if trace else "their cost."),
+            "runHeld(source, target, y, t, v, gain, n, sampled, data, weight, cost, trace, tracing,"
+            " status)",
+            "n samples at a held voltage: adds to the cost, or fills the trace.",
         ):
             self._copy_state(inward=True)
-            series = "trace" if trace else "data"
-            width = self.lanes if trace else 1
-            with w.block(f"for block in range(n // {STRIDE}):"):
+            w(f"strides = 0 if tracing else n // {STRIDE}")
+            with w.block("for k in range(strides):"):
                 with w.block("if sampled:"):
-                    w(f"part = {series}[block*{STRIDE * width}:(block + 1)*{STRIDE * width}]")
-                    self._sixteen(trace)
-                self._advance(POWERS.index(STRIDE))
-            w(f"rest = n % {STRIDE}")
-            with w.block("if sampled:"), w.block("for j in range(rest):"):
-                w(f"row = t[{self._rows_start} + j*{self._row_length}:"
-                  f"{self._rows_start} + (j + 1)*{self._row_length}]")  # fmt: skip
-                w(f"part = {series}[(n - rest + j)*{width}:(n - rest + j + 1)*{width}]")
-                with self.over_lanes():
-                    self._load_x()
-                    w(f"s = {self.real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
-                    self._sample(self._open_of_rows("row", 0), 0, trace)
-                    if not trace:
-                        w("cost[l] += weight*(r*r)")
-            for p, power in enumerate(POWERS[:-1]):
-                with w.block(f"if rest & {power}:"):
-                    self._advance(p)
+                    w(f"part = data[k*{STRIDE}:(k + 1)*{STRIDE}]")
+                    self._stride()
+                w(f"advance(y, t, {POWERS.index(STRIDE)})")
+            w(f"done = strides*{STRIDE}")
+            with w.block("while done < n:"):
+                w(f"some = min({STRIDE}, n - done)")
+                with w.block("if sampled:"), w.block("for j in range(some):"):
+                    w(f"row = t[{self._rows_start} + j*{self._row_length}:"
+                      f"{self._rows_start} + (j + 1)*{self._row_length}]")  # fmt: skip
+                    self._one_sample("done + j", self.real, "row")
+                with w.block(f"for p in range({len(POWERS)}):"), w.block("if some >> p & 1:"):
+                    w("advance(y, t, p)")
+                w("done += some")
             self._check()
             self._copy_state(inward=False)
 
-    def _sixteen(self, trace: bool) -> None:
+    def _stride(self) -> None:
         """STRIDE samples, several at a time: the state is read once, sums stay in registers."""
         w = self.w
         together = STRIDE if self.n_x <= 4 else 4
-        name = "t"
+        rows, part = "t", "part"
         if together < STRIDE:
-            w.block(f"for group in range({STRIDE // together}):").depth += 1
-            size, width = together * self._row_length, together * (self.lanes if trace else 1)
-            begin = f"{self._rows_start} + group*{size}"
-            w(f"rows = t[{begin}:{begin} + {size}]")
-            w(f"some = part[group*{width}:(group + 1)*{width}]")
-            name = "rows"
+            w.block(f"for group in range({STRIDE // together}):")
+            w.__enter__()
+            size = together * self._row_length
+            w(f"rows = t[{self._rows_start} + group*{size}:"
+              f"{self._rows_start} + (group + 1)*{size}]",
+              f"some = part[group*{together}:(group + 1)*{together}]")  # fmt: skip
+            rows, part = "rows", "some"
         with self.over_lanes():
             self._load_x()
             w(f"s = {self.real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
-            if not trace:
-                w(f"even = {self.real}(0.0)", f"odd = {self.real}(0.0)")
+            w(f"even = {self.real}(0.0)", f"odd = {self.real}(0.0)")
             for j in range(together):
-                total = "odd" if j % 2 else "even"
-                self._sample(
-                    self._open_of_rows(name, j), j, trace, "part" if name == "t" else "some"
-                )
-                if not trace:
-                    w(f"{total} += r*r")
-            if not trace:
-                w("cost[l] += weight*(even + odd)")
+                w(f"r = s*({self._open_of_rows(rows, j)}) - {part}[{j}]")
+                w(f"{'odd' if j % 2 else 'even'} += r*r")
+            w("cost[l] += weight*(even + odd)")
         if together < STRIDE:
-            w.depth -= 1
+            w.__exit__()
 
-    def _sample(self, open_probability: str, place: int, trace: bool, series: str = "part") -> None:
-        if trace:
-            self.w(f"{self.at(series, place)} = s*({open_probability})")
-        else:
-            self.w(f"r = s*({open_probability}) - {series}[{place}]")
+    def _one_sample(self, place: str, real: str, rows: str | None) -> None:
+        """Score or record sample `place`, from observation rows or from the state itself."""
+        w = self.w
 
-    def _varying(self, trace: bool) -> None:
+        def current() -> str:
+            self._load_x()
+            w(f"s = {real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
+            return f"s*({self._open_of_rows(rows, 0) if rows else self._open_of_state()})"
+
+        with w.block("if tracing:"):
+            w(f"part = trace[({place})*{self.lanes}:({place} + 1)*{self.lanes}]")
+            with self.over_lanes():
+                w(f"part[l] = {current()}")
+        with w.block("else:"):
+            w(f"datum = data[{place}]")
+            with self.over_lanes():
+                w(f"r = {current()} - datum", "cost[l] += weight*(r*r)")
+
+    def _varying(self) -> None:
         """One run at varying voltage, in float64: commutator-free Magnus of order four."""
-        w, name = self.w, "traceVarying" if trace else "scoreVarying"
-        extra = "trace" if trace else "data, weight, cost"
+        w = self.w
         with self.function(
-            f"{name}(source, target, y, theta, q, m, z, norm, nodes, h, n_sub, v_samples, gain,"
-            f" n, sampled, {extra}, status)",
+            "runVarying(source, target, y, theta, q, m, z, norm, nodes, h, n_sub, v_samples, gain,"
+            " n, sampled, data, weight, cost, trace, tracing, status)",
             "n samples while the voltage moves; two exponentials a sub-step of h ms.",
         ):
             w("a1 = (0.25 + sqrt(3.0)/6.0)*h", "a2 = (0.25 - sqrt(3.0)/6.0)*h")
             self._copy_state(inward=True)
             with w.block("for k in range(n):"):
                 with w.block("if sampled:"):
-                    series, width = ("trace", self.lanes) if trace else ("data", 1)
-                    w(f"part = {series}[k*{width}:(k + 1)*{width}]", "v = v_samples[k]")
-                    with self.over_lanes():
-                        self._load_x()
-                        w(f"s = {self.at('gain', 0)}*(v - {self.at('gain', 1)})")
-                        self._sample(self._open_of_state(), 0, trace)
-                        if not trace:
-                            w("cost[l] += weight*(r*r)")
+                    w("v = v_samples[k]")
+                    self._one_sample("k", "float64", None)
                 with w.block("for sub in range(n_sub):"):
                     self._magnus()
             self._check()
@@ -497,12 +493,12 @@ class NumbaSource(LaneWriter):
         w(f"early, late = q[:{size}], q[{size}:]", "at = 2*(k*n_sub + sub)")
         w("createQmat(nodes[at], theta, early, status)")
         w("createQmat(nodes[at + 1], theta, late, status)")
-        with w.block(f"for k2 in range({size}):"):
+        with w.block(f"for i in range({size}):"):
             # Where a rate changes more than 14-fold within a step a combination could turn
             # negative; cut at the floor it stays a rate.
-            w("first, second = early[k2], late[k2]")
-            w(f"early[k2] = max(a1*first + a2*second, {RATE_FLOOR!r})")
-            w(f"late[k2] = max(a2*first + a1*second, {RATE_FLOOR!r})")
+            w("first, second = early[i], late[i]")
+            w(f"early[i] = max(a1*first + a2*second, {RATE_FLOOR!r})")
+            w(f"late[i] = max(a2*first + a1*second, {RATE_FLOOR!r})")
         for half in ("early", "late"):
             for k, chain in enumerate(self.model.chains):
                 if len(chain.states) == 2:
@@ -559,42 +555,38 @@ class NumbaSource(LaneWriter):
 
     # --- everything for a range of blocks
 
-    def _sweeps(self, trace: bool) -> None:
-        """runSweeps / traceSweeps: every run of every sweep for blocks first .. last - 1."""
+    def _sweeps(self) -> None:
+        """runSweeps: every run of every sweep for blocks first .. last - 1."""
         w = self.w
-        name, extra = ("traceSweeps", "out") if trace else ("runSweeps", "data, cost_out")
         arrays = ", ".join(PACKED_ARGUMENTS)
         with self.function(
-            f"{name}(parameters, first, last, {arrays}, {extra}, status_out)",
-            "Currents (n_data, n_candidates)." if trace else "Sum of weighted squares, pA^2.",
+            f"runSweeps(parameters, first, last, {arrays}, data, cost_out, trace_out, tracing,"
+            " status_out)",
+            "Sum of weighted squares, pA^2; or, tracing, the currents (n_data, n_candidates).",
             public=True,
         ):
-            self._allocate(trace)
+            self._allocate()
             with w.block("for block in range(first, last):"):
                 self._load_block()
                 self._tables()
                 with w.block("for r in range(runs.shape[0]):"):
-                    self._dispatch(trace)
-                self._store(trace)
+                    self._dispatch()
+                self._store()
 
-    def _allocate(self, trace: bool) -> None:
+    def _allocate(self) -> None:
         w, L = self.w, self.lanes
         widest = max(len(c.states) for c in self.model.chains)
         w("n_candidates = parameters.shape[1]")
         w(f"theta = np.empty({max(1, len(self.model.parameters)) * L})")
         w(f"status = np.empty({L})", f"cost = np.empty({L})", f"gain = np.empty({2 * L})")
-        w(
-            f"q = np.empty(voltages.size*{self.n_rates * L})",
-            f"q2 = np.empty({2 * self.n_rates * L})",
-        )
-        w(f"x = np.empty(n_slots*{self.n_x * L})")
+        w(f"q = np.empty(voltages.size*{self.n_rates * L})")
+        w(f"q2 = np.empty({2 * self.n_rates * L})", f"x = np.empty(n_slots*{self.n_x * L})")
         w(f"y = np.empty({self.n_x * L}, np.{self.real})", f"y64 = np.empty({self.n_x * L})")
         w(f"m = np.empty({(6 * self.n_square + 1) * L}, np.{self.real})")
         w(f"m64 = np.empty({self.n_square * L})", f"z = np.empty({3 * widest * L})")
         w(f"norm = np.empty({3 * L})")
         w(f"t = np.empty(table_dt.size*{self.table_size}, np.{self.real})")
-        if trace:
-            w(f"trace = np.empty(v_samples.size*{L})")
+        w(f"trace = np.empty(v_samples.size*{L} if tracing else 0)")
 
     def _load_block(self) -> None:
         w, L = self.w, self.lanes
@@ -627,31 +619,28 @@ class NumbaSource(LaneWriter):
         """A view. Indexing it from zero spares the kernels Python's rule for negative indices."""
         return f"{name}[{index}*{size}:({index} + 1)*{size}]"
 
-    def _dispatch(self, trace: bool) -> None:
+    def _dispatch(self) -> None:
         w, state = self.w, self.n_x * self.lanes
-        kind = "trace" if trace else "score"
-        series = f"trace[runs[r, 3]*{self.lanes}:]" if trace else "data[runs[r, 3]:]"
-        tail = f"{series}, status" if trace else f"{series}, run_weight[r], cost, status"
-        sampled = "runs[r, 7] != 0" if trace else "run_weight[r] > 0.0"
+        w("d = runs[r, 3]")
+        w("sampled = runs[r, 7] != 0 if tracing else run_weight[r] > 0.0")
         w(f"source = {self._part('x', 'runs[r, 4]', state)}")
-        w(f"target = {self._part('x', 'runs[r, 5]', state)}", f"sampled = {sampled}")
+        w(f"target = {self._part('x', 'runs[r, 5]', state)}")
+        tail = f"data[d:], run_weight[r], cost, trace[d*{self.lanes}:], tracing, status"
         with w.block("if runs[r, 0] == 0:"):
-            w(f"{kind}Held(source, target, y, {self._part('t', 'runs[r, 1]', self.table_size)},"
+            w(f"runHeld(source, target, y, {self._part('t', 'runs[r, 1]', self.table_size)},"
               f" run_voltage[r], gain, runs[r, 2], sampled, {tail})")  # fmt: skip
         with w.block("else:"):
-            w(f"{kind}Varying(source, target, y64, theta, q2, m, z, norm, nodes[runs[r, 1]:],"
-              f" run_dt[r], runs[r, 6], v_samples[runs[r, 3]:], gain, runs[r, 2], sampled,"
+            w(f"runVarying(source, target, y64, theta, q2, m, z, norm, nodes[runs[r, 1]:],"
+              " run_dt[r], runs[r, 6], v_samples[d:], gain, runs[r, 2], sampled,"
               f" {tail})")  # fmt: skip
 
-    def _store(self, trace: bool) -> None:
+    def _store(self) -> None:
         w, L = self.w, self.lanes
         with w.block(f"for l in range(min({L}, n_candidates - block*{L})):"):
             w(f"candidate = block*{L} + l", "status_out[candidate] = np.int8(status[l])")
-            if trace:
-                with w.block("for k in range(v_samples.size):"):
-                    w(f"out[k, candidate] = trace[k*{L} + l]")
-            else:
-                w("cost_out[candidate] = cost[l]")
+            w("cost_out[candidate] = cost[l]")
+            with w.block("if tracing:"), w.block("for k in range(v_samples.size):"):
+                w(f"trace_out[k, candidate] = trace[k*{L} + l]")
 
 
 def _offsets(sizes: Iterable[int]) -> list[int]:
