@@ -223,7 +223,7 @@ def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
         return read_yaml(path)
     except InputError:
         text = path.read_text(encoding="utf-8") if os.path.isfile(path) else ""
-        if not re.match(r"\s*(//[^\n]*\s*)*model\s*[:=]\s*\{", text):
+        if not re.match(r"\s*(//[^\n]*\s*)*model\s*[:=]\s*(//[^\n]*\s*)*\{", text):
             raise
     return parse_yaml(_from_printed_form(text), path)
 
@@ -556,7 +556,8 @@ def _from_printed_form(text: str) -> str:
     parts = re.split(r'("[^"\n]*")', re.sub(r"//[^\n]*", "", text))
     swap = str.maketrans({"=": ":", ";": ",", "(": "[", ")": "]"})
     parts[::2] = [re.sub(r":(?=\S)", ": ", part.translate(swap)) for part in parts[::2]]
-    return re.sub(r",\s*$", "", "".join(parts).strip())
+    # In braces, so that YAML does not ask for an indentation that the printed text lacks.
+    return "{" + re.sub(r",\s*$", "", "".join(parts).rstrip()) + "}"
 
 
 def _build_compact(root: Section, name: str) -> ChannelModel:

@@ -324,7 +324,9 @@ def _step_ends(piece: Segment, move: _Move, refine: int) -> np.ndarray:
     looks = move.begin_ms + move.duration_ms * np.linspace(0, 1, _LOOKS)
     v = piece.voltage(np.clip(looks, piece.start_ms, piece.end_ms))
     moved = np.abs(np.diff(v)).max() * (_LOOKS - 1)
-    n = 2 ** math.ceil(math.log2(max(1.0, moved / MAX_STEP_MV))) * refine
+    # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
+    wanted = max(1.0, moved / MAX_STEP_MV * (1 - 1e-9))
+    n = 2 ** math.ceil(math.log2(wanted)) * refine
     return np.asarray(move.begin_ms + move.duration_ms * np.arange(n + 1) / n)
 
 

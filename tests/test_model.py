@@ -1,0 +1,514 @@
+"""Model files: what they become, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+
+from channelfit.backends.reference import steady_state
+from channelfit.documents import parse_yaml
+from channelfit.errors import InputError
+from channelfit.expressions import evaluate, symbol
+from channelfit.model import ChannelModel, build_model, load_model
+
+MODELS = Path(__file__).parent.parent / "models"
+SHIPPED = sorted(path.stem for path in MODELS.glob("*.yaml"))
+
+PLAIN: dict[str, Any] = {
+    "name": "plain",
+    "states": ["C", "O"],
+    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
+    "parameters": {
+        "a": {"range": [0, 1], "unit": "1/ms", "value": 0.5},
+        "z": {"range": [0, 1], "unit": "1/mV", "value": 0.05},
+        "b": {"range": [1, 1000], "unit": "1/s", "scale": "log", "value": 500},
+        "g": {"range": [0, 10], "unit": "nS", "value": 5},
+    },
+}
+GATED: dict[str, Any] = {
+    "name": "gated",
+    "gates": {
+        "m": {"power": 3, "alpha": "a", "beta": "b*exp(-v/20)"},
+        "h": {"inf": "1/(1 + exp((v + 60)/7))", "tau": "2"},
+    },
+    "current": {"conductance": "g", "reversal": "50 mV"},
+    "parameters": {k: {"range": [0, 10], "value": 1} for k in "abg"},
+}
+
+
+def changed(base: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy with the value at a dotted key replaced (... removes it)."""
+    out = copy.deepcopy(base)
+    *path, last = key.split("/")
+    here = out
+    for part in path:
+        here = here[part]
+    if value is ...:
+        del here[last]
+    else:
+        here[last] = value
+    return out
+
+
+def said_of(document: dict[str, Any]) -> str:
+    with pytest.raises(InputError) as caught:
+        build_model(document, "m.yaml")
+    return str(caught.value)
+
+
+# --- what a file becomes -------------------------------------------------------------------------
+
+
+def test_a_plain_model() -> None:
+    model = build_model(PLAIN, None)
+    assert model.states == ("C", "O")
+    assert [(t.source, t.target) for t in model.transitions] == [("C", "O"), ("O", "C")]
+    a, z, v = symbol("a"), symbol("z"), symbol("v")
+    assert model.transitions[0].rate == a * sympy.exp(z * v)
+    assert model.open_states == {"O": 1.0}
+    assert model.parameter_names == ("a", "z", "b", "g")
+    assert float(model.reversal) == -80.0
+    assert model.temperature_C is None
+    assert model.expanded() is model
+
+
+def test_parameters_are_kept_in_base_units() -> None:
+    b = build_model(PLAIN, None).parameters[2]
+    assert (b.unit, b.lower, b.upper, b.value) == ("1/ms", 0.001, 1.0, 0.5)
+    assert b.scale == "log"
+    assert build_model(PLAIN, None).values() == pytest.approx([0.5, 0.05, 0.5, 5.0])
+
+
+def test_values_may_be_left_out_until_they_are_needed() -> None:
+    model = build_model(changed(PLAIN, "parameters/a/value", ...), None)
+    with pytest.raises(InputError, match="parameters: no value is given for a;"):
+        model.values()
+    assert model.with_values(np.arange(4.0)).values().tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_relative_conductances() -> None:
+    model = build_model(changed(PLAIN, "current/open", {"O": 0.25, "C": 1}), None)
+    assert model.open_states == {"C": 1.0, "O": 0.25}
+
+
+def test_definitions_come_in_the_order_of_their_use() -> None:
+    document = changed(PLAIN, "definitions", {"x": "2*y", "y": "b + celsius", "unused": "a"})
+    document["temperature"] = "22 degC"
+    document["rates"]["O -> C"] = "x"
+    names = [name for name, _ in build_model(document, None).definitions]
+    assert names.index("celsius") < names.index("y") < names.index("x")
+
+
+@pytest.mark.parametrize("forward", ["k12", "k1_2", "C -> O", "C->O", "C --> O"])
+def test_transitions_by_number_and_by_name(forward: str) -> None:
+    model = build_model(changed(PLAIN, "rates", {forward: "a*exp(z*v)", "k21": "b"}), None)
+    pairs = {(t.source, t.target) for t in model.transitions}
+    assert pairs == {("C", "O"), ("O", "C")}
+
+
+def test_a_rate_may_use_another_by_its_number_or_name() -> None:
+    for rates in (
+        {"k12": "a*exp(z*v)", "k21": "b*k12"},
+        {"C -> O": "up = a*exp(z*v)", "O -> C": "b*up"},
+    ):
+        model = build_model(changed(PLAIN, "rates", rates), None)
+        scope: dict[str, Any] = {"a": 2.0, "z": 0.1, "b": 3.0, "v": 5.0}
+        for name, expression in model.definitions:
+            scope[name] = evaluate(expression, scope)
+        values = [float(evaluate(t.rate, scope)) for t in model.transitions]
+        assert values == pytest.approx([2 * np.exp(0.5), 6 * np.exp(0.5)])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2*g + 1", 11.0), ("g", 5.0), ("-g", -5.0), ("5 uS", 5000.0), (7, 7.0)]
+)
+def test_conductance_is_a_number_a_quantity_or_an_expression(text: Any, expected: float) -> None:
+    document = changed(PLAIN, "current/conductance", text)
+    document["parameters"]["g"]["fixed"] = True
+    model = build_model(document, None)
+    assert float(evaluate(model.conductance, {"g": 5.0})) == expected
+
+
+def test_one_state_needs_no_rates() -> None:
+    document = {
+        "states": ["O"], "current": {"open": ["O"], "conductance": "g", "reversal": 0},
+        "parameters": {"g": {"range": [0, 1]}},
+    }  # fmt: skip
+    assert build_model(document, "leak.yaml").name == "leak"
+
+
+def test_file_names_become_model_names() -> None:
+    document = changed(PLAIN, "name", ...)
+    assert build_model(document, "dir/my model.yaml").name == "my model"
+    assert build_model(document, 'dir/_a"b\\c.yaml').name == "a_b_c"
+    assert build_model(document, None).name == "model"
+
+
+# --- generators and gates ------------------------------------------------------------------------
+
+
+def as_scheme(name: str) -> ChannelModel:
+    return load_model(MODELS / f"{name}.yaml").expanded()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_generator_columns_sum_to_zero(name: str) -> None:
+    generator = as_scheme(name).generator()
+    n = generator.shape[0]
+    for j in range(n):
+        assert sympy.expand(sum(generator[i, j] for i in range(n))) == 0
+
+
+def test_generator_is_from_column_to_row() -> None:
+    generator = build_model(PLAIN, None).generator()
+    a, z, b, v = (symbol(n) for n in ("a", "z", "b", "v"))
+    up = a * sympy.exp(z * v)
+    assert generator == sympy.Matrix([[-up, b], [up, -b]])
+
+
+def test_gates_become_chains_of_two() -> None:
+    model = build_model(GATED, None)
+    assert [(c.name, c.states, c.power) for c in model.chains] == [
+        ("m", ("m_closed", "m_open"), 3), ("h", ("h_closed", "h_open"), 1),
+    ]  # fmt: skip
+    alpha, beta = (t.rate for t in model.chains[1].transitions)
+    values = [float(evaluate(e, {"v": -60.0})) for e in (alpha, beta)]
+    assert values == pytest.approx([0.25, 0.25])  # inf/tau and (1 - inf)/tau
+    for read in (lambda: model.states, lambda: model.generator(), lambda: model.open_states):
+        with pytest.raises(ValueError, match="use expanded"):
+            read()
+
+
+def test_expanded_gates() -> None:
+    scheme = build_model(GATED, None).expanded()
+    assert len(scheme.states) == 4 * 2
+    assert scheme.open_states == {"m3_h_open": 1.0}
+    multiplicities = {
+        (t.source, t.target): t.multiplicity for t in scheme.transitions if "h_open" in t.target
+    }
+    assert multiplicities["m0_h_open", "m1_h_open"] == 3
+    assert multiplicities["m3_h_open", "m2_h_open"] == 3
+    assert multiplicities["m2_h_closed", "m2_h_open"] == 1
+    # m and h are independent: the steady state is binomial in m, times h.
+    scope = {"a": 1.0, "b": 2.0, "v": -70.0}
+    n = len(scheme.states)
+    rates = np.zeros((n, n))
+    for t in scheme.transitions:
+        i, j = scheme.states.index(t.source), scheme.states.index(t.target)
+        rates[j, i] = t.multiplicity * float(evaluate(t.rate, scope))
+    m = 1.0 / (1.0 + 2.0 * np.exp(3.5))
+    h = 1.0 / (1.0 + np.exp(-10 / 7))
+    p = dict(zip(scheme.states, steady_state(rates), strict=True))
+    assert p["m3_h_open"] == pytest.approx(m**3 * h, rel=1e-12)
+    assert p["m1_h_closed"] == pytest.approx(3 * m * (1 - m) ** 2 * (1 - h), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_models_say_where_they_come_from(name: str) -> None:
+    model = load_model(MODELS / f"{name}.yaml")
+    assert model.name == name
+    assert len(model.source) > 40
+    assert len(model.values()) == len(model.parameters)
+
+
+# --- the compact form of 2012 --------------------------------------------------------------------
+
+PRINTED = """
+model: // as printed
+{
+    nStates = 3;    //states
+    nParams = 9;
+    eRev = -100;
+    nOpenStates = 1;
+    params = (
+        {name = "a12"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "z12"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "a21"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "z21"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "a23"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "z23"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "a32"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "z32"; min = 0.0; max = 1.0; val = 0.05;},
+        {name = "gmax"; min = 0.0; max = 10.0; val = 5.0;},
+    );
+    //rates
+    rates = [
+        "k12 = a12*exp(z12*v)",
+        "k21 = a21*exp(-z21*v)",
+        "k23 = a23*exp(z23*v)",
+        "k32 = a32*exp(-z32*v)"
+    ];
+    openStates = [3]; //which
+};
+"""
+PRINTED_GATES = """
+model:
+
+{
+    nStates = 5;
+    nParams = 6;
+    eRev = -100;
+    nOpenStates = 1;
+
+    params = (
+        {name = "a1"; min = 0.0; max = 1.0; val = 0.01;},
+        {name = "a2"; min = 0.0; max = 40.0; val = 10;},
+        {name = "a3"; min = 0.0; max = 40.0; val = 10;},
+        {name = "b1"; min = 0.0; max = 1.0; val = 0.125;},
+        {name = "b2"; min = 0.0; max = 200.0; val = 80;},
+        {name = "gmax"; min = 0.0; max = 10.0; val = 5.0;}
+    );
+
+    rates = [
+        "k12 = 4*a1*(a2-v)/(exp((a2-v)/a3))",
+        "k21 = b1*exp(-v/b2)",
+        "k23 = 3*k21/4",
+        "k32 = 2*k21",
+        "k34 = 2*k21/4",
+        "k43 = 3*k21",
+        "k45 = k21/4",
+        "k54 = 4*k21",
+    ];
+    openStates = [5];
+};
+"""
+AS_YAML = """
+model:
+  nStates: 3
+  nParams: 9
+  eRev: -100 mV
+  nOpenStates: 1
+  params:
+    - {name: a12, min: 0, max: 1, val: 0.05}
+    - {name: z12, min: 0, max: 1, val: 0.05}
+    - {name: a21, min: 0, max: 1, val: 0.05}
+    - {name: z21, min: 0, max: 1, val: 0.05}
+    - {name: a23, min: 0, max: 1, val: 0.05}
+    - {name: z23, min: 0, max: 1, val: 0.05}
+    - {name: a32, min: 0, max: 1, val: 0.05}
+    - {name: z32, min: 0, max: 1, val: 0.05}
+    - {name: gmax, min: 0, max: 10, val: 5}
+  rates: ["k12 = a12*exp(z12*v)", "k21 = a21*exp(-z21*v)",
+          "k23 = a23*exp(z23*v)", "k32 = a32*exp(-z32*v)"]
+  openStates: [3]
+"""
+
+
+@pytest.mark.parametrize("text", [PRINTED, AS_YAML])
+def test_the_compact_form_is_model_b(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "compact.txt"
+    file.write_text(text)
+    compact, ours = load_model(file), load_model(MODELS / "model_b.yaml")
+    assert compact.states == ("S1", "S2", "S3")
+    assert compact.open_states == {"S3": 1.0}
+    assert compact.parameter_names == ours.parameter_names
+    for a, b in zip(compact.parameters, ours.parameters, strict=True):
+        assert (a.lower, a.upper, a.value) == (b.lower, b.upper, b.value)
+    assert compact.reversal == ours.reversal
+    definitions = {symbol(name): e for name, e in compact.definitions}
+    assert [t.rate.subs(definitions) for t in compact.transitions] == [
+        t.rate for t in ours.transitions
+    ]
+
+
+def test_the_compact_form_with_rates_that_use_rates(tmp_path: Path) -> None:
+    """The printed script word for word, slips included: only its own numbers count here."""
+    file = tmp_path / "k.cfg"
+    file.write_text(PRINTED_GATES)
+    model = load_model(file)
+    assert model.name == "k"
+    assert len(model.states) == 5
+    scope: dict[str, Any] = {**dict(zip(model.parameter_names, model.values(), strict=True)),
+                             "v": 3.0}  # fmt: skip
+    for name, expression in model.definitions:
+        scope[name] = evaluate(expression, scope)
+    rates = {(t.source, t.target): float(evaluate(t.rate, scope)) for t in model.transitions}
+    k21 = 0.125 * np.exp(-3 / 80)
+    assert rates["S1", "S2"] == pytest.approx(4 * 0.01 * 7 / np.exp(0.7))
+    assert rates["S2", "S3"] == pytest.approx(3 * k21 / 4)
+    assert rates["S5", "S4"] == pytest.approx(4 * k21)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("nParams: 9", "nParams: 8", "model.nParams: 8 are announced but 9 are given"),
+        ("nOpenStates: 1", "nOpenStates: 2", "model.nOpenStates: 2 are announced but 1 are given"),
+        ("openStates: [3]", "openStates: [4]", "model.openStates: [4] are not numbers from 1 to 3"),
+        ("nStates: 3", "nStates: 2", "model.openStates: [3] are not numbers from 1 to 2"),
+        ("nStates: 3", "nStates: 65", "model.nStates: 1 to 64 states are accepted, not 65"),
+        ("nStates: 3", "nStates: x", 'a whole number, 1 or more, was expected, not "x"'),
+        ("k12 = a12*exp(z12*v)", "a12*exp(z12*v)", 'is not of the form "k12 = ..."'),
+        ("k21 = a21", "k12 = a21", "model.rates[2]: k12 is given twice"),
+        ("eRev: -100 mV", "eRev: -100 nS", "model.eRev"),
+        ("{name: a12, min: 0, max: 1, val: 0.05}", "{name: a12, min: 0, max: 1}", '"val"'),
+        ("z12*v", "z99*v", 'unknown name "z99"'),
+        ("max: 10,", "max: -1,", "parameters.gmax.range: the lower end 0 is not below"),
+        ("nStates", "nState", 'model: "nStates" is missing'),
+    ],
+)
+def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
+    assert old in AS_YAML
+    said = said_of(parse_yaml(AS_YAML.replace(old, new)))
+    assert said.startswith("m.yaml: ")
+    assert message in said
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        # names
+        ("name", 'x"""\nimport os', 'm.yaml: name: "x""" import os" cannot be a model\'s name'),
+        ("name", "", 'name: "" cannot be a model\'s name'),
+        ("name", ["a"], "name: text was expected, not ['a']"),
+        ("sates", 1, 'm.yaml: unknown key "sates"; did you mean states?'),
+        ("parameters/class", {"range": [0, 1]}, 'parameters.class: "class" is a reserved word'),
+        ("parameters/v", {"range": [0, 1]}, 'parameters.v: "v" is a reserved word'),
+        ("parameters/exp", {"range": [0, 1]}, '"exp" is a reserved word'),
+        ("parameters/1x", {"range": [0, 1]}, 'parameters.1x: "1x" cannot be a name'),
+        ("parameters/_x", {"range": [0, 1]}, '"_x" cannot be a name'),
+        ("parameters/ä", {"range": [0, 1]}, '"ä" cannot be a name; use a letter'),
+        # states and rates
+        ("states", [], "states: 1 to 64 states are accepted, not 0"),
+        ("states", ["C", "O", "C"], "states: a state is named twice in C, O, C"),
+        ("states", [f"S{k}" for k in range(65)], "states: 1 to 64 states are accepted, not 65"),
+        ("states", ["C", 1], 'states: "1" cannot be a name'),
+        ("states", ["C"], 'rates.C -> O: unknown state "O". Known: C'),
+        ("states", ["C", "O", "X"], "state X cannot be reached: no transition leads to it"),
+        ("rates/C -> O", ..., "rates: state C cannot be left, so at steady state"),
+        ("rates/O -> C", ..., "rates: state C cannot be reached: no transition leads to it"),
+        ("rates/O -> O", "b", "rates.O -> O: a transition must lead to another state"),
+        ("rates/O->C", "b", "rates: O -> C is given twice"),
+        ("rates/C <-> O", "b", "rates.C <-> O: write two lines, A -> B and B -> A"),
+        ("rates/CO", "b", 'rates: "CO" is not a transition; write A -> B'),
+        ("rates/k13", "b", "rates.k13: k13 points beyond the 2 states"),
+        ("rates/C -> X", "b", 'rates.C -> X: unknown state "X". Known: C, O'),
+        ("rates", ["a", "b"], "rates: a mapping (key: value) was expected"),
+        ("rates/O -> C", "bb", 'rates.O -> C: unknown name "bb" at column 1'),
+        ("rates/O -> C", "b*celsius", 'unknown name "celsius"'),
+        ("rates/O -> C", float("nan"), "rates.O -> C: nan is not a finite number"),
+        ("rates/O -> C", True, "rates.O -> C: an expression was expected, not True"),
+        ("rates/O -> C", ["b"], "rates.O -> C: an expression was expected, not ['b']"),
+        ("rates/O -> C", "a = b", 'rates.O -> C.a: "a" already names something else'),
+        ("rates/O -> C", "b**9**9**9**9", "rates.O -> C: a number overflows"),
+        ("rates/O -> C", "(" * 900 + "b" + ")" * 900, "rates.O -> C: "),
+        ("rates/O -> C", "b+" * 3000 + "b", "more than 2000"),
+        ("rates/O -> C", "__import__('os')", "rates.O -> C: "),
+        ("rates/O -> C", "b.real", "rates.O -> C: "),
+        # definitions
+        ("definitions", {"x": "y", "y": "x"}, "definitions go round in a circle: x uses y uses x"),
+        ("definitions", {"a": "1"}, 'definitions.a: "a" already names something else'),
+        ("definitions", {"log": "1"}, '"log" is a reserved word'),
+        ("definitions", {"x": None}, "definitions.x: an expression was expected, not None"),
+        # current
+        ("current", None, "current: a mapping (key: value) was expected, not None"),
+        ("current/open", ["X"], 'current.open: unknown state "X". Known: C, O'),
+        ("current/open", [], "current.open: at least one open state is needed"),
+        ("current/open", {"O": 0}, "current.open.O: a relative conductance above 0"),
+        ("current/open", {"O": float("nan")}, "current.open.O: nan is not finite"),
+        ("current/conductance", ..., 'current: "conductance" is missing'),
+        ("current/conductance", "g*v", 'current.conductance: "g*v" depends on v'),
+        ("current/conductance", "gg", 'unknown name "gg" at column 1 of "gg"; did you mean g?'),
+        ("current/conductance", "5 mV", 'unit "mV" is a voltage; wanted one of nS'),
+        ("current/conductance", "5 nX", 'current.conductance: unknown unit "nX"'),
+        ("current/reversal", ["b"], "current.reversal: ['b'] is not a quantity"),
+        ("current/reversal", float("inf"), "current.reversal: inf is not finite"),
+        ("current/revrsal", 1, 'current: unknown key "revrsal"; did you mean reversal?'),
+        # parameters
+        ("parameters", ["a"], "parameters: a mapping (key: value) was expected"),
+        ("parameters/a", None, "parameters.a: a mapping (key: value) was expected, not None"),
+        ("parameters/a/range", [1, 0], "the lower end 1 is not below the upper end 0"),
+        ("parameters/a/range", [1, 1], "to hold a parameter still write `fixed: true`"),
+        ("parameters/a/range", [1], "parameters.a.range: a range is [lower, upper], not [1]"),
+        ("parameters/a/range", ..., 'parameters.a: "range" is missing'),
+        ("parameters/a/range", [0, float("nan")], "parameters.a.range: nan is not finite"),
+        ("parameters/a/range", [0, "x"], 'parameters.a.range: "x" is not a quantity'),
+        ("parameters/a/value", 2, "parameters.a.value: 2 lies outside the range [0, 1]"),
+        ("parameters/a/value", float("nan"), "parameters.a.value: nan is not finite"),
+        ("parameters/a/unit", "1/m", 'parameters.a.unit: unknown unit "1/m"; did you mean 1/ms?'),
+        ("parameters/a/scale", "ln", 'parameters.a.scale: "ln" is not one of linear, log'),
+        ("parameters/a/scale", "log", "parameters.a.range: a log scale needs a lower end above 0"),
+        ("parameters/a/fixed", "yes", "parameters.a.fixed: true or false was expected"),
+        ("parameters/a/vale", 1, 'parameters.a: unknown key "vale"; did you mean value?'),
+        ("parameters/a", {"range": [0, 1], "fixed": True}, "a fixed parameter needs a value"),
+        ("parameters/spare", {"range": [0, 1]}, "parameters.spare: this parameter changes nothing"),
+        # the rest
+        ("temperature", "295 K", 'temperature: unknown unit "K"; Known: degC'),
+        ("gates", {"m": {"alpha": "a", "beta": "b"}}, "give either gates, or states and rates"),
+    ],
+)
+def test_mistakes_are_told_with_their_place(key: str, value: Any, message: str) -> None:
+    said = said_of(changed(PLAIN, key, value))
+    assert said.startswith("m.yaml: ")
+    assert message in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("gates", {}, "gates: at least one gate is needed"),
+        ("gates/m/power", 0, "gates.m.power: a whole number, 1 or more, was expected, not 0"),
+        ("gates/m/power", 9, "gates.m.power: a power from 1 to 8 is accepted, not 9"),
+        ("gates/m/beta", ..., 'gates.m: "beta" is missing'),
+        ("gates/h/tau", ..., 'gates.h: "tau" is missing'),
+        ("gates/m/tau", "1", 'gates.m: unknown key "tau". Known: power, alpha, beta'),
+        ("gates/m/alpha", "aa", 'gates.m.alpha: unknown name "aa" at column 1'),
+        ("gates/m", 1, "gates.m: a mapping (key: value) was expected, not 1"),
+        ("gates/v", {"inf": "1", "tau": "1"}, 'gates.v: "v" is a reserved word'),
+        ("current/open", ["m"], "current.open: gates conduct when all are open; leave `open` out"),
+        ("states", ["C"], "give either gates, or states and rates, not both"),
+    ],
+)
+def test_mistakes_in_gates(key: str, value: Any, message: str) -> None:
+    assert message in said_of(changed(GATED, key, value))
+
+
+def test_too_many_gates() -> None:
+    gates = {f"m{k}": {"power": 8, "inf": "a", "tau": "b"} for k in range(2)}
+    assert "the equivalent scheme has more than 64 states" in said_of(
+        changed(GATED, "gates", gates)
+    )
+
+
+def test_a_state_that_cannot_be_left() -> None:
+    document = changed(PLAIN, "states", ["C", "O", "X"])
+    document["rates"]["O -> X"] = "b"
+    assert "rates: state X cannot be left" in said_of(document)
+
+
+def test_two_groups_that_are_not_connected() -> None:
+    document = changed(PLAIN, "states", ["C", "O", "X", "Y"])
+    document["rates"] |= {"X -> Y": "b", "Y -> X": "b", "O -> X": "b"}
+    assert "these groups are not connected both ways: C, O | X, Y" in said_of(document)
+
+
+def test_an_expression_bomb_stays_small() -> None:
+    """200 definitions, each the square of the one before: 2^200 factors if ever multiplied out."""
+    definitions = {"x0": "a"} | {f"x{k}": f"x{k - 1}*x{k - 1}" for k in range(1, 200)}
+    document = changed(PLAIN, "definitions", definitions)
+    document["rates"]["O -> C"] = "b*x199"
+    model = build_model(document, None)
+    assert max(e.count_ops() for _, e in model.definitions) < 10
+
+
+def test_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml: no such file"):
+        load_model(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("model: {\n  nStates = 3;\n")
+    with pytest.raises(InputError, match=r"broken\.yaml: "):
+        load_model(broken)
+    python = tmp_path / "python.yaml"
+    python.write_text("name: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(InputError, match=r"python\.yaml: line 1: not valid YAML"):
+        load_model(python)
