@@ -23,7 +23,7 @@ from channelfit.model import ChannelModel, build_model, read_model_document
 from channelfit.optimizers.run import StopRules, make_optimizer, make_stop_rules
 from channelfit.optimizers.space import SearchSpace
 from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol, load_protocol
+from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
 from channelfit.recording import Recording, load_recording, masks
 from channelfit.units import shown
 
@@ -236,8 +236,13 @@ def _experiments(section: Section) -> list[Experiment]:
 
 
 def _experiment(row: Section) -> Experiment:
-    row.expect("protocol", "recording", "weight", "mask", "every")
+    row.expect("protocol", "recording", "weight", "mask", "every", "delay")
     protocol = _protocol(row, row.take("protocol"), "protocol")
+    delay = row.quantity("delay", "time", 0.0)
+    shortest = min(sweep[-1].end_ms for sweep in protocol.sweeps)
+    if not 0 <= delay < shortest:
+        raise row.error(f"a time from 0 to {shortest:g} ms was expected, not {delay:g}", "delay")
+    protocol = _delayed(protocol, delay)
     recording = load_recording(row.section("recording"), protocol)
     weight = row.number("weight", 1.0)
     if weight < 0:
@@ -254,6 +259,31 @@ def _experiment(row: Section) -> Experiment:
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
     return experiment
+
+
+def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:
+    """The command as the recording shows it: later, as amplifier and filter made it.
+
+    Every sweep begins with the delay at the holding potential and ends when it did.
+    """
+    if delay_ms == 0:
+        return protocol
+    sweeps = []
+    for sweep in protocol.sweeps:
+        end = sweep[-1].end_ms
+        segments = [Segment(0.0, delay_ms, Constant(protocol.holding_mV))]
+        for segment in sweep:
+            start, wave = segment.start_ms + delay_ms, segment.wave
+            if start >= end:
+                break
+            if isinstance(wave, Sines):
+                wave = replace(wave, origin_ms=wave.origin_ms + delay_ms)
+            if isinstance(wave, Ramp) and segment.end_ms + delay_ms > end:
+                reached = segment.voltage(np.array([end - delay_ms]))[0]
+                wave = Ramp(wave.v_start_mV, float(reached))
+            segments.append(Segment(start, min(segment.end_ms + delay_ms, end), wave))
+        sweeps.append(tuple(segments))
+    return replace(protocol, sweeps=tuple(sweeps))
 
 
 def _thinned(experiment: Experiment, every: int) -> Experiment:

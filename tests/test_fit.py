@@ -178,6 +178,37 @@ def test_every_nth_sample(folder: Path) -> None:
     assert np.allclose(thin, fine[:, ::5], rtol=1e-12, atol=1e-9)
 
 
+EVERY_WAVE = """
+name: every_wave
+holding: -80 mV
+sampling: 0.5 ms
+segments:
+  - {step: {values: [-40 mV, 0 mV]}, for: 6 ms}
+  - {sines: {offset: -30 mV, terms: [{amplitude: 20 mV, omega: 0.5 1/ms}]}, for: 5 ms}
+  - {ramp: [40 mV, -80 mV], for: 10 ms}
+"""
+
+
+@pytest.mark.parametrize("delay", [0.5, 3.5, 7.0, 20.5])
+def test_delay_moves_the_command(folder: Path, delay: float) -> None:
+    (folder / "every_wave.yaml").write_text(EVERY_WAVE)
+    (folder / "r.csv").write_text("\n".join(["1,2"] * 42))
+    recording = {
+        "file": "r.csv", "sampling": 0.5, "current": {"columns": "all", "unit": "pA"},
+    }  # fmt: skip
+    experiment = {"protocol": "every_wave.yaml", "recording": recording}
+    plain, late = (
+        loaded(model_with(folder, {"experiments": [experiment | change]})).problem.experiments[0]
+        for change in ({}, {"delay": f"{delay} ms"})
+    )
+    n = round(delay / 0.5)
+    before, after = plain.protocol.command(), late.protocol.command()
+    assert (after[:, :n] == -80).all()
+    assert np.allclose(after[:, n:], before[:, :-n], rtol=0, atol=1e-9)
+    assert late.protocol.n_times_max == plain.protocol.n_times_max
+    assert late.protocol.step_times_ms(0)[0] == delay
+
+
 def test_recording_needs_no_values(folder: Path) -> None:
     parameters = {k: v | {"value": None} for k, v in MODEL["parameters"].items() if k != "b"}
     parameters["b"] = MODEL["parameters"]["b"]
@@ -330,6 +361,8 @@ def test_mistakes_in_a_fit_section(folder: Path, fit: object, said: str) -> None
         ({"mask": ["all"]}, "fit.experiments[1].mask[1]: a mapping"),
         ({"mask": [{"after_steps": "1 mV"}]}, "fit.experiments[1].mask[1].after_steps: unit"),
         ({"masks": []}, "did you mean mask?"),
+        ({"delay": "-1 ms"}, "fit.experiments[1].delay: a time from 0 to 25 ms"),
+        ({"delay": "25 ms"}, "fit.experiments[1].delay: a time from 0 to 25 ms"),
         ({"every": 0}, "fit.experiments[1].every: a whole number, 1 or more"),
         ({"every": 26}, "steps has only 25 samples"),
         ({"every": 10**400}, "steps has only 25 samples"),
