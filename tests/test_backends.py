@@ -160,11 +160,15 @@ def candidates(model: ChannelModel, n: int, seed: int = 0) -> np.ndarray:
     return out
 
 
-def largest_error(test: np.ndarray, truth: np.ndarray) -> float:
-    """The largest error of any sample over the largest current of its candidate."""
+def largest_error(test: np.ndarray, truth: np.ndarray, least: float = 1e-6) -> float:
+    """The largest error of any sample over the largest current of its candidate.
+
+    A channel that is practically never open has no digits to compare: a candidate counts as having
+    at least the share `least` of the largest current of all.
+    """
     assert np.array_equal(np.isnan(test), np.isnan(truth))
     top = np.nanmax(np.abs(truth), axis=(0, 1))
-    return float(np.nanmax(np.abs(test - truth) / np.maximum(top, 1e-6 * np.nanmax(top))))
+    return float(np.nanmax(np.abs(test - truth) / np.maximum(top, least * np.nanmax(top))))
 
 
 COMPILE = """
@@ -210,7 +214,9 @@ def test_currents_equal_the_reference(name: str, dtype: str) -> None:
     parameters = candidates(problem.model, N_CANDIDATES)
     truth = make_scorer(problem, "reference").simulate(parameters)
     test = make_scorer(problem, "cpu", dtype).simulate(parameters)
-    errors = {key: largest_error(a, b) for key, a, b in zip(PROTOCOLS, test, truth, strict=True)}
+    least = 1e-6 if dtype == "float64" else 1e-3
+    pairs = zip(PROTOCOLS, test, truth, strict=True)
+    errors = {key: largest_error(a, b, least) for key, a, b in pairs}
     assert max(errors.values()) < TOLERANCE[dtype], errors
 
 
