@@ -19,11 +19,13 @@ from scoring import candidates
 
 from channelfit.backends import make_scorer
 from channelfit.errors import InputError
+from channelfit.expressions import evaluate
 from channelfit.model import ChannelModel, load_model
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
 
 ROOT = Path(__file__).parent.parent
+LARGEST_DRIVE = 100.0  # mV from the reversal potential
 #: Largest error that is accepted, over the largest current.
 BARS = {"float64": 1e-9, "float32": 1e-3, "NEURON, steps": 1e-5, "NEURON, varying": 1e-4}
 
@@ -41,12 +43,19 @@ def protocols() -> dict[str, list[Protocol]]:
     return {"steps": steps, "varying": [ramp, sines]}
 
 
-def errors(found: list[np.ndarray], truth: list[np.ndarray]) -> np.ndarray:
-    """(n_candidates,) largest difference over the largest current of the candidate."""
+def errors(
+    model: ChannelModel, drawn: np.ndarray, found: list[np.ndarray], truth: list[np.ndarray]
+) -> np.ndarray:
+    """(n_candidates,) largest difference over the largest current of the candidate.
+
+    A candidate that hardly opens is measured against a millionth of its open channel's current.
+    """
     worst = np.max([np.nanmax(np.abs(f - t), axis=(0, 1))
                     for f, t in zip(found, truth, strict=True)], axis=0)  # fmt: skip
     largest = np.max([np.nanmax(np.abs(t), axis=(0, 1)) for t in truth], axis=0)
-    return worst / np.maximum(largest, 1e-300)
+    values = dict(zip(model.parameter_names, drawn, strict=True))
+    conductance = np.abs(evaluate(model.conductance, values))
+    return worst / np.maximum(largest, 1e-6 * conductance * LARGEST_DRIVE)
 
 
 def against_reference(model: ChannelModel, n: int) -> list[Row]:
@@ -56,7 +65,7 @@ def against_reference(model: ChannelModel, n: int) -> list[Row]:
         problem = Problem(model, tuple(Experiment(p) for p in ps))
         truth = make_scorer(problem, "reference").simulate(drawn)
         for dtype in ("float64", "float32"):
-            e = errors(make_scorer(problem, "cpu", dtype).simulate(drawn), truth)
+            e = errors(model, drawn, make_scorer(problem, "cpu", dtype).simulate(drawn), truth)
             k = int(np.argmax(e))
             note = "" if e[k] <= BARS[dtype] else f"candidate {k}: {explained(model, drawn[:, k])}"
             rows.append(Row(f"{model.name}: cpu {dtype}, {kind}", float(e[k]), "of largest current",
@@ -83,9 +92,10 @@ def against_neuron(model: ChannelModel, n: int) -> list[Row]:
         ours = make_scorer(problem, "cpu").simulate(drawn)
         start = time.perf_counter()
         theirs = [np.stack([oracle.simulate(p, x) for x in drawn.T], axis=-1) for p in ps]
-        e = errors(ours, theirs)
+        e = errors(model, drawn, ours, theirs)
         bar = BARS[f"NEURON, {kind}"]
-        note = f"{written} mechanism, median {np.median(e):.1e}, {time.perf_counter() - start:.0f} s"
+        took = time.perf_counter() - start
+        note = f"{written} mechanism, median {np.median(e):.1e}, {took:.0f} s"
         if e.max() > bar:
             note += f"; {np.sum(e > bar)} above, worst {explained(model, drawn[:, np.argmax(e)])}"
         rows.append(Row(f"{model.name}: NEURON, {kind}", float(e.max()), "of largest current",

@@ -42,7 +42,8 @@ def main() -> None:
         environment = {**os.environ, "CHANNELFIT_CACHE": cache}
         for path in sorted((ROOT / "models").glob("*.yaml")):
             command = [python, "-c", _SCORE, str(path)]
-            rows.append(compared(f"{path.stem}: new", seconds(command, environment), "s", NEW_MODEL))
+            first = seconds(command, environment)
+            rows.append(compared(f"{path.stem}: new", first, "s", NEW_MODEL))
             known = float(np.median([seconds(command, environment) for _ in range(3)]))
             rows.append(compared(f"{path.stem}: known", known, "s", KNOWN_MODEL))
         answers = [seconds([python, "-m", "channelfit", "--help"], environment) for _ in range(5)]

@@ -117,6 +117,11 @@ class ChannelModel:
         return tuple(p.name for p in self.parameters)
 
     @property
+    def relaxes(self) -> bool:
+        """Whether every chain has two states (or one): then each relaxes toward one limit."""
+        return all(len(chain.states) <= 2 for chain in self.chains)
+
+    @property
     def _only_chain(self) -> Chain:
         if len(self.chains) != 1 or self.chains[0].power != 1:
             raise ValueError("a model of gates has no single scheme; use expanded()")

@@ -24,6 +24,9 @@ from channelfit.protocol import TIME_TOLERANCE, Constant, Protocol, Samples, Seg
 #: mV. Varying voltage is sub-stepped so that it moves no further than this in one step.
 MAX_STEP_MV = 1.0
 _GAUSS = np.array([0.5 - math.sqrt(3) / 6, 0.5 + math.sqrt(3) / 6])
+#: Where in a sub-step rates are wanted, as parts of it: start, middle and end for chains of two
+#: states; for schemes the Gauss points of the whole, and those of its quarters (stiff candidates).
+NODES = np.concatenate([[0.0, 0.5, 1.0], _GAUSS, ((np.arange(4)[:, None] + _GAUSS) / 4).ravel()])
 
 #: Columns of `Packed.runs`.
 KIND, TABLE, N_SAMPLES, DATA, SOURCE, TARGET, N_SUB, SAMPLED = range(8)
@@ -41,7 +44,7 @@ class Packed:
         first element in `nodes_mV` of a varying one. SOURCE and TARGET are state slots.
     run_voltage: (n_runs,) mV (held); run_dt: (n_runs,) ms a sub-step (varying);
         run_weight: (n_runs,), 0 where nothing is scored.
-    nodes_mV: command voltage at the two Gauss points of every sub-step of every varying run.
+    nodes_mV: command voltage at the NODES of every sub-step of every varying run.
     sample_mV: (n_data,) command voltage at each sample.
     data_pA: (n_data,); constant: what merging took out of the sum of squares, pA^2.
     total_weight: sum of the weights of all samples; n_slots: state slots in use.
@@ -264,7 +267,7 @@ def _varying(
     n_sub = int(_substeps(segment, begins, dt).max())
     h = dt / n_sub
     sub = begins[:, None] + h * np.arange(n_sub)
-    nodes = segment.voltage(sub[..., None] + h * _GAUSS)
+    nodes = segment.voltage(sub[..., None] + h * NODES)
     at_samples = segment.voltage(begins) if len(samples) else np.empty(0)
     return _Run(VARYING, len(begins), h, n_sub=n_sub, nodes=nodes.ravel(), samples=samples,
                 weight=weight, sample_mV=at_samples)  # fmt: skip

@@ -480,18 +480,36 @@ def test_propagator_against_forty_digits() -> None:
 
 # --- moving voltage ------------------------------------------------------------------------------
 
-#: Rates of the circle from 0.01 to 0.1 /ms on a ramp from -60 to -30 mV.
-GENTLE = np.array([0.03 * np.exp(2.25), 0.02, 0.03, 0.01, 0.02 * np.exp(-2.25), 0.01, 0.05, 1.0])
+#: Rates of the circle from 0.001 to 0.01 /ms on a ramp from -60 to -30 mV: no state empties in a
+#: step of 16 ms, so no candidate is stiff and every step is a single one.
+GENTLE = np.array(
+    [0.003 * np.exp(2.25), 0.002, 0.003, 0.001, 0.002 * np.exp(-2.25), 0.001, 0.05, 1]
+)
+
+
+def sampled_ramp(h: float) -> Protocol:
+    """One step a sample (1 mV or less), so a finer sampling is a finer step; same ramp."""
+    ramp = (Segment(0.0, 480.0, Ramp(-60.0, -30.0)), Segment(480.0, 496.0, Constant(-30.0)))
+    return Protocol("ramp", -60.0, h, (ramp,))
+
+
+def slow_gate() -> np.ndarray:
+    """k_hh_gate, thirty times slower, so that a step of 16 ms resolves it."""
+    model = model_named("k_hh_gate")
+    values = model.values()
+    for name in ("a1", "b1"):
+        values[model.parameter_names.index(name)] /= 30
+    return values
 
 
 @BOTH
-def test_the_integrator_is_of_order_four(backend: str) -> None:
-    """One step a sample (1 mV or less), so a finer sampling is a finer step; same ramp."""
+@pytest.mark.parametrize("name", ["cycle", "k_hh_gate"])
+def test_the_integrator_is_of_order_four(name: str, backend: str) -> None:
+    parameters = (GENTLE if name == "cycle" else slow_gate())[:, None]
     currents = []
     for h in (16.0, 8.0, 4.0, 2.0, 0.5):
-        ramp = (Segment(0.0, 480.0, Ramp(-60.0, -30.0)), Segment(480.0, 496.0, Constant(-30.0)))
-        problem = simulated("cycle", Protocol("ramp", -60.0, h, (ramp,)))
-        current = make_scorer(problem, backend).simulate(GENTLE[:, None])[0][0, :, 0]
+        problem = simulated(name, sampled_ramp(h))
+        current = make_scorer(problem, backend).simulate(parameters)[0][0, :, 0]
         currents.append(current[:: round(16 / h)][:31])
     errors = [np.abs(c - currents[-1]).max() for c in currents[:-1]]
     orders = np.log2(np.array(errors[:-1]) / errors[1:])
@@ -499,14 +517,27 @@ def test_the_integrator_is_of_order_four(backend: str) -> None:
 
 
 def test_refine_converges_at_the_same_order() -> None:
-    ramp = (Segment(0.0, 480.0, Ramp(-60.0, -30.0)),)
-    problem = simulated("cycle", Protocol("ramp", -60.0, 16.0, (ramp,)))
+    problem = simulated("cycle", sampled_ramp(16.0))
     traces = [
         ReferenceScorer(problem, refine=r).simulate(GENTLE[:, None])[0] for r in (1, 2, 4, 32)
     ]
     errors = [np.abs(t - traces[-1]).max() for t in traces[:-1]]
     orders = np.log2(np.array(errors[:-1]) / errors[1:])
     assert np.all(np.abs(orders - 4) < 0.2), orders
+
+
+@BOTH
+def test_a_fast_gate_follows_the_voltage_without_lag(backend: str) -> None:
+    """At 40 relaxations a step or more a chain of two states is at its limit at every sample."""
+    model = model_named("model_a")
+    known = {"a12": 200.0, "z12": 0.05, "a21": 200.0, "z21": 0.05, "gmax": 2.0}
+    parameters = np.array([[known[name]] for name in model.parameter_names])
+    protocol = Protocol("ramp", -60.0, 0.1, ((Segment(0.0, 30.0, Ramp(-60.0, 20.0)),),))
+    current = make_scorer(simulated("model_a", protocol), backend).simulate(parameters)[0][0, :, 0]
+    v = protocol.command()[0]
+    limit = 2.0 * (v + 100.0) / (1.0 + np.exp(-2 * 0.05 * v))
+    # What is left is the physical lag: the limit moves 80/30 mV/ms, the gate follows in 1/400 ms.
+    assert np.abs(current - limit).max() < 3e-4 * limit.max()
 
 
 @pytest.mark.parametrize(
@@ -532,25 +563,38 @@ def expanded(name: str, *protocols: Protocol) -> Problem:
     return Problem(model_named(name).expanded(), tuple(Experiment(p) for p in protocols))
 
 
+#: Held voltage is exact, so gates and scheme agree to rounding. Where the voltage moves they are
+#: integrated by different methods of order four and agree as far as each is accurate.
+HELD, MOVING = ("steps", "unequal sweeps", "carry over"), ("off the grid", "ramp", "sines")
+GATES_AND_SCHEME = [(HELD, 1e-12), (MOVING, 1e-3)]
+
+
+@pytest.mark.parametrize(("kinds", "tolerance"), GATES_AND_SCHEME, ids=["held", "moving"])
 @pytest.mark.parametrize("name", ["na_hh", "k_hh_gate", "herg_beattie"])
-def test_gates_equal_their_expanded_scheme(name: str) -> None:
-    protocols = [PROTOCOLS[k] for k in ("steps", "off the grid", "sines", "carry over")]
+def test_gates_equal_their_expanded_scheme(
+    name: str, kinds: tuple[str, ...], tolerance: float
+) -> None:
+    protocols = [PROTOCOLS[k] for k in kinds]
     model = model_named(name)
     parameters = candidates(model, 20, seed=4)
     parameters[model.parameter_names.index(str(model.conductance))] = 1.0
-    gates = ReferenceScorer(simulated(name, *protocols)).simulate(parameters)
-    scheme = ReferenceScorer(expanded(name, *protocols)).simulate(parameters)
+    # Rates of herg_beattie change e-fold in 2.5 mV: both methods need fine steps on these commands.
+    gates = ReferenceScorer(simulated(name, *protocols), refine=8).simulate(parameters)
+    scheme = ReferenceScorer(expanded(name, *protocols), refine=8).simulate(parameters)
     for a, b in zip(gates, scheme, strict=True):
-        assert np.nanmax(np.abs(a - b)) < 1e-12 * 100  # open probability times 100 mV
+        assert np.nanmax(np.abs(a - b)) < tolerance * 100  # open probability times 100 mV
 
 
-def test_a_gate_to_the_fourth_equals_five_states_in_the_generated_code() -> None:
-    protocols = list(PROTOCOLS.values())
+@pytest.mark.parametrize(("kinds", "tolerance"), GATES_AND_SCHEME, ids=["held", "moving"])
+def test_a_gate_to_the_fourth_equals_five_states_in_the_generated_code(
+    kinds: tuple[str, ...], tolerance: float
+) -> None:
+    protocols = [PROTOCOLS[k] for k in kinds]
     parameters = candidates(model_named("k_hh_gate"), 20, seed=4)
     gate = make_scorer(simulated("k_hh_gate", *protocols), "cpu").simulate(parameters)
     states = make_scorer(simulated("k_hh", *protocols), "cpu").simulate(parameters)
     for a, b in zip(gate, states, strict=True):
-        assert largest_error(a, b) < 1e-12
+        assert largest_error(a, b) < tolerance
 
 
 # --- properties ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import sympy
+from scipy.special import gamma, gammainc
 
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Score
 from channelfit.errors import InputError
@@ -27,6 +28,8 @@ from channelfit.protocol import TIME_TOLERANCE, Constant, Protocol, Samples, Seg
 
 #: mV that the voltage may move in one step of the integrator.
 MAX_STEP_MV = 1.0
+#: A step in which some state would be left more often than this is taken in quarters.
+STIFF = 1.0
 #: Points of a sample interval at which the slope of the command is looked at.
 _LOOKS = 9
 #: Numbers in one batch of propagators: bounds the memory.
@@ -226,46 +229,92 @@ class _Walk:
     def _moving(
         self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
     ) -> list[np.ndarray]:
-        """Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials a step."""
+        """Through varying voltage: chains of two states relax, others take Magnus steps."""
+        model = self.channel.model
+        steps_of = self._relaxation if model.relaxes else self._magnus
         grids = [_step_ends(piece, move, self.refine) for move in moves]
-        widest = max(len(c.states) for c in self.channel.model.chains)
+        widest = max(len(c.states) for c in model.chains)
         batch = max(1, _BATCH // max(1, self.channel.n * widest**2))
-        starts = np.concatenate([grid[:-1] for grid in grids])
+        begins = np.concatenate([grid[:-1] for grid in grids])
         steps = np.concatenate([np.diff(grid) for grid in grids])
         first = np.cumsum([0, *(len(grid) - 1 for grid in grids)])
         sampled = {int(first[i]): move for i, move in enumerate(moves) if move.sample is not None}
-        for a in range(0, len(starts), batch):
+        for a in range(0, len(begins), batch):
             some = slice(a, a + batch)
-            pairs = [self._exponentials(c, piece, starts[some], steps[some])
-                     for c in self.channel.model.chains]  # fmt: skip
-            for i in range(len(starts[some])):
+            maps = [steps_of(c, piece, begins[some], steps[some]) for c in model.chains]
+            for i in range(len(begins[some])):
                 move = sampled.get(a + i)
                 if move is not None:
                     v = float(piece.voltage(np.array([move.begin_ms]))[0])
                     out[move.sample] = self.channel.current(state, v)
-                state = [
-                    _applied(late[i], _applied(early[i], x))
-                    for (early, late), x in zip(pairs, state, strict=True)
-                ]
+                state = [_applied(p[i], x) for p, x in zip(maps, state, strict=True)]
         return state
+
+    def _relaxation(
+        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+    ) -> np.ndarray:
+        """x' = speed (limit - x): maps (n_steps, n_candidates, 2, 2) over each step.
+
+        With u(t) the integral of the speed from t to the end, the new x is exp(-u(begin)) x plus
+        the integral of exp(-u) limit du. The limit is the parabola in u through begin, middle and
+        end of the step; u is Simpson's.
+        """
+        if len(chain.states) == 1:
+            return np.ones((len(begins), self.channel.n, 1, 1))
+        times = begins[:, None] + steps[:, None] * np.array([0.0, 0.5, 1.0])
+        rates = self.channel.rates(chain, piece.voltage(times.ravel()))
+        rates = rates.reshape(*times.shape, *rates.shape[1:])
+        speed = rates[..., 1, 0] + rates[..., 0, 1]
+        start, middle, end = np.moveaxis(rates[..., 1, 0] / speed, 1, 0)
+        s0, s1, s2 = np.moveaxis(speed, 1, 0)
+        h = steps[:, None]
+        depth = h / 6 * (s0 + 4 * s1 + s2)
+        half = np.clip(h / 24 * (8 * s1 + 5 * s2 - s0), 0.05 * depth, 0.95 * depth)
+        moments = [gamma(k + 1) * gammainc(k + 1, depth) for k in range(3)]
+        slope = (middle - end) / half
+        bend = ((start - end) / depth - slope) / (depth - half)
+        gained = end * moments[0] + slope * moments[1] + bend * (moments[2] - half * moments[1])
+        kept = np.exp(-depth)
+        # The new x lies between 0 and 1 whatever the old one; rounding and parabolas may not.
+        from_closed, from_open = np.clip(gained, 0, 1), np.clip(gained + kept, 0, 1)
+        rows = [[1 - from_closed, 1 - from_open], [from_closed, from_open]]
+        return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
+
+    def _magnus(
+        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+    ) -> np.ndarray:
+        """Maps (n_steps, n_candidates, s, s); stiff candidates take the quarters of a step."""
+        maps, exits = self._exponentials(chain, piece, begins, steps)
+        stiff = exits > STIFF
+        if stiff.any():
+            fine, _ = self._exponentials(chain, piece, begins, steps / 4)
+            for k in (1, 2, 3):
+                quarter, _ = self._exponentials(chain, piece, begins + k * steps / 4, steps / 4)
+                fine = quarter @ fine
+            maps = np.where(stiff[..., None, None], fine, maps)
+        return maps
 
     def _exponentials(
         self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """For steps from `begins`: the first and the second propagator of each.
+        """Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials.
 
         Where a rate changes more than 14-fold within a step one combination could turn negative;
         it is then cut at the floor and stays a rate.
+
+        Returns:
+            Maps (n_steps, n_candidates, s, s), and (n_steps, n_candidates) the largest exit rate
+            times the step.
         """
         root = math.sqrt(3.0)
         nodes = [begins + steps * (0.5 + sign * root / 6) for sign in (-1, 1)]
         one, two = (self.channel.rates(chain, piece.voltage(t)) for t in nodes)
-        h = steps[:, None, None, None]
+        linked, h = one > 0, steps[:, None, None, None]
         more, less = (0.25 + root / 6) * h, (0.25 - root / 6) * h
-        linked = one > 0
         early = np.where(linked, np.maximum(more * one + less * two, RATE_FLOOR), 0.0)
         late = np.where(linked, np.maximum(less * one + more * two, RATE_FLOOR), 0.0)
-        return propagator(early), propagator(late)
+        exits = early.sum(axis=2).max(axis=2) + late.sum(axis=2).max(axis=2)
+        return propagator(late) @ propagator(early), exits
 
 
 def _pieces(protocol: Protocol, sweep: int) -> Iterator[tuple[Segment, list[_Move]]]:
