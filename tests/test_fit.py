@@ -662,4 +662,7 @@ def test_sodium_fit() -> None:
     quiet = recording.time_ms < 9.9
     assert np.abs(recording.current_pA[:, quiet].mean(axis=1)).max() < 1  # baseline taken off
     assert recording.current_pA[:, recording.weight[0] > 0].min() == pytest.approx(-15500, rel=0.05)
-    assert (recording.weight[:, (recording.time_ms > 10) & (recording.time_ms < 10.3)] == 0).all()
+    assert (recording.weight[:, recording.time_ms < 10.39] == 0).all()
+    assert (
+        recording.weight[:, (recording.time_ms > 10.39) & (recording.time_ms < 29.9)] == 1
+    ).all()
