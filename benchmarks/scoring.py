@@ -67,6 +67,7 @@ def neuron_rate(model: ChannelModel, protocols: list[Protocol], n: int = 10) -> 
 
     h = neuron_hoc()
     oracle = NeuronOracle(model, ROOT / "tests" / "mod" / f"{model.name}.mod", method="fixed")
+    h.load_file("stdrun.hoc")
     h.CVode().active(False)
     section = h.Section(name="clamped")
     channel = getattr(h, oracle._mechanism)(section(0.5))
@@ -74,6 +75,7 @@ def neuron_rate(model: ChannelModel, protocols: list[Protocol], n: int = 10) -> 
     clamp.rs, clamp.dur1 = 1e-6, 1e9
     current = h.Vector().record(channel._ref_i)
     h.dt = protocols[0].sampling_ms
+    h.steps_per_ms = 1 / h.dt
     drawn = candidates(model, n)
 
     def simulate_all() -> None:
