@@ -135,14 +135,23 @@ class LaneWriter:
 
     def close_columns(self, square: int, n: int) -> None:
         """The diagonal is what is left of one: columns sum to one and nothing is negative."""
+        if n > UNROLLED_STATES:
+            self.w(f"closeColumns{n}({self._view(square)})")
+        else:
+            self._close("m", square * self.n_square, n)
+
+    def close_columns_function(self, n: int) -> None:
+        """The same as a function of one square, compiled once."""
+        with self.function(f"closeColumns{n}(a)", "Diagonal: one minus the rest of the column."):
+            self._close("a", 0, n)
+
+    def _close(self, name: str, first: int, n: int) -> None:
         zero, one = self.number(0.0), self.number(1.0)
         with self.over_lanes():
             for j in range(n):
-                others = (
-                    " + ".join(self.element(square, i, j, n) for i in range(n) if i != j) or zero
-                )
-                self.w(f"d{j} = max({zero}, {one} - ({others}))")
-            self.w(*(f"{self.element(square, j, j, n)} = d{j}" for j in range(n)))
+                others = [self.at(name, first + i * n + j) for i in range(n) if i != j]
+                self.w(f"d{j} = max({zero}, {one} - ({' + '.join(others) or zero}))")
+            self.w(*(f"{self.at(name, first + j * n + j)} = d{j}" for j in range(n)))
 
     def square(self, n: int) -> None:
         """P <- P P, with closed columns."""

@@ -85,6 +85,7 @@ class NumbaSource(LaneWriter):
         for n in sorted({len(c.states) for c in self.model.chains}):
             if n > UNROLLED_STATES:
                 self.product_function(n)
+                self.close_columns_function(n)
         for k, chain in enumerate(self.model.chains):
             self._steady_state(k, chain)
             self._stiffness(k, chain)
@@ -598,6 +599,7 @@ class NumbaSource(LaneWriter):
 
     def _magnus(self) -> None:
         """Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials."""
+        self._exponential()
         w, size = self.w, self.n_rates * self.lanes
         with self.function(
             "magnus(v1, v2, h, theta, q, y, m, z, norm, status)",
@@ -615,7 +617,7 @@ class NumbaSource(LaneWriter):
             with self.over_lanes():
                 w(f"{self.at('norm', 3)} = 0.0")
             for half in ("early", "late"):
-                self._exponential_on_state(0, self.model.chains[0], half)
+                w(f"exponential({half}, y, m, z, norm)")
                 with self.over_lanes():
                     w(f"{self.at('norm', 3)} += {self.at('norm', 2)}")
             w("largest = 0.0")
@@ -623,42 +625,44 @@ class NumbaSource(LaneWriter):
                 w(f"largest = max(largest, {self.at('norm', 3)})")
             w("return largest")
 
-    def _exponential_on_state(self, k: int, chain: Chain, q: str) -> None:
+    def _exponential(self) -> None:
         """exp(A) p: Taylor on the vector where the norm allows, the full propagator elsewhere.
 
         Each lane takes the one that its own norm asks for, whatever its neighbors need.
         """
-        w, n, fx = self.w, len(chain.states), self.first_x[k]
-        w(f"largest = stiffness{k}({q}, 1.0, norm)")
-        with w.block(f"if largest > {TAYLOR_NORM!r}:"):
-            w(f"createPropagator{k}({q}, 1.0, m, norm)")
+        w, chain = self.w, self.model.chains[0]
+        n = len(chain.states)
+        with self.function("exponential(q, y, m, z, norm)", "y <- exp(A) y, A from rates times h."):
+            w("largest = stiffness0(q, 1.0, norm)")
+            with w.block(f"if largest > {TAYLOR_NORM!r}:"):
+                w("createPropagator0(q, 1.0, m, norm)")
+                with self.over_lanes():
+                    self._whole_state(n)
+                    for i in range(1, n):
+                        terms = " + ".join(f"{self.element(0, i, j, n)}*x{j}" for j in range(n))
+                        w(f"{self.at('z', 2 * n + i)} = {terms}")
             with self.over_lanes():
-                self._whole_state(n, fx)
+                self._whole_state(n)
+                w(*(f"{self.at('z', i)} = x{i}" for i in range(n)))
+                w(*(f"{self.at('z', n + i)} = x{i}" for i in range(n)))
+            with w.block("for degree in range(1, 13):"):
+                w("share = 1.0/degree")
+                with self.over_lanes():
+                    w(*(f"x{i} = share*{self.at('z', i)}" for i in range(n)))
+                    w(*(f"dx{i} = 0.0" for i in range(n)))
+                    for source, target, rate in self._entries(0, chain):
+                        w(f"flux = {self.at('q', rate)}*x{source}")
+                        w(f"dx{source} -= flux", f"dx{target} += flux")
+                    w(*(f"{self.at('z', i)} = dx{i}" for i in range(n)))
+                    w(*(f"{self.at('z', n + i)} += dx{i}" for i in range(n)))
+            with self.over_lanes():
+                w(f"stiff = {self.at('norm', 2)} > {TAYLOR_NORM!r}")
                 for i in range(1, n):
-                    terms = " + ".join(f"{self.element(0, i, j, n)}*x{j}" for j in range(n))
-                    w(f"{self.at('z', 2 * n + i)} = {terms}")
-        with self.over_lanes():
-            self._whole_state(n, fx)
-            w(*(f"{self.at('z', i)} = x{i}" for i in range(n)))
-            w(*(f"{self.at('z', n + i)} = x{i}" for i in range(n)))
-        with w.block("for degree in range(1, 13):"):
-            w("share = 1.0/degree")
-            with self.over_lanes():
-                w(*(f"x{i} = share*{self.at('z', i)}" for i in range(n)))
-                w(*(f"dx{i} = 0.0" for i in range(n)))
-                for source, target, rate in self._entries(k, chain):
-                    w(f"flux = {self.at(q, rate)}*x{source}")
-                    w(f"dx{source} -= flux", f"dx{target} += flux")
-                w(*(f"{self.at('z', i)} = dx{i}" for i in range(n)))
-                w(*(f"{self.at('z', n + i)} += dx{i}" for i in range(n)))
-        with self.over_lanes():
-            w(f"stiff = {self.at('norm', 2)} > {TAYLOR_NORM!r}")
-            for i in range(1, n):
-                choice = f"{self.at('z', 2 * n + i)} if stiff else {self.at('z', n + i)}"
-                w(f"{self.at('y', fx + i - 1)} = {choice}")
+                    choice = f"{self.at('z', 2 * n + i)} if stiff else {self.at('z', n + i)}"
+                    w(f"{self.at('y', i - 1)} = {choice}")
 
-    def _whole_state(self, n: int, fx: int) -> None:
-        self.w(*(f"x{i} = {self.at('y', fx + i - 1)}" for i in range(1, n)))
+    def _whole_state(self, n: int) -> None:
+        self.w(*(f"x{i} = {self.at('y', i - 1)}" for i in range(1, n)))
         self.w(f"x0 = 1.0 - ({' + '.join(f'x{i}' for i in range(1, n))})")
 
     # --- everything for a range of blocks
