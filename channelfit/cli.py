@@ -198,9 +198,9 @@ def _options(
 
 def _gives_generations_to_stop(file: Path) -> bool:
     """A file may give the number in either place; both must then agree."""
-    from channelfit.fit import _documents
+    from channelfit.fit import read_fit_document
 
-    fit = _documents(file)[0].get("fit")
+    fit = read_fit_document(file)[0].get("fit")
     stop = fit.get("stop") if isinstance(fit, dict) else None
     return isinstance(stop, dict) and "generations" in stop
 
@@ -398,12 +398,10 @@ def _model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelMod
 
 def _load(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str, Any]]:
     """The model of a model file or a fit file, and the whole document."""
-    from channelfit.fit import _documents, _override
+    from channelfit.fit import read_fit_document
     from channelfit.model import build_model
 
-    document, model_file = _documents(file)
-    for text in overrides:
-        _override(document, text, file)
+    document, model_file = read_fit_document(file, overrides)
     return build_model(document, model_file), document
 
 

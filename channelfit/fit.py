@@ -100,9 +100,7 @@ def load_fit(
         InputError: anything that cannot be used, with file, key and what would be right.
     """
     file = Path(path)
-    document, model_file = _documents(file)
-    for text in overrides:
-        _override(document, text, file)
+    document, model_file = read_fit_document(file, overrides)
     model = build_model(document, model_file)
     raw = document.pop("fit", None)
     if raw is None:
@@ -171,8 +169,22 @@ def simulate_surrogate(
 # --- reading -------------------------------------------------------------------------------------
 
 
-def _documents(file: Path) -> tuple[dict[str, Any], Path]:
-    """The model document, with the fit section under `fit`, and the file of the model."""
+def read_fit_document(file: Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
+    """A model or fit file as plain data, ``dotted.key=value`` overrides applied.
+
+    Returns:
+        The model document, with the fit section under `fit`, and the file of the model.
+
+    Raises:
+        InputError: the file or an override cannot be used.
+    """
+    document, model_file = _joined_documents(file)
+    for text in overrides:
+        _override(document, text, file)
+    return document, model_file
+
+
+def _joined_documents(file: Path) -> tuple[dict[str, Any], Path]:
     document = read_model_document(file)
     if not isinstance(document.get("model"), str):
         return document, file
