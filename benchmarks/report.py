@@ -20,10 +20,13 @@ _PACKAGES = ("channelfit", "numpy", "scipy", "numba", "sympy", "neuron", "cupy")
 
 @dataclass(frozen=True)
 class Row:
-    """One figure; `ratio` is value / against, both measured in this run."""
+    """One figure; `ratio` is value / against, both measured in this run.
+
+    Without a value there is nothing to measure, and the note says why.
+    """
 
     name: str
-    value: float
+    value: float | None
     unit: str
     against: float | None = None
     ratio: float | None = None
@@ -35,17 +38,29 @@ def compared(name: str, value: float, unit: str, against: float, note: str = "")
     return Row(name, value, unit, against, value / against, note)
 
 
-def finish(benchmark: str, title: str, rows: list[Row], device: str = "") -> None:
-    """Print the rows and write benchmarks/results/NAME.json."""
+def missing(name: str, unit: str, reason: str) -> Row:
+    """A row for what cannot be measured here."""
+    return Row(name, None, unit, note=reason)
+
+
+def finish(
+    benchmark: str, title: str, rows: list[Row], device: str = "", folder: Path | None = None,
+    series: dict[str, object] | None = None,
+) -> None:  # fmt: skip
+    """Print the rows and write NAME.json, into benchmarks/results unless a folder is given.
+
+    `series` is what figures were drawn from.
+    """
     table = Table(title=title)
     for heading, justify in (("", "left"), ("value", "right"), ("unit", "left"),
                              ("against", "right"), ("ratio", "right"), ("", "left")):  # fmt: skip
         table.add_column(heading, justify=justify)
     for row in rows:
-        numbers = [_short(x) for x in (row.value, row.against, row.ratio)]
+        numbers = [_short(row.value, "-"), _short(row.against), _short(row.ratio)]
         table.add_row(row.name, numbers[0], row.unit, numbers[1], numbers[2], row.note)
     Console(width=150).print(table)
-    RESULTS.mkdir(exist_ok=True)
+    folder = folder or RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
     record = {
         "benchmark": benchmark,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -55,12 +70,14 @@ def finish(benchmark: str, title: str, rows: list[Row], device: str = "") -> Non
         "commit": _commit(),
         "rows": [asdict(row) for row in rows],
     }
-    (RESULTS / f"{benchmark}.json").write_text(json.dumps(record, indent=1) + "\n")
+    if series is not None:
+        record["series"] = series
+    (folder / f"{benchmark}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _short(x: float | None) -> str:
+def _short(x: float | None, absent: str = "") -> str:
     if x is None:
-        return ""
+        return absent
     return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.4g}"
 
 

@@ -66,7 +66,8 @@ def neuron_rate(model: ChannelModel, protocols: list[Protocol], n: int = 10) -> 
     from channelfit.neuron_oracle import NeuronOracle, neuron_hoc
 
     h = neuron_hoc()
-    oracle = NeuronOracle(model, ROOT / "tests" / "mod" / f"{model.name}.mod", method="fixed")
+    mod = ROOT / "tests" / "mod" / f"{model.name}.mod"
+    oracle = NeuronOracle(model, mod if mod.is_file() else None, method="fixed")
     h.load_file("stdrun.hoc")
     h.CVode().active(False)
     section = h.Section(name="clamped")
@@ -88,7 +89,7 @@ def neuron_rate(model: ChannelModel, protocols: list[Protocol], n: int = 10) -> 
                     for segment in sweep:
                         clamp.amp1 = segment.wave.v_mV
                         h.continuerun(segment.end_ms)
-                    assert len(current) >= 500
+                    assert len(current) >= protocol.n_times_max
 
     return rate(simulate_all, n, repeats=3)
 

@@ -1,0 +1,159 @@
+"""The ways to a score that benchmarks compare, and how each is timed.
+
+A way that cannot score a problem says why; benchmarks print a dash and the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from baseline_2012 import Baseline2012
+from scoring import neuron_rate
+
+from channelfit.backends import make_scorer
+from channelfit.errors import InputError
+from channelfit.model import ChannelModel
+from channelfit.problem import Problem
+from channelfit.protocol import Protocol
+
+#: Blocks that the paper tried and later cards like; the fastest counts as the design's own speed.
+BLOCKS = (32, 64, 96, 112, 160, 224, 256, 352)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A named way from a problem to an object with `score`."""
+
+    name: str
+    build: Callable[[Problem], Any]
+    on_gpu: bool = True
+
+
+def _cuda(dtype: str, path: str) -> Callable[[Problem], Any]:
+    return lambda problem: make_scorer(problem, "cuda", dtype, path=path)
+
+
+DESIGN_2012 = Way("2012 design", Baseline2012)
+STEPPING_32 = Way("stepping, float32", _cuda("float32", "stepping"))
+STEPPING_64 = Way("stepping, float64", _cuda("float64", "stepping"))
+MODAL = Way("modal, float64", _cuda("float64", "modal"))
+CLOSED_FORM = Way("closed form, float64", _cuda("float64", "closed-form"))
+CPU_32 = Way("cpu, float32", lambda problem: make_scorer(problem, "cpu", "float32"), False)
+CPU_64 = Way("cpu, float64", lambda problem: make_scorer(problem, "cpu"), False)
+
+OURS = (STEPPING_32, STEPPING_64, MODAL, CLOSED_FORM)
+
+
+def for_backend(backend: str, on_gpu: tuple[Way, ...]) -> list[Way]:
+    """The ways to measure: those on the GPU, or the CPU's two in their place."""
+    return list(on_gpu) if backend == "cuda" else [CPU_32, CPU_64]
+
+
+def attempt(build: Callable[[], Any]) -> tuple[Any, str]:
+    """(what was built, ""), or (None, why it cannot be)."""
+    try:
+        return build(), ""
+    except InputError as error:
+        return None, str(error)
+
+
+def placed(way: Way, parameters: np.ndarray) -> Any:
+    """Parameters where the way wants them."""
+    if not way.on_gpu:
+        return parameters
+    return device_arrays().asarray(parameters)
+
+
+def device_arrays() -> Any:
+    """The array module of the device."""
+    return importlib.import_module("cupy")
+
+
+def device_name() -> str:
+    """What the GPU calls itself."""
+    from channelfit import gpu
+
+    return str(gpu.device())
+
+
+def host(array: Any) -> np.ndarray:
+    """The array on the host, whether it was there or not."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def seconds(scorer: Any, parameters: Any, repeats: int = 5) -> float:
+    """Median time of a score, until its costs could be read; the first call is not counted."""
+
+    def score() -> None:
+        float(scorer.score(parameters).cost[-1])  # waits for the device
+
+    score()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        score()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def rate(scorer: Any, parameters: Any, repeats: int = 5) -> float:
+    """Candidates/s."""
+    return parameters.shape[1] / seconds(scorer, parameters, repeats)
+
+
+def fastest_2012(problem: Problem, parameters: Any) -> Baseline2012:
+    """The 2012 design with the block and the padding that suit this device best, by measurement.
+
+    The paper leaves tuning of the block to its user, so untuned it would be no fair opponent.
+    """
+    tried: dict[tuple[int, str], Baseline2012] = {}
+    for padding in ("matrix", "all"):
+        for threads in BLOCKS:
+            design = Baseline2012(problem, threads, padding)
+            tried.setdefault((design.threads, padding), design)
+    return min(tried.values(), key=lambda design: seconds(design, parameters, 2))
+
+
+def neuron_cores(model: ChannelModel, protocols: list[Protocol], n: int, cores: int) -> float:
+    """Candidates/s of NEURON on so many cores, one process each, all at once.
+
+    Raises:
+        InputError: NEURON, or the compiler that it needs, is not here.
+    """
+    neuron_rate(model, protocols, 1)  # compiles the mechanism once, for all
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(cores) as pool:
+        return float(sum(pool.starmap(neuron_rate, [(model, protocols, n)] * cores, chunksize=1)))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The options that GPU benchmarks share."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backend", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
+    parser.add_argument("--out", type=Path, help="folder of the results; benchmarks/results")
+    return parser
+
+
+def results_folder(options: argparse.Namespace) -> Path | None:
+    """Where results go, None for the usual place; a trial never replaces measured ones."""
+    if options.out is None and (options.quick or options.backend == "cpu"):
+        raise SystemExit("a trial (--quick, --backend cpu) needs --out FOLDER")
+    folder: Path | None = options.out
+    return folder
