@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 from baseline_2012 import Baseline2012
-from scoring import neuron_rate
+from chains import paper_protocols
+from scoring import candidates, neuron_rate, problem
 
 from channelfit.backends import make_scorer
 from channelfit.errors import InputError
@@ -133,6 +134,17 @@ def neuron_cores(model: ChannelModel, protocols: list[Protocol], n: int, cores: 
     context = multiprocessing.get_context("spawn")
     with context.Pool(cores) as pool:
         return float(sum(pool.starmap(neuron_rate, [(model, protocols, n)] * cores, chunksize=1)))
+
+
+def compile_for_cpu(models: list[ChannelModel]) -> None:
+    """Fill the cache of the CPU backend, all models at once: a compile takes seconds."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(min(len(models), usable_cores())) as pool:
+        pool.map(_compile, models, chunksize=1)
+
+
+def _compile(model: ChannelModel) -> None:
+    make_scorer(problem(model, paper_protocols(20)), "cpu").score(candidates(model, 1))
 
 
 def usable_cores() -> int:
