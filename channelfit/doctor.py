@@ -103,7 +103,7 @@ def cores() -> int:
 
 def cache() -> State:
     """The folder of compiled kernels, and what it holds."""
-    from channelfit.backends.cpu import cache_folder
+    from channelfit.cache import cache_folder
 
     folder = cache_folder()
     if not folder.exists():

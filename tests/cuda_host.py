@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from channelfit.backends.cpu import cache_folder
+from channelfit.cache import cache_folder
+from channelfit.gpu import numbered_lines
 
 FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off")
 NVRTC_PACKAGE = "nvidia-cuda-nvrtc-cu12"
@@ -247,22 +248,13 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], library: Path, 
     command = [compiler, *flags, *_ALWAYS, f"-I{_HEADER.parent}", "-x", "c++", "-", "-o"]
     run = subprocess.run([*command, str(partial)], input=source, capture_output=True, text=True)
     if run.returncode:
-        raise CompileError(f"{run.stderr}\n{_numbered(text, run.stderr)}")
+        raise CompileError(f"{run.stderr}\n{numbered_lines(text, run.stderr)}")
     partial.replace(library)
 
 
 @functools.cache
 def _version(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-
-
-def _numbered(text: str, message: str) -> str:
-    """The numbered lines around those that a compiler's message names."""
-    near: set[int] = set()
-    for line in re.findall(r"kernel\.cu[:(](\d+)", message)[:5]:
-        near |= set(range(int(line) - 4, int(line) + 5))
-    lines = enumerate(text.splitlines(), 1)
-    return "\n".join(f"{i:5d}  {line}" for i, line in lines if i in near)
 
 
 def compile_with_nvrtc(
@@ -292,7 +284,7 @@ def compile_with_nvrtc(
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     if code:
-        raise CompileError(f"{message}\n{_numbered(text, message)}")
+        raise CompileError(f"{message}\n{numbered_lines(text, message)}")
     return message
 
 

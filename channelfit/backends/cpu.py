@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import platformdirs
 
 from channelfit.backends import NOT_FINITE, OK, Score
+from channelfit.cache import cache_folder
 from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
 from channelfit.errors import InputError
 from channelfit.packing import Packed
@@ -148,8 +148,3 @@ def _compiled(text: str) -> ModuleType:
             sys.modules[name] = module  # Numba finds its cached code by the module's name
             spec.loader.exec_module(module)
         return sys.modules[name]
-
-
-def cache_folder() -> Path:
-    """Where compiled code is kept: CHANNELFIT_CACHE, or the platform's cache folder."""
-    return Path(os.environ.get("CHANNELFIT_CACHE") or platformdirs.user_cache_dir("channelfit"))

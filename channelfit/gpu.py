@@ -1,0 +1,320 @@
+"""The only file that imports CuPy: the device, its compiler, and its errors in plain words."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from channelfit.cache import cache_folder
+from channelfit.errors import InputError
+
+INSTALL = 'pip install "channelfit[cuda]"'
+
+_CPU = "--backend cpu needs no GPU"
+#: What CUDA calls it (runtime and driver), what that means here and what to do about it.
+_MEANINGS = (
+    (
+        r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|Out of memory allocating",
+        "the GPU's memory does not suffice ({memory}); use a smaller --population or a smaller "
+        "chunk, or end other programs on this GPU",
+    ),
+    (
+        r"cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE",
+        f"there is no NVIDIA GPU in this machine, or it is hidden (CUDA_VISIBLE_DEVICES); {_CPU}",
+    ),
+    (
+        r"libcuda|nvcuda\.dll|CUDA_ERROR_NOT_INITIALIZED",
+        "the NVIDIA driver is not installed or not loaded; install it from "
+        f"https://www.nvidia.com/drivers and check it with nvidia-smi; {_CPU}",
+    ),
+    (
+        r"cudaErrorInsufficientDriver|UnsupportedPtxVersion|UNSUPPORTED_PTX_VERSION"
+        r"|SYSTEM_DRIVER_MISMATCH",
+        "the NVIDIA driver is missing or older than the CUDA that CuPy was built for; update it "
+        f"from https://www.nvidia.com/drivers and check it with nvidia-smi; {_CPU}",
+    ),
+    (
+        r"cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorInvalidPtx"
+        r"|CUDA_ERROR_INVALID_PTX",
+        "this GPU is too old or too new for the installed CuPy, which holds no code for its "
+        f"architecture; install the newest CuPy and driver: {INSTALL}; {_CPU}",
+    ),
+    (
+        r"cudaErrorLaunchTimeout|CUDA_ERROR_LAUNCH_TIMEOUT",
+        "a kernel ran longer than the watchdog of the display allows (this GPU draws the screen "
+        "too); use a smaller --chunk, a smaller --population, or a GPU without a display",
+    ),
+    (
+        r"LaunchOutOfResources|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        "a kernel asks for more registers or shared memory than this GPU has at that many "
+        "threads a block; use fewer threads a block (`channelfit tune MODEL` finds how many)",
+    ),
+    (
+        r"IllegalAddress|ILLEGAL_ADDRESS|MisalignedAddress|MISALIGNED_ADDRESS|LaunchFailure"
+        r"|LAUNCH_FAILED|IllegalInstruction|ILLEGAL_INSTRUCTION",
+        "a kernel read or wrote where it must not, and the GPU stopped it: a defect of "
+        f"channelfit; please report it with the model file; meanwhile {_CPU}",
+    ),
+)
+
+
+class CudaCompileError(InputError):
+    """Generated CUDA that the installed compiler refuses, with its message and the lines."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The current GPU; memory in bytes, of which shared memory and registers (32 bits each)
+    are given per block and per multiprocessor. Versions are CUDA's: (12, 4)."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    n_multiprocessors: int
+    memory_free: int
+    memory_total: int
+    shared_per_block: int
+    shared_per_multiprocessor: int
+    registers_per_block: int
+    registers_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    driver_version: tuple[int, int]
+    runtime_version: tuple[int, int]
+    draws_the_screen: bool
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks that a multiprocessor runs at once, and the share 0 .. 1 of its threads in them."""
+
+    blocks: int
+    fraction: float
+
+
+@dataclass(frozen=True, eq=False)
+class CudaModule:
+    """Compiled CUDA text on the current device."""
+
+    name: str
+    text: str
+    raw: Any
+
+    def kernel(self, name: str) -> Any:
+        """A kernel, called as `kernel((blocks,), (threads,), (arguments, ..), shared_mem=0)`.
+
+        Raises: KeyError when the text has no such kernel.
+        """
+        try:
+            return self.raw.get_function(name)
+        except Exception as error:
+            if "NOT_FOUND" in str(error):
+                raise KeyError(f'{self.name} has no kernel "{name}"') from None
+            raise
+
+
+def cupy() -> Any:
+    """CuPy, with a device that it can use.
+
+    Raises: InputError, saying what is missing (CuPy, driver or device) and how to get it.
+    """
+    try:
+        # before the first import: CuPy reads it then
+        os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / "cuda"))
+        module = importlib.import_module("cupy")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "cupy":
+            raise _broken(error) from None
+        raise InputError(_without_cupy()) from None
+    except Exception as error:  # libraries of another CUDA: any error, by version of CuPy
+        raise _broken(error) from None
+    with gpu_errors():
+        try:
+            count = module.cuda.runtime.getDeviceCount()
+        except Exception as error:
+            if _meaning(str(error)) is None:
+                raise InputError(f"CuPy cannot use a GPU: {_first_line(error)}; {_CPU}") from None
+            raise
+    if not count:
+        raise InputError(f"there is no NVIDIA GPU in this machine; {_CPU}")
+    return module
+
+
+def is_available() -> bool:
+    """Whether CuPy and a device can be used here."""
+    try:
+        cupy()
+    except InputError:
+        return False
+    return True
+
+
+def device() -> Device:
+    """What the current GPU is. Raises: InputError without one."""
+    cp = cupy()
+    with gpu_errors():
+        runtime = cp.cuda.runtime
+        place = runtime.getDevice()
+        found = runtime.getDeviceProperties(place)
+        free, total = runtime.memGetInfo()
+        timeout = runtime.deviceGetAttribute(runtime.cudaDevAttrKernelExecTimeout, place)
+        name = found["name"]
+        return Device(
+            name=name.decode() if isinstance(name, bytes) else str(name),
+            compute_capability=(int(found["major"]), int(found["minor"])),
+            n_multiprocessors=int(found["multiProcessorCount"]),
+            memory_free=int(free),
+            memory_total=int(total),
+            shared_per_block=int(found.get("sharedMemPerBlockOptin", found["sharedMemPerBlock"])),
+            shared_per_multiprocessor=int(found["sharedMemPerMultiprocessor"]),
+            registers_per_block=int(found["regsPerBlock"]),
+            registers_per_multiprocessor=int(found["regsPerMultiprocessor"]),
+            threads_per_multiprocessor=int(found["maxThreadsPerMultiProcessor"]),
+            driver_version=_version(runtime.driverGetVersion()),
+            runtime_version=_version(runtime.runtimeGetVersion()),
+            draws_the_screen=bool(timeout),
+        )
+
+
+def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> CudaModule:
+    """Compile CUDA C++ with NVRTC for the current device.
+
+    CuPy keeps the machine code in its disk cache, under source, options, architecture and
+    version of the compiler, in our cache folder unless CUPY_CACHE_DIR says otherwise. CuPy adds
+    ``-ftz=true``: float32 numbers below 1.2e-38 become 0.
+
+    Arguments:
+        text: with kernels declared `extern "C" __global__`.
+        options: of NVRTC; ``-std=c++17`` is always among them.
+        name: of the text, for messages.
+
+    Raises: CudaCompileError with the compiler's message and the lines it names; InputError
+    without a device.
+    """
+    cp = cupy()
+    raw = cp.RawModule(code=text, options=("-std=c++17", *options), backend="nvrtc")
+    with gpu_errors():
+        try:
+            raw.compile()
+        except Exception as error:
+            if not isinstance(error, cp.cuda.compiler.CompileException):
+                raise
+            told = str(error).strip()
+            message = re.sub(r"\S*?\w+\.cu(?=[(:]\d)", lambda _: name, told)
+            raise CudaCompileError(
+                "the generated CUDA does not compile here; please report it with the model "
+                f"file; meanwhile {_CPU}\n{message}\n{numbered_lines(text, told)}"
+            ) from None
+    return CudaModule(name, text, raw)
+
+
+def numbered_lines(text: str, message: str, around: int = 3) -> str:
+    """The numbered lines of a text around those that a compiler's message names."""
+    named = [int(line) for line in re.findall(r"\.cu[(:](\d+)", message)][:5]
+    near = {line + k for line in named for k in range(-around, around + 1)}
+    lines = enumerate(text.splitlines(), 1)
+    return "\n".join(f"{i:5d}  {line}" for i, line in lines if i in near)
+
+
+@contextmanager
+def gpu_errors() -> Iterator[None]:
+    """Turns what CUDA and CuPy raise inside into an InputError that says what to do.
+
+    What has no such meaning passes on unchanged: it is a defect.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        meaning = _meaning(str(error)) if _from_cuda(error) else None
+        if meaning is None:
+            raise
+        raise InputError(meaning.format(memory=_memory(error))) from error
+
+
+def occupancy(kernel: Any, threads_per_block: int, shared_bytes: int = 0) -> Occupancy:
+    """How full a multiprocessor gets with blocks of a kernel.
+
+    Arguments:
+        kernel: of `CudaModule.kernel`.
+        shared_bytes: dynamic shared memory of a block.
+    """
+    cp = cupy()
+    with gpu_errors():
+        blocks = cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            kernel.kernel.ptr, threads_per_block, shared_bytes
+        )
+        warps = -(-threads_per_block // 32)
+        return Occupancy(blocks, 32 * warps * blocks / device().threads_per_multiprocessor)
+
+
+def timed(function: Callable[[], object], repeats: int = 7) -> float:
+    """Median seconds on the device of some calls, by CUDA's events, after one to warm up."""
+    cp = cupy()
+    with gpu_errors():
+        function()
+        seconds = []
+        for _ in range(repeats):
+            start, end = cp.cuda.Event(), cp.cuda.Event()
+            start.record()
+            function()
+            end.record()
+            end.synchronize()
+            seconds.append(cp.cuda.get_elapsed_time(start, end) / 1e3)
+    seconds.sort()
+    return float(seconds[len(seconds) // 2])
+
+
+def _meaning(message: str) -> str | None:
+    return next((words for cause, words in _MEANINGS if re.search(cause, message)), None)
+
+
+def _from_cuda(error: BaseException) -> bool:
+    """An error of CuPy's own classes, or of its search for the driver's library."""
+    own = (type(error).__module__ or "").partition(".")[0]
+    return own in ("cupy", "cupy_backends") or "CuPy failed to load" in str(error)
+
+
+def _memory(error: BaseException) -> str:
+    """What was asked for and what is free, as far as it is known."""
+    parts = []
+    asked = re.search(r"allocating ([\d,]+) bytes", str(error))
+    if asked:
+        parts.append(f"{_megabytes(int(asked[1].replace(',', '')))} asked for")
+    try:
+        free, total = importlib.import_module("cupy").cuda.runtime.memGetInfo()
+        parts.append(f"{_megabytes(free)} of {_megabytes(total)} free")
+    except Exception:  # after some errors the device answers nothing any more
+        parts.append("how much is free cannot be told")
+    return ", ".join(parts)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size:,} bytes"
+
+
+def _without_cupy() -> str:
+    if platform.system() == "Darwin":
+        return f"macOS has no CUDA; {_CPU}"
+    return f"CuPy is not installed: {INSTALL} (it installs cupy-cuda12x); {_CPU}"
+
+
+def _broken(error: BaseException) -> InputError:
+    return InputError(
+        f"CuPy is installed but cannot be imported: {_first_line(error)}; install the one for "
+        f"your CUDA again: {INSTALL} (it installs cupy-cuda12x); {_CPU}"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip(" =")]
+    return lines[0].strip()[:200] if lines else type(error).__name__
+
+
+def _version(number: int) -> tuple[int, int]:
+    return number // 1000, number % 1000 // 10

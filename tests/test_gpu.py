@@ -1,0 +1,275 @@
+"""The device, and what its absence and its errors are turned into. A fake CuPy stands in for the
+real one where only the translation is looked at; what needs a GPU is marked so."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from channelfit import gpu
+from channelfit.errors import InputError
+
+
+def cuda_error(message: str, module: str = "cupy_backends.cuda.api.runtime") -> Exception:
+    return type("CUDARuntimeError", (RuntimeError,), {"__module__": module})(message)
+
+
+def raising(error: Exception):
+    def call(*_):
+        raise error
+
+    return call
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    """A CuPy that answers what an H200 did; tests spoil parts of it."""
+    monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
+    properties = {
+        "name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132,
+        "sharedMemPerBlock": 49152, "sharedMemPerBlockOptin": 232448, "regsPerBlock": 65536,
+        "sharedMemPerMultiprocessor": 233472, "regsPerMultiprocessor": 65536,
+        "maxThreadsPerMultiProcessor": 2048,
+    }  # fmt: skip
+    runtime = types.SimpleNamespace(
+        getDeviceCount=lambda: 1,
+        getDevice=lambda: 0,
+        getDeviceProperties=lambda _: properties,
+        memGetInfo=lambda: (10**9, 150 * 10**9),
+        deviceGetAttribute=lambda *_: 0,
+        cudaDevAttrKernelExecTimeout=17,
+        driverGetVersion=lambda: 12090,
+        runtimeGetVersion=lambda: 13000,
+    )
+    module = types.ModuleType("cupy")
+    module.cuda = types.SimpleNamespace(
+        runtime=runtime,
+        driver=types.SimpleNamespace(
+            occupancyMaxActiveBlocksPerMultiprocessor=lambda pointer, threads, shared: 5
+        ),
+        compiler=types.SimpleNamespace(CompileException=type("CompileException", (Exception,), {})),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module
+
+
+def message_of(function, *arguments) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments)
+    assert not gpu.is_available() or function is not gpu.cupy
+    return str(caught.value)
+
+
+# What is missing
+
+
+def test_without_cupy_the_command_that_installs_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    message = message_of(gpu.cupy)
+    if sys.platform == "darwin":
+        assert "macOS has no CUDA" in message
+    else:
+        assert "CuPy is not installed" in message
+        assert 'pip install "channelfit[cuda]"' in message
+        assert "cupy-cuda12x" in message
+
+
+def test_on_macos_nothing_is_to_be_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    message = message_of(gpu.cupy)
+    assert "macOS has no CUDA" in message
+    assert "pip" not in message
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("\n====\nlibnvrtc.so.12: cannot open"), OSError("libnvrtc.so.12: no")]
+)
+def test_a_cupy_that_cannot_be_imported_says_why(monkeypatch, error):
+    monkeypatch.setattr("importlib.import_module", raising(error))
+    assert "cannot be imported: libnvrtc.so.12" in message_of(gpu.cupy)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (cuda_error("cudaErrorNoDevice: no CUDA-capable device is detected"), "no NVIDIA GPU"),
+        (cuda_error("cudaErrorInsufficientDriver: CUDA driver version is"), "older than the CUDA"),
+        (RuntimeError("CuPy failed to load libcuda.so.1: OSError"), "driver is not installed"),
+        (cuda_error("cudaErrorUnknown: unknown error"), "cannot use a GPU: cudaErrorUnknown"),
+    ],
+)
+def test_without_a_usable_device_the_message_says_what_is_missing(fake, error, words):
+    fake.cuda.runtime.getDeviceCount = raising(error)
+    message = message_of(gpu.cupy)
+    assert words in message
+    assert "--backend cpu" in message
+
+
+def test_a_machine_without_devices(fake):
+    fake.cuda.runtime.getDeviceCount = lambda: 0
+    assert "no NVIDIA GPU" in message_of(gpu.cupy)
+
+
+def test_machine_code_is_kept_in_our_cache_folder_unless_the_user_says_otherwise(
+    fake, monkeypatch, tmp_path
+):
+    gpu.cupy()
+    assert os.environ["CUPY_CACHE_DIR"] == str(tmp_path / "cuda")
+    monkeypatch.setenv("CUPY_CACHE_DIR", "elsewhere")
+    gpu.cupy()
+    assert os.environ["CUPY_CACHE_DIR"] == "elsewhere"
+
+
+# What the device is
+
+
+def test_the_device_is_described(fake):
+    assert gpu.is_available()
+    found = gpu.device()
+    assert (found.name, found.compute_capability) == ("NVIDIA H200", (9, 0))
+    assert (found.n_multiprocessors, found.threads_per_multiprocessor) == (132, 2048)
+    assert (found.memory_free, found.memory_total) == (10**9, 150 * 10**9)
+    assert (found.shared_per_block, found.shared_per_multiprocessor) == (232448, 233472)
+    assert (found.registers_per_block, found.registers_per_multiprocessor) == (65536, 65536)
+    assert (found.driver_version, found.runtime_version) == ((12, 9), (13, 0))
+    assert not found.draws_the_screen
+
+
+def test_occupancy_counts_whole_warps(fake):
+    kernel = types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=1))
+    assert gpu.occupancy(kernel, 256) == gpu.Occupancy(5, 5 * 256 / 2048)
+    assert gpu.occupancy(kernel, 33) == gpu.Occupancy(5, 5 * 64 / 2048)
+
+
+# Errors in plain words
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", "smaller --population"),
+        ("cudaErrorMemoryAllocation: out of memory", "1,000 MB of 150,000 MB free"),
+        ("Out of memory allocating 75,497,472 bytes (allocated so far: 0 bytes).", "75 MB asked"),
+        ("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available", "too old or too new"),
+        ("cudaErrorNoKernelImageForDevice: no kernel image", "too old or too new"),
+        ("CUDA_ERROR_LAUNCH_TIMEOUT: the launch timed out", "watchdog of the display"),
+        ("cudaErrorLaunchTimeout: the launch timed out", "smaller --chunk"),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "a defect of channelfit"),
+        ("cudaErrorIllegalAddress: an illegal memory access", "please report it"),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources", "fewer threads a block"),
+        ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX", "update it"),
+        ("CUDA_ERROR_NOT_INITIALIZED: initialization error", "nvidia-smi"),
+    ],
+)
+@pytest.mark.parametrize("module", ["cupy_backends.cuda.api.driver", "cupy.cuda.memory"])
+def test_errors_of_the_device_say_what_to_do(fake, message, words, module):
+    error = cuda_error(message, module)
+    with pytest.raises(InputError, match=words) as caught, gpu.gpu_errors():
+        raise error
+    assert caught.value.__cause__ is error
+    assert "\n" not in str(caught.value)
+    assert "{" not in str(caught.value)
+
+
+def test_a_device_that_answers_nothing_any_more_still_gets_its_message(fake):
+    fake.cuda.runtime.memGetInfo = raising(cuda_error("cudaErrorIllegalAddress"))
+    with pytest.raises(InputError, match="cannot be told"), gpu.gpu_errors():
+        raise cuda_error("CUDA_ERROR_OUT_OF_MEMORY")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        cuda_error("CUDA_ERROR_INVALID_VALUE: invalid argument"),
+        RuntimeError("CUDA_ERROR_OUT_OF_MEMORY, but told by another library"),
+        KeyboardInterrupt(),
+        InputError("as it was"),
+    ],
+)
+def test_other_errors_pass_unchanged(fake, error):
+    with pytest.raises(type(error)) as caught, gpu.gpu_errors():
+        raise error
+    assert caught.value is error
+
+
+def test_a_compiler_error_shows_the_lines_that_it_names(fake):
+    text = "\n".join(f"line {i};" for i in range(1, 101))
+    log = "/tmp/xyz/0a1b.cubin.cu(50): error: identifier is undefined\n\n1 error detected"
+
+    class Raw:
+        def __init__(self, code, options, backend):
+            assert (code, backend, options[0]) == (text, "nvrtc", "-std=c++17")
+
+        def compile(self):
+            raise fake.cuda.compiler.CompileException(log)
+
+    fake.RawModule = Raw
+    with pytest.raises(gpu.CudaCompileError) as caught:
+        gpu.compile_cuda(text, ("--use_fast_math",), "model_b.cu")
+    message = str(caught.value)
+    assert "model_b.cu(50): error: identifier is undefined" in message
+    assert "   47  line 47;" in message
+    assert "   53  line 53;" in message
+    assert "line 54;" not in message
+    assert "/tmp" not in message
+    assert "Traceback" not in message
+
+
+def test_a_kernel_that_does_not_exist(fake):
+    error = cuda_error("CUDA_ERROR_NOT_FOUND: named symbol not found")
+    module = gpu.CudaModule("a.cu", "", types.SimpleNamespace(get_function=raising(error)))
+    with pytest.raises(KeyError, match=r"a\.cu has no kernel"):
+        module.kernel("score")
+
+
+# On a real device
+
+SCALE = """
+extern "C" __global__ void scale(double* x, double factor, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= factor;
+}
+"""
+
+
+@pytest.fixture
+def cp():
+    if not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return gpu.cupy()
+
+
+@pytest.mark.gpu
+def test_text_is_compiled_run_and_timed_on_a_device(cp):
+    kernel = gpu.compile_cuda(SCALE).kernel("scale")
+    x = cp.arange(1000.0)
+    kernel((4,), (256,), (x, np.float64(2), np.int32(1000)))
+    np.testing.assert_array_equal(x.get(), 2 * np.arange(1000.0))
+    full = gpu.occupancy(kernel, 256)
+    assert full.blocks >= 1
+    assert 0 < full.fraction <= 1
+    assert gpu.timed(lambda: kernel((4,), (256,), (x, np.float64(1), np.int32(1000)))) > 0
+    found = gpu.device()
+    assert 0 < found.memory_free <= found.memory_total
+    assert found.compute_capability >= (5, 0)
+    with pytest.raises(KeyError):
+        gpu.compile_cuda(SCALE).kernel("scales")
+
+
+@pytest.mark.gpu
+def test_a_real_compiler_error_names_its_lines(cp):
+    with pytest.raises(gpu.CudaCompileError, match=r"scale\.cu\(4\).*unheard") as caught:
+        gpu.compile_cuda(SCALE.replace("factor;", "unheard;"), name="scale.cu")
+    assert "    4      if (i < n) x[i] *= unheard;" in str(caught.value)
+
+
+@pytest.mark.gpu
+def test_too_much_memory_is_refused_in_plain_words(cp):
+    with pytest.raises(InputError, match="asked for"), gpu.gpu_errors():
+        cp.empty(10**15, dtype=np.float64)
