@@ -41,11 +41,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 import sympy
 
+from channelfit import gpu
 from channelfit.backends import NOT_FINITE, OK, Score
 from channelfit.codegen.cuda_common import CUDA
 from channelfit.codegen.printer import Dialect, ScalarPrinter, assignments
@@ -320,13 +322,17 @@ class Baseline2012:
         self.text = kernel_text(problem.model, padding)
         self.loads = _loads(problem)
         self.total_weight = np.float32(sum(load.values[2].sum(dtype=float) for load in self.loads))
-        self.program = (compiled or _DeviceProgram)(self.text)
+        self.program = (compiled or _on_device)(self.text)
         self._filled = [self.program.xp.asarray(load.values) for load in self.loads]
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         return self.threads * self.thread_bytes
+
+    def occupancy(self) -> float:
+        """Share 0 .. 1 of a multiprocessor's threads that these blocks fill."""
+        return float(self.program.occupancy(self.threads, self.shared_bytes).fraction)
 
     def score(self, parameters: Any) -> Score:
         """Cost (n_candidates,) and status of (n_parameters, n_candidates), on the device."""
@@ -382,18 +388,28 @@ class _DeviceProgram:
     """The kernel on the GPU."""
 
     def __init__(self, text: str) -> None:
-        from channelfit import gpu
-
         self.xp = gpu.cupy()
-        self._module = gpu.compile_cuda(text, ())
+        self._module = gpu.compile_cuda(text, name="baseline_2012.cu")
+        self._kernel = self._module.kernel("runSweep")
 
     def fill(self, name: str, values: Any) -> None:
         """Constant memory, from values that lie on the device already."""
-        place = self._module.variable(name)
-        place.copy_from_device_async(values.data, values.nbytes)
+        self._module.raw.get_global(name).copy_from_device_async(values.data, values.nbytes)
 
     def launch(self, name: str, blocks: int, threads: int, args: Any, shared_bytes: int) -> None:
-        self._module.kernel(name)((blocks,), (threads,), args, shared_mem=shared_bytes)
+        """One launch; None is a null pointer."""
+        given = tuple(np.uintp(0) if arg is None else arg for arg in args)
+        self._kernel((blocks,), (threads,), given, shared_mem=shared_bytes)
+
+    def occupancy(self, threads: int, shared_bytes: int) -> gpu.Occupancy:
+        """Of a multiprocessor."""
+        return gpu.occupancy(self._kernel, threads, shared_bytes)
+
+
+@lru_cache(maxsize=64)
+def _on_device(text: str) -> _DeviceProgram:
+    """Compiled once, whatever the block."""
+    return _DeviceProgram(text)
 
 
 # --- the genetic algorithm on the host -----------------------------------------------------------

@@ -31,6 +31,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from report import RESULTS, Row, compared, finish, missing
 from scoring import candidates, neuron_rate, problem
 from ways import (
@@ -186,8 +187,10 @@ def _with_block(way: Way, p: Any) -> Callable[[int], Any]:
 def _cpu_threads(p: Any, drawn: np.ndarray) -> Series:
     scorer = CPU_64.build(p)
     line: Series = {"name": CPU_64.name, "x": [], "seconds": [], "occupancy": []}
-    for threads in sorted({1, 2, scorer.n_threads, 2 * scorer.n_threads}):
+    cores = scorer.n_threads
+    for threads in sorted({1, 2, cores, 2 * cores}):
         scorer.n_threads = threads
+        line["occupancy"].append(min(1.0, threads / cores))
         line["x"].append(threads)
         line["seconds"].append(seconds(scorer, drawn, 3) / drawn.shape[1])
     return line
@@ -195,14 +198,16 @@ def _cpu_threads(p: Any, drawn: np.ndarray) -> Series:
 
 def draw_4(series: Series) -> Figure:
     """Panels as the paper's A, B (occupancy) and C, D (time)."""
-    figure, (top, bottom) = _panels(1, 2, "Threads a block, model B, 25 sweeps of 500 samples")
+    figure, (filled, timed) = _panels(2, 1, f"{series['axis'].capitalize()}, model B, 25 sweeps")
     for line in series["lines"]:
-        if line["occupancy"]:
-            _line(top, line["name"], line["x"], 100 * np.array(line["occupancy"]))
-        _line(bottom, line["name"], line["x"], line["seconds"])
-    top.set(ylabel="occupancy (%)", xlabel=series["axis"], ylim=(0, None))
-    bottom.set(ylabel="time an individual (s)", xlabel=series["axis"], yscale="log")
-    _legend(figure, bottom)
+        _line(filled, line["name"], line["x"], 100 * np.array(line["occupancy"]))
+        _line(timed, line["name"], line["x"], 1e9 * np.array(line["seconds"]))
+    filled.set(ylabel="occupancy (%)", xlabel=series["axis"], ylim=(0, 100))
+    timed.set(ylabel="time an individual (ns)", xlabel=series["axis"], yscale="log")
+    timed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    timed.yaxis.set_major_formatter("{x:g}")
+    timed.yaxis.set_minor_locator(NullLocator())
+    _legend(figure, timed)
     return figure
 
 
@@ -273,6 +278,7 @@ def draw_5(series: Series) -> Figure:
         for line in lines:
             _line(axis, line["name"], line["x"], line["seconds"])
         axis.set(xlabel=panel, yscale="log", xscale="linear" if panel == "states" else "log")
+    axes[1].xaxis.set_major_locator(MaxNLocator(integer=True))
     low = min(axis.get_ylim()[0] for axis in axes)
     high = max(axis.get_ylim()[1] for axis in axes)
     for axis in axes:
@@ -439,7 +445,7 @@ def _band(axis: Axes, courses: list[Series], key: str, grid: np.ndarray, color: 
     """Median over the seeds; quartiles as a band. A search that has stopped keeps its cost."""
     values = np.array([_at(course, key, grid) for course in courses])
     with np.errstate(invalid="ignore"):
-        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0, method="nearest")
+        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
     last = max(course[key][-1] for course in courses)
     shown = np.isfinite(middle) & (grid <= last * 1.01)
     axis.plot(grid[shown], middle[shown], color=color, linestyle=style, linewidth=1.4, label=label)

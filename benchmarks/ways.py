@@ -6,7 +6,6 @@ A way that cannot score a problem says why; benchmarks print a dash and the reas
 from __future__ import annotations
 
 import argparse
-import importlib
 import multiprocessing
 import os
 import time
@@ -20,6 +19,7 @@ from baseline_2012 import Baseline2012
 from chains import paper_protocols
 from scoring import candidates, neuron_rate, problem
 
+from channelfit import gpu
 from channelfit.backends import make_scorer
 from channelfit.errors import InputError
 from channelfit.model import ChannelModel
@@ -76,14 +76,12 @@ def placed(way: Way, parameters: np.ndarray) -> Any:
 
 def device_arrays() -> Any:
     """The array module of the device."""
-    return importlib.import_module("cupy")
+    return gpu.cupy()
 
 
 def device_name() -> str:
     """What the GPU calls itself."""
-    from channelfit import gpu
-
-    return str(gpu.device())
+    return gpu.device().name
 
 
 def host(array: Any) -> np.ndarray:
