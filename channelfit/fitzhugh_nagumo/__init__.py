@@ -1,0 +1,37 @@
+"""The FitzHugh-Nagumo equation on a cable: explicit, adaptive and Crank-Nicolson schemes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson as CrankNicolson
+    from channelfit.fitzhugh_nagumo.equation import Cable as Cable
+    from channelfit.fitzhugh_nagumo.equation import Equation as Equation
+    from channelfit.fitzhugh_nagumo.equation import Pulse as Pulse
+    from channelfit.fitzhugh_nagumo.explicit import Explicit as Explicit
+    from channelfit.fitzhugh_nagumo.simulation import Run as Run
+    from channelfit.fitzhugh_nagumo.simulation import arrival_times as arrival_times
+    from channelfit.fitzhugh_nagumo.simulation import simulate as simulate
+    from channelfit.fitzhugh_nagumo.simulation import wave_speed as wave_speed
+
+#: Public names and where they live; loaded when first used.
+_PUBLIC = {
+    "Cable": "equation",
+    "CrankNicolson": "crank_nicolson",
+    "Equation": "equation",
+    "Explicit": "explicit",
+    "Pulse": "equation",
+    "Run": "simulation",
+    "arrival_times": "simulation",
+    "simulate": "simulation",
+    "wave_speed": "simulation",
+}
+__all__ = [*_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)

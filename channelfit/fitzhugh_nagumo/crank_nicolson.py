@@ -1,0 +1,598 @@
+"""Crank-Nicolson on the CPU: second order in time and space, and stable at any spacing.
+
+Both equations take the trapezoidal rule. Recovery is linear, so its new value
+
+    w' = kw w + kv (v + v')
+    g = epsilon dt/2,  kw = (1 - gamma g)/(1 + gamma g),  kv = g/(1 + gamma g)
+
+goes into the equation of v', which Newton's method solves with one tridiagonal system an
+iteration; no earlier step is needed, so the first is like the rest. With r = D dt/(2 dx^2) and
+h = dt/2 an inner row of Newton's system for the new iterate u' from the iterate u is
+
+    (1 + 2r + h kv - h f'(u)) u'[i] - r (u'[i-1] + u'[i+1]) = R[i] + h (f(u) - u f'(u))[i]
+    R = v + r (second difference of v) + h f(v) - h (w + kw w + kv v) + dt I
+
+Newton's error after an iteration is at most ``bend`` times the square of the last correction, with
+bend = h max|f''| / 2 over the least dominance of the matrix; it stops when that is below the
+tolerance, without an iteration to confirm.
+
+The solver that is used by default cuts the cable into 16 pieces that lie side by side in the
+lanes of vector registers. Elimination down the pieces leaves every row as
+
+    u[i] = y[i] + c[i] u[i+1] + p[i] (last node of the piece before)
+
+and the first row of each piece, accumulated on the way, closes a cyclic system of the 16 last
+nodes. What a piece's far end feels, p, decays by the factor `decay` a node, so after `reach`
+nodes it is below the smallest digit and is left away; where it does not decay it is kept to the
+end, and the solution is exact either way. Long cables are advanced tile by tile inside the cache,
+several steps a pass, with overlaps after which a tile's invented ends are no longer felt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
+from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, kernel, thomas
+
+Solver = Literal["lanes", "thomas", "cyclic_reduction"]
+
+#: Newton's error in v that is let pass.
+TOLERANCE = 1e-12
+MOST_ITERATIONS = 30
+#: What a value of the order of one may lose by an overlap, or by a spike that is cut off.
+NEGLIGIBLE = 1e-18
+LANES = 16  # the kernels below have it as a literal: only then do their inner loops vectorize
+_FIELDS = 7  # of a row: v, w, iterate, c, y, p, stimulus
+_TILE = 4096
+_STEPS_A_PASS = 8
+_FEWEST_ROWS = 4
+#: |f''| = |2(1 + a) - 6v| for -0.5 <= v <= 1.5 and 0 <= a <= 1.
+_BEND = 7.0
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What a step of length dt takes from the equation, (n_cables,) each."""
+
+    a: Array
+    r: Array
+    half: Array
+    kw: Array
+    kv: Array
+
+    @classmethod
+    def of(cls, equation: Equation, n_cables: int, dx: float, dt: float) -> Coefficients:
+        """The coefficients of a step."""
+        a, gamma, epsilon, diffusion = equation.table(n_cables).T
+        g = epsilon * dt / 2
+        return cls(
+            a.copy(), diffusion * dt / (2 * dx * dx), np.full(n_cables, dt / 2),
+            (1 - gamma * g) / (1 + gamma * g), g / (1 + gamma * g),
+        )  # fmt: skip
+
+    def rows(self) -> Array:
+        """(6, n_cables) as the kernels take them: a, r, h, kw, kv, bend."""
+        return np.array([self.a, self.r, self.half, self.kw, self.kv, self.bend()])
+
+    def dominance(self) -> Array:
+        """(n_cables,) by which a diagonal exceeds its row's other entries, at least."""
+        slope = (1 + self.a) ** 2 / 3 - self.a
+        return 1 + self.half * (self.kv - slope)
+
+    def bend(self) -> Array:
+        """(n_cables,) factor between a correction's square and the error that it leaves."""
+        return self.half * _BEND / 2 / np.maximum(self.dominance(), 1e-300)
+
+    def decay(self) -> float:
+        """The factor by which what is felt of a distant node falls from node to node, at most."""
+        d = self.dominance() + 2 * self.r
+        root = np.sqrt(np.maximum(d * d - 4 * self.r**2, 0.0))
+        return float(np.max(2 * self.r / (d + root)))
+
+
+def reach(decay: float, n_steps: int = 1) -> float:
+    """Nodes beyond which an end is no longer felt after `n_steps` implicit steps.
+
+    A step spreads a disturbance by the kernel decay^|distance| (scaled to a sum of one) at most,
+    and by the explicit half of it to one more node; the sum of the tail of the repeated
+    convolution is bounded by Chernoff: min over s of exp(-s n) M(s)^n_steps, with M the kernel's
+    moment generating function.
+    """
+    if decay <= 0:
+        return 1.0 * n_steps
+    if decay >= 1:
+        return math.inf
+    s = -math.log(decay) * np.linspace(0.02, 0.99, 98)
+    moment = (
+        (1 - decay)
+        / (1 + decay)
+        * (1 / (1 - decay * np.exp(s)) + decay * np.exp(-s) / (1 - decay * np.exp(-s)))
+    )
+    growth = np.exp(s)  # the explicit half
+    nodes = (n_steps * np.log(2 * moment * growth) - math.log(NEGLIGIBLE)) / s
+    return float(math.ceil(nodes.min()))
+
+
+# --- the kernels
+
+
+@kernel
+def _end_row(s: Array, i: int, lane: int, left: float, right: float, q: Array, lo: float,
+             up: float) -> tuple[float, float]:  # fmt: skip
+    """Diagonal and right side of a row whose neighbors are not the rows above and below."""
+    at = i * 112 + lane
+    a, h, kw, kv = q[lane], q[32 + lane], q[48 + lane], q[64 + lane]
+    v, w, u = s[at], s[at + 16], s[at + 32]
+    known = v * (1 - lo - up) + lo * left + up * right + h * (v * (v * (1 + a - v) - a))
+    known += s[at + 96] * 2 * h - h * (w + kw * w + kv * v)
+    d = 1 + lo + up + h * kv - h * (u * (2 * (1 + a) - 3 * u) - a)
+    return d, known + h * u * u * (2 * u - 1 - a)
+
+
+@kernel
+def _first_rows(s: Array, m: int, q: Array, ends: Array, acc: Array) -> None:
+    for lane in range(16):
+        at = lane
+        before = (m - 1) * 112 + (lane + 15) % 16
+        if ends[96 + lane] != 0.0:  # no node: it repeats the one before
+            c, y, p = 0.0, 0.0, 1.0
+            acc[lane], acc[16 + lane], acc[32 + lane] = 0.0, 0.0, 1.0
+        else:
+            if ends[64 + lane] != 0.0:  # held
+                c, y, p = 0.0, s[at], 0.0
+            else:
+                lo, up = ends[lane], ends[16 + lane]
+                d, b = _end_row(s, 0, lane, s[before], s[at + 112], q, lo, up)
+                c, y, p = up / d, b / d, lo / d
+            acc[lane], acc[16 + lane], acc[32 + lane] = y, p, c
+        s[at + 48], s[at + 64], s[at + 80] = c, y, p
+
+
+@kernel
+def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool) -> None:
+    """Elimination of rows first .. last-1, each a vector of lanes."""
+    for i in range(first, last):
+        row = s[(i - 1) * 112 : (i + 2) * 112]
+        for l in range(16):  # noqa: E741
+            a, r, h, kw, kv = q[l], q[16 + l], q[32 + l], q[48 + l], q[64 + l]
+            v, w, u = row[112 + l], row[128 + l], row[144 + l]
+            known = v + r * (row[l] + row[224 + l] - 2 * v) + h * (v * (v * (1 + a - v) - a))
+            known += h * (2 * row[208 + l] - w - kw * w - kv * v)
+            d = 1 + 2 * r + h * kv - h * (u * (2 * (1 + a) - 3 * u) - a)
+            b = known + h * u * u * (2 * u - 1 - a)
+            inverse = 1.0 / (d - r * row[48 + l])
+            row[160 + l] = r * inverse
+            row[176 + l] = (b + r * row[64 + l]) * inverse
+            if spikes:
+                p = r * row[80 + l] * inverse
+                row[192 + l] = p
+                c = acc[32 + l]
+                acc[l] += c * row[176 + l]
+                acc[16 + l] += c * p
+                acc[32 + l] = c * row[160 + l]
+
+
+@kernel
+def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
+    """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
+    for lane in range(16):
+        at = (m - 1) * 112 + lane
+        if ends[80 + lane] != 0.0:
+            system[lane], system[16 + lane], system[32 + lane], system[48 + lane] = 0, 1, 0, s[at]
+            continue
+        after = (lane + 1) % 16
+        first = 112 + after if ends[96 + after] != 0.0 else after
+        lo, up = ends[32 + lane], ends[48 + lane]
+        d, b = _end_row(s, m - 1, lane, s[at - 112], s[first], q, lo, up)
+        c, y, p = s[at - 64], s[at - 48], s[at - 32]
+        system[lane] = -lo * p
+        system[16 + lane] = d - lo * c - up * acc[16 + after]
+        system[32 + lane] = -up * acc[32 + after]
+        system[48 + lane] = b + lo * y + up * acc[after]
+
+
+@kernel
+def _close(system: Array, apart: bool, z: Array) -> None:
+    """Solves the cyclic system of 16; at once where the nodes do not feel each other."""
+    if apart:
+        for l in range(16):  # noqa: E741
+            z[l] = system[48 + l] / system[16 + l]
+        return
+    # z[l] = y[l] + c[l] z[l+1] + e[l] z[15]
+    c, y, e = 0.0, 0.0, 1.0
+    for l in range(15):  # noqa: E741
+        low = system[l]
+        inverse = 1.0 / (system[16 + l] + low * c)
+        y = (system[48 + l] - low * y) * inverse
+        e = -low * e * inverse
+        c = -system[32 + l] * inverse
+        z[16 + l], z[32 + l], z[48 + l] = c, y, e
+    c0, y0, e0 = 0.0, 0.0, 1.0  # z[0] of z[15], by substitution from behind
+    for k in range(15):
+        l = 14 - k  # noqa: E741
+        y0 = z[32 + l] + z[16 + l] * y0
+        e0 = z[48 + l] + z[16 + l] * e0
+        if k == 0:
+            c0, y14, e14 = 0.0, y0, e0
+    low, up = system[15], system[47]
+    z[15] = (system[63] - low * y14 - up * y0) / (system[31] + low * e14 + up * e0 + c0)
+    for k in range(15):
+        l = 14 - k  # noqa: E741
+        z[l] = z[32 + l] + z[16 + l] * z[l + 1] + z[48 + l] * z[15]
+
+
+@kernel
+def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array) -> None:
+    """Substitution from the last rows to the first; adds up the squares of the corrections."""
+    end = s[(m - 1) * 112 : m * 112]
+    for l in range(16):  # noqa: E741
+        change = z[l] - end[32 + l]
+        moved[l] = change * change
+        end[32 + l] = z[l]
+    for j in range(m - 1):
+        i = m - 2 - j
+        row = s[i * 112 : (i + 2) * 112]
+        if i < n_spikes:
+            for l in range(16):  # noqa: E741
+                row[64 + l] += row[80 + l] * z[(l + 15) % 16]
+        for l in range(16):  # noqa: E741
+            u = row[64 + l] + row[48 + l] * row[144 + l]
+            change = u - row[32 + l]
+            moved[l] += change * change
+            row[32 + l] = u
+
+
+@kernel
+def _finish(s: Array, m: int, q: Array) -> None:
+    """Recovery's step, the new v, and a straight line's guess of the next."""
+    for i in range(m):
+        row = s[i * 112 : (i + 1) * 112]
+        for l in range(16):  # noqa: E741
+            v, u = row[l], row[32 + l]
+            row[16 + l] = q[48 + l] * row[16 + l] + q[64 + l] * (v + u)
+            row[l] = u
+            row[32 + l] = 2 * u - v
+
+
+@kernel
+def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int, tolerance: float,
+           scratch: Array) -> int:  # fmt: skip
+    """Advances a block of lanes; the iterations that Newton took, or -1 if it did not converge."""
+    acc, system, z, moved = scratch[:48], scratch[48:112], scratch[112:176], scratch[176:192]
+    taken = 0
+    for _ in range(n_steps):
+        left = 1.0
+        for _ in range(MOST_ITERATIONS):
+            taken += 1
+            _first_rows(s, m, q, ends, acc)
+            _down(s, 1, n_spikes, q, acc, True)
+            _down(s, n_spikes, m - 1, q, acc, False)
+            _last_rows(s, m, q, ends, acc, system)
+            _close(system, n_spikes < m - 1, z)
+            _up(s, m, n_spikes, z, moved)
+            left = 0.0
+            for l in range(16):  # noqa: E741
+                left += q[80 + l] * moved[l]
+            if left <= tolerance:
+                break
+        if not left <= tolerance:
+            return -1
+        _finish(s, m, q)
+    return taken
+
+
+@kernel
+def _exchange(s: Array, m: int, field: int, values: Array, first: int, n: int, into: bool) -> None:
+    """Nodes first .. first+n-1 of a cable (a ring if need be) to or from 16 lanes of pieces."""
+    pads = 16 * m - n  # the last lanes begin with none
+    size = len(values)
+    for lane in range(16):
+        missing = 1 if lane >= 16 - pads else 0
+        begin = first + lane * m - max(0, lane - (16 - pads))
+        if missing and into:
+            s[field * 16 + lane] = values[(begin - 1) % size]
+        for i in range(missing, m):
+            at = (i * 7 + field) * 16 + lane
+            g = begin + i - missing
+            g = g + size if g < 0 else (g - size if g >= size else g)
+            if into:
+                s[at] = values[g]
+            else:
+                values[g] = s[at]
+
+
+@kernel
+def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, drive: Array,
+           v_new: Array, w_new: Array, q: Array, kinds: Array, n_steps: int, n_spikes: int,
+           tolerance: float) -> int:  # fmt: skip
+    """Advances tiles first .. last-1 of one cable, each with what it overlaps.
+
+    kinds: (2,) of the cable's ends: 0 no flux, 1 held, 2 periodic.
+    """
+    size = len(v)
+    most = -(-min(size, tile + 2 * overlap + 2) // 16)
+    s = np.zeros(most * 112)
+    scratch, ends, out = np.zeros(192), np.zeros(112), np.zeros(most * 16)
+    r, taken = q[16], 0
+    for k in range(first, last):
+        begin, end = k * tile, min((k + 1) * tile, size)
+        low, high = begin - overlap - 1, end + overlap + 1
+        whole = high - low >= size
+        if whole:
+            low, high = 0, size
+        elif kinds[0] != 2:
+            low, high = max(low, 0), min(high, size)
+        n = high - low
+        m = -(-n // 16)
+        pads = 16 * m - n
+        for lane in range(16):
+            for row in range(4):
+                ends[row * 16 + lane] = r
+            ends[64 + lane] = ends[80 + lane] = 0.0
+            ends[96 + lane] = 1.0 if lane >= 16 - pads else 0.0
+        if not (whole and kinds[0] == 2):
+            left_end, right_end = low == 0 and kinds[0] != 2, high == size and kinds[0] != 2
+            ends[0], ends[16] = 0.0, 2 * r
+            ends[47], ends[63] = 2 * r, 0.0
+            ends[64] = 1.0 if not left_end or kinds[0] == 1 else 0.0
+            ends[95] = 1.0 if not right_end or kinds[1] == 1 else 0.0
+        _exchange(s, m, 0, v, low, n, True)
+        _exchange(s, m, 1, w, low, n, True)
+        _exchange(s, m, 2, v, low, n, True)
+        if len(drive):
+            _exchange(s, m, 6, drive, low, n, True)
+        done = _steps(s, m, q, ends, min(n_spikes, m - 1), n_steps, tolerance, scratch)
+        if done < 0:
+            return -1
+        taken = max(taken, done)
+        for field in range(2):
+            target = v_new if field == 0 else w_new
+            for lane in range(16):
+                missing = 1 if lane >= 16 - pads else 0
+                start = lane * m - max(0, lane - (16 - pads))
+                for i in range(missing, m):
+                    out[start + i - missing] = s[(i * 7 + field) * 16 + lane]
+            for g in range(begin, end):
+                target[g] = out[g - low]
+    return taken
+
+
+@kernel
+def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array, kinds: Array,
+            n_steps: int, tolerance: float) -> int:  # fmt: skip
+    """Advances blocks first .. last-1 of 16 whole cables side by side, in place."""
+    n_cables, m = v.shape
+    s = np.zeros(m * 112)
+    scratch, ends, q = np.zeros(192), np.zeros(112), np.zeros(96)
+    taken = 0
+    for block in range(first, last):
+        for lane in range(16):
+            cable = min(block * 16 + lane, n_cables - 1)
+            for k in range(6):
+                q[k * 16 + lane] = rows[k, cable]
+            ends[16 + lane] = ends[32 + lane] = 2 * rows[1, cable]
+            ends[64 + lane] = 1.0 if kinds[0] == 1 else 0.0
+            ends[80 + lane] = 1.0 if kinds[1] == 1 else 0.0
+            for i in range(m):
+                at = i * 112 + lane
+                s[at] = s[at + 32] = v[cable, i]
+                s[at + 16] = w[cable, i]
+                if len(drive):
+                    s[at + 96] = drive[i]
+        done = _steps(s, m, q, ends, 1, n_steps, tolerance, scratch)
+        if done < 0:
+            return -1
+        taken = max(taken, done)
+        for lane in range(min(16, n_cables - block * 16)):
+            cable = block * 16 + lane
+            for i in range(m):
+                v[cable, i] = s[i * 112 + lane]
+                w[cable, i] = s[i * 112 + 16 + lane]
+    return taken
+
+
+@kernel
+def _assemble(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, lower: Array,
+              diagonal: Array, upper: Array, right: Array) -> None:  # fmt: skip
+    """Newton's system of one cable, row by row; of a ring, its corners too."""
+    n = len(v)
+    a, r, h, kw, kv = q[0], q[16], q[32], q[48], q[64]
+    for i in range(n):
+        before = v[i - 1] if i > 0 else v[n - 1 if kinds[0] == 2 else 1]
+        after = v[i + 1] if i < n - 1 else v[0 if kinds[0] == 2 else n - 2]
+        x, known = u[i], v[i] + r * (before + after - 2 * v[i])
+        known += h * (v[i] * (v[i] * (1 + a - v[i]) - a)) - h * (w[i] + kw * w[i] + kv * v[i])
+        if len(drive):
+            known += 2 * h * drive[i]
+        lower[i] = upper[i] = -r
+        diagonal[i] = 1 + 2 * r + h * kv - h * (x * (2 * (1 + a) - 3 * x) - a)
+        right[i] = known + h * x * x * (2 * x - 1 - a)
+    for k in range(2):
+        i = 0 if k == 0 else n - 1
+        if kinds[k] == 0:
+            lower[i], upper[i] = (0.0, -2 * r) if k == 0 else (-2 * r, 0.0)
+        elif kinds[k] == 1:
+            lower[i], diagonal[i], upper[i], right[i] = 0.0, 1.0, 0.0, v[i]
+
+
+# --- the scheme
+
+
+class CrankNicolson:
+    """Crank-Nicolson for one cable, or for many of the same grid.
+
+    Arguments:
+        solver: "lanes" (fastest), "thomas" or "cyclic_reduction", one system after the other.
+        tolerance: of Newton's error in v.
+        n_threads: threads that share tiles and cables.
+    """
+
+    name = "Crank-Nicolson"
+
+    def __init__(
+        self, equation: Equation, cable: Cable, solver: Solver = "lanes",
+        tolerance: float = TOLERANCE, n_threads: int = 1,
+    ) -> None:  # fmt: skip
+        if solver not in ("lanes", "thomas", "cyclic_reduction"):
+            raise InputError(
+                f'"{solver}" is neither lanes, thomas nor cyclic_reduction', key="solver"
+            )
+        if not tolerance > 0:
+            raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+        self.equation, self.cable, self.solver = equation, cable, solver
+        self.tolerance, self.n_threads = tolerance, n_threads
+        self.kinds = end_kinds(cable)
+        self.iterations = 0  # Newton's, of the last call: the most of any tile
+
+    def largest_step(self, v: Array) -> float:
+        """Beyond it Newton's matrix need not be dominant; see `largest_implicit_step`."""
+        from channelfit.fitzhugh_nagumo.equation import largest_implicit_step
+
+        return largest_implicit_step(self.equation)
+
+    def advance(
+        self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Array, Array]:
+        """n_steps steps of dt under one stimulus.
+
+        Arguments:
+            v, w: (n_cables, n_nodes). drive: (n_nodes,) the steps' mean stimulus.
+
+        Returns: the new v and w.
+
+        Raises:
+            InputError: Newton's method does not converge; the step is too long.
+        """
+        coefficients = Coefficients.of(self.equation, len(v), self.cable.dx, dt)
+        stimulus = np.empty(0) if drive is None else drive
+        if self.solver != "lanes" or (
+            v.shape[1] < LANES * _FEWEST_ROWS and (len(v) < LANES or self.cable.periodic)
+        ):
+            results = [
+                self._one_by_one(v[k], w[k], coefficients, k, n_steps, stimulus)
+                for k in range(len(v))
+            ]
+        elif len(v) >= LANES and not self.cable.periodic:
+            return self._side_by_side(v, w, coefficients, n_steps, stimulus)
+        else:
+            results = [
+                self._in_tiles(v[k], w[k], coefficients, k, n_steps, stimulus)
+                for k in range(len(v))
+            ]
+        return np.array([r[0] for r in results]), np.array([r[1] for r in results])
+
+    def _side_by_side(
+        self, v: Array, w: Array, coefficients: Coefficients, n_steps: int, drive: Array
+    ) -> tuple[Array, Array]:
+        v, w, rows = v.copy(), w.copy(), coefficients.rows()
+
+        def run(first: int, last: int) -> int:
+            return _cables(first, last, v, w, drive, rows, self.kinds, n_steps, self.tolerance)
+
+        self._share(run, -(-len(v) // LANES))
+        return v, w
+
+    def _in_tiles(
+        self, v: Array, w: Array, coefficients: Coefficients, k: int, n_steps: int, drive: Array
+    ) -> tuple[Array, Array]:
+        q = np.repeat(coefficients.rows()[:, k], LANES)
+        decay = coefficients.decay()
+        n_spikes = int(min(reach(decay), len(v))) + 1
+        a_pass, tile, overlap = n_steps, len(v), 0
+        felt = reach(decay, min(n_steps, _STEPS_A_PASS))
+        if len(v) > 2 * _TILE and felt < _TILE / 8:
+            a_pass, tile, overlap = min(n_steps, _STEPS_A_PASS), _TILE, int(felt)
+        most = 0
+        while n_steps > 0:
+            count = min(a_pass, n_steps)
+            v_new, w_new = np.empty_like(v), np.empty_like(w)
+
+            def run(
+                first: int, last: int, old: tuple[Array, Array] = (v, w),
+                new: tuple[Array, Array] = (v_new, w_new), count: int = count,
+            ) -> int:  # fmt: skip
+                return _tiles(
+                    first, last, tile, overlap, *old, drive, *new, q, self.kinds, count,
+                    n_spikes, self.tolerance,
+                )  # fmt: skip
+
+            self._share(run, -(-len(v) // tile))
+            most += self.iterations
+            v, w, n_steps = v_new, w_new, n_steps - count
+        self.iterations = most
+        return v, w
+
+    def _share(self, run: Any, n_jobs: int) -> None:
+        """Calls run(first, last) from threads that share the jobs."""
+        parts = min(self.n_threads * 4, n_jobs) if self.n_threads > 1 else 1
+        edges = np.linspace(0, n_jobs, parts + 1).astype(int).tolist()
+        jobs = list(itertools.pairwise(edges))
+        if len(jobs) == 1:
+            taken = [run(*jobs[0])]
+        else:
+            with ThreadPoolExecutor(self.n_threads) as pool:
+                taken = list(pool.map(lambda job: run(*job), jobs))
+        self._check(min(taken))
+        self.iterations = max(taken)
+
+    def _check(self, taken: int) -> None:
+        if taken < 0:
+            raise InputError(
+                f"Newton's method did not converge in {MOST_ITERATIONS} iterations; "
+                "take a shorter step",
+                key="dt",
+            )
+
+    def _one_by_one(
+        self, v: Array, w: Array, coefficients: Coefficients, k: int, n_steps: int, drive: Array
+    ) -> tuple[Array, Array]:
+        q = np.repeat(coefficients.rows()[:, k], LANES)
+        self.iterations, guess = 0, v
+        for _ in range(n_steps):
+            u = self.newton(v, w, guess, q, drive)[-1]
+            w = q[48] * w + q[64] * (v + u)
+            v, guess = u, 2 * u - v
+        return v, w
+
+    def newton(self, v: Array, w: Array, guess: Array, q: Array, drive: Array) -> list[Array]:
+        """The iterates of one step of one cable, the last of them converged."""
+        system = np.empty((4, len(v)))
+        iterates = [guess]
+        for _ in range(MOST_ITERATIONS):
+            _assemble(v, w, iterates[-1], drive, q, self.kinds, *system)
+            solve = cyclic_reduction if self.solver == "cyclic_reduction" else thomas
+            iterates.append(_solve_ring(solve, *system) if self.cable.periodic else solve(*system))
+            self.iterations += 1
+            left = q[80] * float(np.sum((iterates[-1] - iterates[-2]) ** 2))
+            if left <= self.tolerance:
+                return iterates
+        self._check(-1)
+        return iterates
+
+
+def _solve_ring(solve: Any, lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
+    """A cyclic system by Sherman and Morrison's formula: two systems without corners."""
+    corner, opposite, pivot = lower[0], upper[-1], -diagonal[0]
+    changed = diagonal.copy()
+    changed[0] -= pivot
+    changed[-1] -= corner * opposite / pivot
+    column = np.zeros_like(right)
+    column[0], column[-1] = pivot, opposite
+    y, z = solve(lower, changed, upper, right), solve(lower, changed, upper, column)
+    ratio = corner / pivot
+    return np.asarray(y - (y[0] + ratio * y[-1]) / (1 + z[0] + ratio * z[-1]) * z)
+
+
+def end_kinds(cable: Cable) -> Any:
+    """(2,) of the ends as the kernels know them: 0 no flux, 1 held, 2 periodic."""
+    names = {"no_flux": 0, "periodic": 2}
+    kinds = [names[e] if isinstance(e, str) else 1 for e in (cable.left, cable.right)]
+    return np.array(kinds, dtype=np.int64)

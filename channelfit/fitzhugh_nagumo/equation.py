@@ -1,0 +1,322 @@
+"""The equation, the cable it is solved on, its stimuli, and the states it can start from.
+
+    v_t = D v_xx + v (1 - v) (v - a) - w + I(x, t)        w_t = epsilon (v - gamma w)
+
+Everything is dimensionless, as in FitzHugh (1961) and Nagumo et al. (1962). The second difference
+is centered; at an end without flux the node beyond it mirrors the one before it, which keeps the
+order two that the one-sided row ``v[0] = v[1]`` would lose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from channelfit.errors import InputError
+
+Array: TypeAlias = npt.NDArray[np.float64]
+End: TypeAlias = float | Literal["no_flux", "periodic"]
+
+#: Steps whose stimulus is worked out at once.
+_STEPS_AT_ONCE = 65536
+
+
+@dataclass(frozen=True)
+class Equation:
+    """The equation's parameters: numbers, or arrays (n_cables,) for many cables at once.
+
+    Raises:
+        InputError: a value is not finite, or epsilon, gamma or diffusion is negative.
+    """
+
+    a: float | Array = 0.01
+    gamma: float | Array = 2.0
+    epsilon: float | Array = 0.01
+    diffusion: float | Array = 1.0
+
+    def __post_init__(self) -> None:
+        shapes = set()
+        for field in fields(self):
+            value = np.asarray(getattr(self, field.name), dtype=float)
+            if value.ndim > 1 or not np.all(np.isfinite(value)):
+                raise InputError("must be a finite number, or a row of them", key=field.name)
+            if field.name != "a" and np.any(value < 0):
+                raise InputError("must not be negative", key=field.name)
+            shapes |= {value.shape} - {()}
+        if len(shapes) > 1:
+            raise InputError(f"rows of parameters of different lengths: {sorted(shapes)}")
+
+    @property
+    def n_cables(self) -> int:
+        """The length of the longest row of parameters."""
+        return max(np.size(getattr(self, field.name)) for field in fields(self))
+
+    def table(self, n_cables: int) -> Array:
+        """(n_cables, 4): a, gamma, epsilon, diffusion of every cable.
+
+        Raises:
+            InputError: rows of parameters of another length.
+        """
+        if self.n_cables not in (1, n_cables):
+            raise InputError(f"{self.n_cables} sets of parameters for {n_cables} cables")
+        columns = [np.asarray(getattr(self, field.name), dtype=float) for field in fields(self)]
+        return np.stack([np.broadcast_to(c, n_cables) for c in columns], axis=1)
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """A stimulus I = amplitude on [x_from, x_to] while start <= t < end, perhaps repeated.
+
+    period: from one start to the next; infinite for once only.
+    """
+
+    amplitude: float
+    x_from: float = -math.inf
+    x_to: float = math.inf
+    start: float = 0.0
+    end: float = math.inf
+    period: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.amplitude):
+            raise InputError("must be finite", key="amplitude")
+        if not self.x_from < self.x_to:
+            raise InputError(f"[{self.x_from:g}, {self.x_to:g}] is no stretch of cable", key="x")
+        if not self.start < self.end:
+            raise InputError(f"[{self.start:g}, {self.end:g}) is no stretch of time", key="t")
+        if not self.period > 0 or (
+            math.isfinite(self.period) and self.end > self.start + self.period
+        ):
+            raise InputError("a period must be at least as long as the pulse", key="period")
+
+    def until(self, t: Array) -> Array:
+        """The time up to t (n,) for which the pulse was on."""
+        length = self.end - self.start
+        since = np.maximum(t - self.start, 0.0)
+        if not math.isfinite(self.period):
+            return np.minimum(since, length)
+        whole = np.floor(since / self.period)
+        return np.asarray(whole * length + np.minimum(since - whole * self.period, length), float)
+
+
+@dataclass(frozen=True)
+class Cable:
+    """A uniform grid, what holds at its two ends, and the stimulus.
+
+    left, right: "no_flux", a value at which v is held, or (both) "periodic".
+
+    Raises:
+        InputError: fewer than three nodes, a spacing that is not positive, an end that is none.
+    """
+
+    n_nodes: int = 401
+    dx: float = 0.5
+    left: End = "no_flux"
+    right: End = "no_flux"
+    stimulus: tuple[Pulse, ...] = ()
+    x_start: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.n_nodes < 3:
+            raise InputError(f"{self.n_nodes} nodes; at least 3 are needed", key="n_nodes")
+        if not (math.isfinite(self.dx) and self.dx > 0):
+            raise InputError(f"{self.dx} is no spacing; it must be positive", key="dx")
+        for name in ("left", "right"):
+            end = getattr(self, name)
+            if isinstance(end, str) and end not in ("no_flux", "periodic"):
+                raise InputError(f'"{end}" is neither no_flux, periodic nor a number', key=name)
+            if not isinstance(end, str) and not math.isfinite(end):
+                raise InputError(f"{end} cannot be held; it must be finite", key=name)
+        if (self.left == "periodic") != (self.right == "periodic"):
+            raise InputError("a cable is periodic at both ends or at none", key="left, right")
+
+    @property
+    def periodic(self) -> bool:
+        """Whether it is a ring; node n_nodes would be node 0."""
+        return self.left == "periodic"
+
+    @property
+    def x(self) -> Array:
+        """(n_nodes,) places of the nodes."""
+        return np.asarray(self.x_start + self.dx * np.arange(self.n_nodes), float)
+
+    def spans(self, t: float, dt: float, n_steps: int) -> Iterator[tuple[int, Array | None]]:
+        """Runs of steps whose mean stimulus is the same.
+
+        The stimulus of a step is its mean over the step, and over the stretch of cable that the
+        node stands for: second order wherever the edges of a pulse fall.
+
+        Returns: pairs of a number of steps and (n_nodes,) of stimulus, or None where there is none.
+        """
+        if not self.stimulus:
+            yield n_steps, None
+            return
+        shapes = np.array([self._covered(pulse) * pulse.amplitude for pulse in self.stimulus])
+        for first in range(0, n_steps, _STEPS_AT_ONCE):
+            last = min(first + _STEPS_AT_ONCE, n_steps)
+            times: Array = np.asarray(t + dt * np.arange(first, last + 1), float)
+            shares = np.array([np.diff(pulse.until(times)) / dt for pulse in self.stimulus])
+            shares[np.abs(shares) < 1e-9] = 0.0
+            shares[np.abs(shares - 1) < 1e-9] = 1.0
+            change = np.flatnonzero(np.any(np.diff(shares, axis=1) != 0, axis=0)) + 1
+            edges = [0, *change.tolist(), shares.shape[1]]
+            for begin, end in itertools.pairwise(edges):
+                share = shares[:, begin]
+                yield end - begin, (share @ shapes if np.any(share) else None)
+
+    def _covered(self, pulse: Pulse) -> Array:
+        low = np.maximum(self.x - self.dx / 2, pulse.x_from)
+        high = np.minimum(self.x + self.dx / 2, pulse.x_to)
+        return np.asarray(np.maximum(high - low, 0.0) / self.dx, float)
+
+
+# --- states to start from
+
+
+def rest(x: Array) -> Array:
+    """v = 0."""
+    return np.zeros_like(x)
+
+
+def gaussian(x: Array, center: float, width: float = 10.0, height: float = 1.0) -> Array:
+    """v = height exp(-(x - center)^2 / width); the paper's impulse with center 100, width 10."""
+    if not width > 0:
+        raise InputError(f"{width} is no width; it must be positive", key="width")
+    return np.asarray(height * np.exp(-((x - center) ** 2) / width), float)
+
+
+def step(x: Array, at: float, height: float = 1.0) -> Array:
+    """v = height before `at` and 0 behind it."""
+    return np.where(x < at, height, 0.0)
+
+
+def front(x: Array, center: float, diffusion: float = 1.0) -> Array:
+    """v = 1 / (1 + exp((x - center) / sqrt(2 D))): for epsilon = 0 it moves unchanged."""
+    return np.asarray(0.5 * (1 - np.tanh((x - center) / math.sqrt(8 * diffusion))), float)
+
+
+def front_speed(a: float, diffusion: float = 1.0) -> float:
+    """sqrt(D/2) (1 - 2a), the speed of `front` to the right when epsilon = 0 and w = 0."""
+    return math.sqrt(diffusion / 2) * (1 - 2 * a)
+
+
+def from_file(file: Path, x: Array) -> tuple[Array, Array]:
+    """v and w at the places x (n_nodes,) from a file.
+
+    The file is an .npz with x, v and perhaps w (a state that a run has left: of several times the
+    last), or a text of two or three such columns with a line of headings. Between its places v
+    and w are interpolated by a cubic spline; where it ends they continue as they end.
+
+    Raises:
+        InputError: it cannot be read, lacks a column, or its places do not increase.
+    """
+    from scipy.interpolate import CubicSpline
+
+    columns = _columns(file)
+    places = columns["x"]
+    if places.ndim != 1 or len(places) < 2 or np.any(np.diff(places) <= 0):
+        raise InputError("the places x must increase", file, "x")
+    state = []
+    for name in ("v", "w"):
+        values = columns.get(name, np.zeros_like(places))
+        if values.ndim == 2 and len(values):
+            values = values[-1]
+        if values.shape != places.shape or not np.all(np.isfinite(values)):
+            raise InputError(f"needs {len(places)} finite numbers, one for each x", file, name)
+        state.append(CubicSpline(places, values)(np.clip(x, places[0], places[-1])))
+    return state[0], state[1]
+
+
+def _columns(file: Path) -> dict[str, Array]:
+    try:
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as archive:
+                columns = {
+                    k: np.asarray(archive[k], float) for k in ("x", "v", "w") if k in archive
+                }
+        else:
+            with open(file, encoding="utf-8") as lines:
+                names = [name.strip() for name in lines.readline().lstrip("#").split(",")]
+                text = lines.read()
+            if not text.strip():
+                raise InputError("has no rows", file)
+            table = np.loadtxt(text.splitlines(), delimiter=",", ndmin=2)
+            columns = dict(zip(names, table.T, strict=True))
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file) from None
+    except (ValueError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"is no table of x, v and w: {error}", file) from None
+    except Exception as error:  # what a damaged zip raises is not in any one family
+        raise InputError(f"is damaged: {error}", file) from None
+    missing = {"x", "v"} - set(columns)
+    if missing:
+        raise InputError(f"has no column {' or '.join(sorted(missing))}", file)
+    return columns
+
+
+# --- how large a step may be
+
+
+def steepest(equation: Equation, low: float, high: float) -> tuple[Array, Array]:
+    """The least and the largest slope f'(v) of the reaction for low <= v <= high.
+
+    Returns: two (n_cables,).
+    """
+    a = np.atleast_1d(np.asarray(equation.a, dtype=float))
+    top = np.clip((1 + a) / 3, low, high)
+    slopes = np.array([-3 * v * v + 2 * (1 + a) * v - a for v in (low + 0 * a, high + 0 * a, top)])
+    return slopes.min(axis=0), slopes.max(axis=0)
+
+
+def largest_explicit_step(
+    equation: Equation, dx: float, low: float = 0.0, high: float = 1.0, dimensions: int = 1
+) -> float:
+    """The longest step that forward Euler allows.
+
+    The wave that alternates from node to node decays fastest, at 4 D/dx^2 in each dimension, plus
+    -f'(v) of the reaction, plus what recovery adds. A step beyond 2 over the largest such rate
+    makes that wave grow wherever v is. For the diffusion alone this is the known 2 D dt <= dx^2.
+
+    Arguments:
+        low, high: the values that v takes.
+    """
+    table = equation.table(equation.n_cables)
+    low, high = min(low, 0.0), max(high, 1.0)
+    slope = np.broadcast_to(steepest(equation, low, high)[0], len(table))
+    rate = 4 * dimensions * table[:, 3] / dx**2 - slope
+    recovery = table[:, 1] * table[:, 2]
+    # The larger eigenvalue of [[rate, 1], [-epsilon, recovery]], both of which are damping.
+    spread = (rate - recovery) ** 2 - 4 * table[:, 2]
+    fastest = (rate + recovery + np.sqrt(np.maximum(spread, 0.0))) / 2
+    return float(2 / fastest.max())
+
+
+def largest_implicit_step(equation: Equation) -> float:
+    """The longest step for which Crank-Nicolson's Newton matrix is diagonally dominant.
+
+    Its rows exceed their neighbors by 1 - dt f'(v)/2, and f' has its largest value at (1 + a)/3.
+    Up to there the matrix cannot become singular, whatever the spacing; there is no limit else.
+    """
+    slope = float(steepest(equation, -1e3, 1e3)[1].max())
+    return 2 / slope if slope > 0 else math.inf
+
+
+def check_step(dt: float, largest: float, scheme: str) -> None:
+    """Refuses a step that is too large, and says which is allowed."""
+    if not (math.isfinite(dt) and dt > 0):
+        raise InputError(f"{dt} is no step; it must be positive", key="dt")
+    if dt > largest * (1 + 1e-12):
+        raise InputError(
+            f"a step of {dt:g} is unstable with the {scheme} scheme here; "
+            f"the largest allowed is {math.floor(largest * 1e6) / 1e6:.6g}",
+            key="dt",
+        )

@@ -1,0 +1,146 @@
+"""The explicit scheme on the CPU: forward Euler in time, centered differences in space.
+
+A pass over memory makes many steps: a tile of the cable and as many nodes on either side as there
+are steps are copied into the cache and advanced there; the garbage that creeps in from the copied
+ends moves one node a step and never reaches the tile.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.fitzhugh_nagumo.noise import add_noise
+from channelfit.fitzhugh_nagumo.tridiagonal import kernel
+
+_TILE = 2048  # with both variables of both times it fits the first or second cache
+_STEPS_A_PASS = 64
+
+
+@kernel
+def _step(old: Array, new: Array, w: Array, drive: Array, a: float, r: float, dt: float,
+          epsilon: float, gamma: float, driven: bool) -> None:  # fmt: skip
+    """One step of the inner nodes 1 .. n of old (n + 2,)."""
+    n = len(w)
+    left, middle, right, out = old[:n], old[1 : n + 1], old[2:], new[1 : n + 1]
+    linear, square, slow = 1 - 2 * r - dt * a, dt * (1 + a), dt * epsilon
+    forget = 1 - slow * gamma
+    for i in range(n):
+        v = middle[i]
+        change = v * (linear + v * (square - dt * v)) + (r * (left[i] + right[i]) - dt * w[i])
+        w[i] = forget * w[i] + slow * v
+        out[i] = change
+    if driven:
+        for i in range(n):
+            out[i] += dt * drive[i]
+
+
+@kernel
+def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v_new: Array,
+           w_new: Array, table: Array, dx: float, dt: float, kinds: Array, n_steps: int,
+           sigma: float, seed: int, first_step: int) -> None:  # fmt: skip
+    """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
+    size = v.shape[1]
+    tiles = -(-size // tile)
+    room = min(size, tile + 2 * n_steps) + 2
+    buffers, slow, push = np.zeros((2, room)), np.zeros(room), np.zeros(room)
+    for job in range(first, last):
+        cable, begin = job // tiles, (job % tiles) * tile
+        end = min(begin + tile, size)
+        low, high = begin - n_steps, end + n_steps
+        whole = high - low >= size
+        if whole:
+            low, high = 0, size
+        elif kinds[0] != 2:
+            low, high = max(low, 0), min(high, size)
+        n = high - low
+        a, gamma, epsilon, diffusion = table[cable]
+        one, two, recovery, stimulus = buffers[0], buffers[1], slow[:n], push[:n]
+        for i in range(n):
+            g = (low + i) % size
+            one[i + 1], recovery[i] = v[cable, g], w[cable, g]
+            if len(drive):
+                stimulus[i] = drive[g]
+        for k in range(n_steps):
+            ring = kinds[0] == 2 and whole
+            one[0] = one[n] if ring else one[2]
+            one[n + 1] = one[1] if ring else one[n - 1]
+            _step(one[: n + 2], two[: n + 2], recovery, stimulus, a, diffusion * dt / (dx * dx),
+                  dt, epsilon, gamma, len(drive) > 0)  # fmt: skip
+            if sigma > 0:
+                add_noise(two[1 : n + 1], low + size, size, sigma * np.sqrt(dt / dx), seed, cable,
+                          first_step + k)  # fmt: skip
+            if kinds[0] == 1 and low == 0:
+                two[1] = one[1]
+            if kinds[1] == 1 and high == size:
+                two[n] = one[n]
+            one, two = two, one
+        for g in range(begin, end):
+            v_new[cable, g], w_new[cable, g] = one[g - low + 1], recovery[g - low]
+
+
+class Explicit:
+    """Forward Euler for one cable, or for many of the same grid.
+
+    Arguments:
+        noise: sigma of `noise`; seed: of its numbers.
+        n_threads: threads that share tiles and cables.
+    """
+
+    name = "explicit"
+
+    def __init__(
+        self, equation: Equation, cable: Cable, noise: float = 0.0, seed: int = 0,
+        n_threads: int = 1,
+    ) -> None:  # fmt: skip
+        self.equation, self.cable, self.n_threads = equation, cable, n_threads
+        self.noise, self.seed, self.steps_done = noise, seed, 0
+        self.kinds = end_kinds(cable)
+
+    def largest_step(self, v: Array) -> float:
+        """The longest stable step for what v (n_cables, n_nodes) and the ends can take on."""
+        held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
+        low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
+        return largest_explicit_step(self.equation, self.cable.dx, low, high)
+
+    def advance(
+        self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Array, Array]:
+        """n_steps steps of dt under one stimulus.
+
+        Arguments:
+            v, w: (n_cables, n_nodes). drive: (n_nodes,) the steps' mean stimulus.
+
+        Returns: the new v and w.
+        """
+        table = self.equation.table(len(v))
+        stimulus = np.empty(0) if drive is None else drive
+        size = v.shape[1]
+        tile, a_pass = (size, n_steps) if size <= 4 * _TILE else (_TILE, _STEPS_A_PASS)
+        n_jobs = len(v) * -(-size // tile)
+        while n_steps > 0:
+            count = min(a_pass, n_steps)
+            v_new, w_new = np.empty_like(v), np.empty_like(w)
+
+            def run(
+                first: int, last: int, old: tuple[Array, Array] = (v, w),
+                new: tuple[Array, Array] = (v_new, w_new), count: int = count,
+            ) -> None:  # fmt: skip
+                _tiles(
+                    first, last, tile, *old, stimulus, *new, table, self.cable.dx, dt, self.kinds,
+                    count, self.noise, self.seed, self.steps_done,
+                )  # fmt: skip
+
+            parts = min(4 * self.n_threads, n_jobs) if self.n_threads > 1 else 1
+            edges = np.linspace(0, n_jobs, parts + 1).astype(int).tolist()
+            if parts == 1:
+                run(0, n_jobs)
+            else:
+                with ThreadPoolExecutor(self.n_threads) as pool:
+                    list(pool.map(run, edges[:-1], edges[1:]))
+            v, w, n_steps = v_new, w_new, n_steps - count
+            self.steps_done += count
+        return v, w

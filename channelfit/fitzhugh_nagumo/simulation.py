@@ -1,0 +1,324 @@
+"""A run: from a state at t = 0 to frames at chosen times, and what is read off them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, check_step
+
+#: Called with the time reached and the last time.
+OnProgress = Callable[[float, float], None]
+#: Part of the largest stable step that the explicit scheme takes by default.
+_SAFETY = 0.9
+#: Local error a step that is let pass by default.
+DEFAULT_TOLERANCE = 1e-6
+_SHORTEST = 1e-10
+
+
+class Scheme(Protocol):
+    """What advances v and w (n_cables, n_nodes) by steps of one length."""
+
+    name: str
+    equation: Equation
+    cable: Cable
+
+    def largest_step(self, v: Array) -> float: ...
+
+    def advance(
+        self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Array, Array]: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """Frames of a run.
+
+    x: (n_nodes,). times: (n_frames,). v, w: (n_frames, n_cables, n_nodes).
+    facts: what is worth knowing beside them: scheme, steps, shortest and longest step.
+    """
+
+    x: Array
+    times: Array
+    v: Array
+    w: Array
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, file: Path) -> None:
+        """Writes x, times, v and w as .npz, or as .h5 / .hdf5 (which needs h5py).
+
+        Raises:
+            InputError: another suffix, no h5py, or the file cannot be written.
+        """
+        arrays = {"x": self.x, "times": self.times, "v": self.v, "w": self.w}
+        arrays |= {k: np.asarray(a) for k, a in self.facts.items() if k in ("adaptive_nodes",)}
+        if self.v.shape[1] == 1:
+            arrays |= {"v": self.v[:, 0], "w": self.w[:, 0]}
+        try:
+            if file.suffix == ".npz":
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+            elif file.suffix in (".h5", ".hdf5"):
+                with _hdf5(file) as out:
+                    for name, array in arrays.items():
+                        out.create_dataset(name, data=array)
+                    for name, fact in self.facts.items():
+                        if isinstance(fact, str | int | float):
+                            out.attrs[name] = fact
+            else:
+                raise InputError("results are written as .npz, .h5 or .hdf5", file)
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror or error}", file) from None
+
+
+def _hdf5(file: Path) -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise InputError('needs h5py: pip install h5py; or give a file ".npz"', file) from None
+    return h5py.File(file, "w")
+
+
+def simulate(
+    scheme: Scheme,
+    v: npt.ArrayLike,
+    w: npt.ArrayLike = 0.0,
+    times: npt.ArrayLike = (0.0, 100.0),
+    dt: float | None = None,
+    tolerance: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> Run:
+    """Solves the equation from t = 0.
+
+    Arguments:
+        scheme: `Explicit`, `CrankNicolson` or another.
+        v, w: the state at t = 0: (n_nodes,), (n_cables, n_nodes) or a number.
+        times: (n_frames,) increasing, not negative: when a frame is kept.
+        dt: longest step; between two frames all steps are equal. Without it the explicit scheme
+            takes 0.9 of the largest stable step, and others control theirs to `tolerance`.
+        tolerance: local error of v and w that a step may make; see `controlled`.
+
+    Returns: the frames, at these very times.
+
+    Raises:
+        InputError: a step that is not stable, a state that does not fit, times that do not
+            increase, a solution that is no longer finite.
+    """
+    cable, moments = scheme.cable, np.atleast_1d(np.asarray(times, dtype=float))
+    if np.any(np.diff(moments) <= 0) or moments[0] < 0 or not np.all(np.isfinite(moments)):
+        raise InputError("must increase and not be negative", key="times")
+    v, w = starting_state(scheme, v, w)
+    largest = scheme.largest_step(v)
+    if dt is not None and tolerance is not None:
+        raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
+    if dt is None and tolerance is None and scheme.name == "Crank-Nicolson":
+        tolerance = DEFAULT_TOLERANCE
+    if tolerance is not None and scheme.name != "Crank-Nicolson":
+        raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
+    if tolerance is not None and not tolerance > 0:
+        raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+    if dt is None:
+        dt = _SAFETY * largest
+    else:
+        check_step(dt, largest, scheme.name)
+    facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
+    control = None if tolerance is None else _Control(scheme, tolerance, largest)
+    frames, t = [], 0.0
+    for moment in moments:
+        if moment > t and control is not None:
+            v, w = control.run(v, w, t, float(moment))
+        elif moment > t:
+            n_steps = max(1, math.ceil((moment - t) / dt - 1e-9))
+            h = (moment - t) / n_steps
+            for count, drive in cable.spans(t, h, n_steps):
+                v, w = scheme.advance(v, w, h, count, drive)
+            facts["steps"] += n_steps
+            facts["dt"] = h
+        t = float(moment)
+        if not (np.all(np.isfinite(v)) and np.all(np.isfinite(w))):
+            raise InputError(
+                f"the solution is no longer finite at t = {t:g}; take a shorter step than {dt:g} "
+                "or a weaker stimulus",
+                key="dt",
+            )
+        frames.append((v.copy(), w.copy()))
+        if on_progress:
+            on_progress(t, float(moments[-1]))
+    if control is not None:
+        facts |= control.facts()
+    facts |= getattr(scheme, "facts", dict)()
+    return Run(
+        cable.x, moments, np.array([f[0] for f in frames]), np.array([f[1] for f in frames]), facts
+    )
+
+
+def starting_state(scheme: Scheme, v: npt.ArrayLike, w: npt.ArrayLike) -> tuple[Array, Array]:
+    """v and w as (n_cables, n_nodes), with held ends at their values."""
+    cable = scheme.cable
+    state = []
+    n_cables = max(
+        [scheme.equation.n_cables] + [len(np.asarray(a)) for a in (v, w) if np.ndim(a) == 2]
+    )
+    scheme.equation.table(n_cables)
+    for name, values in (("v", v), ("w", w)):
+        array = np.asarray(values, dtype=float)
+        try:
+            array = np.broadcast_to(array, (n_cables, cable.n_nodes)).copy()
+        except ValueError:
+            raise InputError(
+                f"{array.shape} does not fit {n_cables} cables of {cable.n_nodes} nodes", key=name
+            ) from None
+        if not np.all(np.isfinite(array)):
+            raise InputError("the state to start from must be finite", key=name)
+        state.append(array)
+    if not isinstance(cable.left, str):
+        state[0][:, 0] = cable.left
+    if not isinstance(cable.right, str):
+        state[0][:, -1] = cable.right
+    return state[0], state[1]
+
+
+# --- control of the step
+
+
+class _Control:
+    """Chooses Crank-Nicolson's steps.
+
+    The trapezoidal rule errs by h^3/12 v_ttt in a step. The third derivative is taken from divided
+    differences of the last four states, which, unlike a comparison with an explicit formula, does
+    not amplify what alternates from node to node. After a start or an edge of a stimulus, before
+    there are four, two half steps are compared with the whole one.
+    """
+
+    def __init__(self, scheme: Scheme, tolerance: float, largest: float) -> None:
+        self.scheme, self.tolerance, self.largest = scheme, tolerance, min(largest, 1e3)
+        self.h = min(1e-3, self.largest)
+        self.past: list[tuple[float, Array, Array]] = []
+        self.steps = self.refused = 0
+        self.shortest, self.longest = math.inf, 0.0
+
+    def run(self, v: Array, w: Array, t: float, end: float) -> tuple[Array, Array]:
+        """From t to end, with steps that end at every edge of a stimulus."""
+        cable = self.scheme.cable
+        for edge in [*pulse_edges(cable, t, end), end]:
+            while edge - t > 1e-12 * max(1.0, edge):
+                left = edge - t
+                h = left if self.h > 0.999 * left else min(self.h, left / 2)
+                (v, w), t = self._step(v, w, t, h)
+            t = edge
+            if pulse_edges(cable, edge - 1e-9, edge + 1e-9):
+                self.past, self.h = [], min(self.h, 1e-2)
+        return v, w
+
+    def _step(self, v: Array, w: Array, t: float, h: float) -> tuple[tuple[Array, Array], float]:
+        """One step of h, or of less where that errs too much."""
+        while True:
+            drive = next(self.scheme.cable.spans(t, h, 1))[1]
+            new, error = self._try(v, w, t, h, drive)
+            factor = 0.9 * (self.tolerance / max(error, 1e-300)) ** (1 / 3)
+            if error <= self.tolerance:
+                break
+            self.refused += 1
+            h *= min(max(factor, 0.1), 0.9) if math.isfinite(error) else 0.1
+            if h < _SHORTEST:
+                raise InputError(
+                    f"no step at t = {t:g} meets a tolerance of {self.tolerance:g}", key="tolerance"
+                )
+        self.past = [*self.past[-2:], (t, v, w)]
+        self.steps += 1
+        self.shortest, self.longest = min(self.shortest, h), max(self.longest, h)
+        wanted = h * min(max(factor, 0.2), 2.0)
+        # A step cut short by a frame says little about the next.
+        self.h = min(max(wanted, self.h) if factor > 1 and h < self.h else wanted, self.largest)
+        return new, t + h
+
+    def _try(
+        self, v: Array, w: Array, t: float, h: float, drive: Array | None
+    ) -> tuple[tuple[Array, Array], float]:
+        whole = self.scheme.advance(v, w, h, 1, drive)
+        if len(self.past) < 2:
+            halves = self.scheme.advance(v, w, h / 2, 2, drive)
+            return halves, _apart(whole, halves) / 3
+        points = [*self.past[-2:], (t, v, w), (t + h, *whole)]
+        worst = 0.0
+        for k in (1, 2):
+            values = [point[k] for point in points]
+            for gap in (1, 2, 3):
+                values = [
+                    (after - before) / (points[i + gap][0] - points[i][0])
+                    for i, (before, after) in enumerate(itertools.pairwise(values))
+                ]
+            worst = max(worst, float(np.max(np.abs(values[0]))))
+        return whole, worst * h**3 / 2
+
+    def facts(self) -> dict[str, Any]:
+        """What a run tells of its steps."""
+        return {
+            "steps": self.steps, "steps_refused": self.refused, "tolerance": self.tolerance,
+            "shortest_step": self.shortest, "longest_step": self.longest,
+        }  # fmt: skip
+
+
+def _apart(one: tuple[Array, Array], other: tuple[Array, Array]) -> float:
+    return max(float(np.max(np.abs(a - b))) for a, b in zip(one, other, strict=True))
+
+
+def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
+    """The times strictly between begin and end at which a stimulus begins or ends."""
+    edges = set()
+    for pulse in cable.stimulus:
+        first = 0
+        last = 0
+        if math.isfinite(pulse.period):
+            first = max(0, math.floor((begin - pulse.end) / pulse.period))
+            last = max(first, math.ceil((end - pulse.start) / pulse.period))
+        for k in range(first, last + 1):
+            shift = k * pulse.period if k else 0.0
+            edges |= {pulse.start + shift, pulse.end + shift}
+    return sorted(t for t in edges if begin < t < end)
+
+
+# --- what is read off
+
+
+def arrival_times(run: Run, threshold: float = 0.5, cable: int = 0) -> Array:
+    """(n_nodes,) when v first rises through the threshold; NaN where it never does.
+
+    Between two frames v is a straight line; a node that begins above has arrived at the first.
+    """
+    v = run.v[:, cable]
+    above = v >= threshold
+    first = np.argmax(above, axis=0)
+    nodes = np.arange(v.shape[1])
+    before = np.maximum(first - 1, 0)
+    low, high = v[before, nodes], v[first, nodes]
+    share = np.where(first > 0, (threshold - low) / np.where(high > low, high - low, 1), 1)
+    arrived = run.times[before] + share * (run.times[first] - run.times[before])
+    return np.where(above.any(axis=0), arrived, np.nan)
+
+
+def wave_speed(
+    run: Run, x_from: float, x_to: float, threshold: float = 0.5, cable: int = 0
+) -> float:
+    """The speed at which v >= threshold passes from x_from to x_to, by least squares.
+
+    Returns: positive to the right; NaN if fewer than two nodes are reached.
+    """
+    arrived = arrival_times(run, threshold, cable)
+    used = (run.x >= x_from) & (run.x <= x_to) & np.isfinite(arrived)
+    if used.sum() < 2:
+        return math.nan
+    slowness = np.polyfit(run.x[used], arrived[used], 1)[0]
+    return float(1 / slowness) if slowness else math.inf
+
+
+def order(steps: npt.ArrayLike, errors: npt.ArrayLike) -> float:
+    """The slope of log error against log step, by least squares."""
+    return float(np.polyfit(np.log(np.asarray(steps)), np.log(np.asarray(errors)), 1)[0])

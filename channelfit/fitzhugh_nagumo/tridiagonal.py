@@ -1,0 +1,105 @@
+"""Direct solvers of one tridiagonal system on the CPU.
+
+    lower[i] x[i-1] + diagonal[i] x[i] + upper[i] x[i+1] = right[i]
+
+Neither exchanges rows: they are for diagonally dominant matrices, as every implicit step makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+
+from channelfit.fitzhugh_nagumo.equation import Array
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def kernel(function: _Function) -> _Function:
+    """Compiled by Numba: kept on disk, without the interpreter's lock, no reordering of sums."""
+    compiled = njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True)
+    return cast(_Function, compiled(function))
+
+
+@kernel
+def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
+    """Elimination from the first row to the last, substitution back.
+
+    Arguments: (n,) each; lower[0] and upper[n-1] are not read.
+
+    Returns: (n,) the solution.
+
+    Source: L. H. Thomas (1949).
+    """
+    n = len(diagonal)
+    c, x = np.empty(n), np.empty(n)
+    inverse = 1.0 / diagonal[0]
+    before_c, before_x = upper[0] * inverse, right[0] * inverse
+    c[0], x[0] = before_c, before_x
+    for i in range(1, n):
+        inverse = 1.0 / (diagonal[i] - lower[i] * before_c)
+        before_c = upper[i] * inverse
+        before_x = (right[i] - lower[i] * before_x) * inverse
+        c[i], x[i] = before_c, before_x
+    for k in range(n - 1):
+        i = n - 2 - k
+        before_x = x[i] - c[i] * before_x
+        x[i] = before_x
+    return x
+
+
+@kernel
+def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
+    """Rows 0, 2, 4 .. are eliminated, which leaves a system of half the size, and so on.
+
+    The rows that a level keeps are written one behind the other, so that every level reads
+    neighboring memory. Any n, not only 2^k - 1: a row without a right neighbor has none.
+
+    Arguments: (n,) each; lower[0] and upper[n-1] are not read.
+
+    Returns: (n,) the solution.
+
+    Source: R. W. Hockney, J. ACM 12 (1965) 95.
+    """
+    n = len(diagonal)
+    a, b, c, d = np.empty(2 * n), np.empty(2 * n), np.empty(2 * n), np.empty(2 * n)
+    for i in range(n):
+        a[i], b[i], c[i], d[i] = lower[i], diagonal[i], upper[i], right[i]
+    a[0], c[n - 1] = 0.0, 0.0
+    start, size, levels = 0, n, 0
+    while size > 1:
+        half, target = size // 2, start + size
+        for k in range(half):
+            i = start + 2 * k + 1
+            down = a[i] / b[i - 1]
+            low, main, known = -down * a[i - 1], b[i] - down * c[i - 1], d[i] - down * d[i - 1]
+            high = 0.0
+            if 2 * k + 2 < size:
+                above = c[i] / b[i + 1]
+                main -= above * a[i + 1]
+                high = -above * c[i + 1]
+                known -= above * d[i + 1]
+            a[target + k], b[target + k], c[target + k], d[target + k] = low, main, high, known
+        start, size, levels = target, half, levels + 1
+    d[start] = d[start] / b[start]
+    for _ in range(levels):
+        # The level before: its size is the one whose half this is, so walk from the top again.
+        above_start, above_size = 0, n
+        while above_start + above_size != start:
+            above_start += above_size
+            above_size //= 2
+        for k in range(size):
+            d[above_start + 2 * k + 1] = d[start + k]
+        for k in range(0, above_size, 2):
+            i = above_start + k
+            known = d[i]
+            if k > 0:
+                known -= a[i] * d[i - 1]
+            if k + 1 < above_size:
+                known -= c[i] * d[i + 1]
+            d[i] = known / b[i]
+        start, size = above_start, above_size
+    return d[:n].copy()
