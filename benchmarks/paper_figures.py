@@ -198,7 +198,9 @@ def _cpu_threads(p: Any, drawn: np.ndarray) -> Series:
 
 def draw_4(series: Series) -> Figure:
     """Panels as the paper's A, B (occupancy) and C, D (time)."""
-    figure, (filled, timed) = _panels(2, 1, f"{series['axis'].capitalize()}, model B, 25 sweeps")
+    figure, (filled, timed) = _panels(
+        2, 1, f"{series['axis'][0].upper()}{series['axis'][1:]}, model B, 25 sweeps"
+    )
     for line in series["lines"]:
         _line(filled, line["name"], line["x"], 100 * np.array(line["occupancy"]))
         _line(timed, line["name"], line["x"], 1e9 * np.array(line["seconds"]))

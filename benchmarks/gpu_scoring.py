@@ -1,0 +1,380 @@
+"""Scoring on one GPU: the headline, its exactness, and how near it comes to the chip's limits.
+
+    python benchmarks/gpu_scoring.py [--parts headline samples herg accuracy]
+
+Everything that is compared runs in this one go: the 2012 design (with the block and padding that
+are fastest here), the CPU backend on all cores, and NEURON, one process a core.
+
+* headline: model B, 25 sweeps of 500 samples, 2^20 candidates from the paper's full ranges; a whole
+  generation, genetic algorithm included; operations and bytes beside the chip's limits.
+* samples: the same with 5,000 samples a sweep.
+* herg: the sine wave, 80,000 samples at 0.1 ms, half of them under varying voltage.
+* accuracy: the cost of random candidates over the full ranges of every shipped model.
+
+How operations are counted (a multiply-add is two), unless the scorer counts its own: the 2012
+design makes n (2 n + 2) + 2 m + 6 a sample for n states, m of them open, and has to walk every
+sample of every sweep. Ours walk D samples after common beginnings of sweeps merged. Stepping makes
+2 (n - 1) + 3 a sample and 2 n (n - 1) every 16; modal 3 (n - 1) + 3 a sample; what a voltage costs
+(rates, propagators, eigenvalues) is left out, so both are counted too low. The closed form costs
+whatever its scorer says, or is not counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from accuracy import protocols as steps_and_varying
+from baseline_2012 import Baseline2012, next_generation
+from chains import ROOT, paper_protocols
+from report import Row, compared, finish, missing
+from scoring import candidates, problem
+from states import cost_errors, error_note
+from ways import (
+    CLOSED_FORM,
+    CPU_32,
+    CPU_64,
+    DESIGN_2012,
+    MODAL,
+    OURS,
+    STEPPING_32,
+    STEPPING_64,
+    Way,
+    arguments,
+    attempt,
+    device_arrays,
+    device_name,
+    fastest_2012,
+    for_backend,
+    host,
+    neuron_cores,
+    placed,
+    rate,
+    results_folder,
+    usable_cores,
+)
+
+from channelfit import gpu
+from channelfit.backends import OK, make_scorer
+from channelfit.model import ChannelModel, load_model
+from channelfit.optimizers import Genetic, SearchSpace, StopRules, optimize
+from channelfit.problem import Experiment, Problem
+from channelfit.protocol import Protocol, load_protocol
+from channelfit.recording import Recording
+
+UNIT = "candidates/s"
+BAR = 1e-9  # relative error of the cost that counts as exact
+LONGEST = 8.0  # s that one score may take; larger populations are left out
+
+
+@dataclass(frozen=True)
+class Sizes:
+    headline: int = 1 << 20
+    herg: int = 1 << 17
+    steps: int = 400
+    varying: int = 64  # the reference takes seconds for these
+    neuron: int = 40
+    on_cpu: int = 1 << 18
+
+
+QUICK = Sizes(1 << 11, 1 << 6, 40, 4, 3, 1 << 11)
+
+
+@dataclass
+class Run:
+    """One run: where it runs, how much, and its rows."""
+
+    cuda: bool
+    sizes: Sizes
+    rows: list[Row]
+
+    def rates(self, title: str, p: Problem, drawn: np.ndarray, ways: list[Way],
+              few: np.ndarray | None = None) -> dict[str, float]:  # fmt: skip
+        """Candidates/s of the 2012 design and of every way that can, with their rows."""
+        found: dict[str, float] = {}
+        truth = make_scorer(p, "reference").score(few) if few is not None else None
+        if self.cuda:
+            design, reason = attempt(
+                lambda: fastest_2012(p, placed(DESIGN_2012, drawn[:, : drawn.shape[1] // 8]))
+            )
+            if design is None:
+                self.rows.append(missing(f"{title}: 2012 design", UNIT, reason))
+            else:
+                value = rate(design, placed(DESIGN_2012, drawn), 3)
+                found[DESIGN_2012.name] = value
+                note = f"{design.threads} threads a block, {design.padding} padded"
+                if truth is not None:
+                    note += "; " + error_note(design.score(placed(DESIGN_2012, few)), truth)
+                self.rows.append(Row(f"{title}: 2012 design", value, UNIT, note=note))
+        against = found.get(DESIGN_2012.name)
+        for way in ways:
+            scorer, reason = attempt(lambda w=way: w.build(p))  # type: ignore[misc]
+            if scorer is None:
+                self.rows.append(missing(f"{title}: {way.name}", UNIT, reason))
+                continue
+            value = rate(scorer, placed(way, drawn))
+            found[way.name] = value
+            note = error_note(scorer.score(placed(way, few)), truth) if truth is not None else ""
+            ratio = value / against if against else None
+            self.rows.append(Row(f"{title}: {way.name}", value, UNIT, against, ratio, note))
+        return found
+
+
+def headline(run: Run) -> None:
+    """Model B as the paper has it, and everything it is compared with."""
+    model, protocols = load_model(ROOT / "models" / "model_b.yaml"), paper_protocols()
+    p, drawn = problem(model, protocols), candidates(model, run.sizes.headline)
+    few = candidates(model, run.sizes.steps, seed=2)
+    title = "model B, 25 x 500"
+    found = run.rates(title, p, drawn, for_backend("cuda", OURS) if run.cuda else [], few)
+    on_cpu = candidates(model, run.sizes.on_cpu)
+    cores = usable_cores()
+    for way in (CPU_64, CPU_32):
+        found[way.name] = rate(way.build(p), on_cpu)
+        run.rows.append(Row(f"{title}: {way.name}, {cores} cores", found[way.name], UNIT))
+    neuron, reason = attempt(lambda: neuron_cores(model, protocols, run.sizes.neuron, cores))
+    if neuron is None:
+        run.rows.append(missing(f"{title}: NEURON", UNIT, reason))
+    else:
+        found["NEURON"] = neuron
+        run.rows.append(Row(f"{title}: NEURON, {cores} cores", neuron, UNIT))
+    _ratios(run, found)
+    if run.cuda:
+        generation(run, p)
+        limits(run, p, found)
+
+
+def _ratios(run: Run, found: dict[str, float]) -> None:
+    """Our fastest exact way against the CPU backend and NEURON on all cores."""
+    ours = {way.name: found[way.name] for way in (*OURS, CPU_64) if way.name in found}
+    best = max(ours, key=lambda name: ours[name])
+    for other in (DESIGN_2012.name, CPU_64.name, "NEURON"):
+        if other in found and other != best:
+            run.rows.append(compared(f"{best} over {other}", ours[best], UNIT, found[other]))
+
+
+def generation(run: Run, p: Problem) -> None:
+    """A whole generation: breeding, copies and scores, ours on the device, theirs on the host."""
+    n = run.sizes.headline
+    space = SearchSpace(p.model.parameters)
+    way = CLOSED_FORM if attempt(lambda: CLOSED_FORM.build(p))[0] else STEPPING_64
+    scorer = way.build(p)
+    genetic = Genetic(space.n_free, n, 1, 0.8, xp=device_arrays())
+    optimize(genetic, space, scorer, StopRules(generations=2))
+    genetic = Genetic(space.n_free, n, 1, 0.8, xp=device_arrays())
+    ours = optimize(genetic, space, scorer, StopRules(generations=50)).history["seconds"]
+    mine = float(np.median(np.diff(ours)))
+    theirs = _generation_2012(p, n)
+    run.rows.append(Row(f"a generation of {n:,}, 2012 design with its algorithm on the host",
+                        1e3 * theirs, "ms"))  # fmt: skip
+    run.rows.append(Row(f"a generation of {n:,}, {way.name} with the algorithm on the device",
+                        1e3 * mine, "ms", 1e3 * theirs, mine / theirs,
+                        f"{theirs / mine:.0f} times faster"))  # fmt: skip
+
+
+def _generation_2012(p: Problem, n: int) -> float:
+    design, rng = Baseline2012(p), np.random.default_rng(1)
+    lower, upper = np.array([(x.lower, x.upper) for x in p.model.parameters]).T
+    individuals = rng.uniform(lower, upper, (n, len(lower)))
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        cost = host(design.score(individuals.T).cost)
+        individuals = next_generation(individuals, cost, lower, upper, rng, 0.8)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]))
+
+
+# --- the chip's limits ---------------------------------------------------------------------------
+
+
+def limits(run: Run, p: Problem, found: dict[str, float]) -> None:
+    """Operations and bytes a second of every way, beside what the chip can do."""
+    peaks = {"float64": _peak(64), "float32": _peak(128)}
+    bandwidth = _copy_bandwidth()
+    run.rows.append(Row("limit: copy bandwidth, measured", bandwidth / 1e9, "GB/s"))
+    for dtype, peak in peaks.items():
+        run.rows.append(Row(f"limit: {dtype}, multiprocessors x lanes x 2 x clock", peak / 1e12,
+                            "Tflop/s"))  # fmt: skip
+    for way in (DESIGN_2012, *OURS):
+        if way.name not in found:
+            continue
+        flops, bytes_moved, note = counts(way, p)
+        dtype = "float32" if way in (DESIGN_2012, STEPPING_32) else "float64"
+        if flops is None:
+            run.rows.append(missing(f"limit: {way.name}, operations", "Tflop/s", note))
+        else:
+            done = flops * found[way.name] / 1e12
+            run.rows.append(compared(f"limit: {way.name}, operations", done, "Tflop/s",
+                                     peaks[dtype] / 1e12, f"{flops:,.0f} a candidate{note}",
+                                     ))  # fmt: skip
+        moved = bytes_moved * found[way.name] / 1e9
+        run.rows.append(compared(f"limit: {way.name}, bytes", moved, "GB/s", bandwidth / 1e9,
+                                 f"{bytes_moved:,.0f} a candidate"))  # fmt: skip
+
+
+def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
+    """Operations (None: unknown) and bytes a candidate, and how they were counted."""
+    n_parameters = len(p.model.parameters)
+    moved = 8.0 * n_parameters + 8 + 1  # parameters read; cost and status written
+    chains = [len(c.states) for c in p.model.chains]
+    samples = len(p.scored.data_pA)
+    if way is DESIGN_2012:
+        scheme = p.model.expanded()
+        n, m = len(scheme.states), len(scheme.open_states)
+        every = sum(
+            e.protocol.n_times(k) for e in p.experiments for k in range(e.protocol.n_sweeps)
+        )
+        sweeps = sum(e.protocol.n_sweeps for e in p.experiments)
+        return every * (n * (2 * n + 2) + 2 * m + 6), 4.0 * n_parameters + 8 * sweeps, ""
+    own = getattr(way.build(p), "operations", None)
+    if own is not None:
+        return float(own()), moved, ", counted by the scorer"
+    if way in (STEPPING_32, STEPPING_64):
+        step = sum(2 * n * (n - 1) for n in chains) / 16
+        return samples * (sum(2 * (n - 1) for n in chains) + 3 + step), moved, " at least"
+    if way is MODAL:
+        return samples * (sum(3 * (n - 1) for n in chains) + 3), moved, " at least"
+    return None, moved, "this path does not count its operations"
+
+
+def _peak(lanes: int) -> float:
+    """flop/s of that many multiply-add lanes a multiprocessor at the chip's clock."""
+    clock = device_arrays().cuda.Device().attributes["ClockRate"] * 1e3  # kHz
+    return float(gpu.device().n_multiprocessors * lanes * 2 * clock)
+
+
+def _copy_bandwidth() -> float:
+    """Bytes/s read and written by a copy of 2 GB."""
+    xp = device_arrays()
+    source = xp.zeros(1 << 28, dtype=np.float64)
+    target = xp.empty_like(source)
+    return 2 * source.nbytes / gpu.timed(lambda: xp.copyto(target, source))
+
+
+# --- other parts ---------------------------------------------------------------------------------
+
+
+def samples(run: Run) -> None:
+    """Ten times the samples."""
+    model = load_model(ROOT / "models" / "model_b.yaml")
+    p, drawn = problem(model, paper_protocols(5000)), candidates(model, run.sizes.headline)
+    few = candidates(model, run.sizes.steps, seed=2)
+    run.rates("model B, 25 x 5,000", p, drawn, for_backend(_name(run), OURS), few)
+
+
+def herg(run: Run) -> None:
+    """The sine wave: what cannot be shared between samples."""
+    model = load_model(ROOT / "models" / "herg_beattie.yaml")
+    protocol = load_protocol(ROOT / "protocols" / "herg_sine_wave.yaml")
+    p = _silent(model, protocol)
+    for kind, drawn in (
+        ("own values", np.repeat(model.values()[:, None], run.sizes.herg, axis=1)),
+        ("random", candidates(model, run.sizes.herg)),
+    ):
+        n = _fitting(p, drawn, run)
+        title = f"hERG sine wave, {protocol.n_times_max:,} samples, {kind}, {n:,} candidates"
+        found = run.rates(title, p, np.ascontiguousarray(drawn[:, :n]),
+                          for_backend(_name(run), OURS))  # fmt: skip
+        cores, few = usable_cores(), np.ascontiguousarray(drawn[:, : max(64, run.sizes.herg // 64)])
+        if not run.cuda:
+            continue
+        on_cpu = rate(CPU_64.build(p), few, 3)
+        run.rows.append(Row(f"{title}: {CPU_64.name}, {cores} cores", on_cpu, UNIT))
+        for way in (STEPPING_32, STEPPING_64):
+            if way.name in found:
+                run.rows.append(compared(f"{title}: {way.name} over cpu", found[way.name], UNIT,
+                                         on_cpu))  # fmt: skip
+
+
+def _silent(model: ChannelModel, protocol: Protocol) -> Problem:
+    """Weight 1 everywhere and data of 0 pA: as dear to score as any."""
+    shape = (protocol.n_sweeps, protocol.n_times_max)
+    recording = Recording(protocol.times_ms, np.zeros(shape), np.ones(shape))
+    return Problem(model, (Experiment(protocol, recording),))
+
+
+def _fitting(p: Problem, drawn: np.ndarray, run: Run) -> int:
+    """The largest power of two of candidates that our way scores within LONGEST seconds."""
+    way = STEPPING_64 if run.cuda else CPU_64
+    n = min(1 << 12, drawn.shape[1])
+    speed = rate(way.build(p), placed(way, np.ascontiguousarray(drawn[:, :n])), 1)
+    while 2 * n <= min(drawn.shape[1], LONGEST * speed):
+        n *= 2
+    return n
+
+
+def accuracy(run: Run) -> None:
+    """Share of random candidates whose cost is the reference's within BAR."""
+    for path in sorted((ROOT / "models").glob("*.yaml")):
+        model = load_model(path)
+        kinds: dict[str, tuple[list[Protocol], int]] = {
+            "steps": (paper_protocols(), run.sizes.steps),
+            "varying": (steps_and_varying()["varying"], run.sizes.varying),
+        }
+        for kind, (ps, n) in kinds.items():
+            p, drawn = problem(model, ps), candidates(model, n, seed=3)
+            truth = make_scorer(p, "reference").score(drawn)
+            for name, build, on_gpu in _exact_ways(run, p):
+                scorer, reason = attempt(build)
+                title = f"{model.name}, {kind}: {name}"
+                if scorer is None:
+                    run.rows.append(missing(title, "%", reason))
+                    continue
+                way = CLOSED_FORM if on_gpu else CPU_64
+                score = scorer.score(placed(way, drawn))
+                run.rows.append(_exact_row(title, score, truth, scorer))
+        print(f"accuracy: {model.name} done", flush=True)
+
+
+def _exact_ways(run: Run, p: Problem) -> list[tuple[str, Callable[[], Any], bool]]:
+    if not run.cuda:
+        return [("cpu, float64", lambda: make_scorer(p, "cpu"), False)]
+    return [
+        ("cuda, float64", lambda: make_scorer(p, "cuda"), True),
+        ("cuda stepping, float64", lambda: STEPPING_64.build(p), True),
+        ("cuda stepping, float32", lambda: STEPPING_32.build(p), True),
+    ]
+
+
+def _exact_row(title: str, score: Any, truth: Any, scorer: Any) -> Row:
+    good = truth.status == OK
+    cost, status = host(score.cost).astype(float), host(score.status)
+    with np.errstate(invalid="ignore"):
+        near = good & (status == OK) & (np.abs(cost - truth.cost) <= BAR * truth.cost)
+    alike = near | (~good & (status != OK))  # what fails must fail here too
+    largest, median, lost = cost_errors(score, truth)
+    note = f"largest {largest:.0e}, median {median:.0e}"
+    note += f"; {lost} fail that should not" if lost else ""
+    share = getattr(scorer, "rerouted_share", None)
+    note += f"; {share:.1%} re-routed" if share is not None else ""
+    return Row(title, 100 * float(alike.mean()), "%", 100.0, float(alike.mean()), note)
+
+
+def _name(run: Run) -> str:
+    return "cuda" if run.cuda else "cpu"
+
+
+PARTS: dict[str, Callable[[Run], None]] = {
+    "headline": headline, "samples": samples, "herg": herg, "accuracy": accuracy,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args()
+    folder = results_folder(options)
+    run = Run(options.backend == "cuda", QUICK if options.quick else Sizes(), [])
+    for part in options.parts:
+        start = time.perf_counter()
+        PARTS[part](run)
+        print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
+    finish("gpu_scoring", "Scoring on one GPU", run.rows, device_name() if run.cuda else "", folder)
+
+
+if __name__ == "__main__":
+    main()
