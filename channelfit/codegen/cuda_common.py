@@ -6,6 +6,7 @@ whatever the precision of stepping: they are few, and everything after them inhe
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -22,6 +23,28 @@ CUDA = Dialect(
     lambda base, exponent: f"pow({base}, {exponent})",
     ("&&", "||", "!", "true", "false"),
 )  # fmt: skip
+#: float32 on the special-function units: the text must define power2, exprel, least and most.
+CUDA_SINGLE = Dialect(
+    {"exp": "power2", "log": "logf", "sqrt": "sqrtf", "Abs": "fabsf", "tanh": "tanhf",
+     "exprel": "exprel"},
+    CUDA.choose,
+    lambda base, exponent: f"powf({base}, {exponent})",
+    CUDA.words,
+)  # fmt: skip
+
+
+class SinglePrinter(ScalarPrinter):
+    """Prints float32: literals end in f, exponentials are powers of two (their base folded in)."""
+
+    def _print_Float(self, node: sympy.Float) -> str:
+        return f"{float(node)!r}f"
+
+    _print_Integer = _print_Rational = _print_NumberSymbol = _print_Float
+    _print_Exp1 = _print_Pi = _print_NumberSymbol
+
+    def _print_exp(self, node: sympy.exp) -> str:
+        return f"power2({self._print(sympy.Float(math.log2(math.e)) * node.args[0])})"
+
 
 #: (e^x - 1)/x without a division of nothing by nothing; a series where that would lose digits.
 _EXPREL = """\
@@ -102,9 +125,7 @@ class CudaChannel:
         n_parameters = max(1, len(self.model.parameters))
         w(f"constexpr int N_PARAMETERS = {n_parameters};")
         w(f"constexpr int N_RATES = {max(1, self.n_rates)};")
-        w(
-            f"constexpr int N_X = {max(1, self.n_x)};  // occupancies: all but each chain's first"
-        )
+        w(f"constexpr int N_X = {max(1, self.n_x)};  // occupancies: all but each chain's first")
         w("", *_EXPREL.splitlines())
         self._rates(w)
         self._gains(w)
@@ -135,6 +156,27 @@ class CudaChannel:
                 w(f"if (isnan(r)) status = {NOT_FINITE};")
                 times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
                 w(f"q[{row}] = {times}fmin(fmax(r, {RATE_FLOOR!r}), {RATE_CEILING!r});")
+
+    def write_single_rates(self, w: CudaWriter) -> None:
+        """createQmatSingle: the rates in float32, for where they are wanted at every sample.
+
+        A NaN stays one. A negative rate raises the flag and is clipped.
+        """
+        steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
+        printer = SinglePrinter(CUDA_SINGLE, self._names())
+        with w.device(
+            "void createQmatSingle(const float v, const float *p, float *q, bool &negative)",
+            "createQmat in float32.",
+        ):
+            for name, expression in steps:
+                w(f"const float {printer.names.get(name, name)} = {printer.text(expression)};")
+            if self.transitions:
+                w("float r;")
+            for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
+                w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
+                w("negative |= r < 0.0f;")
+                times = f"{float(t.multiplicity)!r}f*" if t.multiplicity != 1 else ""
+                w(f"q[{row}] = {times}least(most(r, {RATE_FLOOR!r}f), {RATE_CEILING!r}f);")
 
     def _gains(self, w: CudaWriter) -> None:
         pair = [self.model.conductance, self.model.reversal]
