@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from channelfit.cache import cache_folder
 from channelfit.errors import InputError
 
@@ -268,6 +270,45 @@ def timed(function: Callable[[], object], repeats: int = 7) -> float:
             seconds.append(cp.cuda.get_elapsed_time(start, end) / 1e3)
     seconds.sort()
     return float(seconds[len(seconds) // 2])
+
+
+class Readback:
+    """A copy of a small array that is on its way from the device to the host."""
+
+    def __init__(self, array: Any) -> None:
+        self._event: Any = None
+        if not hasattr(array, "get"):  # a host's array, from an optimizer tested without a GPU
+            self._host = np.array(array)
+            return
+        cp = cupy()
+        with gpu_errors():
+            self._memory = cp.cuda.alloc_pinned_memory(array.nbytes)
+            count = array.size
+            self._host = np.frombuffer(self._memory, array.dtype, count).reshape(array.shape)
+            array.get(out=self._host, blocking=False)
+            # waiting for it must not keep a core busy
+            self._event = cp.cuda.Event(block=True, disable_timing=True)
+            self._event.record()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `read` would not have to wait."""
+        with gpu_errors():
+            return self._event is None or bool(self._event.done)
+
+    def read(self) -> np.ndarray:
+        """The array as it was when it was asked for; waits for the device to get there."""
+        if self._event is not None:
+            with gpu_errors():
+                self._event.synchronize()
+        return self._host.copy()
+
+
+def to_host(array: Any) -> np.ndarray:
+    """A copy on the host of an array of the device, or of the host; waits for the device."""
+    with gpu_errors():
+        copy: np.ndarray = array.get() if hasattr(array, "get") else np.array(array)
+        return copy
 
 
 def _meaning(message: str) -> str | None:

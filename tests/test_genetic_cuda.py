@@ -1,0 +1,250 @@
+"""The genetic algorithm on a device: its kernels, run on the host and on a real GPU, against the
+NumPy version, bit for bit, and the loop that does not wait for them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from cuda_host import compile_with_nvrtc, host_program
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channelfit import gpu
+from channelfit.model import Parameter
+from channelfit.optimizers import Genetic, SearchSpace
+from channelfit.optimizers.genetic_cuda import (
+    MEDIAN_SAMPLE,
+    DeviceGenetic,
+    Record,
+    generation_text,
+)
+
+
+class OnHost:
+    """Stands in for a compiled module: the same text, run by the host shim."""
+
+    def __init__(self, text: str) -> None:
+        self.program = host_program(text)
+
+    def kernel(self, name: str):
+        def launch(grid, block, args, shared_mem=0):
+            self.program.launch(name, grid, block, args, shared_mem)
+
+        return launch
+
+
+def on_host(*arguments, **more) -> DeviceGenetic:
+    return DeviceGenetic(*arguments, xp=np, compile_cuda=OnHost, **more)
+
+
+class Scored:
+    def __init__(self, cost: np.ndarray, status: np.ndarray | None = None) -> None:
+        self.cost = cost
+        self.status = np.zeros(cost.size, dtype=np.int8) if status is None else status
+
+
+def space_of(n_free: int, seed: int = 0) -> SearchSpace:
+    """Linear, logarithmic and fixed parameters in turns."""
+    draw = np.random.default_rng(seed)
+    parameters = []
+    for k in range(n_free):
+        low = draw.uniform(-5, 5)
+        if k % 3 == 1:
+            parameters.append(Parameter(f"p{k}", "", 10.0**low, 10.0 ** (low + 3), scale="log"))
+        else:
+            parameters.append(Parameter(f"p{k}", "", low, low + draw.uniform(0, 9)))
+        if k % 4 == 2:
+            parameters.append(Parameter(f"f{k}", "", 0.0, 1.0, value=0.5 + k, fixed=True))
+    return SearchSpace(tuple(parameters))
+
+
+def costs(population: int, generation: int, kind: str, seed: int = 3) -> np.ndarray:
+    """Costs (population,) with ties, and with failures of every sort where `kind` says so."""
+    draw = np.random.default_rng((seed, generation, population))
+    cost = np.round(draw.normal(size=population), 1) - generation
+    if kind == "some fail":
+        for bad in (np.nan, np.inf, -np.inf):
+            cost[draw.random(population) < 0.2] = bad
+    if kind == "all fail" or (kind == "all fail at first" and generation < 2):
+        cost[:] = [np.nan, np.inf, -np.inf][generation % 3]
+    return cost
+
+
+def assert_same_run(host: Genetic, device: DeviceGenetic, kind: str, generations: int = 4) -> None:
+    space = space_of(host.n_parameters)
+    for generation in range(generations):
+        expected = host.ask()
+        physical = device.breed(space)
+        found = device.ask()
+        np.testing.assert_array_equal(gpu.to_host(found), expected)
+        assert_same_physical(space, gpu.to_host(physical), expected)
+        cost = costs(host.population_size, generation, kind)
+        status = np.arange(cost.size).astype(np.int8) % 6 - 1
+        host.tell(expected, cost)
+        xp = device.xp
+        record = Record.read(device.learn(Scored(xp.asarray(cost), xp.asarray(status))))
+        assert_right_record(record, host, cost, status, space)
+        assert device.best_cost == host.best_cost
+        if host.best is None:
+            assert device.best is None
+        else:
+            np.testing.assert_array_equal(gpu.to_host(device.best), host.best)
+
+
+def assert_same_physical(space: SearchSpace, physical: np.ndarray, unit: np.ndarray) -> None:
+    expected = space.to_physical(unit)
+    assert physical.shape == expected.shape
+    for row, parameter in enumerate(space.parameters):
+        if parameter.scale == "log":  # the exponentials of two libraries differ in the last digits
+            np.testing.assert_allclose(physical[row], expected[row], rtol=2e-15)
+            at_bound = np.isin(expected[row], (parameter.lower, parameter.upper))
+            np.testing.assert_array_equal(physical[row][at_bound], expected[row][at_bound])
+        else:
+            np.testing.assert_array_equal(physical[row], expected[row])
+        if not parameter.fixed:
+            assert (physical[row] >= parameter.lower).all()
+            assert (physical[row] <= parameter.upper).all()
+
+
+def assert_right_record(
+    record: Record, host: Genetic, cost: np.ndarray, status: np.ndarray, space: SearchSpace
+) -> None:
+    finite = np.isfinite(cost)
+    assert record.best_cost == host.best_cost
+    assert record.n_finite == finite.sum()
+    codes = np.clip(status[~finite].astype(int), 1, 4)
+    np.testing.assert_array_equal(record.failures, np.bincount(codes, minlength=5))
+    n = min(cost.size, MEDIAN_SAMPLE)
+    sample = cost[np.arange(n) * cost.size // n]
+    sample = sample[np.isfinite(sample)]
+    if finite.any():
+        assert record.mean_cost == pytest.approx(cost[finite].mean(), rel=1e-12, abs=1e-12)
+    else:
+        assert math.isnan(record.mean_cost)
+    expected = np.median(sample) if sample.size else np.nan
+    np.testing.assert_array_equal(record.median_cost, expected)  # NaN equals NaN here
+    if host.best is not None:
+        physical = space.to_physical(host.best[:, None])[:, 0]
+        np.testing.assert_allclose(record.values, physical, rtol=2e-15)
+
+
+SIZES = [1, 2, 3, 4, 15, 16, 17, 255, 256, 257, 258, 511, 512, 513, 1023, 1025, 3000]
+KINDS = ["none fails", "some fail", "all fail", "all fail at first"]
+
+
+@pytest.mark.parametrize("population", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_has_the_same_bits_as_on_the_host(population, kind):
+    settings = {"crossover_rate": 0.6, "mutation_rate": 0.05}
+    seed = 2**63 + population
+    host = Genetic(9, population, seed, **settings)
+    assert_same_run(host, on_host(9, population, seed, **settings), kind)
+
+
+@pytest.mark.parametrize("n_parameters", [1, 2, 7, 8, 15, 16, 17, 31, 33])
+def test_any_number_of_parameters(n_parameters):
+    initial = np.random.default_rng(1).random((n_parameters, 5))
+    initial[0, :2] = [0.0, 1.0]
+    host = Genetic(n_parameters, 300, 7, 0.8, 0.02, initial=initial)
+    assert_same_run(host, on_host(n_parameters, 300, 7, 0.8, 0.02, initial=initial), "none fails")
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    population=st.integers(1, 700),
+    seed=st.integers(0, 2**64 - 1),
+    crossover_rate=st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1.0, 2.0**-32])),
+    mutation_rate=st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1.0, 1 / 256, 2.0**-40])),
+    kind=st.sampled_from(KINDS),
+)
+def test_any_seed_and_rates(population, seed, crossover_rate, mutation_rate, kind):
+    host = Genetic(3, population, seed, crossover_rate, mutation_rate)
+    device = on_host(3, population, seed, crossover_rate, mutation_rate)
+    assert_same_run(host, device, kind, generations=3)
+
+
+def test_many_blocks_reduce_to_one_elite():
+    """More candidates than one pass of all blocks takes, the lowest cost twice."""
+    n = 3 * 264 * 256 + 5
+    device = on_host(1, 2, 1)
+    candidates = np.arange(n)[None, :] / n
+    cost = np.full(n, 7.0)
+    cost[[200_000, 200_001, n - 1]] = -3.0
+    cost[:1000] = np.nan
+    device.tell(candidates, cost)
+    assert device.best_cost == -3.0
+    assert device.best.tolist() == [200_000 / n]
+    device.tell(candidates[:, ::-1], cost)  # an equal cost does not replace the elite
+    assert device.best.tolist() == [200_000 / n]
+
+
+def test_ask_and_tell_alone_serve_as_well():
+    host, device = Genetic(4, 101, 5), on_host(4, 101, 5)
+    for generation in range(4):
+        expected = host.ask()
+        np.testing.assert_array_equal(device.ask(), expected)
+        np.testing.assert_array_equal(device.ask(), expected)
+        cost = costs(101, generation, "some fail")
+        host.tell(expected, cost)
+        device.tell(device.ask() if generation % 2 else expected, cost.astype(np.float64))
+    assert device.best_cost == host.best_cost
+    with pytest.raises(ValueError, match="do not fit together"):
+        device.tell(np.zeros((4, 5)), np.zeros(4))
+
+
+def test_fewer_or_more_candidates_than_the_population_may_be_told():
+    host, device = Genetic(4, 50, 5, 0.5, 0.1), on_host(4, 50, 5, 0.5, 0.1)
+    for n in (20, 90, 50):
+        candidates = np.random.default_rng(n).random((4, n))
+        host.tell(candidates, costs(n, 0, "some fail"))
+        device.tell(candidates, costs(n, 0, "some fail"))
+        np.testing.assert_array_equal(device.ask(), host.ask())
+
+
+def test_what_was_told_is_not_written_over():
+    device = on_host(2, 3, 1)
+    own = np.random.default_rng(0).random((3, 2))
+    before = own.copy()
+    for _ in range(4):
+        device.tell(own.T, np.arange(3.0))
+        device.ask()
+    np.testing.assert_array_equal(own, before)
+
+
+def test_snapshots_are_exchanged_with_the_host():
+    host = Genetic(4, 61, 9, 0.6, 0.1)
+    for generation in range(3):
+        host.tell(host.ask(), costs(61, generation, "some fail"))
+    device = DeviceGenetic.from_state(host.state(), xp=np, compile_cuda=OnHost)
+    assert device.settings == host.settings
+    assert_same_run(host, device, "some fail")
+    again = Genetic.from_state(device.state())
+    np.testing.assert_array_equal(again.ask(), device.ask())
+    assert again.best_cost == device.best_cost
+    fresh = on_host(4, 61, 9).state()
+    assert fresh.population is None
+    assert fresh.cost is None
+    assert fresh.elite is None
+
+
+@pytest.mark.parametrize("n_free", [1, 9, 40])
+def test_the_device_compiler_spills_nothing(n_free):
+    log = compile_with_nvrtc(generation_text(n_free), options=("--ptxas-options=-v",))
+    assert log.count("0 bytes spill stores, 0 bytes spill loads") == 2
+
+
+# On a real device
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("population", [*SIZES, 100_003])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_real_device_breeds_the_same_bits(population, kind):
+    if not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    for n_parameters in (1, 9, 17):
+        host = Genetic(n_parameters, population, 11, 0.6, 0.05)
+        device = DeviceGenetic(n_parameters, population, 11, 0.6, 0.05)
+        assert_same_run(host, device, kind)
