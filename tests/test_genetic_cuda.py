@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channelfit import gpu
+from channelfit.errors import InputError
 from channelfit.model import Parameter
-from channelfit.optimizers import Genetic, SearchSpace
+from channelfit.optimizers import Genetic, SearchSpace, StopRules, make_optimizer, optimize
 from channelfit.optimizers.genetic_cuda import (
     MEDIAN_SAMPLE,
     DeviceGenetic,
@@ -235,6 +236,182 @@ def test_the_device_compiler_spills_nothing(n_free):
     assert log.count("0 bytes spill stores, 0 bytes spill loads") == 2
 
 
+# The loop that does not wait
+
+LINEAR = SearchSpace(
+    (
+        Parameter("a", "1/ms", 0.0, 10.0),
+        Parameter("e", "mV", -100.0, 0.0, value=-85.0, fixed=True),
+        Parameter("k", "", 0.5, 3.0),
+    )
+)
+
+
+class Bowl:
+    """A closed function with its minimum at a = 2, k = 1; a > 9 fails. `xp`: where its arrays
+    lie; `interrupt`: during which call Ctrl-C is pressed."""
+
+    def __init__(self, xp=np, interrupt: int = 0, offset: float = 0.0) -> None:
+        self.xp, self.interrupt, self.offset, self.calls = xp, interrupt, offset, 0
+
+    def score(self, parameters) -> Scored:
+        self.calls += 1
+        if self.calls == self.interrupt:
+            raise KeyboardInterrupt
+        a, e, k = parameters
+        assert bool((e == -85).all())
+        # products, not powers: a device rounds powers in its own way
+        cost = (a - 2) * (a - 2) + (k - 1) * (k - 1) + self.offset
+        status = self.xp.zeros(cost.size, dtype=np.int8)
+        cost[a > 9], status[a > 9] = np.inf, 2
+        return Scored(cost, status)
+
+
+@pytest.fixture(params=["at once", "late", "by chance"])
+def readbacks(request, monkeypatch):
+    """When records arrive: at once, only when waited for, or by chance."""
+    chance = np.random.default_rng(5)
+    answers = {"at once": lambda: True, "late": lambda: False,
+               "by chance": lambda: bool(chance.random() < 0.3)}  # fmt: skip
+    arrived = property(lambda _: answers[request.param]())
+    monkeypatch.setattr(gpu.Readback, "arrived", arrived)
+    monkeypatch.setattr("channelfit.optimizers.run._SECONDS_AHEAD", 10.0)
+    return request.param
+
+
+def same_results(stop: StopRules, population: int = 60, seed: int = 1):
+    host_told, device_told = [], []
+    host = optimize(Genetic(2, population, seed), LINEAR, Bowl(), stop, host_told.append)
+    device = optimize(on_host(2, population, seed), LINEAR, Bowl(), stop, device_told.append)
+    for name in ("stop_reason", "generations", "evaluations", "cost", "failures", "settings"):
+        assert getattr(device, name) == getattr(host, name), name
+    assert device.values.tobytes() == host.values.tobytes()
+    for column in ("generation", "evaluations", "best_cost", "median_cost", "failed"):
+        np.testing.assert_array_equal(device.history[column], host.history[column])
+    for a, b in zip(device_told, host_told, strict=True):
+        assert (a.generation, a.best_cost, a.evaluations) == (
+            b.generation, b.best_cost, b.evaluations,
+        )  # fmt: skip
+        assert a.mean_cost == pytest.approx(b.mean_cost, rel=1e-12)
+        assert a.parameters.tobytes() == b.parameters.tobytes()
+    return device
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        (StopRules(generations=1), "1 generation done"),
+        (StopRules(generations=30), "30 generations done"),
+        (StopRules(evaluations=250), "300 candidates scored of 250 allowed"),
+        (StopRules(cost=0.01, generations=500), "reached the target 0.01"),
+        (StopRules(stagnation=4, generations=500), "no relative gain above 1e-06 in 4"),
+        (StopRules(stagnation=2, tolerance=0.5), "no relative gain above 0.5 in 2"),
+    ],
+)
+def test_a_search_ends_where_it_ends_on_the_host(readbacks, stop, reason):
+    assert reason in same_results(stop).stop_reason
+
+
+def test_the_device_never_scores_more_than_the_rules_allow(readbacks):
+    scorer = Bowl()
+    optimize(on_host(2, 60, 1), LINEAR, scorer, StopRules(generations=12))
+    assert scorer.calls == 12
+
+
+def test_the_device_is_ahead_of_what_is_read_but_not_far(readbacks):
+    scorer, leads = Bowl(), []
+
+    def note(progress):
+        leads.append(scorer.calls - progress.generation)
+
+    optimize(on_host(2, 60, 1), LINEAR, scorer, StopRules(generations=60), note)
+    assert max(leads) <= 17
+    if readbacks != "at once":
+        assert max(leads) >= 1
+        assert leads[0] >= 1
+
+
+def test_seconds_stop_a_search_on_the_device():
+    result = optimize(on_host(2, 60, 1), LINEAR, Bowl(), StopRules(seconds=0.2))
+    assert "s passed of 0.2 s allowed" in result.stop_reason
+    assert result.seconds >= 0.2
+
+
+def test_an_interrupt_keeps_what_has_arrived(readbacks):
+    result = optimize(on_host(2, 60, 1), LINEAR, Bowl(interrupt=40), StopRules(generations=90))
+    assert result.stop_reason == "interrupted"
+    assert 1 <= result.generations <= 39
+    whole = optimize(on_host(2, 60, 1), LINEAR, Bowl(), StopRules(generations=result.generations))
+    assert result.values.tobytes() == whole.values.tobytes()
+    assert result.history["best_cost"].tobytes() == whole.history["best_cost"].tobytes()
+    if readbacks == "at once":
+        assert result.generations == 39
+    with pytest.raises(KeyboardInterrupt):
+        optimize(on_host(2, 60, 1), LINEAR, Bowl(interrupt=1), StopRules(generations=90))
+
+
+def test_an_interrupt_in_the_callback_keeps_the_generation(readbacks):
+    def stop_at_five(progress):
+        if progress.generation == 5:
+            raise KeyboardInterrupt
+
+    stop = StopRules(generations=100)
+    result = optimize(on_host(2, 60, 1), LINEAR, Bowl(), stop, stop_at_five)
+    assert (result.generations, result.stop_reason) == (5, "interrupted")
+
+
+def test_a_search_on_the_device_in_which_everything_fails_says_how():
+    class Hopeless(Bowl):
+        def score(self, parameters):
+            n = parameters.shape[1]
+            status = np.array([1, 2, 2, 0, 4] * n, dtype=np.int8)[:n]
+            return Scored(np.full(n, np.inf), status)
+
+    message = "of 120 candidates 48 not finite, 48 occupancy lost, 24 negative rate"
+    with pytest.raises(InputError, match=message):
+        optimize(on_host(2, 60, 1), LINEAR, Hopeless(), StopRules(generations=2))
+
+
+def test_the_result_has_the_cost_of_the_exact_score():
+    class Twice(Bowl):
+        def rescore(self, parameters):
+            assert parameters.shape == (3, 1)
+            return Bowl(offset=100.0).score(parameters)
+
+    for optimizer in (Genetic(2, 60, 1), on_host(2, 60, 1)):
+        result = optimize(optimizer, LINEAR, Twice(), StopRules(generations=5))
+        assert result.cost == 100.0 + (
+            (result.parameters["a"] - 2) ** 2 + (result.parameters["k"] - 1) ** 2
+        )
+        assert result.history["best_cost"][-1] < 100
+
+
+def test_a_search_goes_on_from_a_snapshot_on_the_device():
+    first = Genetic(2, 60, 1)
+    for _ in range(3):
+        candidates = first.ask()
+        first.tell(candidates, Bowl().score(LINEAR.to_physical(candidates)).cost)
+    again = DeviceGenetic.from_state(first.state(), xp=np, compile_cuda=OnHost)
+    result = optimize(again, LINEAR, Bowl(offset=50.0), StopRules(generations=1))
+    np.testing.assert_array_equal(result.values, LINEAR.to_physical(first.best[:, None])[:, 0])
+    assert result.cost == first.best_cost
+
+
+def test_the_optimizer_of_a_device_is_made_by_its_array_module(monkeypatch):
+    monkeypatch.setattr(DeviceGenetic.__init__, "__defaults__", (None, 0.01, None, None, OnHost))
+    settings = {"population": 60, "crossover_rate": 0.3}
+    optimizer = make_optimizer("genetic", settings, 2, 1, xp=NumpyInDisguise())
+    assert isinstance(optimizer, DeviceGenetic)
+    assert optimizer.settings == {"population": 60, "crossover_rate": 0.3, "mutation_rate": 0.01}
+
+
+class NumpyInDisguise:
+    """Not NumPy, as CuPy is not."""
+
+    def __getattr__(self, name: str):
+        return getattr(np, name)
+
+
 # On a real device
 
 
@@ -248,3 +425,16 @@ def test_a_real_device_breeds_the_same_bits(population, kind):
         host = Genetic(n_parameters, population, 11, 0.6, 0.05)
         device = DeviceGenetic(n_parameters, population, 11, 0.6, 0.05)
         assert_same_run(host, device, kind)
+
+
+@pytest.mark.gpu
+def test_a_search_on_a_real_device_is_the_one_on_the_host():
+    if not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    for stop in (StopRules(generations=50), StopRules(cost=0.01), StopRules(stagnation=6)):
+        host = optimize(Genetic(2, 1000, 3), LINEAR, Bowl(), stop)
+        device = optimize(DeviceGenetic(2, 1000, 3), LINEAR, Bowl(gpu.cupy()), stop)
+        assert device.stop_reason == host.stop_reason
+        assert device.values.tobytes() == host.values.tobytes()
+        for column in ("generation", "best_cost", "median_cost", "failed"):
+            np.testing.assert_array_equal(device.history[column], host.history[column])

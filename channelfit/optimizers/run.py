@@ -8,18 +8,25 @@ from __future__ import annotations
 import difflib
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from channelfit.errors import InputError
+from channelfit.gpu import Readback
 from channelfit.optimizers.genetic import Genetic
+from channelfit.optimizers.genetic_cuda import DeviceGenetic, Record
 from channelfit.optimizers.space import SearchSpace, array_module
 
 DEFAULT_POPULATION = 1120
 DEFAULT_GENERATIONS = 300
+
+# How far the device may run ahead of what the host has read: never idle, but little in vain when
+# a rule says stop.
+_SECONDS_AHEAD, _MOST_AHEAD = 5e-3, 16
 
 # Status codes of a score, in words.
 _FAILURES = {
@@ -54,6 +61,15 @@ class Optimizer(Protocol):
     def ask(self) -> Any: ...
 
     def tell(self, candidates: Any, cost: Any) -> None: ...
+
+
+@runtime_checkable
+class ResidentOptimizer(Optimizer, Protocol):
+    """An optimizer on a device: what the loop needs not to wait for it."""
+
+    def breed(self, space: SearchSpace) -> Any: ...
+
+    def learn(self, score: Any) -> Readback: ...
 
 
 class ScoreLike(Protocol):
@@ -144,7 +160,9 @@ class FitResult:
     notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
     evaluations: scored candidates, not calls. history: one row a generation with the fields of
     `HISTORY_COLUMNS`; best_cost there is the best so far, median_cost that of the generation's
-    finite costs, failed the share of its candidates without one.
+    finite costs (of an evenly spaced sample of them where they lie on a device, see
+    `genetic_cuda.Record`), failed the share of its candidates without one.
+    cost: the scorer's `rescore` of the best candidate where it has one, else the search's.
     stop_reason: the rule that ended the search, in words.
     backend, dtype and source_hash are the scorer's, None where it has no such attribute.
     """
@@ -232,50 +250,137 @@ def optimize(
         raise InputError("at least one rule must say when to stop", key="stop")
     tally = _Tally(started=time.perf_counter())
     reason: str | None = None
+    if isinstance(optimizer, ResidentOptimizer):
+        generations = _on_device(optimizer, space, scorer, _most_generations(stop, optimizer))
+    else:
+        generations = _on_host(optimizer, space, scorer)
     try:
-        while reason is None:
-            candidates = optimizer.ask()
-            physical = space.to_physical(candidates)
-            score = scorer.score(physical)
-            optimizer.tell(candidates, score.cost)
-            mean_cost = _record(tally, physical, score, stop.tolerance)
+        for generation in generations:
+            _record(tally, generation, stop.tolerance)
             reason = _reason_to_stop(stop, tally)
             if on_generation is not None:
-                on_generation(_progress(tally, mean_cost, stop))
+                on_generation(_progress(tally, generation.mean, stop))
+            if reason is not None:
+                break
     except KeyboardInterrupt:
         if not tally.generations:
             raise
         reason = reason or "interrupted"
-    return _result(tally, optimizer, space, scorer, reason)
+    return _result(tally, optimizer, space, scorer, reason or "nothing more to score")
 
 
-def _record(tally: _Tally, physical: Any, score: ScoreLike, tolerance: float) -> float:
-    """Add a scored generation; returns the mean of its finite costs.
+@dataclass(frozen=True, eq=False)
+class _Generation:
+    """What scoring a generation brought.
+
+    mean and median of its finite costs, NaN without one; best: its lowest cost, or the lowest
+    so far, and values (n_parameters,) of that candidate; failures (n_status,).
+    """
+
+    n_candidates: int
+    n_finite: int
+    mean: float
+    median: float
+    best: float
+    values: np.ndarray
+    failures: np.ndarray
+
+
+def _on_host(optimizer: Optimizer, space: SearchSpace, scorer: Scorer) -> Iterator[_Generation]:
+    """Generations, each scored and told before the next is asked for."""
+    while True:
+        candidates = optimizer.ask()
+        physical = space.to_physical(candidates)
+        score = scorer.score(physical)
+        optimizer.tell(candidates, score.cost)
+        yield _scored(physical, score)
+
+
+def _scored(physical: Any, score: ScoreLike) -> _Generation:
+    xp = array_module(score.cost)
+    finite = xp.isfinite(score.cost)
+    costs = score.cost[finite].astype(np.float64)
+    place = int(xp.where(finite, score.cost, np.inf).argmin())
+    return _Generation(
+        n_candidates=int(score.cost.size),
+        n_finite=int(costs.size),
+        mean=float(costs.mean()) if costs.size else math.nan,
+        median=float(xp.median(costs)) if costs.size else math.nan,
+        best=float(score.cost[place]) if costs.size else math.inf,
+        values=_to_host(physical[:, place]),
+        failures=_count_failures(score.status, finite, xp),
+    )
+
+
+def _on_device(
+    optimizer: ResidentOptimizer, space: SearchSpace, scorer: Scorer, most: float
+) -> Iterator[_Generation]:
+    """Generations, each read while the device is already at later ones.
+
+    It is never more than some milliseconds, or one generation, ahead, and never beyond `most`
+    generations. What is read does not depend on how far ahead it was, so neither does where a
+    rule stops the search.
+    """
+    pending: deque[Readback] = deque()
+    sizes: deque[int] = deque()
+    started, launched, read = time.perf_counter(), 0, 0
+
+    def next_read() -> _Generation:
+        record, n = Record.read(pending[0]), sizes[0]
+        pending.popleft()
+        sizes.popleft()
+        return _Generation(
+            n, record.n_finite, record.mean_cost, record.median_cost, record.best_cost,
+            record.values, record.failures,
+        )  # fmt: skip
+
+    try:
+        while pending or launched < most:
+            if launched < most:
+                physical = optimizer.breed(space)
+                pending.append(optimizer.learn(scorer.score(physical)))
+                sizes.append(physical.shape[1])
+                launched += 1
+            pace = (time.perf_counter() - started) / read if read else math.inf
+            ahead = 1 + min(int(_SECONDS_AHEAD / pace), _MOST_AHEAD)
+            while pending and (len(pending) > ahead or launched >= most or pending[0].arrived):
+                generation = next_read()
+                read += 1
+                yield generation
+    except KeyboardInterrupt:
+        while pending and pending[0].arrived:
+            yield next_read()
+        raise
+
+
+def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
+    """How many there will be at most, as far as the rules can tell beforehand."""
+    most = math.inf if stop.generations is None else stop.generations
+    if stop.evaluations is not None:
+        most = min(most, -(-stop.evaluations // int(optimizer.settings["population"])))
+    return most
+
+
+def _record(tally: _Tally, generation: _Generation, tolerance: float) -> None:
+    """Add a scored generation.
 
     The tally changes in the last lines only, so that an interrupt finds a whole generation in
     it, or nothing of it.
     """
-    xp = array_module(score.cost)
-    finite = xp.isfinite(score.cost)
-    costs = score.cost[finite].astype(np.float64)
-    n_finite, n_candidates = int(costs.size), int(score.cost.size)
-    mean = float(costs.mean()) if n_finite else math.nan
-    median = float(xp.median(costs)) if n_finite else math.nan
     best, values = tally.cost, tally.values
-    if n_finite:
-        place = int(xp.where(finite, score.cost, np.inf).argmin())
-        if float(score.cost[place]) < best:
-            best, values = float(score.cost[place]), _to_host(physical[:, place])
-    failures = tally.failures + _count_failures(score.status, finite, xp)
+    if generation.best < best:
+        best, values = generation.best, generation.values
+    failures = tally.failures + generation.failures
     seconds = time.perf_counter() - tally.started
+    n_candidates = generation.n_candidates
     generations, evaluations = tally.generations + 1, tally.evaluations + n_candidates
-    row = (generations, evaluations, seconds, best, median, 1 - n_finite / n_candidates)
+    failed = 1 - generation.n_finite / n_candidates
+    row = (generations, evaluations, seconds, best, generation.median, failed)
     if best < math.inf and not best >= tally.milestone - tolerance * abs(tally.milestone):
         tally.milestone, tally.milestone_generation = best, generations
     tally.cost, tally.values, tally.failures = best, values, failures
     tally.generations, tally.evaluations, tally.seconds = generations, evaluations, seconds
     tally.history.append(row)
-    return mean
 
 
 def _count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
@@ -335,12 +440,15 @@ def _result(
         raise InputError(
             f"no candidate could be scored: of {_plural(tally.evaluations, 'candidate')} {counts}"
         )
+    cost = tally.cost
+    if hasattr(scorer, "rescore"):
+        cost = float(scorer.rescore(tally.values[:, None]).cost[0])
     return FitResult(
         names=tuple(parameter.name for parameter in space.parameters),
         units=tuple(parameter.unit for parameter in space.parameters),
         values=tally.values,
         notes=_notes(space, tally.values),
-        cost=tally.cost,
+        cost=cost,
         generations=tally.generations,
         evaluations=tally.evaluations,
         seconds=time.perf_counter() - tally.started,
@@ -399,7 +507,7 @@ def make_optimizer(
             them, it is a stop rule (`make_stop_rules`) and is checked but not used here.
         n_parameters: free parameters.
         seed: 0 .. 2**64-1.
-        xp: numpy or cupy, the array module of the candidates.
+        xp: numpy, or cupy for an optimizer that lives on the device.
         initial: (n_parameters, n_points) starting points in the unit cube.
 
     Raises: InputError for an unknown name or setting (with what is known) or a bad value.
@@ -427,7 +535,8 @@ def _make_genetic(
         for name in ("crossover_rate", "mutation_rate")
         if name in settings
     }
-    return Genetic(n_parameters, population, seed, xp=xp, initial=initial, **rates)
+    kind: Callable[..., Genetic] = Genetic if xp is np else DeviceGenetic
+    return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
 
 
 OPTIMIZERS: dict[str, Callable[..., Genetic]] = {"genetic": _make_genetic}
