@@ -32,7 +32,7 @@ from baseline_2012 import Baseline2012, next_generation
 from chains import ROOT, paper_protocols
 from report import Row, compared, finish, missing
 from scoring import candidates, problem
-from states import cost_errors, error_note
+from states import error_note
 from ways import (
     CLOSED_FORM,
     CPU_32,
@@ -148,12 +148,11 @@ def headline(run: Run) -> None:
 
 
 def _ratios(run: Run, found: dict[str, float]) -> None:
-    """Our fastest exact way against the CPU backend and NEURON on all cores."""
-    ours = {way.name: found[way.name] for way in (*OURS, CPU_64) if way.name in found}
-    best = max(ours, key=lambda name: ours[name])
-    for other in (DESIGN_2012.name, CPU_64.name, "NEURON"):
-        if other in found and other != best:
-            run.rows.append(compared(f"{best} over {other}", ours[best], UNIT, found[other]))
+    """Our ways in both precisions against the CPU backend and NEURON on all cores."""
+    for ours in (CLOSED_FORM.name, STEPPING_32.name, CPU_64.name):
+        for other in (CPU_64.name, "NEURON"):
+            if ours in found and other in found and ours != other:
+                run.rows.append(compared(f"{ours} over {other}", found[ours], UNIT, found[other]))
 
 
 def generation(run: Run, p: Problem) -> None:
@@ -346,9 +345,7 @@ def _exact_row(title: str, score: Any, truth: Any, scorer: Any) -> Row:
     with np.errstate(invalid="ignore"):
         near = good & (status == OK) & (np.abs(cost - truth.cost) <= BAR * truth.cost)
     alike = near | (~good & (status != OK))  # what fails must fail here too
-    largest, median, lost = cost_errors(score, truth)
-    note = f"largest {largest:.0e}, median {median:.0e}"
-    note += f"; {lost} fail that should not" if lost else ""
+    note = error_note(score, truth)
     share = getattr(scorer, "rerouted_share", None)
     note += f"; {share:.1%} re-routed" if share is not None else ""
     return Row(title, 100 * float(alike.mean()), "%", 100.0, float(alike.mean()), note)

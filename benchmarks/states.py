@@ -41,21 +41,16 @@ CHECKED = 64
 UNIT = "candidates/s"
 
 
-def cost_errors(found: Score, truth: Score) -> tuple[float, float, int]:
-    """Largest and median relative error of the cost, and how many failed that should not have."""
-    good = truth.status == OK
-    lost = int((good & (host(found.status) != OK)).sum())
-    kept = good & (host(found.status) == OK)
-    if not kept.any():
-        return float("nan"), float("nan"), lost
-    errors = np.abs(host(found.cost)[kept].astype(float) / truth.cost[kept] - 1)
-    return float(errors.max()), float(np.median(errors)), lost
-
-
 def error_note(found: Score, truth: Score) -> str:
-    largest, median, lost = cost_errors(found, truth)
-    failed = f"; {lost} of {len(truth.cost)} cost inf" if lost else ""
-    return f"cost off by {largest:.0e} at most, median {median:.0e}{failed}"
+    """Largest and median relative error of the cost, and how many failed that should not have."""
+    good, scored = truth.status == OK, host(found.status) == OK
+    lost, kept = int((good & ~scored).sum()), good & scored
+    failed = f"{lost} of {good.sum()} cost inf" if lost else ""
+    if not kept.any():
+        return failed
+    errors = np.abs(host(found.cost)[kept].astype(float) / truth.cost[kept] - 1)
+    note = f"cost off by {errors.max():.0e} at most, median {np.median(errors):.0e}"
+    return f"{note}; {failed}" if failed else note
 
 
 def measured(way: Way, p: Problem, drawn: np.ndarray, truth: Score, few: np.ndarray) -> Any:

@@ -209,3 +209,23 @@ def test_a_generation_keeps_the_best_and_stays_in_range(
     if mutation == crossover == 0:
         parents = {tuple(row) for row in population}
         assert {tuple(row) for row in children} <= parents
+
+
+def test_the_whole_design_finds_its_own_data() -> None:
+    """Scores and generations together: the best never gets worse, and comes near."""
+    model = chain_model(2)
+    bare = Problem(model, (Experiment(steps(0.1)),))
+    currents = Baseline2012(bare, compiled=OnHost).simulate(model.values()[:, None])[0][..., 0]
+    recording = Recording(steps(0.1).times_ms, currents, np.ones(currents.shape))
+    design = Baseline2012(Problem(model, (Experiment(steps(0.1), recording),)), compiled=OnHost)
+    assert design.score(model.values()[:, None]).cost[0] < 1e-6
+    rng = np.random.default_rng(5)
+    lower, upper = np.array([(p.lower, p.upper) for p in model.parameters]).T
+    individuals = rng.uniform(lower, upper, (112, len(lower)))
+    best = []
+    for _ in range(60):
+        cost = design.score(individuals.T).cost
+        best.append(float(cost.min()))
+        individuals = next_generation(individuals, cost, lower, upper, rng, 0.8)
+    assert (np.diff(best) <= 0).all()
+    assert best[-1] < 1e-3 * float(np.mean(currents**2))
