@@ -15,6 +15,7 @@ import click
 
 from channelfit import __version__
 from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo.command import fhn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -570,3 +571,6 @@ def doctor() -> None:
     from channelfit.doctor import report
 
     report()
+
+
+main.add_command(fhn)

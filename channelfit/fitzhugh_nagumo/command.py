@@ -1,0 +1,369 @@
+"""``channelfit fhn``: the FitzHugh-Nagumo equation on a cable, from the command line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from channelfit.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from channelfit.fitzhugh_nagumo.equation import Cable, Equation, Pulse
+    from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, Scheme
+
+
+def _value(
+    name: str, default: str, help_text: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        f"--{name}", default=default, show_default=True, metavar="VALUE[,VALUE..]",
+        help=help_text + " FROM:TO:COUNT spaces values evenly.",
+    )  # fmt: skip
+
+
+@click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
+@click.option(
+    "--scheme",
+    type=click.Choice(["crank-nicolson", "explicit"]),
+    default="crank-nicolson",
+    show_default=True,
+    help="How it is solved.",
+)
+@_value("a", "0.01", "Threshold of excitation.")
+@_value("gamma", "2", "Decay of recovery.")
+@_value("epsilon", "0.01", "Speed of recovery.")
+@_value("diffusion", "1", "Diffusion of v.")
+@click.option("--nodes", type=click.IntRange(3), default=401, show_default=True, metavar="N")
+@click.option("--dx", type=float, default=0.5, show_default=True, metavar="LENGTH")
+@click.option(
+    "--left", default="no_flux", show_default=True, metavar="END",
+    help="no_flux, periodic, or the value at which v is held.",
+)  # fmt: skip
+@click.option("--right", default="no_flux", show_default=True, metavar="END", help="As --left.")
+@click.option(
+    "--initial", default="gaussian:100", show_default=True, metavar="STATE",
+    help="rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; front:CENTER; or a file with "
+    "x, v and perhaps w (.npz of a run, .csv).",
+)  # fmt: skip
+@click.option(
+    "--stimulus", "stimuli", multiple=True, metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
+    help="Adds to v_t where and while it is on, e.g. 0.5,x=0:5,t=10:12,every=100. Several allowed.",
+)  # fmt: skip
+@click.option("--end", type=float, default=250.0, show_default=True, metavar="T", help="Last time.")
+@click.option(
+    "--frames", type=click.IntRange(2), default=251, show_default=True, metavar="N",
+    help="Frames kept, evenly from t = 0 to the end.",
+)  # fmt: skip
+@click.option("--dt", type=float, metavar="STEP", help="Longest step. [default: controlled, or 0.9 "
+              "of the largest stable step]")  # fmt: skip
+@click.option(
+    "--tolerance", type=float, metavar="ERROR",
+    help="Local error that a Crank-Nicolson step may make. [default: 1e-6 without --dt]",
+)  # fmt: skip
+@click.option(
+    "--noise", type=click.FloatRange(0), default=0.0, metavar="SIGMA",
+    help="Space-time white noise added to v (Ito; explicit scheme on the processor).",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N",
+              help="Of the noise.")  # fmt: skip
+@click.option("--threshold", type=float, default=0.5, show_default=True, metavar="V",
+              help="A wave has arrived when v reaches it.")  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR",
+    help="Folder for the results; must be new or empty. [default: runs/fhn-DATE-TIME]",
+)  # fmt: skip
+@click.option("--format", "suffix", type=click.Choice(["npz", "h5"]), default="npz",
+              show_default=True, help="Of the file of results; h5 needs h5py.")  # fmt: skip
+@click.option("--animation", is_flag=True, help="Write animation.gif as well.")
+@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print summary.json on standard output and nothing else there.")  # fmt: skip
+def fhn(
+    scheme: str, a: str, gamma: str, epsilon: str, diffusion: str, nodes: int,
+    dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...], end: float,
+    frames: int, dt: float | None, tolerance: float | None, noise: float, seed: int,
+    threshold: float, out: Path | None, suffix: str, animation: bool, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
+
+    Several values of a parameter make a sweep: one cable for each combination, solved together.
+
+    \b
+    The results' folder
+      results.npz     x, times, v and w of every frame
+      frames.png      v and w at six times
+      space_time.png  v over place and time, with the line of first arrival
+      arrival.csv     when v first reaches the threshold at every node
+      summary.json    speed, steps, settings
+      animation.gif   with --animation
+
+    \b
+    Examples
+      channelfit fhn
+      channelfit fhn --initial rest --right 1 --end 306.19 --animation
+      channelfit fhn --scheme explicit --dt 0.1 --stimulus 0.5,x=0:5,t=0:3 --initial rest
+      channelfit fhn --a 0.01:0.2:20 --epsilon 0.005,0.01 --json --quiet
+    """
+    import numpy as np
+
+    from channelfit import runs
+    from channelfit.fitzhugh_nagumo.simulation import simulate
+
+    if out is not None:
+        runs.check_folder(out)
+    if not end > 0 or end == float("inf"):
+        raise InputError(f"{end} is no time to end; it must be positive", key="--end")
+    equation = _sweep({"a": a, "gamma": gamma, "epsilon": epsilon, "diffusion": diffusion})
+    pulses = tuple(_pulse(text) for text in stimuli)
+    cable = _cable(nodes, dx, left, right, pulses)
+    v, w = _state(initial, cable, equation)
+    solver = _scheme(scheme, equation, cable, noise, seed)
+    began = time.perf_counter()
+    with _progress(quiet) as on_progress:
+        run = simulate(solver, v, w, np.linspace(0, end, frames), dt, tolerance, on_progress)
+    seconds = time.perf_counter() - began
+    summary = _summary(run, equation, cable, threshold, seconds)
+    folder = out or runs.default_folder("fhn")
+    runs.make_folder(folder)
+    _write(run, folder, suffix, animation, threshold, summary)
+    if as_json:
+        click.echo(runs.json_text(summary), nl=False)
+    elif quiet:
+        click.echo(str(folder))
+    else:
+        _print(summary, folder)
+
+
+# --- from text
+
+
+def _numbers(text: str, key: str, at_most: int = 10_000) -> np.ndarray:
+    import numpy as np
+
+    values: list[float] = []
+    for part in text.split(","):
+        pieces = part.split(":")
+        try:
+            if len(pieces) == 3 and 1 <= int(pieces[2]) <= at_most:
+                values += np.linspace(float(pieces[0]), float(pieces[1]), int(pieces[2])).tolist()
+            elif len(pieces) == 1:
+                values.append(float(part))
+            else:
+                raise ValueError
+        except ValueError:
+            raise InputError(
+                f'"{part}" is neither a number nor FROM:TO:COUNT (at most {at_most})', key=key
+            ) from None
+    return np.array(values)
+
+
+def _sweep(texts: dict[str, str], at_most: int = 1_000_000) -> Equation:
+    """One cable for each combination of values."""
+    import numpy as np
+
+    from channelfit.fitzhugh_nagumo.equation import Equation
+
+    rows = [_numbers(text, f"--{name}") for name, text in texts.items()]
+    n_cables = int(np.prod([len(row) for row in rows]))
+    if n_cables > at_most:
+        raise InputError(f"{n_cables} combinations; at most {at_most} cables are solved together")
+    grid = [axis.ravel() for axis in np.meshgrid(*rows, indexing="ij")]
+    if n_cables == 1:
+        return Equation(*(float(values[0]) for values in grid))
+    return Equation(*grid)
+
+
+def _cable(nodes: int, dx: float, left: str, right: str, pulses: tuple[Pulse, ...]) -> Cable:
+    from channelfit.fitzhugh_nagumo.equation import Cable
+
+    ends: list[Any] = []
+    for name, text in (("--left", left), ("--right", right)):
+        if text in ("no_flux", "periodic"):
+            ends.append(text)
+            continue
+        try:
+            ends.append(float(text))
+        except ValueError:
+            raise InputError(
+                f'"{text}" is neither no_flux, periodic nor a number', key=name
+            ) from None
+    return Cable(nodes, dx, ends[0], ends[1], pulses)
+
+
+def _pulse(text: str) -> Pulse:
+    from channelfit.fitzhugh_nagumo.equation import Pulse
+
+    amplitude, *rest = text.split(",")
+    values: dict[str, float] = {}
+    names = {"x": ("x_from", "x_to"), "t": ("start", "end"), "every": ("period",)}
+    try:
+        for part in rest:
+            name, _, given = part.partition("=")
+            keys, numbers = names[name.strip()], [float(n) for n in given.split(":")]
+            values |= dict(zip(keys, numbers, strict=True))
+        return Pulse(float(amplitude), **values)
+    except (KeyError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise error.at(key="--stimulus") from None
+        raise InputError(
+            f'"{text}" is not AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]', key="--stimulus"
+        ) from None
+
+
+def _state(text: str, cable: Cable, equation: Equation) -> tuple[Any, Any]:
+    import numpy as np
+
+    from channelfit.fitzhugh_nagumo import equation as eq
+
+    name, *given = text.split(":")
+    kinds = {"rest": (0, 0), "gaussian": (1, 3), "step": (1, 2), "front": (1, 1)}
+    if name not in kinds:
+        return eq.from_file(Path(text), cable.x)
+    try:
+        numbers = [float(n) for n in given]
+        if not kinds[name][0] <= len(numbers) <= kinds[name][1]:
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            f'"{text}" is not rest, gaussian:CENTER[:WIDTH[:HEIGHT]], step:AT[:HEIGHT] or '
+            "front:CENTER", key="--initial",
+        ) from None  # fmt: skip
+    if name == "front":
+        numbers.append(float(np.max(equation.diffusion)))
+    return getattr(eq, name)(cable.x, *numbers), 0.0
+
+
+def _scheme(name: str, equation: Equation, cable: Cable, noise: float, seed: int) -> Scheme:
+    from channelfit.doctor import cores
+
+    if noise and name != "explicit":
+        raise InputError("noise is offered by the explicit scheme only", key="--noise")
+    if name == "explicit":
+        from channelfit.fitzhugh_nagumo.explicit import Explicit
+
+        return Explicit(equation, cable, noise, seed, cores())
+    from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson
+
+    return CrankNicolson(equation, cable, n_threads=cores())
+
+
+# --- to screen and files
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[OnProgress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("solving"), BarColumn(), TextColumn("t = {task.completed:.5g}"))
+    hidden = quiet or not console.is_terminal
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden)
+    with bar:
+        task = bar.add_task("", total=None)
+        yield lambda t, end: bar.update(task, completed=t, total=end)
+
+
+def _summary(
+    run: Run, equation: Equation, cable: Cable, threshold: float, seconds: float
+) -> dict[str, Any]:
+    import numpy as np
+
+    from channelfit import __version__
+    from channelfit.fitzhugh_nagumo.simulation import arrival_times
+    from channelfit.runs import machine
+
+    n_cables = run.v.shape[1]
+    cables = []
+    for k, (a, gamma, epsilon, diffusion) in enumerate(equation.table(n_cables).tolist()):
+        arrived = arrival_times(run, threshold, k)
+        reached = np.isfinite(arrived)
+        cables.append(
+            {
+                "a": a, "gamma": gamma, "epsilon": epsilon, "diffusion": diffusion,
+                "reached": float(reached.mean()),
+                "last_arrival": float(np.nanmax(arrived)) if reached.any() else None,
+                "speed": _speed(run.x, arrived),
+                "v_max": float(run.v[:, k].max()), "v_min": float(run.v[:, k].min()),
+            }
+        )  # fmt: skip
+    return {
+        "channelfit": __version__,
+        "machine": machine(),
+        **run.facts,
+        "nodes": cable.n_nodes,
+        "dx": cable.dx,
+        "left": cable.left,
+        "right": cable.right,
+        "end": float(run.times[-1]),
+        "seconds": seconds,
+        "threshold": threshold,
+        "cables": cables,
+    }
+
+
+def _speed(x: np.ndarray, arrived: np.ndarray) -> float | None:
+    """Along the last half of the way that the wave makes to the right, or else to the left."""
+    import numpy as np
+
+    for places, times in ((x, arrived), (-x[::-1], arrived[::-1])):
+        if not np.isfinite(times).any():
+            continue
+        start = int(np.nanargmin(times))
+        ends = np.flatnonzero(~(np.diff(times[start:]) > 0))  # not reached, or met from behind
+        length = int(ends[0]) + 1 if len(ends) else len(times) - start
+        way = slice(start + length // 2, start + length - max(2, length // 20))
+        if way.stop - way.start > 3:
+            return float(1 / np.polyfit(places[way], times[way], 1)[0])
+    return None
+
+
+def _write(
+    run: Run, folder: Path, suffix: str, animation: bool, threshold: float, summary: dict[str, Any]
+) -> None:
+    from channelfit import runs
+    from channelfit.fitzhugh_nagumo import pictures
+    from channelfit.fitzhugh_nagumo.simulation import arrival_times
+
+    run.save(folder / f"results.{suffix}")
+    arrived = [arrival_times(run, threshold, k) for k in range(run.v.shape[1])]
+    names = (
+        ["arrival"] if len(arrived) == 1 else [f"arrival_{k}" for k in range(1, len(arrived) + 1)]
+    )
+    rows = [",".join(["x", *names])]
+    for place, *times in zip(run.x.tolist(), *(t.tolist() for t in arrived), strict=True):
+        rows.append(",".join([f"{place:.9g}", *("" if t != t else f"{t:.9g}" for t in times)]))
+    runs.write_text(folder / "arrival.csv", "\n".join(rows) + "\n")
+    runs.write_text(folder / "summary.json", runs.json_text(summary))
+    pictures.save(pictures.frames_figure(run), folder / "frames.png")
+    pictures.save(pictures.space_time_figure(run, 0, threshold), folder / "space_time.png")
+    if animation:
+        pictures.animate(run, folder / "animation.gif")
+
+
+def _print(summary: dict[str, Any], folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(
+        f"{summary['scheme']}, {summary['steps']:,} steps to t = {summary['end']:g} in "
+        f"{summary['seconds']:.2g} s"
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    columns: Sequence[str] = ("a", "gamma", "epsilon", "diffusion", "reached", "speed", "v_max")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in summary["cables"][:20]:
+        table.add_row(*("-" if row[name] is None else f"{row[name]:.5g}" for name in columns))
+    console.print(table)
+    if len(summary["cables"]) > 20:
+        console.print(f"and {len(summary['cables']) - 20} more in summary.json")
+    console.print(str(folder), soft_wrap=True)

@@ -1,0 +1,111 @@
+"""Pictures of a run: frames, space against time, an animation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.animation import PillowWriter
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from channelfit.fitzhugh_nagumo.equation import Array
+from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
+from channelfit.report.plots import INK, MUTED, STYLE, save
+
+VOLTAGE, RECOVERY = "#0072b2", "#d55e00"
+_ROWS = 600  # a picture has no more, however many frames there are
+_COLUMNS = 1200
+
+__all__ = ["animate", "frames_figure", "save", "space_time_figure"]
+
+
+def frames_figure(run: Run, cable: int = 0, at_most: int = 6, columns: int = 3) -> Figure:
+    """v and w along the cable at up to `at_most` times, evenly chosen."""
+    chosen = np.unique(np.linspace(0, len(run.times) - 1, at_most).round().astype(int))
+    columns = min(columns, len(chosen))
+    rows = -(-len(chosen) // columns)
+    with mpl.rc_context(STYLE):
+        figure = _figure(3.1 * columns + 0.4, 1.9 * rows + 0.5)
+        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axis in axes.flat[len(chosen) :]:
+            axis.set_visible(False)
+        for axis, k in zip(axes.flat, chosen, strict=False):
+            _curves(axis, run.x, run.v[k, cable], run.w[k, cable])
+            axis.set_title(f"t = {run.times[k]:.6g}", fontsize=9, color=INK, loc="left")
+        axes[0, 0].set_ylim(*_limits(run, cable))
+        for axis in axes[-1]:
+            axis.set_xlabel("x")
+        axes[0, 0].legend(loc="upper right", ncols=2, fontsize=8)
+    return figure
+
+
+def space_time_figure(run: Run, cable: int = 0, threshold: float = 0.5) -> Figure:
+    """v as a color over place and time, with the line of first arrival."""
+    with mpl.rc_context(STYLE):
+        figure = _figure(6.4, 4.4)
+        axis = figure.subplots()
+        rows = np.unique(np.linspace(0, len(run.times) - 1, _ROWS).round().astype(int))
+        nodes = np.unique(np.linspace(0, len(run.x) - 1, _COLUMNS).round().astype(int))
+        low, high = _limits(run, cable)
+        mesh = axis.pcolormesh(
+            run.x[nodes], run.times[rows], run.v[:, cable][np.ix_(rows, nodes)], cmap="viridis",
+            vmin=low, vmax=high, shading="nearest", rasterized=True,
+        )  # fmt: skip
+        figure.colorbar(mesh, ax=axis, label="v", pad=0.02)
+        arrived = arrival_times(run, threshold, cable)
+        if np.isfinite(arrived).any():
+            axis.plot(run.x, arrived, color="white", lw=1, ls="--")
+            axis.set_title(
+                f"dashed: v first reaches {threshold:g}", fontsize=9, color=MUTED, loc="left"
+            )
+        axis.set_xlabel("x")
+        axis.set_ylabel("t")
+    return figure
+
+
+def animate(
+    run: Run, file: Path, cable: int = 0, frames_per_second: int = 20,
+    on_frame: Callable[[int, int], None] | None = None,
+) -> None:  # fmt: skip
+    """All frames as an animated .gif."""
+    with mpl.rc_context(STYLE):
+        figure = _figure(6.4, 2.8)
+        axis = figure.subplots()
+        v, w = _curves(axis, run.x, run.v[0, cable], run.w[0, cable])
+        axis.set_ylim(*_limits(run, cable))
+        axis.set_xlabel("x")
+        axis.legend(loc="upper right", ncols=2)
+        label = axis.set_title("", fontsize=9, loc="left")
+        writer = PillowWriter(fps=frames_per_second)
+        with writer.saving(figure, str(file), dpi=90):
+            for k, t in enumerate(run.times):
+                v.set_ydata(run.v[k, cable])
+                w.set_ydata(run.w[k, cable])
+                label.set_text(f"t = {t:.6g}")
+                writer.grab_frame()
+                if on_frame:
+                    on_frame(k + 1, len(run.times))
+
+
+def _curves(axis: Axes, x: Array, v: Array, w: Array) -> Sequence[mpl.lines.Line2D]:
+    return [
+        axis.plot(x, v, color=VOLTAGE, lw=1.4, label="v")[0],
+        axis.plot(x, w, color=RECOVERY, lw=1.1, label="w")[0],
+    ]
+
+
+def _limits(run: Run, cable: int) -> tuple[float, float]:
+    low = min(float(run.v[:, cable].min()), float(run.w[:, cable].min()))
+    high = max(float(run.v[:, cable].max()), float(run.w[:, cable].max()))
+    margin = 0.05 * max(high - low, 1e-3)
+    return low - margin, high + margin
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
