@@ -316,7 +316,7 @@ def _speed(x: np.ndarray, arrived: np.ndarray) -> float | None:
     for places, times in ((x, arrived), (-x[::-1], arrived[::-1])):
         if not np.isfinite(times).any():
             continue
-        start = int(np.nanargmin(times))
+        start = int(np.flatnonzero(times == np.nanmin(times))[-1])
         ends = np.flatnonzero(~(np.diff(times[start:]) > 0))  # not reached, or met from behind
         length = int(ends[0]) + 1 if len(ends) else len(times) - start
         way = slice(start + length // 2, start + length - max(2, length // 20))
