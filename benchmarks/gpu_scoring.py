@@ -60,7 +60,7 @@ from ways import (
 from channelfit import gpu
 from channelfit.backends import OK, make_scorer
 from channelfit.model import ChannelModel, load_model
-from channelfit.optimizers import Genetic, SearchSpace, StopRules, optimize
+from channelfit.optimizers import SearchSpace, StopRules, make_optimizer, optimize
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Protocol, load_protocol
 from channelfit.recording import Recording
@@ -105,7 +105,9 @@ class Run:
             else:
                 value = rate(design, placed(DESIGN_2012, drawn), 3)
                 found[DESIGN_2012.name] = value
-                note = f"{design.threads} threads a block, {design.padding} padded"
+                note = f"{design.threads} threads a block, {design.padding} padded; "
+                status = host(design.score(placed(DESIGN_2012, drawn)).status)
+                note += f"Euler keeps {(status == OK).mean():.2%} finite"
                 if truth is not None:
                     note += "; " + error_note(design.score(placed(DESIGN_2012, few)), truth)
                 self.rows.append(Row(f"{title}: 2012 design", value, UNIT, note=note))
@@ -161,11 +163,11 @@ def generation(run: Run, p: Problem) -> None:
     space = SearchSpace(p.model.parameters)
     way = CLOSED_FORM if attempt(lambda: CLOSED_FORM.build(p))[0] else STEPPING_64
     scorer = way.build(p)
-    genetic = Genetic(space.n_free, n, 1, 0.8, xp=device_arrays())
-    optimize(genetic, space, scorer, StopRules(generations=2))
-    genetic = Genetic(space.n_free, n, 1, 0.8, xp=device_arrays())
-    ours = optimize(genetic, space, scorer, StopRules(generations=50)).history["seconds"]
-    mine = float(np.median(np.diff(ours)))
+    settings = {"population": n, "crossover_rate": 0.8}
+    for generations in (3, 60):  # the first compiles
+        genetic = make_optimizer("genetic", settings, space.n_free, 1, device_arrays())
+        history = optimize(genetic, space, scorer, StopRules(generations=generations)).history
+    mine = float((history["seconds"][-1] - history["seconds"][9]) / 50)
     theirs = _generation_2012(p, n)
     run.rows.append(Row(f"a generation of {n:,}, 2012 design with its algorithm on the host",
                         1e3 * theirs, "ms"))  # fmt: skip
