@@ -149,39 +149,48 @@ def measure_4(bench: Bench, rows: list[Row]) -> Series:
     drawn = candidates(bench.model, bench.sizes.large)
     if not bench.cuda:
         return {"axis": "threads of the CPU", "lines": [_cpu_threads(p, drawn)]}
-    lines = []
     on_device = placed(DESIGN_2012, drawn)
-    for name, blocks, build in _block_trials(p):
-        line: Series = {"name": name, "x": [], "seconds": [], "occupancy": []}
-        for threads in blocks:
-            scorer, reason = attempt(lambda b=build, t=threads: b(t))  # type: ignore[misc]
-            if scorer is None:
-                rows.append(missing(f"figure 4: {name}, {threads} threads", "s", reason))
-                continue
-            line["x"].append(scorer.threads)
-            line["seconds"].append(seconds(scorer, on_device, 3) / drawn.shape[1])
-            line["occupancy"].append(scorer.occupancy())
+    lines = [_design_by_block(p, on_device)]
+    for way in (STEPPING_32, CLOSED_FORM):
+        scorer, reason = attempt(lambda w=way: w.build(p))  # type: ignore[misc]
+        if scorer is None:
+            rows.append(missing(f"figure 4: {way.name}", "threads", reason))
+        else:
+            lines.append(_ours_by_block(way.name, scorer, on_device))
+    for line in lines:
         best = int(np.argmin(line["seconds"]))
-        rows.append(Row(f"figure 4: fastest block, {name}", line["x"][best], "threads",
-                        note=f"occupancy {line['occupancy'][best]:.0%}"))  # fmt: skip
-        lines.append(line)
+        filled = f"occupancy {line['occupancy'][best]:.0%}"
+        what = f"figure 4: fastest block, {line['name']}"
+        rows.append(Row(what, line["x"][best], "threads", note=filled))
     return {"axis": "threads a block", "lines": lines}
 
 
-def _block_trials(p: Any) -> Iterable[tuple[str, Iterable[int], Callable[[int], Any]]]:
-    most = Baseline2012(p, 1024).threads
-    yield DESIGN_2012.name, range(16, most + 1, 16), lambda threads: Baseline2012(p, threads)
-    for way in (STEPPING_32, CLOSED_FORM):
-        yield way.name, (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024), _with_block(way, p)
+def _design_by_block(p: Any, on_device: Any) -> Series:
+    line: Series = {"name": DESIGN_2012.name, "x": [], "seconds": [], "occupancy": []}
+    for threads in range(16, Baseline2012(p, 1024).threads + 1, 16):
+        design = Baseline2012(p, threads)
+        line["x"].append(threads)
+        line["seconds"].append(seconds(design, on_device, 3) / on_device.shape[1])
+        line["occupancy"].append(design.occupancy())
+    return line
 
 
-def _with_block(way: Way, p: Any) -> Callable[[int], Any]:
-    def build(threads: int) -> Any:
-        scorer = way.build(p)
-        scorer.threads = threads
-        return scorer
-
-    return build
+def _ours_by_block(name: str, scorer: Any, on_device: Any) -> Series:
+    """Of the scorer's kernels the one whose block matters most."""
+    lines = []
+    for kernel, blocks, *_ in scorer.launch_choices():
+        line: Series = {"name": name, "kernel": kernel, "x": [], "seconds": [], "occupancy": []}
+        for threads in blocks:
+            taken, _ = attempt(
+                lambda k=kernel, t=threads: scorer.timed_score(on_device, threads={k: t})  # type: ignore[misc]
+            )
+            if taken is None:  # more registers than there are
+                continue
+            line["x"].append(threads)
+            line["seconds"].append(taken / on_device.shape[1])
+            line["occupancy"].append(float(scorer.launch_occupancy(kernel, threads).fraction))
+        lines.append(line)
+    return max((one for one in lines if one["x"]), key=lambda one: float(np.ptp(one["seconds"])))
 
 
 def _cpu_threads(p: Any, drawn: np.ndarray) -> Series:
