@@ -16,7 +16,8 @@ from channelfit.schedule import Schedule
 VISIT = np.dtype([("v", "f8"), ("dt", "f8"), ("first", "i4"), ("last", "i4"),
                   ("longest", "i4"), ("kind", "i4")])  # fmt: skip
 RUN = np.dtype([("weight", "f8"), ("dt", "f8"), ("n", "i4"), ("data", "i4"), ("source", "i4"),
-                ("target", "i4"), ("n_sub", "i4"), ("nodes", "i4")])  # fmt: skip
+                ("target", "i4"), ("n_sub", "i4"), ("nodes", "i4"), ("sampled", "i4"),
+                ("unused", "i4")])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def walk(source: CudaSource, packed: Packed, schedule: Schedule, traced: bool = 
     visits["kind"] = schedule.voltage < 0
     runs = np.zeros(len(rows), dtype=RUN)
     runs["weight"] = rows[:, SAMPLED] if traced else schedule.weight
+    runs["sampled"] = runs["weight"] > 0
     runs["dt"], runs["n_sub"] = packed.run_dt[schedule.run], rows[:, N_SUB]
     runs["n"], runs["data"] = rows[:, N_SAMPLES], rows[:, FIRST_SAMPLE]
     runs["source"], runs["target"] = schedule.source, schedule.target
@@ -82,7 +84,7 @@ def _aligned(
     runs: np.ndarray, data_pA: np.ndarray, source: CudaSource
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where each run's data begin, and the data with every run on a whole stride."""
-    scored = runs["weight"] > 0
+    scored = runs["sampled"] > 0
     room = np.where(scored, -(-runs["n"] // source.stride) * source.stride, 0)
     begins = np.concatenate(([0], np.cumsum(room)[:-1])) if len(runs) else room
     data = np.zeros(int(room.sum()) + source.stride, source.dtype)

@@ -160,12 +160,13 @@ class CudaChannel:
     def write_single_rates(self, w: CudaWriter) -> None:
         """createQmatSingle: the rates in float32, for where they are wanted at every sample.
 
-        A NaN stays one. A negative rate raises the flag and is clipped.
+        A NaN stays one. The sign of a negative rate ends up in `signs`; it is not clipped, nor is
+        one below the floor.
         """
         steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
         printer = SinglePrinter(CUDA_SINGLE, self._names())
         with w.device(
-            "void createQmatSingle(const float v, const float *p, float *q, bool &negative)",
+            "void createQmatSingle(const float v, const float *p, float *q, int &signs)",
             "createQmat in float32.",
         ):
             for name, expression in steps:
@@ -174,9 +175,9 @@ class CudaChannel:
                 w("float r;")
             for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                 w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
-                w("negative |= r < 0.0f;")
+                w("signs |= __float_as_int(r);")
                 times = f"{float(t.multiplicity)!r}f*" if t.multiplicity != 1 else ""
-                w(f"q[{row}] = {times}least(most(r, {RATE_FLOOR!r}f), {RATE_CEILING!r}f);")
+                w(f"q[{row}] = {times}least(r, {RATE_CEILING!r}f);")
 
     def _gains(self, w: CudaWriter) -> None:
         pair = [self.model.conductance, self.model.reversal]

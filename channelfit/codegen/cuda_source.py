@@ -9,11 +9,10 @@ interval need, in registers where it fits, and serves all its runs:
 
 All threads of a block read the same data at the same time: sixteen bytes a load serve a warp.
 
-What a sample of the two-gate hERG model costs where the voltage moves, in float32 (both gates):
-four rates at two voltages, 8 exponentials and some 60 operations; the step of a gate that is slow,
-2 exponentials and 55 operations; current, square and loop, 15; where any candidate of a warp is
-stiff, 10 more exponentials and reciprocals and 75 operations. A warp's exponential takes the
-special-function lanes 8 cycles, so 80 to 160 cycles there run beside 130 to 205 elsewhere.
+What a sample of the two-gate hERG model costs where the voltage moves, in float32, counted in the
+machine code for sm_90: about 120 instructions, 10 of them on the special-function units (8 rates,
+one exponential a gate); where any candidate of a warp is stiff, 80 more, 12 of them such. Those
+take a warp 8 cycles each beside all others: 80 to 176 cycles there, 120 to 200 elsewhere.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class CudaSource:
     Attributes:
         text: the source. It means something only behind the lines of `specialized`.
         hash: 16 hexadecimal digits of its SHA-256.
-        stride: samples that one step takes; runs of data must begin at multiples of it.
+        stride: runs of data must begin at multiples of it and fill them up.
         options: for the compiler.
     """
 
@@ -102,13 +101,15 @@ class CudaSource:
         w(self.channel.title(f"stepping in {self.dtype}"), "")
         w(f"typedef {'float' if self.single else 'double'} real;")
         w("constexpr bool TRACES = TRACED;")
-        w(f"constexpr int STRIDE = {self.stride};  // samples that one step takes")
-        w(f"constexpr int POWERS = {self.stride.bit_length() - 1};  // 1, 2, 4 .. below STRIDE")
+        # Where the voltage varies registers are better spent on more threads than on rows.
+        shorter = min(self.stride, 8)
+        for condition, stride in (("#if VARYING", shorter), ("#else", self.stride)):
+            w(condition, f"constexpr int STRIDE = {stride};  // samples that one step takes")
+            w(f"constexpr int POWERS = {stride.bit_length() - 1};  // 1, 2, 4 .. below STRIDE")
+        w("#endif")
         w(f"constexpr int DEGREE = {8 if self.single else 12};  // of Taylor's polynomial")
         w("constexpr double TAYLOR_NORM = 1.0/3.0;  // where it is exact to rounding")
-        w(
-            f"constexpr int UNROLLED = {4 if not self.single else 5};  // states of loops written out"
-        )
+        w(f"constexpr int UNROLLED = {5 if self.single else 4};  // states: loops written out")
         w(f"constexpr int KEPT = {_MOST_IN_REGISTERS};  // states of tables that fit registers")
         w(f"constexpr real OUTSIDE = {1e-3 if self.single else 1e-6!r};  // how far x may stray")
         self.channel.write(w)
@@ -133,26 +134,24 @@ class CudaSource:
     def _table(self, w: CudaWriter) -> None:
         """The table of all chains at one voltage, and how it is made."""
         sizes = [(k, len(c.states)) for k, c in self.chains]
-        w(
-            "",
-            "// At one voltage: j samples on, a chain is open with row[j][0] + sum row[j][i]*x[i - 1];",
-        )
+        w("", "// A chain at one voltage: row[j][0] + sum row[j][i]*x[i - 1] is open j samples on;")
         w("// STRIDE samples on, it is in x + step[.][0] + sum step[.][i]*x[i - 1].")
         w("struct Table {", "    real scale;  // pA for each unit that the rows multiply up to")
         w(*(f"    real row{k}[STRIDE][{n}], step{k}[{n - 1}][{n}];" for k, n in sizes), "};")
         w("", "// Steps of 1, 2, 4 .. samples.", "struct Parts {")
         w(*(f"    real step{k}[POWERS][{n - 1}][{n}];" for k, n in sizes), "};")
         with w.device(
-            "void createTable(const double *q, const double h, const double scale, const int n,\n"
+            "void createTable(const double *q, const double h, real scale, const int n,\n"
             "                                            Table &t, Parts &parts)",
             "All chains, for runs of at most n samples, h ms apart.",
         ):
             folded = self._folded()
-            w(f"const double whole = scale*{self._always_open()!r};")
-            w(f"t.scale = {'real(whole)' if folded is None else '1'};")
+            if self._always_open() != 1:
+                w(f"scale *= real({self._always_open()!r});")
+            w(f"t.scale = {'scale' if folded is None else '1'};")
             for k, chain in self.chains:
                 with w.block(""):
-                    self._chain_table(w, k, chain, "whole" if k == folded else "1.0")
+                    self._chain_table(w, k, chain, "scale" if k == folded else "1")
 
     def _always_open(self) -> float:
         """What chains of one state contribute to the open probability."""
@@ -178,7 +177,7 @@ class CudaSource:
             w(*(f"a[{j}][{i}] = real(q[{row}]*shrunk);" for i, j, row in entries))
             w("exponential(a, levels, p);")
         opened = ", ".join(
-            "0" if c == 0 else f"real({scale})" if c == 1 else f"real({c!r}*{scale})"
+            "0" if c == 0 else scale if c == 1 else f"real({c!r})*{scale}"
             for c in chain.conductances
         )
         w(f"real c[{n}] = {{{opened}}};")
@@ -256,8 +255,11 @@ class CudaSource:
             w(*_FAST_MATH.splitlines())
             self.channel.write_single_rates(w)
         create = "createQmatSingle" if self.single else "createQmat"
-        w("", "// What went wrong with a rate: a negative one was seen (float32), or the status.")
-        w(f"typedef {'bool' if self.single else 'int'} Flag;")
+        w(
+            "",
+            "// Of rates: below 0 where one is negative (float32), or the status (float64).",
+        )
+        w("typedef int Flag;", f"constexpr real FLOOR = {RATE_FLOOR!r};")
         if not self.model.relaxes:
             with w.device(
                 "void createRates(const real v, const real *p, real *q, Flag &flag)",
@@ -273,7 +275,9 @@ class CudaSource:
             w("real q[N_RATES];", f"{create}(v, p, q, flag);")
             for x, (k, _) in enumerate(self.chains):
                 rows = {source: row for source, _, row in self.channel.entries(k)}
-                w(f"up[{x}] = q[{rows[0]}];", f"speed[{x}] = q[{rows[0]}] + q[{rows[1]}];")
+                w(f"up[{x}] = q[{rows[0]}];")
+                speed = f"q[{rows[0]}] + q[{rows[1]}]"
+                w(f"speed[{x}] = {f'most({speed}, FLOOR)' if self.single else speed};")
 
     def _scheme(self, w: CudaWriter) -> None:
         """What a scheme's exponential needs to know of its topology."""
@@ -308,10 +312,11 @@ struct Visit {{
 }};
 
 struct Run {{
-    double weight, dt;   // of a sample, 0 where it is only walked through; ms a sub-step (varying)
+    double weight, dt;   // of a sample; ms a sub-step (varying)
     int n, data;         // samples, and where their data (or traces) begin
     int source, target;  // state slots; target -1 where nobody needs the end
     int n_sub, nodes;    // varying: sub-steps a sample; where its voltages begin
+    int sampled, unused; // 0 where it is only walked through
 }};
 
 struct alignas(16) Samples {{ real datum[16/sizeof(real)]; }};
@@ -325,6 +330,12 @@ struct Tally {{
     double cost;
     int status;
 }};
+
+__device__ __forceinline__ void loadParameters(const double *parameters, const long long stride,
+                                               double *p) {{
+#pragma unroll
+    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*stride];
+}}
 
 __device__ __forceinline__ void check(const bool lost, int &status) {{
     if (lost && status == OK) status = OCCUPANCY_LOST;
@@ -426,6 +437,19 @@ __device__ __forceinline__ void createStep(const real (&p)[N][N], real (&step)[N
     }
 }
 
+template <int N>
+__device__ __forceinline__ void multiplyRow(real (&c)[N], const real (&p)[N][N]) {
+    real next[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        next[i] = c[0]*p[0][i];
+#pragma unroll
+        for (int k = 1; k < N; ++k) next[i] += c[k]*p[k][i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) c[i] = next[i];
+}
+
 // Rows c P^j and steps of 1, 2, 4 .. samples; p ends as the propagator of STRIDE samples.
 template <int N>
 __device__ __forceinline__ void fillTable(real (&p)[N][N], real (&c)[N], const int n,
@@ -436,16 +460,7 @@ __device__ __forceinline__ void fillTable(real (&p)[N][N], real (&c)[N], const i
         row[j][0] = c[0];
 #pragma unroll
         for (int i = 1; i < N; ++i) row[j][i] = c[i] - c[0];
-        if (n == 1) continue;  // nobody reads further rows
-        real next[N];
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            next[i] = c[0]*p[0][i];
-#pragma unroll
-            for (int k = 1; k < N; ++k) next[i] += c[k]*p[k][i];
-        }
-#pragma unroll
-        for (int i = 0; i < N; ++i) c[i] = next[i];
+        if (N <= KEPT || n > 1) multiplyRow(c, p);
     }
 #pragma unroll 1
     for (int power = 0; power < POWERS; ++power) {
@@ -493,7 +508,7 @@ __device__ __forceinline__ real squares(const Table &t, const real *x, const Sam
 __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Parts &parts,
                                         real *x, Tally &tally) {
     const int strides = run.n/STRIDE, left = run.n - strides*STRIDE;
-    const bool sampled = run.weight > 0.0;
+    const bool sampled = run.sampled != 0;
     const Samples *data = (const Samples *)(tally.data + run.data);
     double sum = 0.0;
 #pragma unroll 1
@@ -665,7 +680,7 @@ __device__ __forceinline__ void relaxSlow(float &x, float &low, const float whol
     // exp(-L) - 1, to the last digit however small L is
     const float gone = -whole*(1.0f - whole*(0.5f - whole*((1.0f/6.0f) - whole*((1.0f/24.0f)
         - whole*(1.0f/120.0f)))));
-    const float gain = sixth*(up0 + up1 + 4.0f*upm*power2(-1.44269504f*late));
+    const float gain = sixth*(up0 + up1 + 4.0f*upm*approximatePower2(-1.44269504f*late));
     // A slow gate moves by less than the last bit of x: what is cut off is kept for the next step.
     const float change = gone*(x + sixth*up0) + (gain + low), sum = x + change;
     low = change - (sum - x);
@@ -678,11 +693,11 @@ __device__ __forceinline__ void relaxSlow(float &x, float &low, const float whol
 __device__ __forceinline__ float relaxStiff(const float x, const float whole, const float late,
                                             const float x0, const float xm, const float x1) {
     const float half = most(0.05f*whole, least(0.95f*whole, late));
-    const float left = power2(-1.44269504f*whole), some = whole*left;
+    const float left = approximatePower2(-1.44269504f*whole), some = whole*left;
     const float j0 = 1.0f - left, j1 = j0 - some, j2 = 2.0f*j1 - whole*some;
-    const float rest = whole - half, part = half*whole, inverse = reciprocal(part*rest);
-    const float slope = (xm - x1)*(inverse*whole*rest);
-    const float bend = ((x0 - x1)*(inverse*half*rest) - slope)*(inverse*part);
+    const float rest = whole - half, inverse = reciprocal(whole*rest);
+    const float slope = (xm - x1)*reciprocal(half);
+    const float bend = ((x0 - x1)*(inverse*rest) - slope)*(inverse*whole);
     return least(most(x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1), 0.0f), 1.0f);
 }
 
@@ -721,121 +736,126 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
     m.v = at.end;
 }"""
 
-_MAGNUS = f"""
+_MAGNUS = """
 // --- voltage that varies: schemes ----------------------------------------------------------------
 
 // States move by little in a step: kept in float64, or single precision would lose it.
-struct Moving {{
+struct Moving {
     double x[N_X];
-}};
+};
 
 constexpr int N_NODES = 12, BEFORE = 0;  // voltages of a step: start, two Gauss points, of quarters
 
-__device__ __forceinline__ void begin(Moving &, const real *, const real *, Flag &) {{}}
+__device__ __forceinline__ void begin(Moving &, const real *, const real *, Flag &) {}
 
-__device__ __forceinline__ real voltage(const Moving &, const real *nodes) {{ return nodes[0]; }}
+__device__ __forceinline__ real voltage(const Moving &, const real *nodes) { return nodes[0]; }
 
 // x <- exp(A) x, A from rates times ms: Taylor on the vector where the norm allows, the full
 // propagator elsewhere.
-__device__ __noinline__ void exponentialOf(const real *q, double *x) {{
+__device__ __noinline__ void exponentialOf(const real *q, double *x) {
     double y[N];
     y[0] = 1.0;
-    for (int i = 1; i < N; ++i) {{
+    for (int i = 1; i < N; ++i) {
         y[i] = x[i - 1];
         y[0] -= y[i];
-    }}
+    }
     const double norm = exitRate(q);
-    if (norm > TAYLOR_NORM) {{
+    if (norm > TAYLOR_NORM) {
         int levels = 0;
         double scale = 1.0;
         for (; norm*scale > TAYLOR_NORM; scale *= 0.5) ++levels;
-        real a[N][N] = {{}}, p[N][N];
+        real a[N][N] = {}, p[N][N];
         fillGenerator(q, real(scale), a);
         exponential(a, levels, p);
-        for (int i = 1; i < N; ++i) {{
+        for (int i = 1; i < N; ++i) {
             double sum = 0.0;
             for (int j = 0; j < N; ++j) sum += p[i][j]*y[j];
             x[i - 1] = sum;
-        }}
+        }
         return;
-    }}
-    real term[N], total[N] = {{}}, change[N];
+    }
+    real term[N], total[N] = {}, change[N];
     for (int i = 0; i < N; ++i) term[i] = real(y[i]);
 #pragma unroll 1
-    for (int k = 1; k <= DEGREE; ++k) {{
+    for (int k = 1; k <= DEGREE; ++k) {
         flow(q, term, change);
-        for (int i = 0; i < N; ++i) {{
+        for (int i = 0; i < N; ++i) {
             term[i] = change[i]*(real(1)/k);
             total[i] += term[i];
-        }}
-    }}
+        }
+    }
     for (int i = 1; i < N; ++i) x[i - 1] += total[i];
-}}
+}
 
 // Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials, from the rates at
 // the two Gauss points. Where a rate changes more than 14-fold within a step a combination could
 // turn negative; cut at the floor it stays a rate. Returns the largest exit rates times ms.
 __device__ __forceinline__ real combine(const real *nodes, const real h, const real *p, Flag &flag,
-                                        real *early, real *late) {{
+                                        real *early, real *late) {
     const real more = real(0.25 + 0.28867513459481287)*h, less = real(0.25 - 0.28867513459481287)*h;
     createRates(nodes[0], p, early, flag);
     createRates(nodes[1], p, late, flag);
-    for (int i = 0; i < N_RATES; ++i) {{
+    for (int i = 0; i < N_RATES; ++i) {
         const real one = early[i], two = late[i];
-        early[i] = fmax(more*one + less*two, real({RATE_FLOOR!r}));
-        late[i] = fmax(less*one + more*two, real({RATE_FLOOR!r}));
-    }}
+        early[i] = fmax(more*one + less*two, FLOOR);
+        late[i] = fmax(less*one + more*two, FLOOR);
+    }
     return exitRate(early) + exitRate(late);
-}}
+}
 
 // Order four is lost where a rate is fast against the step: a candidate of which a state empties
 // within it takes quarters instead.
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
-                                     Flag &flag) {{
+                                     Flag &flag) {
     real early[N_RATES], late[N_RATES];
-    if (combine(nodes + 1, h, p, flag, early, late) <= 1) {{
+    if (combine(nodes + 1, h, p, flag, early, late) <= 1) {
         exponentialOf(early, m.x);
         exponentialOf(late, m.x);
         return;
-    }}
+    }
 #pragma unroll 1
-    for (int k = 0; k < 4; ++k) {{
+    for (int k = 0; k < 4; ++k) {
         combine(nodes + 3 + 2*k, real(0.25)*h, p, flag, early, late);
         exponentialOf(early, m.x);
         exponentialOf(late, m.x);
-    }}
-}}"""
+    }
+}"""
 
 _NO_REASONS = """
-__device__ __forceinline__ void explain(const Run &, const real *, const double *, const int flag,
-                                        const bool, int &status) {
-    if (flag != OK && (status == OK || flag == NOT_FINITE)) status = flag;
+__device__ __forceinline__ int explained(const int status, const int flag, const bool,
+                                         const real *, const int, const double *,
+                                         const long long) {
+    return flag && (status == OK || flag == NOT_FINITE) ? flag : status;
 }
 """
 
 _REASONS = """
-// Why a run in float32 failed, as float64 sees its rates.
-__device__ __noinline__ void explain(const Run &run, const real *nodes, const double *p,
-                                     const bool negative, const bool lost, int &status) {
-    if (!negative && !lost) return;
-    double q[N_RATES];
-    const int n = BEFORE + run.n*run.n_sub*N_NODES;
+// The status, where a run in float32 failed as float64 sees its rates at all its voltages.
+__device__ __noinline__ int explained(int status, const int flag, const bool lost,
+                                      const real *nodes, const int n, const double *parameters,
+                                      const long long stride) {
+    if (flag >= 0 && !lost) return status;
+    double p[N_PARAMETERS], q[N_RATES];
+    loadParameters(parameters, stride, p);
     for (int k = 0; k < n; ++k) createQmat(nodes[k], p, q, status);
+    return status;
 }
 """
 
 _VARYING = """
 // n samples while the voltage varies, n_sub (a power of two) steps of dt ms for each.
 __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes,
-                                           const double *parameters, const double g,
-                                           const double e, real *x, Tally &tally) {
+                                           const double *parameters, const long long stride,
+                                           const real g, const real e, real *x, Tally &tally) {
     const real *nodes = all_nodes + run.nodes, h = real(run.dt);
-    const real gain = real(g), reversal = real(e);
-    const bool sampled = run.weight > 0.0;
+    const bool sampled = run.sampled != 0;
     real p[N_PARAMETERS];
 #pragma unroll
-    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = real(parameters[k]);
-    Flag flag = OK;
+    for (int k = 0; k < N_PARAMETERS; ++k) {
+        volatile real rounded = real(parameters[k*stride]);  // or it is rounded at every sample
+        p[k] = rounded;
+    }
+    Flag flag = 0;
     Moving m;
 #pragma unroll
     for (int i = 0; i < N_X; ++i) m.x[i] = x[i];
@@ -854,7 +874,7 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
                 if (sampled) {
 #pragma unroll
                     for (int i = 0; i < N_X; ++i) x[i] = real(m.x[i]);
-                    const real current = gain*(voltage(m, nodes) - reversal)*openOf(x);
+                    const real current = g*(voltage(m, nodes) - e)*openOf(x);
                     if (TRACES) {
                         tally.trace[sample*tally.stride] = current;
                     } else {
@@ -871,18 +891,13 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
     tally.cost += run.weight*sum;
 #pragma unroll
     for (int i = 0; i < N_X; ++i) x[i] = real(m.x[i]);
-    explain(run, all_nodes + run.nodes, parameters, flag, lost(x), tally.status);
+    tally.status = explained(tally.status, flag, lost(x), all_nodes + run.nodes,
+                             BEFORE + steps*N_NODES, parameters, stride);
     check(lost(x), tally.status);
 }"""
 
 _KERNELS = f"""
 // --- kernels -------------------------------------------------------------------------------------
-
-__device__ __forceinline__ void loadParameters(const double *parameters, const long long stride,
-                                               double *p) {{
-#pragma unroll
-    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*stride];
-}}
 
 // One candidate through one job.
 __device__ __forceinline__ void walk(const double *parameters, const long long stride,
@@ -890,11 +905,13 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
                                      const Visit *visits, const Visit *end, const Run *runs,
                                      const real *nodes, Tally &tally) {{
     real slots[N_SLOTS][N_X], x[N_X];
-    double g, e;
+    real gain, reversal;
     {{
-        double p[N_PARAMETERS];
+        double p[N_PARAMETERS], g, e;
         loadParameters(parameters, stride, p);
         createGains(p, g, e, tally.status);
+        gain = real(g);
+        reversal = real(e);
 #pragma unroll 1
         for (int k = 0; k < n_starts; ++k) {{
             double q[N_RATES], rest[N_X] = {{}};
@@ -907,14 +924,12 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 #pragma unroll 1
     for (; visits < end; ++visits) {{
         const Visit visit = *visits;
-        double p[N_PARAMETERS];
-        loadParameters(parameters, stride, p);
 #if VARYING
         if (visit.kind) {{
             const Run run = runs[visit.first];
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
-            runVarying(run, nodes, p, g, e, x, tally);
+            runVarying(run, nodes, parameters, stride, gain, reversal, x, tally);
 #pragma unroll
             for (int i = 0; i < N_X; ++i) if (run.target >= 0) slots[run.target][i] = x[i];
             continue;
@@ -922,9 +937,10 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 #endif
         Table t;
         Parts parts;
-        double q[N_RATES];
+        double p[N_PARAMETERS], q[N_RATES];
+        loadParameters(parameters, stride, p);
         createQmat(visit.v, p, q, tally.status);
-        createTable(q, visit.dt, g*(visit.v - e), visit.longest, t, parts);
+        createTable(q, visit.dt, gain*(real(visit.v) - reversal), visit.longest, t, parts);
 #pragma unroll 1
         for (int r = visit.first; r < visit.last; ++r) {{
             const Run run = runs[r];
