@@ -97,9 +97,7 @@ class Run:
         found: dict[str, float] = {}
         truth = make_scorer(p, "reference").score(few) if few is not None else None
         if self.cuda:
-            design, reason = attempt(
-                lambda: fastest_2012(p, placed(DESIGN_2012, drawn[:, : drawn.shape[1] // 8]))
-            )
+            design, reason = attempt(lambda: fastest_2012(p, drawn))
             if design is None:
                 self.rows.append(missing(f"{title}: 2012 design", UNIT, reason))
             else:

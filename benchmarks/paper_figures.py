@@ -262,7 +262,7 @@ def _times(
         rows.append(missing(f"{what}: NEURON", "s an individual", reason))
     if bench.cuda:
         on_device = placed(DESIGN_2012, drawn)
-        yield DESIGN_2012.name, seconds(fastest_2012(p, on_device), on_device, 3) / population
+        yield DESIGN_2012.name, seconds(fastest_2012(p, drawn), on_device, 3) / population
     for way, scorer in bench.built(p, rows, what):
         yield way.name, seconds(scorer, placed(way, drawn), 3) / population
 

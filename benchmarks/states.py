@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from baseline_2012 import Baseline2012
 from chains import chain_model, paper_protocols
 from report import Row, compared, finish, missing
 from rich.console import Console
@@ -63,19 +64,19 @@ def measured(way: Way, p: Problem, drawn: np.ndarray, truth: Score, few: np.ndar
 
 
 def one_case(
-    model: ChannelModel, samples: int, ways: list[Way], population: int, with_design: bool
+    model: ChannelModel, samples: int, ways: list[Way], population: int, best: Baseline2012 | None
 ) -> list[Row]:
-    """Rows of one number of states and one number of samples."""
+    """Rows of one number of states and one number of samples; `best` has the design's block."""
     p = problem(model, paper_protocols(samples))
     few, drawn = candidates(model, CHECKED, seed=2), candidates(model, population)
     truth = make_scorer(p, "reference").score(few)
     title = f"{len(model.states)} states x {samples} samples"
     rows, design = [], None
-    if with_design:
-        best = fastest_2012(p, placed(DESIGN_2012, drawn[:, : population // 4]))
-        design = rate(best, placed(DESIGN_2012, drawn), 3)
+    if best is not None:
+        scorer = Baseline2012(p, best.threads, best.padding)
+        design = rate(scorer, placed(DESIGN_2012, drawn), 2)
         note = f"{best.threads} threads a block, {best.padding} padded; "
-        note += error_note(best.score(placed(DESIGN_2012, few)), truth)
+        note += error_note(scorer.score(placed(DESIGN_2012, few)), truth)
         rows.append(Row(f"{title}: 2012 design", design, UNIT, note=note))
     values = []
     for way in ways:
@@ -122,8 +123,12 @@ def main() -> None:
     ways = for_backend(options.backend, OURS)
     rows: list[Row] = []
     for n in options.states:
+        model, best = chain_model(n), None
+        if cuda:
+            paper = problem(model, paper_protocols())
+            best = fastest_2012(paper, candidates(model, population))
         for samples in options.samples:
-            rows += one_case(chain_model(n), samples, ways, population, cuda)
+            rows += one_case(model, samples, ways, population, best)
             print(f"{n} states, {samples} samples: done", flush=True)
     Console(width=150).print(table(rows))
     title = f"Two to nine states, 25 sweeps, population {population:,}"

@@ -1,0 +1,124 @@
+"""The parts of the benchmarks that decide what their figures mean."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channelfit.backends import NOT_FINITE, OK, Score, make_scorer
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
+
+from chains import chain_model, paper_protocols  # noqa: E402
+from scoring import candidates, problem  # noqa: E402
+
+gpu_scoring: Any = importlib.import_module("gpu_scoring")
+paper_figures: Any = importlib.import_module("paper_figures")
+report: Any = importlib.import_module("report")
+states: Any = importlib.import_module("states")
+ways: Any = importlib.import_module("ways")
+
+
+@pytest.mark.parametrize("n", range(2, 10))
+def test_chains_add_four_parameters_a_state_and_can_be_seen(n: int) -> None:
+    model = chain_model(n)
+    assert len(model.parameters) == 4 * (n - 1) + 1
+    assert len({p.upper for p in model.parameters}) > n - 1  # varied
+    assert all(p.lower <= p.value <= p.upper for p in model.parameters)
+    bare = problem(model, paper_protocols(20))
+    currents = [e.recording.current_pA for e in bare.experiments if e.recording]
+    assert max(float(c.max()) for c in currents) > 100  # pA
+    score = make_scorer(bare, "reference").score(candidates(model, 3))
+    assert (score.status == OK).all()
+
+
+def test_chains_are_the_same_each_time() -> None:
+    assert chain_model(4) == chain_model(4)
+    assert chain_model(4) != chain_model(4, seed=1)
+    with pytest.raises(ValueError, match="two states"):
+        chain_model(1)
+
+
+@pytest.mark.parametrize("samples", [20, 500, 5000])
+def test_the_papers_protocols_have_25_sweeps(samples: int) -> None:
+    protocols = paper_protocols(samples)
+    assert sum(p.n_sweeps for p in protocols) == 25
+    assert {p.n_times(k) for p in protocols for k in range(p.n_sweeps)} == {samples}
+
+
+@given(st.lists(st.floats(1e-3, 1e6) | st.just(np.inf), min_size=1, max_size=30))
+def test_a_course_keeps_what_the_best_cost_was(costs: list[float]) -> None:
+    best = np.minimum.accumulate(costs)
+    course = paper_figures._course(best, np.arange(1.0, len(best) + 1))
+    json.dumps(course, allow_nan=False)
+    if not course["cost"]:
+        assert not np.isfinite(best).any()
+        return
+    generations = np.arange(1, len(best) + 1)
+    found = paper_figures._at(course, "generation", generations)
+    finite = np.isfinite(best)
+    np.testing.assert_allclose(found[finite], best[finite], rtol=1e-5)
+    assert np.isinf(found[~finite]).all()
+    assert course["generation"][-1] == len(best)
+
+
+def test_errors_are_told_by_candidate() -> None:
+    truth = Score(np.array([1.0, 2.0, np.inf, 4.0]), np.array([OK, OK, NOT_FINITE, OK]))
+    found = Score(np.array([1.1, 2.0, np.inf, np.inf]), np.array([OK, OK, NOT_FINITE, NOT_FINITE]))
+    assert states.error_note(found, truth) == (
+        "cost off by 1e-01 at most, median 5e-02; 1 of 3 cost inf"
+    )
+    row = gpu_scoring._exact_row("title", found, truth, None)
+    assert row.value == 50.0  # one near, one failing rightly
+
+
+def test_operations_of_the_2012_design() -> None:
+    paper = problem(chain_model(3), paper_protocols())
+    operations, moved, _ = gpu_scoring.counts(ways.DESIGN_2012, paper)
+    # a sample: 3 x 3 multiply-adds for Q y, 3 for the step, 1 to open, 6 for current and score
+    assert operations == 12_500 * (2 * 9 + 2 * 3 + 2 + 6)
+    assert moved == 4 * 9 + 25 * 8
+
+
+def test_what_cannot_be_measured_is_a_dash_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report.finish("trial", "Trial", [report.missing("modal", "s", "a cycle")], folder=tmp_path)
+    shown = capsys.readouterr().out
+    assert "│ modal │     - │" in shown
+    assert "a cycle" in shown
+    assert json.loads((tmp_path / "trial.json").read_text())["rows"][0]["value"] is None
+
+
+def test_a_trial_needs_a_folder_of_its_own() -> None:
+    options = ways.arguments("").parse_args(["--quick"])
+    with pytest.raises(SystemExit, match="needs --out"):
+        ways.results_folder(options)
+    assert ways.results_folder(ways.arguments("").parse_args([])) is None
+
+
+def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
+    course = {"generation": [1, 5, 9], "seconds": [0.1, 0.5, 0.9], "cost": [9.0, 2.0, 0.5]}
+    speed = {"name": "2012 design", "x": [2, 3, 4], "seconds": [1e-6, 2e-6, 3e-6],
+             "occupancy": [0.5, 0.4, 0.3]}  # fmt: skip
+    named = {"name": "112", "courses": [course, course]}
+    series = {
+        "4": {"axis": "threads a block", "lines": [speed]},
+        "5": {panel: [speed] for panel in ("population", "states", "data points")},
+        "6": {"generations": 9, "panels": [
+            {"population": n, "lines": {"0.1": [course], "0.8": [course, course]}}
+            for n in (112, 11_200)]},
+        "7": {"lines": [named], "design": [named], "target": 0.6},
+    }  # fmt: skip
+    paper_figures.draw(series, tmp_path)
+    sizes = [(tmp_path / f"paper_figure_{n}.png").stat().st_size for n in series]
+    assert min(sizes) > 5000
