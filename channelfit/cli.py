@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,23 @@ _set = click.option(
     "fit.optimizer.mutation_rate=0.02. May be given several times.",
 )  # fmt: skip
 _model = click.argument("model", type=click.Path(path_type=Path))
+_backend = click.option(
+    "--backend", type=click.Choice(["auto", "reference", "cpu", "cuda"]), default="auto",
+    show_default=True, help="What computes the currents.",
+)  # fmt: skip
+_path = click.option(
+    "--path", type=click.Choice(["auto", "stepping", "modal", "closed-form"]), default="auto",
+    show_default=True,
+    help="How: sample by sample; in a scheme's modes; or without samples, from sums over the "
+    "recording. A backend may have one only.",
+)  # fmt: skip
+
+
+def _dtype(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--dtype", type=click.Choice(["float64", "float32"]), default="float64",
+        show_default=True, help=what,
+    )  # fmt: skip
 
 
 # --- optimize ----------------------------------------------------------------------------------
@@ -97,19 +114,14 @@ _model = click.argument("model", type=click.Path(path_type=Path))
     metavar="N",
     help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
 )
+@_backend
+@_dtype("Precision of the search; the result is scored in float64 either way.")
+@_path
 @click.option(
-    "--backend",
-    type=click.Choice(["auto", "reference", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="What scores the candidates.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float64", "float32"]),
-    default="float64",
-    show_default=True,
-    help="Precision of the search; the result is scored in float64 either way.",
+    "--chunk",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Candidates in one launch on a GPU, where it must be fewer than the population.",
 )
 @click.option(
     "--population",
@@ -133,8 +145,8 @@ _model = click.argument("model", type=click.Path(path_type=Path))
     help="Print the content of summary.json on standard output and nothing else there.",
 )
 def optimize(
-    model: Path, out: Path | None, seed: int | None, backend: str, dtype: str,
-    population: int | None, generations: int | None, optimizer: str | None,
+    model: Path, out: Path | None, seed: int | None, backend: str, dtype: str, path: str,
+    chunk: int | None, population: int | None, generations: int | None, optimizer: str | None,
     overrides: tuple[str, ...], quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit the parameters of MODEL to its data.
@@ -148,7 +160,7 @@ def optimize(
       traces.png    data, fit, residual and command voltage
       history.csv   best and median cost of every generation
       summary.json  numbers, parameters, seed, versions, machine, why it stopped
-      source.py     the code that was generated for this model
+      source.py     the code that was generated for this model (source.cu with a GPU)
 
     \b
     Examples
@@ -165,7 +177,9 @@ def optimize(
     options = _options(model, overrides, seed, population, generations, optimizer)
     with terminal.SearchScreen(model.name, quiet) as screen:
         with _compile_notice(screen):
-            fit, scorer = _prepare(model, options, backend, dtype, screen)
+            fit, scorer = _prepare(model, options, backend, dtype, path, screen)
+            _set_chunk(scorer, chunk)
+            _score_one(fit, scorer, screen)
         folder = runs.RunFolder(out or runs.default_folder(fit.problem.model.name), fit)
         summary = _search(fit, scorer, folder, screen)
     if as_json:
@@ -207,16 +221,14 @@ def _gives_generations_to_stop(file: Path) -> bool:
 
 
 def _prepare(
-    file: Path, options: Sequence[str], backend: str, dtype: str, screen: SearchScreen
+    file: Path, options: Sequence[str], backend: str, dtype: str, path: str, screen: SearchScreen
 ) -> tuple[Fit, Scorer]:
-    import numpy as np
-
     from channelfit.backends import make_scorer
     from channelfit.fit import load_fit
 
     screen.begin(f"reading {file.name} and its data")
     fit = load_fit(file, options, backend)
-    scorer = make_scorer(fit.problem, backend, dtype)
+    scorer = make_scorer(fit.problem, backend, dtype, path)
     free = fit.space.n_free
     screen.title = (
         f"{fit.problem.model.name}: {fit.optimizer}, {free} free parameters, seed {fit.seed}"
@@ -224,9 +236,23 @@ def _prepare(
     screen.say(screen.title)
     screen.say(_backend_line(scorer, backend))
     screen.rules = fit.stop_rules
-    screen.begin("scoring the first candidate")
-    scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))  # compiles
     return fit, scorer
+
+
+def _set_chunk(scorer: Scorer, chunk: int | None) -> None:
+    if chunk is None:
+        return
+    if not hasattr(scorer, "chunk"):
+        raise InputError(f"--chunk is for GPUs; backend {scorer.backend} does without")
+    scorer.chunk = chunk
+
+
+def _score_one(fit: Fit, scorer: Scorer, screen: SearchScreen) -> None:
+    """Which compiles."""
+    import numpy as np
+
+    screen.begin("scoring the first candidate")
+    scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))
 
 
 def _backend_line(scorer: Scorer, asked: str) -> str:
@@ -349,8 +375,14 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     metavar="PREFIX",
     help="Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
 )
+@_backend
+@_dtype("Precision of the currents.")
+@_path
 @_set
-def simulate(model: Path, protocol: Path, out: Path | None, overrides: tuple[str, ...]) -> None:
+def simulate(
+    model: Path, protocol: Path, out: Path | None, backend: str, dtype: str, path: str,
+    overrides: tuple[str, ...],
+) -> None:  # fmt: skip
     """Current of MODEL under PROTOCOL, at the values in the model file.
 
     Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
@@ -375,7 +407,7 @@ def simulate(model: Path, protocol: Path, out: Path | None, overrides: tuple[str
         prefix /= file_name(f"{channel.name}-{command.name}")
     with terminal.SearchScreen(channel.name) as screen, _compile_notice(screen):
         screen.begin("simulating")
-        scorer = make_scorer(Problem(channel, (Experiment(command),)))
+        scorer = make_scorer(Problem(channel, (Experiment(command),)), backend, dtype, path)
         current = scorer.simulate(values[:, None])[0][:, :, 0]
     files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
     with _writing(prefix):
@@ -438,16 +470,11 @@ def _writing(place: Path) -> Iterator[None]:
 @_model
 @click.option(
     "--source",
-    type=click.Choice(["numba", "nmodl"]),
-    help="Print the generated code instead: Numba, or a mechanism for NEURON.",
+    type=click.Choice(["cpu", "numba", "cuda", "nmodl"]),
+    help="Print the generated code instead: of the cpu backend (numba is the same), of the cuda "
+    "backend, or a mechanism for NEURON.",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(["float64", "float32"]),
-    default="float64",
-    show_default=True,
-    help="Precision of the Numba code.",
-)
+@_dtype("Precision of the generated code.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -464,13 +491,18 @@ def show(
     Examples
       channelfit show models/model_b.yaml
       channelfit show models/na_markov.yaml --out na_markov.png
+      channelfit show models/model_b.yaml --source cuda --dtype float32 > model_b.cu
       channelfit show models/na_hh.yaml --source nmodl > na_hh.mod
     """
     channel, _ = _load(model, overrides)
-    if source == "numba":
+    if source in ("cpu", "numba"):
         from channelfit.codegen.numba_source import NumbaSource
 
         click.echo(NumbaSource(channel, dtype).text, nl=False)
+    elif source == "cuda":
+        from channelfit.codegen.cuda_source import CudaSource
+
+        click.echo(CudaSource(channel, dtype).text, nl=False)
     elif source == "nmodl":
         from channelfit.codegen.nmodl import nmodl_text
 
@@ -555,6 +587,68 @@ def validate(
     channel, document = _load(model, overrides)
     if not compare_with_neuron(channel, document, model, candidates, protocols, backend, seed, out):
         sys.exit(1)
+
+
+# --- tune --------------------------------------------------------------------------------------
+
+
+@main.command(short_help="Find the fastest threads a block on this GPU.")
+@_model
+@click.option(
+    "--population",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Candidates to score each time. [default: the file's]",
+)
+@_dtype("Precision of the search to be tuned.")
+@_path
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.png",
+    help="Where to draw time and occupancy. [default: MODEL-launches.png here]",
+)
+@_set
+def tune(
+    model: Path, population: int | None, dtype: str, path: str, out: Path | None,
+    overrides: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Measure how fast MODEL is scored on this GPU with every number of threads a block.
+
+    The fastest is remembered in the cache folder, for this model and this GPU, and every later
+    `optimize` uses it. Prints a table, and draws time and occupancy against threads a block. The
+    cpu backend has nothing to tune.
+
+    \b
+    Examples
+      channelfit tune models/model_b.yaml --population 1000000
+      channelfit tune models/herg_markov.yaml --dtype float32 --out launches.png
+    """
+    from channelfit import gpu, tuning
+    from channelfit.report import plots, terminal
+    from channelfit.runs import file_name
+
+    device = gpu.device()
+    options = _options(model, overrides, None, population, None, None)
+    with terminal.SearchScreen(model.name) as screen, _compile_notice(screen):
+        fit, scorer = _prepare(model, options, "cuda", dtype, path, screen)
+        parameters = fit.space.to_physical(fit.make_optimizer().ask())
+
+        def say(row: tuning.Measured) -> None:
+            screen.begin(f"{row.kernel}, {row.launch.threads} threads a block")
+
+        rows = tuning.tune(scorer, gpu.cupy().asarray(parameters), device.name, say)  # type: ignore[arg-type]
+    n = parameters.shape[1]
+    terminal.print_launches(rows, n)
+    click.echo(f"The fastest are remembered for {device.name}, and used from now on.")
+    name = file_name(fit.problem.model.name)
+    out = out or Path(f"{name}-launches.png")
+    out = out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
+    with _writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{fit.problem.model.name}, {dtype}, {n:,} candidates, {device.name}"
+        plots.save(plots.launches_figure(rows, n, title), out)
+    click.echo(str(out))
 
 
 # --- doctor ------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from channelfit import gpu
+from channelfit.errors import InputError
+
 _LIBRARIES = ("numpy", "scipy", "sympy", "numba", "matplotlib", "click", "rich")
 _COMPILERS = ("c++", "g++", "clang++")
 
@@ -34,18 +37,46 @@ def version(name: str) -> str | None:
 
 def cupy() -> State:
     """CuPy and a device that it can reach."""
-    if importlib.util.find_spec("cupy") is None:
-        remedy = "" if platform.system() == "Darwin" else 'pip install "channelfit[cuda]"'
-        return State(False, "is not installed", remedy)
     try:
-        import cupy as cp
+        return State(True, str(gpu.cupy().__version__))
+    except InputError as error:
+        what, _, remedy = str(error).partition(": pip install")
+        return State(False, what, f"pip install{remedy}".partition(";")[0] if remedy else "")
 
-        count = cp.cuda.runtime.getDeviceCount()
-        name = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    except Exception as error:  # a broken driver raises whatever it likes
-        first = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-        return State(False, f"cannot use a GPU: {first}", "check the driver with nvidia-smi")
-    return State(True, f"{cp.__version__}, {count} GPU ({name})")
+
+def graphics() -> dict[str, State]:
+    """The GPU as CUDA sees it, row by row; one row where there is none."""
+    found = cupy()
+    if not found.usable:
+        return {"GPU": found}
+    try:
+        device = gpu.device()
+    except InputError as error:
+        return {"CuPy": found, "GPU": State(False, str(error))}
+    major, minor = device.compute_capability
+    driver, runtime = (
+        ".".join(map(str, v)) for v in (device.driver_version, device.runtime_version)
+    )
+    rows = {
+        "CuPy": State(True, f"{found.state}, CUDA {runtime}"),
+        "driver": State(True, f"for CUDA up to {driver}"),
+        "GPU": State(
+            True,
+            f"{device.name}, architecture sm_{major}{minor}, "
+            f"{device.n_multiprocessors} multiprocessors",
+        ),
+        "memory": State(
+            True,
+            f"{device.memory_free / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB free; "
+            f"{device.shared_per_block // 1024} KB shared by a block, "
+            f"{device.registers_per_block} registers",
+        ),
+    }
+    if device.draws_the_screen:
+        rows["display"] = State(
+            True, "this GPU draws the screen too; the system stops kernels that run for seconds"
+        )
+    return rows
 
 
 def neuron() -> State:
@@ -87,7 +118,7 @@ def backends() -> dict[str, State]:
         cuda = State(False, "is not part of this version")
     else:
         found = cupy()
-        state = f"CuPy {found.state}" if found.usable else f"cannot run: CuPy {found.state}"
+        state = f"CuPy {found.state}" if found.usable else f"cannot run: {found.state}"
         cuda = State(found.usable, state, found.remedy)
     return {
         "cuda": cuda,
@@ -136,6 +167,7 @@ def report() -> None:
             "cache": cache(),
         },
         "Backends of `optimize` and `simulate`": backends(),
+        "GPU": graphics(),
         "For `validate`": {
             "NEURON": neuron(), "nrnivmodl": nrnivmodl(), "C++ compiler": compiler(),
         },

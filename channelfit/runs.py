@@ -5,7 +5,7 @@
 ``history.csv``   a row a generation
 ``traces.png``    data, fit, residual and command voltage
 ``summary.json``  numbers, seed, versions, machine, stop reason
-``source.py``     the generated code that scored the candidates
+``source.py``     the generated code that scored the candidates (``source.cu`` of a GPU)
 
 Each file is written under another name and then moved into place, so that none is ever half
 there. While the search runs, what it has so far is saved every few seconds.
@@ -168,7 +168,7 @@ class RunFolder:
         source = getattr(scorer, "source", None)
         text = getattr(source, "text", source)
         if isinstance(text, str):
-            write_text(self.path / "source.py", text)
+            write_text(self.path / ("source.cu" if scorer.backend == "cuda" else "source.py"), text)
 
     def record(self, progress: Progress) -> None:
         """Takes in a generation; saves the state of the search every few seconds."""
@@ -198,7 +198,8 @@ class RunFolder:
         if self._rows:
             self._save_history(self._rows)
             return
-        (self.path / "source.py").unlink(missing_ok=True)
+        for name in ("source.py", "source.cu"):
+            (self.path / name).unlink(missing_ok=True)
         if self._made and not any(self.path.iterdir()):
             self.path.rmdir()
 

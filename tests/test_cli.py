@@ -307,7 +307,15 @@ def test_show_prints_the_scheme_and_the_generator():
     assert column == ["to", "O", ".", "a23*exp(z23*v)", "-a32*exp(-z32*v)"]
 
 
-@pytest.mark.parametrize(("kind", "word"), [("numba", "def createQmat("), ("nmodl", "SUFFIX")])
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("cpu", "def createQmat("),
+        ("numba", "def createQmat("),
+        ("cuda", "void createQmat("),
+        ("nmodl", "SUFFIX"),
+    ],
+)
 def test_show_prints_source_and_nothing_else(kind, word):
     result = run("show", MODEL_B, "--source", kind)
     assert result.exit_code == 0

@@ -29,6 +29,11 @@ BACKENDS = {
 }
 
 
+#: How a score is computed: sample by sample; sample by sample in the modes of a reversible
+#: scheme; from sums over the recording, without samples. auto: the fastest that is exact enough.
+PATHS = ("auto", "stepping", "modal", "closed-form")
+
+
 @dataclass(frozen=True)
 class Score:
     """cost (n_candidates,) pA^2, the weighted mean square; status (n_candidates,) int8.
@@ -56,16 +61,19 @@ class Scorer(Protocol):
         ...
 
 
-def make_scorer(problem: Problem, backend: str = "auto", dtype: str = "float64") -> Scorer:
+def make_scorer(
+    problem: Problem, backend: str = "auto", dtype: str = "float64", path: str = "auto"
+) -> Scorer:
     """A scorer for a problem.
 
     Arguments:
         backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated Numba) or ``auto``,
             which takes the fastest that this version has: ``cpu``.
         dtype: ``float64``, or ``float32`` where speed matters more than the sixth digit.
+        path: one of PATHS; a scorer's class names those that it has in `paths`.
 
     Raises:
-        InputError: an unknown backend or dtype, or one that cannot run here, and what to do.
+        InputError: an unknown backend, dtype or path, or one that cannot run here, and what to do.
     """
     if dtype not in ("float64", "float32"):
         raise InputError(f'dtype "{dtype}" is not one of float64, float32')
@@ -78,6 +86,14 @@ def make_scorer(problem: Problem, backend: str = "auto", dtype: str = "float64")
         )
     if backend not in BACKENDS:
         raise InputError(f'backend "{backend}" is not one of auto, {", ".join(BACKENDS)}')
+    if path not in PATHS:
+        raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
     module, name = BACKENDS[backend]
-    scorer: Scorer = getattr(importlib.import_module(module), name)(problem, dtype)
+    kind = getattr(importlib.import_module(module), name)
+    paths = getattr(kind, "paths", ("stepping",))
+    if path not in ("auto", *paths):
+        raise InputError(f'backend {backend} has no path "{path}", only {", ".join(paths)}')
+    scorer: Scorer = (
+        kind(problem, dtype, path=path) if hasattr(kind, "paths") else kind(problem, dtype)
+    )
     return scorer

@@ -1,4 +1,5 @@
-"""Figures of traces: command voltage, current and residual, one column an experiment.
+"""Figures of traces: command voltage, current and residual, one column an experiment. And of
+launches of kernels.
 
 Drawn with Matplotlib's object interface alone, so that nothing depends on a display or on the
 state of `pyplot`.
@@ -22,10 +23,11 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from channelfit.problem import Experiment
 from channelfit.protocol import Protocol
+from channelfit.tuning import Measured
 
 DPI = 120
 INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
@@ -129,6 +131,64 @@ def traces_figure(
                 _draw(cell, panels[k], residual, k % columns == 0, names[2])
         _head(figure, title, subtitle, names, residual)
     return figure
+
+
+def launches_figure(rows: Sequence[Measured], n_candidates: int, title: str) -> Figure:
+    """Occupancy, and time a candidate, against threads a block, one column a kernel.
+
+    As figure 4 of Ben-Shalom et al. 2012. Where a kernel may be split into jobs, a line each; the
+    fastest launch has a ring.
+    """
+    kernels = list(dict.fromkeys(row.kernel for row in rows))
+    told = any(math.isfinite(row.occupancy) for row in rows)
+    with mpl.rc_context(STYLE):
+        figure = Figure(
+            figsize=(max(4.6 * len(kernels), 5.2), 5.2 if told else 3.4), dpi=DPI,
+            layout="constrained",
+        )  # fmt: skip
+        FigureCanvasAgg(figure)
+        figure.suptitle(title, x=0.012, ha="left", fontsize=10.5, fontweight="bold", color=INK,
+                        parse_math=False)  # fmt: skip
+        grid = figure.subplots(2 if told else 1, len(kernels), squeeze=False, sharex="col")
+        for column, kernel in enumerate(kernels):
+            own = [row for row in rows if row.kernel == kernel and math.isfinite(row.seconds)]
+            _draw_launches(list(grid[:, column]), own, n_candidates, column == 0)
+            grid[0, column].set_title(kernel, loc="left", fontsize=9.5, color=INK, parse_math=False)
+        figure.align_ylabels()
+    return figure
+
+
+def _draw_launches(
+    axes: Sequence[Axes], rows: Sequence[Measured], n_candidates: int, first: bool
+) -> None:
+    jobs = list(dict.fromkeys(row.launch.jobs for row in rows))
+    lines = [[row for row in rows if row.launch.jobs == one] for one in jobs]
+    for line, color in zip(lines, _sweep_colors(len(lines)), strict=True):
+        threads = [row.launch.threads for row in line]
+        style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4, "linewidth": 1.2}
+        share = [100 * row.occupancy for row in line]
+        if len(axes) > 1:
+            axes[0].plot(threads, share, **style)
+        split = line[0].launch.jobs
+        label = "jobs as by default" if split is None else f"{split} job{'s' * (split > 1)}"
+        time = [1e9 * row.seconds / n_candidates for row in line]
+        axes[-1].plot(threads, time, label=label, **style)
+    best = min(rows, key=lambda row: row.seconds)
+    axes[-1].plot(
+        [best.launch.threads], [1e9 * best.seconds / n_candidates],
+        "o", markersize=10, markerfacecolor="none", markeredgecolor=INK,
+    )  # fmt: skip
+    if len(axes) > 1:
+        axes[0].set_ylim(0, 105)
+    axes[-1].set_ylim(bottom=0)
+    axes[-1].set_xlabel("threads a block")
+    axes[-1].xaxis.set_major_locator(MultipleLocator(128))
+    if first:
+        axes[-1].set_ylabel("time a candidate (ns)")
+        if len(axes) > 1:
+            axes[0].set_ylabel("occupancy (%)")
+    if jobs != [None]:
+        axes[-1].legend(fontsize=8)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from channelfit.optimizers.run import Progress, StopRules
+from channelfit.tuning import Measured, fastest
 
 #: Seconds between two plain lines.
 _LINE_EVERY = 5.0
@@ -213,3 +214,23 @@ def result_lines(summary: Mapping[str, Any]) -> list[str]:
     if failed:
         lines.append(f"failed     {', '.join(f'{n:,} {what}' for what, n in failed.items())}")
     return lines
+
+
+def print_launches(rows: Sequence[Measured], n_candidates: int) -> None:
+    """Every launch that was measured; the fastest of each kernel is marked."""
+    best = {row.kernel: fastest(rows, row.kernel) for row in rows}
+    table = Table()
+    for heading in ("kernel", "threads", "jobs", "time", "candidates/s", "occupancy", ""):
+        table.add_column(heading, justify="left" if heading in ("kernel", "") else "right")
+    for row in rows:
+        runs = math.isfinite(row.seconds)
+        table.add_row(
+            row.kernel,
+            str(row.launch.threads),
+            "" if row.launch.jobs is None else str(row.launch.jobs),
+            f"{1e3 * row.seconds:.4g} ms" if runs else "refused",
+            f"{n_candidates / row.seconds:,.0f}" if runs else "",
+            f"{100 * row.occupancy:.0f} %" if math.isfinite(row.occupancy) else "",
+            "fastest" if row is best[row.kernel] else "",
+        )
+    Console(highlight=False).print(table)

@@ -1,0 +1,184 @@
+"""Finding the fastest launch: what is measured, remembered, shown; a scorer of known speed."""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from matplotlib.image import imread
+
+from channelfit import backends, gpu, tuning
+from channelfit.cli import main
+from channelfit.errors import InputError
+from channelfit.report import plots, terminal
+from channelfit.tuning import Launch, Measured
+
+DEVICE = "NVIDIA H200"
+
+
+class Known:
+    """As fast as a formula says: kernel "a" is best at 96 threads, "b" at 64 and 4 jobs."""
+
+    source_hash = "0123"
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def launch_choices(self):
+        yield "a", (32, 64, 96, 128, 1024)
+        yield "b", (32, 64), (1, 2, 4, 8)
+
+    def timed_score(self, parameters, threads, jobs=None) -> float:
+        assert parameters.shape == (9, 1000)
+        self.calls.append((dict(threads), dict(jobs or {})))
+        if threads["a"] == 1024:
+            raise InputError("too many registers")
+        seconds = 1 + abs(threads["a"] - 96)
+        if "b" in threads:
+            seconds += abs(threads["b"] - 64) + abs((jobs or {}).get("b", 3) - 4)
+        return seconds * 1e-3
+
+    def launch_occupancy(self, kernel, threads):
+        return gpu.Occupancy(2048 // threads // 2, 0.5 if threads > 32 else 0.25)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def rows():
+    return tuning.tune(Known(), np.zeros((9, 1000)), DEVICE)
+
+
+def test_the_fastest_launch_of_each_kernel_is_remembered(rows):
+    assert tuning.remembered("0123", DEVICE, "a") == Launch(96)
+    assert tuning.remembered("0123", DEVICE, "b") == Launch(64, 4)
+    for other in (("0124", DEVICE, "a"), ("0123", "another GPU", "a"), ("0123", DEVICE, "c")):
+        assert tuning.remembered(*other) is None
+
+
+def test_everything_is_measured_with_the_best_of_the_kernels_before(rows):
+    scorer, told = Known(), []
+    tuning.tune(scorer, np.zeros((9, 1000)), DEVICE, told.append)
+    assert told == rows
+    assert [call for call in scorer.calls if "b" not in call[0]] == [
+        ({"a": n}, {}) for n in (32, 64, 96, 128, 1024)
+    ]
+    assert scorer.calls[5:] == [
+        ({"a": 96, "b": 32}, {}),
+        ({"a": 96, "b": 64}, {}),
+        *(({"a": 96, "b": 64}, {"b": n}) for n in (1, 2, 4, 8)),
+    ]
+    refused = [row for row in rows if not math.isfinite(row.seconds)]
+    assert [row.launch for row in refused] == [Launch(1024)]
+    assert rows[0].occupancy == 0.25
+    assert tuning.fastest(rows, "a").launch == Launch(96)
+
+
+def test_a_scorer_need_not_tell_its_occupancy():
+    class Silent(Known):
+        launch_occupancy = property()
+
+    rows = tuning.tune(Silent(), np.zeros((9, 1000)), DEVICE)
+    assert all(math.isnan(row.occupancy) for row in rows)
+
+
+def test_a_kernel_that_never_runs_is_an_error():
+    class Refused(Known):
+        def launch_choices(self):
+            yield "a", (1024,)
+
+    with pytest.raises(InputError, match='kernel "a" cannot run on NVIDIA H200 with any of 1024'):
+        tuning.tune(Refused(), np.zeros((9, 1000)), DEVICE)
+    assert tuning.remembered("0123", DEVICE, "a") is None
+
+
+def test_what_is_remembered_adds_up_and_outlives_damage(tmp_path):
+    file = tmp_path / "cache" / "launches.json"
+    tuning.remember("1", "x", "k", Launch(32))
+    tuning.remember("1", "y", "k", Launch(64, 2))
+    tuning.remember("1", "x", "k", Launch(128))
+    assert tuning.remembered("1", "x", "k") == Launch(128)
+    assert tuning.remembered("1", "y", "k") == Launch(64, 2)
+    assert set(json.loads(file.read_text())["1"]) == {"x", "y"}
+    for damaged in ("{", "[]", "\x00"):
+        file.write_text(damaged)
+        assert tuning.remembered("1", "x", "k") is None
+    tuning.remember("1", "x", "k", Launch(32))
+    assert tuning.remembered("1", "x", "k") == Launch(32)
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="set CHANNELFIT_CACHE"):
+        tuning.remember("1", "x", "k", Launch(32))
+
+
+def test_the_table_marks_the_fastest(rows, capsys):
+    terminal.print_launches(rows, 1000)
+    lines = capsys.readouterr().out.splitlines()
+    marked = [line for line in lines if "fastest" in line]
+    assert len(marked) == 2
+    assert "96" in marked[0]
+    assert "1,000,000" in marked[0]
+    assert "50 %" in marked[0]
+    assert sum("refused" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_figure_is_drawn(rows, told, tmp_path):
+    if not told:
+        rows = [Measured(r.kernel, r.launch, r.seconds, math.nan) for r in rows if r.kernel == "a"]
+    figure = plots.launches_figure(rows, 1000, "model_b, float64, 1,000 candidates, NVIDIA H200")
+    plots.save(figure, tmp_path / "x.png")
+    assert imread(tmp_path / "x.png").shape[0] > 200
+    columns = 2 if told else 1
+    assert len(figure.axes) == columns * (2 if told else 1)
+    times = figure.axes[-columns].lines[0]
+    assert times.get_xdata().tolist() == [32, 64, 96, 128]
+    np.testing.assert_allclose(times.get_ydata(), [65e3, 33e3, 1e3, 33e3])
+
+
+def test_without_a_gpu_the_command_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    result = CliRunner().invoke(main, ["tune", "models/model_b.yaml"])
+    assert result.exit_code == 2
+    assert "macOS" in result.stderr or "CuPy is not installed" in result.stderr
+
+
+def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
+    """With a scorer of known speed in the place of the cuda backend's."""
+    real, made = backends.make_scorer, []
+
+    class Scorer(Known):
+        backend, dtype = "cuda", "float64"
+
+        def __init__(self, problem) -> None:
+            super().__init__()
+            self.simulate = real(problem, "cpu").simulate  # for the data
+
+    def make_scorer(problem, backend="auto", dtype="float64", path="auto"):
+        made.append((backend, dtype, path))
+        return Scorer(problem)
+
+    monkeypatch.setattr("channelfit.backends.make_scorer", make_scorer)
+    monkeypatch.setattr(gpu, "device", lambda: types.SimpleNamespace(name=DEVICE))
+    monkeypatch.setattr(gpu, "cupy", lambda: np)
+    out = tmp_path / "deep" / "x"
+    result = CliRunner().invoke(
+        main, ["tune", "models/model_b.yaml", "--population", "1000", "--out", str(out),
+               "--dtype", "float32", "--path", "modal"],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert made[-1] == ("cuda", "float32", "modal")
+    assert "remembered" in result.stdout
+    assert result.stdout.splitlines()[-1] == f"{out}.png"
+    assert imread(f"{out}.png").ndim == 3
+    assert tuning.remembered("0123", DEVICE, "a") == Launch(96)
