@@ -51,7 +51,6 @@ import sympy
 
 from channelfit import gpu
 from channelfit.backends import NOT_FINITE, OK, Score
-from channelfit.codegen.cuda_common import CUDA
 from channelfit.codegen.printer import Dialect, ScalarPrinter, assignments
 from channelfit.errors import InputError
 from channelfit.model import ChannelModel
@@ -62,9 +61,13 @@ SHARED_BYTES = 48 * 1024  # of a block: what the paper's GTX480 had, and what ne
 #: Samples in constant memory: 64 kB at 16 bytes each, and a little left for the rest.
 CAPACITY = 4000
 
-_SINGLE = Dialect({name: f"{word}f" for name, word in CUDA.functions.items()},
-                  CUDA.choose, lambda base, exponent: f"powf({base}, {exponent})",
-                  CUDA.words)  # fmt: skip
+_SINGLE = Dialect(
+    {"exp": "expf", "log": "logf", "sqrt": "sqrtf", "Abs": "fabsf", "tanh": "tanhf",
+     "exprel": "exprelf"},
+    lambda condition, yes, no: f"({condition} ? {yes} : {no})",
+    lambda base, exponent: f"powf({base}, {exponent})",
+    ("&&", "||", "!", "true", "false"),
+)  # fmt: skip
 
 
 class _SinglePrinter(ScalarPrinter):
