@@ -66,7 +66,7 @@ from channelfit.protocol import Protocol, load_protocol
 from channelfit.recording import Recording
 
 UNIT = "candidates/s"
-BAR = 1e-9  # relative error of the cost that counts as exact
+BARS = {"float64": 1e-9, "float32": 1e-4}  # relative errors of the cost that count as exact
 LONGEST = 8.0  # s that one score may take; larger populations are left out
 
 
@@ -307,7 +307,7 @@ def _fitting(p: Problem, drawn: np.ndarray, run: Run) -> int:
 
 
 def accuracy(run: Run) -> None:
-    """Share of random candidates whose cost is the reference's within BAR."""
+    """Share of random candidates whose cost is the reference's within BARS."""
     for path in sorted((ROOT / "models").glob("*.yaml")):
         model = load_model(path)
         kinds: dict[str, tuple[list[Protocol], int]] = {
@@ -325,7 +325,8 @@ def accuracy(run: Run) -> None:
                     continue
                 way = CLOSED_FORM if on_gpu else CPU_64
                 score = scorer.score(placed(way, drawn))
-                run.rows.append(_exact_row(title, score, truth, scorer))
+                bar = BARS["float32" if "float32" in name else "float64"]
+                run.rows.append(_exact_row(title, score, truth, bar, scorer))
         print(f"accuracy: {model.name} done", flush=True)
 
 
@@ -339,16 +340,17 @@ def _exact_ways(run: Run, p: Problem) -> list[tuple[str, Callable[[], Any], bool
     ]
 
 
-def _exact_row(title: str, score: Any, truth: Any, scorer: Any) -> Row:
+def _exact_row(title: str, score: Any, truth: Any, bar: float, scorer: Any) -> Row:
     good = truth.status == OK
     cost, status = host(score.cost).astype(float), host(score.status)
     with np.errstate(invalid="ignore"):
-        near = good & (status == OK) & (np.abs(cost - truth.cost) <= BAR * truth.cost)
+        near = good & (status == OK) & (np.abs(cost - truth.cost) <= bar * truth.cost)
     alike = near | (~good & (status != OK))  # what fails must fail here too
     note = error_note(score, truth)
-    share = getattr(scorer, "rerouted_share", None)
-    note += f"; {share:.1%} re-routed" if share is not None else ""
-    return Row(title, 100 * float(alike.mean()), "%", 100.0, float(alike.mean()), note)
+    rerouted = getattr(scorer, "rerouted_share", None)
+    note += f"; {rerouted:.1%} re-routed" if rerouted is not None else ""
+    share = float(alike.mean())
+    return Row(f"{title}, within {bar:.0e}", 100 * share, "%", 100.0, share, note)
 
 
 def _name(run: Run) -> str:
