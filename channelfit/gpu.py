@@ -18,6 +18,9 @@ from channelfit.errors import InputError
 
 INSTALL = 'pip install "channelfit[cuda]"'
 
+#: A null pointer among a kernel's arguments. With None, CuPy would pass no argument and crash.
+NULL = np.uintp(0)
+
 _CPU = "--backend cpu needs no GPU"
 #: What CUDA calls it (runtime and driver), what that means here and what to do about it.
 _MEANINGS = (

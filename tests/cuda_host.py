@@ -101,7 +101,8 @@ class HostProgram:
 
         Arguments:
             grid, block: blocks and threads, up to three numbers each.
-            args: C-contiguous arrays, changed in place (None is a null pointer), and scalars:
+            args: C-contiguous arrays, changed in place (None, or `gpu.NULL` as on a device, is a
+                null pointer), and scalars:
                 NumPy scalars of exactly the parameter's type, Python numbers where CuPy would
                 pass them rightly.
             shared_bytes: dynamic shared memory; each block finds it full of NaN.
@@ -209,7 +210,7 @@ def _argument(arg: Any, kind: str, what: str, guards: dict[int, _Guarded]) -> np
 
 
 def _address(arg: Any, kind: str, what: str, guards: dict[int, _Guarded]) -> int:
-    if arg is None:
+    if arg is None or (isinstance(arg, np.uintp) and arg == 0):
         return 0
     if not isinstance(arg, np.ndarray):
         raise TypeError(f"{what}: {type(arg).__name__}, where the kernel takes a pointer")

@@ -10,6 +10,8 @@ from cuda_host import CompileError, KernelError, compile_with_nvrtc, host_progra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from channelfit import gpu
+
 SUM = """
 extern "C" __global__ void __launch_bounds__(256) sum(
     const double* __restrict__ x, int n, double* __restrict__ out)
@@ -141,7 +143,7 @@ def test_scalars_of_all_types():
     two = np.array((7, 0.125), dtype=np.dtype([("a", "i4"), ("b", "f8")], align=True))[()]
     args = [
         -3, np.uint32(2**32 - 1), -(2**40), np.uint64(2**52), np.float32(0.1), 0.1, True,
-        np.int8(-9), 2**33, np.float32(1.5), out, None, two,
+        np.int8(-9), 2**33, np.float32(1.5), out, gpu.NULL, two,
     ]  # fmt: skip
     host_program(PLACES).launch("scalars", 1, 1, args)
     assert out.tolist() == [
@@ -247,6 +249,7 @@ def test_reading_outside_an_array_or_in_new_shared_memory_gives_nan():
         ("double* x", [np.zeros((4, 4))[:, 1]], "C-contiguous"),
         ("double* x", [], "takes 1 arguments, not 0"),
         ("double* x", [1.0], "a pointer"),
+        ("double* x", [np.uintp(1)], "a pointer"),
         ("double x", [np.zeros(3)], "a scalar"),
         ("float x", [0.5], "passes a Python float as float64"),
         ("double x", [2], "passes a Python int as an integer"),

@@ -31,6 +31,7 @@ class OnHost:
 
     def kernel(self, name: str):
         def launch(grid, block, args, shared_mem=0):
+            assert not any(arg is None for arg in args)  # CuPy would crash
             self.program.launch(name, grid, block, args, shared_mem)
 
         return launch

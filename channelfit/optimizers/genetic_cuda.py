@@ -601,7 +601,7 @@ class DeviceGenetic(Genetic):
                     np.uint64(self.seed), np.uint32(self.generation & 0xFFFFFFFF),
                     np.uint64(round(self.crossover_rate * 2**32)),
                     np.uint64(round(self.mutation_rate * 2**40)),
-                    np.uint32(n), self._spare, self._physical,
+                    np.uint32(n), self._spare, _pointer(self._physical),
                 ),
             )  # fmt: skip
         self._next, self._spare = self._spare, None
@@ -614,10 +614,14 @@ class DeviceGenetic(Genetic):
                 (blocks,),
                 (_THREADS,),
                 (
-                    cost, status, np.uint32(len(rows)), rows, physical,
+                    cost, _pointer(status), np.uint32(len(rows)), rows, _pointer(physical),
                     np.uint32(0 if physical is None else len(physical)),
                     self._partial, self._done, self._best, self._record,
                 ),
             )  # fmt: skip
         self._spare, self._rows, self._cost, self._next = self._rows, rows, cost, None
         self.generation += 1
+
+
+def _pointer(array: Any) -> Any:
+    return gpu.NULL if array is None else array
