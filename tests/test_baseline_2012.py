@@ -151,6 +151,20 @@ def test_gates_run_as_their_scheme() -> None:
     assert largest_error(found, make_scorer(problem, "reference").simulate(values)) < 3e-3
 
 
+def test_voltage_that_moves_is_followed_from_sample_to_sample() -> None:
+    model = shipped("herg_beattie")
+    waves = build_protocol(
+        {"holding": "-80 mV", "sampling": "0.02 ms", "segments": [
+            {"hold": 2}, {"ramp": [-80, 20], "for": 20},
+            {"sines": {"offset": -30, "terms": [{"amplitude": 50, "omega": 0.3}]}, "for": 30},
+        ]}, None,
+    )  # fmt: skip
+    design, reference = both(model, [waves])
+    values = model.values()[:, None]
+    assert largest_error(design.simulate(values), reference.simulate(values)) < 3e-3
+    np.testing.assert_allclose(design.score(values).cost, reference.score(values).cost, rtol=2e-3)
+
+
 @pytest.mark.parametrize("n_states", [2, 9])
 def test_any_number_of_states(n_states: int) -> None:
     model = chain_model(n_states)
