@@ -115,7 +115,9 @@ class CudaModule:
         Raises: KeyError when the text has no such kernel.
         """
         try:
-            return self.raw.get_function(name)
+            kernel = self.raw.get_function(name)
+            assert kernel.kernel is not None  # CuPy looks it up here and no sooner
+            return kernel
         except Exception as error:
             if "NOT_FOUND" in str(error):
                 raise KeyError(f'{self.name} has no kernel "{name}"') from None

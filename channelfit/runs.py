@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit import __version__
+from channelfit import __version__, gpu
 from channelfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -267,8 +267,8 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "source_hash": result.source_hash,
         "search_cost": result.cost,
         "largest_deviation_from_float64_pA": winner.deviation_pA,
-        "versions": versions(),
-        "machine": machine(),
+        "versions": versions() | (_gpu_versions() if scorer.backend == "cuda" else {}),
+        "machine": machine() | ({"gpu": gpu.device().name} if scorer.backend == "cuda" else {}),
         "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
     }  # fmt: skip
 
@@ -293,6 +293,15 @@ def versions() -> dict[str, str]:
     for name in ("numpy", "scipy", "sympy", "numba"):
         found[name] = importlib.metadata.version(name)
     return found
+
+
+def _gpu_versions() -> dict[str, str]:
+    found = gpu.device()
+    return {
+        "cupy": str(gpu.cupy().__version__),
+        "cuda": ".".join(map(str, found.runtime_version)),
+        "driver": ".".join(map(str, found.driver_version)),
+    }
 
 
 def machine() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from channelfit import gpu
+from channelfit import doctor, gpu
 from channelfit.errors import InputError
 
 
@@ -226,6 +226,41 @@ def test_a_kernel_that_does_not_exist(fake):
     module = gpu.CudaModule("a.cu", "", types.SimpleNamespace(get_function=raising(error)))
     with pytest.raises(KeyError, match=r"a\.cu has no kernel"):
         module.kernel("score")
+
+
+# What `channelfit doctor` makes of it
+
+
+def test_doctor_describes_the_gpu(fake):
+    fake.__version__ = "14.2.0"
+    rows = doctor.graphics()
+    assert all(row.usable for row in rows.values())
+    assert rows["CuPy"].state == "14.2.0, CUDA 13.0"
+    assert rows["driver"].state == "for CUDA up to 12.9"
+    assert rows["GPU"].state == "NVIDIA H200, architecture sm_90, 132 multiprocessors"
+    assert "1.0 of 150.0 GB free; 227 KB shared by a block, 65536 registers" in (
+        rows["memory"].state
+    )
+    assert "display" not in rows
+    fake.cuda.runtime.deviceGetAttribute = lambda *_: 1
+    assert "draws the screen" in doctor.graphics()["display"].state
+
+
+def test_doctor_says_what_is_missing_and_how_to_get_it(fake, monkeypatch):
+    fake.__version__ = "14.2.0"
+    fake.cuda.runtime.memGetInfo = raising(cuda_error("cudaErrorNoKernelImageForDevice"))
+    row = doctor.graphics()["GPU"]
+    assert not row.usable
+    assert "too old or too new" in row.state
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    row = doctor.graphics()["GPU"]
+    assert (row.usable, row.state) == (False, "CuPy is not installed")
+    assert row.remedy == 'pip install "channelfit[cuda]" (it installs cupy-cuda12x)'
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    row = doctor.graphics()["GPU"]
+    assert row.remedy == ""
+    assert "macOS has no CUDA" in row.state
 
 
 # On a real device
