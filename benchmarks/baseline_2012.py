@@ -376,7 +376,7 @@ class Baseline2012:
             for name, row in zip(("voltages", "IsIn", "fits", "dts"), filled, strict=True):
                 self.program.fill(name, row)
             for part in load.parts:
-                out = xp.empty((part.n, n), dtype=np.float32) if keep else None
+                out = xp.empty((part.n, n), dtype=np.float32) if keep else gpu.NULL
                 arguments = (
                     individuals, np.int32(part.start), np.int32(part.n), np.float32(part.holding),
                     np.int32(part.begins), np.int32(part.ends), self.total_weight, np.int32(n),
@@ -385,7 +385,7 @@ class Baseline2012:
                 blocks = -(-n // self.threads)
                 self.program.launch("runSweep", blocks, self.threads, arguments, self.shared_bytes)
                 if keep:
-                    keep(part, out if xp is np else out.get())
+                    keep(part, gpu.to_host(out))
         return chi
 
 
@@ -402,9 +402,8 @@ class _DeviceProgram:
         self._module.raw.get_global(name).copy_from_device_async(values.data, values.nbytes)
 
     def launch(self, name: str, blocks: int, threads: int, args: Any, shared_bytes: int) -> None:
-        """One launch; None is a null pointer."""
-        given = tuple(np.uintp(0) if arg is None else arg for arg in args)
-        self._kernel((blocks,), (threads,), given, shared_mem=shared_bytes)
+        """One launch."""
+        self._kernel((blocks,), (threads,), args, shared_mem=shared_bytes)
 
     def occupancy(self, threads: int, shared_bytes: int) -> gpu.Occupancy:
         """Of a multiprocessor."""
