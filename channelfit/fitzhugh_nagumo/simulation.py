@@ -130,6 +130,8 @@ def simulate(
         check_step(dt, largest, scheme.name)
     facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
     control = None if tolerance is None else _Control(scheme, tolerance, largest)
+    put, take = getattr(scheme, "put", np.asarray), getattr(scheme, "take", np.asarray)
+    v, w = put(v), put(w)
     frames, t = [], 0.0
     for moment in moments:
         if moment > t and control is not None:
@@ -142,13 +144,14 @@ def simulate(
             facts["steps"] += n_steps
             facts["dt"] = h
         t = float(moment)
-        if not (np.all(np.isfinite(v)) and np.all(np.isfinite(w))):
+        frame = np.array(take(v)), np.array(take(w))
+        if not all(np.all(np.isfinite(values)) for values in frame):
             raise InputError(
                 f"the solution is no longer finite at t = {t:g}; take a shorter step than {dt:g} "
                 "or a weaker stimulus",
                 key="dt",
             )
-        frames.append((v.copy(), w.copy()))
+        frames.append(frame)
         if on_progress:
             on_progress(t, float(moments[-1]))
     if control is not None:

@@ -1,0 +1,348 @@
+"""The schemes on the GPU: how much a pass does, and the launches; the kernels' text is generated.
+
+State stays on the device between frames. The schemes ask for `device`, an object that compiles
+text and holds arrays; by default it is CuPy's, and the tests give one that runs on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients, end_kinds, reach
+from channelfit.fitzhugh_nagumo.cuda_source import crank_nicolson_text, explicit_text
+from channelfit.fitzhugh_nagumo.equation import (
+    Array,
+    Cable,
+    Equation,
+    largest_explicit_step,
+    largest_implicit_step,
+)
+
+#: kernel(name, blocks, threads, arguments, bytes of shared memory)
+Launch = Callable[[str, int, int, Sequence[Any], int], None]
+
+_LARGEST_THREAD = {"float64": 24, "float32": 32}  # nodes whose v and w a thread has registers for
+_FEWEST_LANES_FULL = 0.6  # of a tile's nodes that must not be overlap
+#: Newton's error that is let pass.
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
+
+
+class Device(Protocol):
+    """Arrays and programs of a device."""
+
+    def array(self, values: Any, dtype: str) -> Any: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any: ...
+
+    def host(self, array: Any) -> np.ndarray: ...
+
+    def program(self, text: str) -> Launch: ...
+
+
+class CupyDevice:
+    """The current GPU.
+
+    Raises:
+        InputError: no CuPy or no GPU, with what to install.
+    """
+
+    def __init__(self) -> None:
+        from channelfit import gpu
+
+        self._gpu, self._cupy = gpu, gpu.cupy()
+
+    def array(self, values: Any, dtype: str) -> Any:
+        """A copy on the device, contiguous."""
+        with self._gpu.gpu_errors():
+            return self._cupy.ascontiguousarray(self._cupy.asarray(values, dtype=dtype))
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """An array of whatever was there."""
+        with self._gpu.gpu_errors():
+            return self._cupy.empty(shape, dtype=dtype)
+
+    def host(self, array: Any) -> np.ndarray:
+        """A copy on the host; waits for the device."""
+        return self._gpu.to_host(array)
+
+    def program(self, text: str) -> Launch:
+        """Compiled text."""
+        module = self._gpu.compile_cuda(text, name="fitzhugh_nagumo.cu")
+        kernels: dict[str, Any] = {}
+
+        def launch(
+            name: str, blocks: int, threads: int, arguments: Sequence[Any], shared: int
+        ) -> None:
+            with self._gpu.gpu_errors():
+                if name not in kernels:
+                    kernels[name] = module.kernel(name)
+                    if shared > 48 << 10:
+                        kernels[name].max_dynamic_shared_size_bytes = shared
+                kernels[name]((blocks,), (threads,), tuple(arguments), shared_mem=shared)
+
+        return launch
+
+
+class _OnDevice:
+    """What the schemes share: programs by their constants, and state on the device."""
+
+    def __init__(self, equation: Equation, cable: Cable, dtype: str, device: Device | None) -> None:
+        if dtype not in TOLERANCE:
+            raise InputError(f'"{dtype}" is neither float64 nor float32', key="dtype")
+        self.equation, self.cable, self.dtype = equation, cable, dtype
+        self.device: Device = device or CupyDevice()
+        self.left_kind, self.right_kind = (int(k) for k in end_kinds(cable))
+        self._programs: dict[str, Launch] = {}
+        self._real = np.dtype(dtype).type
+
+    def put(self, values: Array) -> Any:
+        """(n_cables, n_nodes) on the device."""
+        return self.device.array(values, self.dtype)
+
+    def take(self, values: Any) -> Array:
+        """The same back as float64."""
+        return np.asarray(self.device.host(values), dtype=float)
+
+    def _program(self, text: str) -> Launch:
+        if text not in self._programs:
+            self._programs[text] = self.device.program(text)
+        return self._programs[text]
+
+    def _drive(self, drive: Array | None) -> Any:
+        return self.device.array(np.zeros(1) if drive is None else drive, self.dtype)
+
+
+class ExplicitCuda(_OnDevice):
+    """Forward Euler on the GPU, many steps a pass over memory; see `cuda_source`.
+
+    Arguments:
+        dtype: "float64" or "float32".
+        nodes: a thread keeps in tiles. warps: of a block. steps: of a pass in tiles, at most
+            the overlap, which is rounded up to a multiple of `nodes`.
+        device: what runs it; CuPy's without it.
+    """
+
+    name = "explicit"
+
+    def __init__(
+        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 16,
+        warps: int = 4, steps: int = 32, device: Device | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(equation, cable, dtype, device)
+        self.nodes, self.warps, self.steps = nodes, warps, steps
+        if 2 * self.halo >= 32 * nodes:
+            raise ValueError(f"{steps} steps a pass leave nothing of a tile of {32 * nodes} nodes")
+
+    @property
+    def halo(self) -> int:
+        """Nodes by which tiles overlap on either side."""
+        return -(-self.steps // self.nodes) * self.nodes
+
+    def largest_step(self, v: Any) -> float:
+        """See `Explicit.largest_step`."""
+        held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
+        low, high = float(v.min()), float(v.max())
+        return largest_explicit_step(
+            self.equation, self.cable.dx, min([low, *held]), max([high, *held])
+        )
+
+    def rows(self, n_cables: int, dt: float) -> Array:
+        """(n_cables, 6) coefficients of a step as the kernels take them."""
+        a, gamma, epsilon, diffusion = self.equation.table(n_cables).T
+        r = diffusion * dt / self.cable.dx**2
+        step = np.full(n_cables, dt)
+        return np.stack(
+            [1 - 2 * r - dt * a, dt * (1 + a), step, r, 1 - dt * epsilon * gamma, dt * epsilon],
+            axis=1,
+        )
+
+    def advance(
+        self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Any, Any]:
+        """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
+        n_cables, n = v.shape
+        rows, push = self.device.array(self.rows(n_cables, dt), self.dtype), self._drive(drive)
+        fitting = -(-n // 32)
+        kinds = (np.int32(self.left_kind), np.int32(self.right_kind))
+        if fitting <= _LARGEST_THREAD[self.dtype]:
+            text = explicit_text(self.dtype, max(fitting, 2), self.warps, drive is not None, n)
+            v_new, w_new = (self.device.empty((n_cables, n), self.dtype) for _ in range(2))
+            self._program(text)(
+                "explicit_cables", -(-n_cables // self.warps), 32 * self.warps,
+                (v, w, push, v_new, w_new, rows, np.int32(n_cables), np.int32(n_steps), *kinds), 0,
+            )  # fmt: skip
+            return v_new, w_new
+        launch = self._program(explicit_text(self.dtype, self.nodes, self.warps, drive is not None))
+        tiles = -(-n // (32 * self.nodes - 2 * self.halo))
+        spare = [
+            tuple(self.device.empty((n_cables, n), self.dtype) for _ in range(2)) for _ in "ab"
+        ]
+        while n_steps > 0:
+            count = min(self.steps, n_steps)
+            v_new, w_new = spare.pop(0)
+            launch(
+                "explicit_tiles", -(-tiles * n_cables // self.warps), 32 * self.warps,
+                (v, w, push, v_new, w_new, rows, np.int64(n), np.int32(tiles), np.int32(n_cables),
+                 np.int32(self.halo), np.int32(count), *kinds), 0,
+            )  # fmt: skip
+            if not spare:
+                spare.append((v, w))
+            v, w, n_steps = v_new, w_new, n_steps - count
+        return v, w
+
+
+class CrankNicolsonCuda(_OnDevice):
+    """Crank-Nicolson on the GPU; see `cuda_source`.
+
+    Arguments:
+        dtype: "float64" or "float32".
+        nodes: a thread keeps, 2 .. 16. threads: of a block, a power of two. blocks: that a
+            multiprocessor must have room for. steps: of a pass, at most.
+        solver: "tiles"; "pcr", one system over global memory; or "auto", tiles where the reach
+            of a tile's ends allows them.
+        tolerance: of Newton's error in v.
+        device: what runs it; CuPy's without it.
+    """
+
+    name = "Crank-Nicolson"
+
+    def __init__(
+        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 8,
+        threads: int = 256, blocks: int = 2, steps: int = 4, solver: str = "auto",
+        tolerance: float | None = None, device: Device | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(equation, cable, dtype, device)
+        if solver not in ("auto", "tiles", "pcr"):
+            raise InputError(f'"{solver}" is neither auto, tiles nor pcr', key="solver")
+        self.nodes, self.threads, self.blocks, self.steps = nodes, threads, blocks, steps
+        self.solver = solver
+        self.tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
+        self._status = self.device.array(np.zeros(3), "int32")
+
+    def largest_step(self, v: Any) -> float:
+        """See `largest_implicit_step`."""
+        return largest_implicit_step(self.equation)
+
+    def take(self, values: Any) -> Array:
+        """The state as float64.
+
+        Raises:
+            InputError: Newton's method did not converge since the last call.
+        """
+        if self.device.host(self._status)[1]:
+            self._status = self.device.array(np.zeros(3), "int32")
+            raise InputError("Newton's method did not converge; take a shorter step", key="dt")
+        return super().take(values)
+
+    def advance(
+        self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Any, Any]:
+        """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
+        n_cables, n = v.shape
+        coefficients = Coefficients.of(self.equation, n_cables, self.cable.dx, dt)
+        decay = coefficients.decay()
+        rows = self.device.array(coefficients.rows().T, self.dtype)
+        launch = self._program(
+            crank_nicolson_text(
+                self.dtype, self.nodes, self.threads, self.blocks, drive is not None
+            )
+        )
+        push = self._drive(drive)
+        tile = self.nodes * self.threads
+        whole = n <= tile and not self.cable.periodic
+        steps, halo = n_steps, 0
+        if not whole:
+            steps, halo = self._pass(decay, tile, n_steps)
+        if self.solver == "pcr" or steps == 0:
+            if self.solver == "tiles":
+                raise InputError(f"ends are felt over more than a tile of {tile} nodes", key="dt")
+            return self._over_memory(launch, v, w, n_steps, rows, push, decay)
+        return self._in_tiles(launch, v, w, n_steps, rows, push, decay, steps, halo, whole)
+
+    def _pass(self, decay: float, tile: int, n_steps: int) -> tuple[int, int]:
+        """Steps of a pass and overlap of tiles; (0, 0) where not even one step leaves enough."""
+        for steps in range(min(self.steps, n_steps), 0, -1):
+            halo = -(-int(min(reach(decay, steps), tile)) // self.nodes) * self.nodes
+            if tile - 2 * halo >= _FEWEST_LANES_FULL * tile:
+                return steps, halo
+        return 0, 0
+
+    def _in_tiles(
+        self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any, decay: float,
+        steps: int, halo: int, whole: bool,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        n_cables, n = v.shape
+        tiles = 1 if whole else -(-n // (self.nodes * self.threads - 2 * halo))
+        levels = cyclic_levels(decay**self.nodes, self.threads)
+        reals = 2 * self.threads * (self.nodes + 1) + 6 * self.threads
+        shared = reals * np.dtype(self.dtype).itemsize
+        spare = [
+            tuple(self.device.empty((n_cables, n), self.dtype) for _ in range(2)) for _ in "ab"
+        ]
+        while n_steps > 0:
+            count = min(steps, n_steps)
+            v_new, w_new = spare.pop(0)
+            launch(
+                "crank_nicolson_tiles", tiles * n_cables, self.threads,
+                (v, w, push, v_new, w_new, rows, self._status[1:], np.int64(n), np.int32(tiles),
+                 np.int32(halo), np.int32(count), np.int32(levels), np.int32(self.left_kind),
+                 np.int32(self.right_kind), np.int32(whole), self._real(self.tolerance)), shared,
+            )  # fmt: skip
+            if not spare:
+                spare.append((v, w))
+            v, w, n_steps = v_new, w_new, n_steps - count
+        return v, w
+
+    def _over_memory(
+        self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any, decay: float,
+        iterations: int = 8,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """One system over global memory; all launches are queued, none waits for the host."""
+        n_cables, n = v.shape
+        levels = cyclic_levels(decay, n)
+        if self.cable.periodic and 2**levels > n:
+            raise InputError(
+                "a ring on which every node feels every other is solved on the processor only; "
+                "use --backend cpu, or a shorter step", key="dt",
+            )  # fmt: skip
+        v, w, u = (self.device.array(a, self.dtype) for a in (v + 0, w + 0, v + 0))
+        system = [tuple(self.device.empty((n_cables, n), self.dtype) for _ in "ABD") for _ in "ab"]
+        threads, flags = 256, self._status
+        blocks = -(-n * n_cables // threads)
+        size, kinds = (
+            (np.int64(n), np.int32(n_cables)),
+            (np.int32(self.left_kind), np.int32(self.right_kind)),
+        )
+        for _ in range(n_steps):
+            launch("pcr_begin", 1, 1, (flags,), 0)
+            for _ in range(iterations):
+                launch("pcr_assemble", blocks, threads,
+                       (v, w, push, u, *system[0], rows, flags, *size, *kinds), 0)  # fmt: skip
+                now, then = system
+                for level in range(levels):
+                    launch("pcr_level", blocks, threads,
+                           (*now, *then, flags, *size, np.int64(2**level),
+                            np.int32(self.cable.periodic)), 0)  # fmt: skip
+                    now, then = then, now
+                launch("pcr_apply", blocks, threads,
+                       (now[2], u, rows, flags, *size, self._real(self.tolerance)), 0)  # fmt: skip
+                launch("pcr_vote", 1, 1, (flags,), 0)
+            launch("pcr_finish", blocks, threads, (v, w, u, rows, flags, *size), 0)
+        return v, w
+
+
+def cyclic_levels(decay: float, n: int) -> int:
+    """Levels of cyclic reduction after which n unknowns no longer feel each other.
+
+    The coupling of neighbors, at most decay, is squared by each level.
+    """
+    exact = max(1, math.ceil(math.log2(n)))
+    if decay >= 1:
+        return exact
+    enough = math.log(1e-18) / math.log(max(decay, 1e-300))
+    return min(exact, max(0, math.ceil(math.log2(enough))) if enough > 1 else 0)

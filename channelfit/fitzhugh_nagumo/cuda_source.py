@@ -1,0 +1,573 @@
+"""CUDA for the FitzHugh-Nagumo schemes: text with compile-time constants in front.
+
+**Explicit.** A warp keeps NODES nodes a thread, v and w, in registers and makes many steps; each
+thread gets its two missing neighbors by shuffles. No barrier, and memory is touched once a pass.
+In `explicit_tiles` warps take overlapping stretches of a cable: what creeps in from the ends of a
+stretch moves one node a step and is thrown away. Beyond an end without flux lies the cable's mirror
+image, beyond a ring's end the ring: both stay what they are by themselves, so the loop knows no
+ends. `explicit_cables` has a whole cable in a warp and makes any number of steps in one pass.
+
+A step takes seven instructions a node with z = -dt w:
+    v' = v (c1 + v (c2 - dt v)) + (r (left + right) + z)      z' = forget z - dt^2 epsilon v
+
+**Crank-Nicolson.** A block keeps a stretch of NODES nodes a thread and makes whole steps, Newton
+included, in one pass. Each thread eliminates down its nodes; the threads' last nodes form a
+tridiagonal system, which parallel cyclic reduction solves in shared memory in as many levels as
+the coupling needs to vanish (or all of them: then it is exact). Whether Newton has converged is
+voted on by the block. Stretches overlap by the reach of their ends; where the reach is too long,
+`pcr_*` solve one system over global memory, again with as many levels as needed, and the test for
+convergence stays in a flag on the device.
+
+Indices: `kind` of an end: 0 no flux, 1 held, 2 periodic. Arrays are (n_cables, n_nodes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_HEAD = """\
+typedef long long Index;
+
+// Where node g of an endless continuation of the cable is kept.
+__device__ __forceinline__ Index place(Index g, Index n, int kind) {
+    if (g >= 0 && g < n) return g;
+    if (kind == 2) {
+        g %= n;
+        return g < 0 ? g + n : g;
+    }
+    Index period = 2 * (n - 1);
+    g %= period;
+    if (g < 0) g += period;
+    return g < n ? g : period - g;
+}
+
+__device__ __forceinline__ REAL reciprocal(REAL x) {
+#if defined(__CUDACC__) && DOUBLE
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    y = fma(y, fma(-x, y, 1.0), y);
+    return fma(y, fma(-x, y, 1.0), y);
+#else
+    return (REAL)1 / x;
+#endif
+}
+"""
+
+_EXPLICIT = """
+#define PITCH (NODES + 1)
+#define TILE (32 * NODES)
+
+struct Step { REAL linear, square, cube, r, forget, slow, dt; };
+
+// rows: (n_cables, 6): 1 - 2r - dt a, dt (1 + a), dt, r, 1 - dt epsilon gamma, dt epsilon
+__device__ __forceinline__ Step step_of(const REAL* rows, int cable) {
+    const REAL* q = rows + 6 * cable;
+    Step s;
+    s.linear = q[0]; s.square = q[1]; s.cube = -q[2]; s.r = q[3];
+    s.forget = q[4]; s.slow = -q[2] * q[5]; s.dt = q[2];
+    return s;
+}
+
+__device__ __forceinline__ void advance(REAL* v, REAL* z, const REAL* push, const Step& s,
+                                        REAL left, REAL right) {
+    #pragma unroll
+    for (int j = 0; j < NODES; j++) {
+        REAL middle = v[j], next = j + 1 < NODES ? v[j + 1 < NODES ? j + 1 : j] : right;
+        REAL known = s.r * (left + next) + z[j];
+#if DRIVEN
+        known += push[j];
+#endif
+        z[j] = s.slow * middle + s.forget * z[j];
+        v[j] = middle * (s.linear + middle * (s.square + middle * s.cube)) + known;
+        left = middle;
+    }
+}
+
+"""
+
+_TILES = """
+extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_tiles(
+    const REAL* __restrict__ v_in, const REAL* __restrict__ w_in, const REAL* __restrict__ drive,
+    REAL* __restrict__ v_out, REAL* __restrict__ w_out, const REAL* __restrict__ rows,
+    Index n_nodes, int n_tiles, int n_cables, int halo, int n_steps, int left_kind, int right_kind)
+{
+    __shared__ REAL room[WARPS][32 * PITCH];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Index job = (Index)blockIdx.x * WARPS + warp;
+    if (job >= (Index)n_tiles * n_cables) return;
+    int cable = (int)(job / n_tiles);
+    Index first = (job % n_tiles) * (TILE - 2 * halo) - halo, base = cable * n_nodes;
+    int outer = left_kind == 2 ? 2 : 0;
+    REAL* mine = room[warp];
+    Step s = step_of(rows, cable);
+    REAL v[NODES], z[NODES], push[NODES];
+    bool inside = first >= 0 && first + TILE <= n_nodes;
+    #pragma unroll
+    for (int field = 0; field < 2 + DRIVEN; field++) {
+        const REAL* from = field == 0 ? v_in + base : field == 1 ? w_in + base : drive;
+        #pragma unroll
+        for (int k = 0; k < NODES; k++) {
+            int l = k * 32 + lane;
+            mine[l + l / NODES] = from[inside ? first + l : place(first + l, n_nodes, outer)];
+        }
+        __syncwarp();
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) {
+            REAL x = mine[lane * PITCH + j];
+            if (field == 0) v[j] = x;
+            else if (field == 1) z[j] = -s.dt * x;
+            else push[j] = s.dt * x;
+        }
+        __syncwarp();
+    }
+    // A held left end lies at the first node of a thread, for halo is a multiple of NODES.
+    bool holds_left = left_kind == 1 && first < 0, holds_right = false;
+    int left_lane = halo / NODES, right_lane = -1, right_j = -1;
+    if (right_kind == 1 && first + TILE > n_nodes - 1 && first <= n_nodes - 1) {
+        holds_right = true;
+        right_lane = (int)((n_nodes - 1 - first) / NODES);
+        right_j = (int)((n_nodes - 1 - first) % NODES);
+    }
+    REAL left_value = v[0];
+    if (!holds_right) {
+        for (int k = 0; k < n_steps; k++) {
+            REAL left = __shfl_up_sync(0xffffffffu, v[NODES - 1], 1);
+            REAL right = __shfl_down_sync(0xffffffffu, v[0], 1);
+            advance(v, z, push, s, left, right);
+            if (holds_left && lane == left_lane) v[0] = left_value;
+        }
+    } else {
+        REAL right_value = v_in[base + n_nodes - 1];
+        for (int k = 0; k < n_steps; k++) {
+            REAL left = __shfl_up_sync(0xffffffffu, v[NODES - 1], 1);
+            REAL right = __shfl_down_sync(0xffffffffu, v[0], 1);
+            advance(v, z, push, s, left, right);
+            if (holds_left && lane == left_lane) v[0] = left_value;
+            #pragma unroll
+            for (int j = 0; j < NODES; j++)
+                if (lane == right_lane && j == right_j) v[j] = right_value;
+        }
+    }
+    REAL back = -(REAL)1 / s.dt;
+    #pragma unroll
+    for (int field = 0; field < 2; field++) {
+        REAL* to = (field == 0 ? v_out : w_out) + base;
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) mine[lane * PITCH + j] = field == 0 ? v[j] : back * z[j];
+        __syncwarp();
+        #pragma unroll
+        for (int k = 0; k < NODES; k++) {
+            int l = k * 32 + lane;
+            Index g = first + l;
+            if (l >= halo && l < TILE - halo && g < n_nodes) to[g] = mine[l + l / NODES];
+        }
+        __syncwarp();
+    }
+}
+"""
+
+_CABLES = """
+#define LAST_LANE ((WHOLE - 1) / NODES)
+#define LAST_J ((WHOLE - 1) % NODES)
+
+// Cables of exactly WHOLE <= 32 NODES nodes, one a warp.
+extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_cables(
+    const REAL* __restrict__ v_in, const REAL* __restrict__ w_in, const REAL* __restrict__ drive,
+    REAL* __restrict__ v_out, REAL* __restrict__ w_out, const REAL* __restrict__ rows,
+    int n_cables, int n_steps, int left_kind, int right_kind)
+{
+    __shared__ REAL room[WARPS][32 * PITCH];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int cable = blockIdx.x * WARPS + warp;
+    if (cable >= n_cables) return;
+    Index base = (Index)cable * WHOLE;
+    REAL* mine = room[warp];
+    Step s = step_of(rows, cable);
+    REAL v[NODES], z[NODES], push[NODES];
+    #pragma unroll
+    for (int field = 0; field < 2 + DRIVEN; field++) {
+        const REAL* from = field == 0 ? v_in + base : field == 1 ? w_in + base : drive;
+        #pragma unroll
+        for (int k = 0; k < NODES; k++) {
+            int l = k * 32 + lane;
+            mine[l + l / NODES] = l < WHOLE ? from[l] : (REAL)0;
+        }
+        __syncwarp();
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) {
+            REAL x = mine[lane * PITCH + j];
+            if (field == 0) v[j] = x;
+            else if (field == 1) z[j] = -s.dt * x;
+            else push[j] = s.dt * x;
+        }
+        __syncwarp();
+    }
+    REAL left_value = v[0], right_value = v[LAST_J];
+    for (int k = 0; k < n_steps; k++) {
+        REAL left = __shfl_up_sync(0xffffffffu, v[NODES - 1], 1);
+        REAL right = __shfl_down_sync(0xffffffffu, v[0], 1);
+        REAL before = LAST_J > 0 ? v[LAST_J > 0 ? LAST_J - 1 : 0] : left;
+        REAL first = __shfl_sync(0xffffffffu, v[0], 0);
+        REAL last = __shfl_sync(0xffffffffu, v[LAST_J], LAST_LANE);
+        if (lane == 0) left = left_kind == 2 ? last : NODES > 1 ? v[NODES > 1 ? 1 : 0] : right;
+        // The node behind the last is written where it would be.
+        REAL ghost = right_kind == 2 ? first : before;
+        if (LAST_J + 1 < NODES) {
+            if (lane == LAST_LANE) v[LAST_J + 1 < NODES ? LAST_J + 1 : 0] = ghost;
+        } else if (lane == LAST_LANE) right = ghost;
+        advance(v, z, push, s, left, right);
+        if (left_kind == 1 && lane == 0) v[0] = left_value;
+        if (right_kind == 1 && lane == LAST_LANE) v[LAST_J] = right_value;
+        // What lies behind the end must not grow without bound.
+        #pragma unroll
+        for (int j = 0; j < NODES; j++)
+            if (LAST_J + 1 < NODES && j > LAST_J && lane >= LAST_LANE) { v[j] = 0; z[j] = 0; }
+    }
+    REAL back = -(REAL)1 / s.dt;
+    #pragma unroll
+    for (int field = 0; field < 2; field++) {
+        REAL* to = (field == 0 ? v_out : w_out) + base;
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) mine[lane * PITCH + j] = field == 0 ? v[j] : back * z[j];
+        __syncwarp();
+        #pragma unroll
+        for (int k = 0; k < NODES; k++) {
+            int l = k * 32 + lane;
+            if (l < WHOLE) to[l] = mine[l + l / NODES];
+        }
+        __syncwarp();
+    }
+}
+"""
+
+_CRANK_NICOLSON = """
+#define PITCH (NODES + 1)
+#define TILE (THREADS * NODES)
+#define AT(l) ((l) + (l) / NODES)
+#define MOST_ITERATIONS 30
+
+struct Coefficients { REAL a, r, h, kw, kv, bend; };
+
+// rows: (n_cables, 6): a, r, h, kw, kv, bend
+__device__ __forceinline__ Coefficients coefficients_of(const REAL* rows, int cable) {
+    const REAL* q = rows + 6 * cable;
+    Coefficients k;
+    k.a = q[0]; k.r = q[1]; k.h = q[2]; k.kw = q[3]; k.kv = q[4]; k.bend = q[5];
+    return k;
+}
+
+// What a node is: 0 an inner one, 1 and 2 the left and right end without flux, 3 one that stays.
+__device__ __forceinline__ void neighbors(int type, REAL r, REAL& lower, REAL& upper) {
+    lower = type == 0 ? r : type == 2 ? 2 * r : (REAL)0;
+    upper = type == 0 ? r : type == 1 ? 2 * r : (REAL)0;
+}
+
+__device__ __forceinline__ REAL known_side(REAL v, REAL w, REAL left, REAL right, REAL push,
+                                           REAL lower, REAL upper, const Coefficients& k) {
+    return v * (1 - lower - upper) + lower * left + upper * right
+        + k.h * (v * (v * (1 + k.a - v) - k.a) - w - k.kw * w - k.kv * v + 2 * push);
+}
+
+__device__ __forceinline__ void newton_row(REAL u, REAL known, const Coefficients& k, REAL both,
+                                           REAL& diagonal, REAL& right) {
+    diagonal = 1 + both + k.h * (k.kv + u * (3 * u - 2 * (1 + k.a)) + k.a);
+    right = known + k.h * (u * u * (2 * u - 1 - k.a));
+}
+
+// All steps of a tile; ENDS: whether ends of the cable may lie inside it.
+template <bool ENDS> __device__ __forceinline__ bool solve(
+    REAL* sv, REAL* sw, REAL* system, const REAL* __restrict__ drive, const Coefficients& k,
+    Index first, Index n_nodes, int outer, int types, int n_steps, int levels, REAL tolerance)
+{
+    int t = threadIdx.x, l0 = t * NODES;
+    REAL u[NODES], known[NODES], c[NODES], y[NODES], p[NODES];
+    #pragma unroll
+    for (int j = 0; j < NODES; j++) u[j] = sv[t * PITCH + j];
+    bool converged = true;
+    for (int step = 0; step < n_steps && converged; step++) {
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) {
+            int type = ENDS || j == 0 || j == NODES - 1 ? types >> (2 * j) & 3 : 0;
+            REAL lower, upper, v = sv[t * PITCH + j];
+            neighbors(type, k.r, lower, upper);
+            REAL left = l0 + j > 0 ? sv[AT(l0 + j > 0 ? l0 + j - 1 : 0)] : (REAL)0;
+            REAL right = l0 + j + 1 < TILE ? sv[AT(l0 + j + 1 < TILE ? l0 + j + 1 : 0)] : (REAL)0;
+            REAL push = 0;
+#if DRIVEN
+            push = drive[place(first + l0 + j, n_nodes, outer)];
+#endif
+            REAL side = known_side(v, sw[t * PITCH + j], left, right, push, lower, upper, k);
+            known[j] = type == 3 ? v : side;
+        }
+        converged = false;
+        for (int iteration = 0; iteration < MOST_ITERATIONS && !converged; iteration++) {
+            REAL Y = 0, P = 0, C = 0, z_lower = 0, z_upper = 0, z_right = 0, z_diagonal = 1;
+            #pragma unroll
+            for (int j = 0; j < NODES; j++) {
+                int type = ENDS || j == 0 || j == NODES - 1 ? types >> (2 * j) & 3 : 0;
+                REAL lower, upper, diagonal, right;
+                neighbors(type, k.r, lower, upper);
+                newton_row(u[j], known[j], k, lower + upper, diagonal, right);
+                if (type == 3) { diagonal = 1; right = known[j]; }
+                REAL c0 = j > 0 ? c[j > 0 ? j - 1 : 0] : (REAL)0;
+                REAL y0 = j > 0 ? y[j > 0 ? j - 1 : 0] : (REAL)0;
+                REAL p0 = j > 0 ? p[j > 0 ? j - 1 : 0] : (REAL)1;
+                diagonal -= lower * c0;
+                right += lower * y0;
+                REAL spike = lower * p0;
+                if (j < NODES - 1) {
+                    REAL inverse = reciprocal(diagonal);
+                    c[j] = upper * inverse;
+                    y[j] = right * inverse;
+                    p[j] = spike * inverse;
+                    if (j == 0) { Y = y[0]; P = p[0]; C = c[0]; }
+                    else { Y += C * y[j]; P += C * p[j]; C *= c[j]; }
+                } else {
+                    z_lower = spike; z_upper = upper; z_diagonal = diagonal; z_right = right;
+                }
+            }
+            REAL* now = system;
+            REAL* then = system + 3 * THREADS;
+            now[t] = Y; now[THREADS + t] = P; now[2 * THREADS + t] = C;
+            __syncthreads();
+            REAL Yn = 0, Pn = 0, Cn = 0;
+            if (t + 1 < THREADS) {
+                Yn = now[t + 1]; Pn = now[THREADS + t + 1]; Cn = now[2 * THREADS + t + 1];
+            }
+            // z = A z[t - 1] + B z[t + 1] + D
+            REAL inverse = reciprocal(z_diagonal - z_upper * Pn);
+            REAL A = z_lower * inverse, B = z_upper * Cn * inverse;
+            REAL D = (z_right + z_upper * Yn) * inverse;
+            for (int level = 0; level < levels; level++) {
+                int s = 1 << level;
+                then[t] = A; then[THREADS + t] = B; then[2 * THREADS + t] = D;
+                __syncthreads();
+                REAL A0 = 0, B0 = 0, D0 = 0, A1 = 0, B1 = 0, D1 = 0;
+                if (t >= s) {
+                    A0 = then[t - s]; B0 = then[THREADS + t - s]; D0 = then[2 * THREADS + t - s];
+                }
+                if (t + s < THREADS) {
+                    A1 = then[t + s]; B1 = then[THREADS + t + s]; D1 = then[2 * THREADS + t + s];
+                }
+                inverse = reciprocal(1 - A * B0 - B * A1);
+                D = (D + A * D0 + B * D1) * inverse;
+                A = A * A0 * inverse;
+                B = B * B1 * inverse;
+                REAL* other = now; now = then; then = other;
+            }
+            then[t] = D;
+            __syncthreads();
+            REAL before = t > 0 ? then[t - 1] : (REAL)0, next = D, moved = 0;
+            #pragma unroll
+            for (int j = NODES - 1; j >= 0; j--) {
+                if (j < NODES - 1) next = y[j] + c[j] * next + p[j] * before;
+                REAL change = next - u[j];
+                moved += change * change;
+                u[j] = next;
+            }
+            converged = __syncthreads_and(k.bend * moved <= tolerance);
+        }
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) {
+            REAL v = sv[t * PITCH + j];
+            sw[t * PITCH + j] = k.kw * sw[t * PITCH + j] + k.kv * (v + u[j]);
+            sv[t * PITCH + j] = u[j];
+            u[j] = 2 * u[j] - v;
+        }
+        __syncthreads();
+    }
+    return converged;
+}
+
+// Shared memory: v and w of the tile, then two times three rows of THREADS.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) crank_nicolson_tiles(
+    const REAL* __restrict__ v_in, const REAL* __restrict__ w_in, const REAL* __restrict__ drive,
+    REAL* __restrict__ v_out, REAL* __restrict__ w_out, const REAL* __restrict__ rows,
+    int* __restrict__ status, Index n_nodes, int n_tiles, int halo, int n_steps, int levels,
+    int left_kind, int right_kind, int whole, REAL tolerance)
+{
+    extern __shared__ REAL memory[];
+    REAL* sv = memory;
+    REAL* sw = sv + THREADS * PITCH;
+    REAL* system = sw + THREADS * PITCH;
+    int t = threadIdx.x, l0 = t * NODES, cable = blockIdx.x / n_tiles;
+    Index first = (Index)(blockIdx.x % n_tiles) * (TILE - 2 * halo) - (whole ? 0 : halo);
+    Index base = cable * n_nodes;
+    int outer = left_kind == 2 ? 2 : 0;
+    bool inside = first >= 0 && first + TILE <= n_nodes;
+    Coefficients k = coefficients_of(rows, cable);
+    for (int l = t; l < TILE; l += THREADS) {
+        Index g = inside ? first + l : place(first + l, n_nodes, outer);
+        sv[AT(l)] = v_in[base + g];
+        sw[AT(l)] = w_in[base + g];
+    }
+    // The special nodes of this thread, by their place in it.
+    int left_j, right_j, beyond = NODES;
+    int left_type = left_kind == 1 ? 3 : 1, right_type = right_kind == 1 ? 3 : 2;
+    Index last = n_nodes - 1 - first;
+    if (whole) {
+        left_j = -l0;
+        right_j = last - l0 >= 0 && last - l0 < NODES ? (int)(last - l0) : -1;
+        beyond = last - l0 < 0 ? 0 : last - l0 < NODES ? (int)(last - l0) + 1 : NODES;
+    } else {  // ends without flux are inner nodes of the mirrored cable; held ones stay
+        Index left = -first - l0, right = last - l0;
+        left_j = left_kind == 1 && left >= 0 && left < NODES ? (int)left : -1;
+        right_j = right_kind == 1 && right >= 0 && right < NODES ? (int)right : -1;
+    }
+    bool open_left = !whole && t == 0, open_right = t == THREADS - 1 && !(whole && beyond == NODES
+        && right_j == NODES - 1);
+    int types = 0;  // two bits a node
+    #pragma unroll
+    for (int j = 0; j < NODES; j++) {
+        int type = j == left_j ? left_type : j == right_j ? right_type : j >= beyond ? 3 : 0;
+        if ((open_left && j == 0) || (open_right && j == NODES - 1)) type = 3;
+        types |= type << (2 * j);
+    }
+    __syncthreads();
+    bool plain = !whole && first > 0 && first + TILE < n_nodes;
+    bool converged = plain
+        ? solve<false>(sv, sw, system, drive, k, first, n_nodes, outer, types, n_steps, levels,
+                       tolerance)
+        : solve<true>(sv, sw, system, drive, k, first, n_nodes, outer, types, n_steps, levels,
+                      tolerance);
+    if (!converged && t == 0) atomicExch(status, 1);
+    for (int l = t; l < TILE; l += THREADS) {
+        Index g = first + l;
+        if (g >= 0 && g < n_nodes && (whole || (l >= halo && l < TILE - halo))) {
+            v_out[base + g] = sv[AT(l)];
+            w_out[base + g] = sw[AT(l)];
+        }
+    }
+}
+
+// --- one system over global memory. flags: 0 converged, 1 failed, 2 not yet (this iteration)
+
+__device__ __forceinline__ int type_of(Index i, Index n, int left_kind, int right_kind) {
+    if (i == 0 && left_kind != 2) return left_kind == 1 ? 3 : 1;
+    if (i == n - 1 && right_kind != 2) return right_kind == 1 ? 3 : 2;
+    return 0;
+}
+
+// rows of u = A u[i-1] + B u[i+1] + D
+extern "C" __global__ void pcr_assemble(
+    const REAL* __restrict__ v, const REAL* __restrict__ w, const REAL* __restrict__ drive,
+    const REAL* __restrict__ u, REAL* __restrict__ A, REAL* __restrict__ B, REAL* __restrict__ D,
+    const REAL* __restrict__ rows, int* flags, Index n_nodes, int n_cables, int left_kind,
+    int right_kind)
+{
+    Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    if (flags[0]) return;
+    if (job == 0) flags[2] = 0;
+    if (job >= n_nodes * n_cables) return;
+    Index i = job % n_nodes, base = job - i;
+    Coefficients k = coefficients_of(rows, (int)(job / n_nodes));
+    int type = type_of(i, n_nodes, left_kind, right_kind);
+    REAL lower, upper, diagonal, right, push = 0;
+    neighbors(type, k.r, lower, upper);
+#if DRIVEN
+    push = drive[i];
+#endif
+    REAL before = v[base + (i > 0 ? i - 1 : n_nodes - 1)];
+    REAL after = v[base + (i + 1 < n_nodes ? i + 1 : 0)];
+    REAL known = known_side(v[job], w[job], before, after, push, lower, upper, k);
+    newton_row(u[job], known, k, lower + upper, diagonal, right);
+    if (type == 3) { diagonal = 1; right = v[job]; }
+    REAL inverse = (REAL)1 / diagonal;
+    A[job] = lower * inverse;
+    B[job] = upper * inverse;
+    D[job] = right * inverse;
+}
+
+extern "C" __global__ void pcr_level(
+    const REAL* __restrict__ A, const REAL* __restrict__ B, const REAL* __restrict__ D,
+    REAL* __restrict__ A_out, REAL* __restrict__ B_out, REAL* __restrict__ D_out,
+    const int* __restrict__ flags, Index n_nodes, int n_cables, Index stride, int ring)
+{
+    Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    if (flags[0] || job >= n_nodes * n_cables) return;
+    Index i = job % n_nodes, base = job - i, low = i - stride, high = i + stride;
+    REAL A0 = 0, B0 = 0, D0 = 0, A1 = 0, B1 = 0, D1 = 0;
+    if (low >= 0 || ring) {
+        Index at = base + (low < 0 ? low + n_nodes : low);
+        A0 = A[at]; B0 = B[at]; D0 = D[at];
+    }
+    if (high < n_nodes || ring) {
+        Index at = base + (high >= n_nodes ? high - n_nodes : high);
+        A1 = A[at]; B1 = B[at]; D1 = D[at];
+    }
+    REAL a = A[job], b = B[job], inverse = (REAL)1 / (1 - a * B0 - b * A1);
+    A_out[job] = a * A0 * inverse;
+    B_out[job] = b * B1 * inverse;
+    D_out[job] = (D[job] + a * D0 + b * D1) * inverse;
+}
+
+extern "C" __global__ void pcr_apply(
+    const REAL* __restrict__ D, REAL* __restrict__ u, const REAL* __restrict__ rows, int* flags,
+    Index n_nodes, int n_cables, REAL tolerance)
+{
+    Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    bool late = false;
+    if (!flags[0] && job < n_nodes * n_cables) {
+        REAL change = D[job] - u[job];
+        u[job] = D[job];
+        late = !(rows[6 * (job / n_nodes) + 5] * change * change <= tolerance);
+    }
+    if (__syncthreads_or(late) && threadIdx.x == 0) atomicExch(flags + 2, 1);
+}
+
+extern "C" __global__ void pcr_vote(int* flags)
+{
+    if (!flags[0]) flags[0] = !flags[2];
+}
+
+extern "C" __global__ void pcr_finish(
+    REAL* __restrict__ v, REAL* __restrict__ w, REAL* __restrict__ u,
+    const REAL* __restrict__ rows, int* flags, Index n_nodes, int n_cables)
+{
+    Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    if (job == 0 && !flags[0]) flags[1] = 1;
+    if (job >= n_nodes * n_cables) return;
+    Coefficients k = coefficients_of(rows, (int)(job / n_nodes));
+    REAL before = v[job], now = u[job];
+    w[job] = k.kw * w[job] + k.kv * (before + now);
+    v[job] = now;
+    u[job] = 2 * now - before;
+}
+
+extern "C" __global__ void pcr_begin(int* flags)
+{
+    flags[0] = 0;
+}
+"""
+
+
+def explicit_text(
+    dtype: str, nodes: int = 16, warps: int = 4, driven: bool = False, whole: int = 0
+) -> str:
+    """The kernels of the explicit scheme.
+
+    Arguments:
+        nodes: a thread keeps. warps: of a block. driven: whether there is a stimulus.
+        whole: nodes of the cables that a warp each keeps, at most 32 `nodes`; 0 for tiles.
+    """
+    constants = {"NODES": nodes, "WARPS": warps, "DRIVEN": int(driven), "WHOLE": whole}
+    return _defines(dtype, constants) + _HEAD + _EXPLICIT + (_CABLES if whole else _TILES)
+
+
+def crank_nicolson_text(
+    dtype: str, nodes: int = 8, threads: int = 256, blocks: int = 2, driven: bool = False
+) -> str:
+    """The kernels of Crank-Nicolson.
+
+    Arguments:
+        nodes: a thread keeps, 2 .. 16. threads: of a block. blocks: that a multiprocessor must
+            have room for. driven: whether there is a stimulus.
+    """
+    constants = {"NODES": nodes, "THREADS": threads, "BLOCKS": blocks, "DRIVEN": int(driven)}
+    return _defines(dtype, constants) + _HEAD + _CRANK_NICOLSON
+
+
+def _defines(dtype: str, constants: Mapping[str, int]) -> str:
+    real = {"float64": "double", "float32": "float"}[dtype]
+    lines = [f"#define REAL {real}", f"#define DOUBLE {int(dtype == 'float64')}"]
+    return "\n".join([*lines, *(f"#define {k} {v}" for k, v in constants.items())]) + "\n"

@@ -1,0 +1,171 @@
+"""The GPU's kernels, run on this machine's processor or, with `-m gpu`, on a GPU."""
+
+import numpy as np
+import pytest
+from cuda_host import host_program
+
+from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, Pulse, simulate
+from channelfit.fitzhugh_nagumo.cuda import (
+    CrankNicolsonCuda,
+    CupyDevice,
+    ExplicitCuda,
+    cyclic_levels,
+)
+
+ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
+BOUND = {"float64": 3e-14, "float32": 2e-5}
+
+
+class HostDevice:
+    """The kernels compiled for the processor, one thread after the other."""
+
+    def array(self, values, dtype):
+        return np.array(values, dtype=dtype, order="C")
+
+    def empty(self, shape, dtype):
+        return np.full(shape, np.nan, dtype=dtype)
+
+    def host(self, array):
+        return np.array(array)
+
+    def program(self, text):
+        launch = host_program(text).launch
+        return lambda name, *rest: launch(name, rest[0], rest[1], rest[2], rest[3])
+
+
+@pytest.fixture(scope="module", params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request):
+    if request.param == "host":
+        return HostDevice()
+    try:
+        return CupyDevice()
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+def state(cable, n_cables=1):
+    x, length = cable.x, cable.dx * cable.n_nodes
+    shift = np.linspace(0, 1, n_cables)[:, None]
+    v = np.exp(-((x - length / 4 - shift) ** 2) / 10) + 0.4 * np.exp(
+        -((x - 0.97 * length) ** 2) / 6
+    )
+    w = 0.1 * np.exp(-((x - length / 5) ** 2) / 20) + 0 * shift
+    if not isinstance(cable.left, str):
+        v[:, 0] = cable.left
+    if not isinstance(cable.right, str):
+        v[:, -1] = cable.right
+    return v, w
+
+
+def assert_same(scheme, reference, dt, n_steps, n_cables=1, driven=False, bound=None):
+    cable = scheme.cable
+    v, w = state(cable, n_cables)
+    drive = next(cable.spans(0, dt, 1))[1] if driven else None
+    ours = [
+        scheme.take(a) for a in scheme.advance(scheme.put(v), scheme.put(w), dt, n_steps, drive)
+    ]
+    theirs = reference.advance(v, w, dt, n_steps, drive)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, 0, bound or BOUND[scheme.dtype])
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_explicit_tiles(device, ends, dtype):
+    """Small tiles, so that the cable has many: 5 nodes a thread, 11 steps a pass."""
+    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
+    cable = Cable(1300, 0.5, *ends, stimulus=(Pulse(0.3, 3, 20),))
+    scheme = ExplicitCuda(equation, cable, dtype, nodes=5, warps=2, steps=11, device=device)
+    for driven in (False, True):
+        assert_same(scheme, Explicit(equation, cable), 0.1, 38, driven=driven)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("n_nodes", [3, 33, 64, 101, 401])
+def test_explicit_whole_cables(device, ends, n_nodes):
+    rng = np.random.default_rng(n_nodes)
+    equation = Equation(a=rng.uniform(0, 0.3, 7), epsilon=rng.uniform(0, 0.1, 7))
+    cable = Cable(n_nodes, 0.5, *ends)
+    scheme = ExplicitCuda(equation, cable, device=device)
+    assert_same(scheme, Explicit(equation, cable), 0.1, 45, 7)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize(("n_nodes", "dt"), [(3, 0.3), (31, 4.0), (100, 0.1), (128, 1.0)])
+def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
+    """In one block of 32 threads with 4 nodes; a ring goes over memory where it must."""
+    rng = np.random.default_rng(n_nodes)
+    equation = Equation(a=rng.uniform(0, 0.3, 3), epsilon=rng.uniform(0, 0.1, 3))
+    cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 1, 9),))
+    scheme = CrankNicolsonCuda(
+        equation, cable, nodes=4, threads=32, blocks=1, tolerance=1e-15, device=device
+    )
+    reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
+    if cable.periodic and n_nodes < 100:
+        with pytest.raises(InputError, match="cpu"):
+            assert_same(scheme, reference, dt, 3, 3)
+        return
+    for driven in (False, True):
+        assert_same(scheme, reference, dt, 5, 3, driven, bound=1e-13)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize(("nodes", "threads", "dt"), [(8, 64, 0.1), (4, 128, 0.5), (8, 64, 0.02)])
+def test_crank_nicolson_tiles(device, ends, nodes, threads, dt):
+    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
+    cable = Cable(1300, 0.5, *ends, stimulus=(Pulse(0.3, 3, 20),))
+    scheme = CrankNicolsonCuda(
+        equation, cable, nodes=nodes, threads=threads, blocks=1, steps=3, solver="tiles",
+        tolerance=1e-15, device=device,
+    )  # fmt: skip
+    reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
+    for driven in (False, True):
+        assert_same(scheme, reference, dt, 8, driven=driven, bound=2e-13)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_crank_nicolson_over_memory(device, ends):
+    """dt/dx^2 = 100: a tile is too short; levels of reduction as many as are needed."""
+    cable = Cable(3000, 0.1, *ends)
+    scheme = CrankNicolsonCuda(
+        Equation(), cable, nodes=4, threads=32, blocks=1, tolerance=1e-15, device=device
+    )
+    reference = CrankNicolson(Equation(), cable, "thomas", tolerance=1e-15)
+    assert_same(scheme, reference, 1.0, 3, bound=1e-12)
+
+
+def test_crank_nicolson_in_single_precision(device):
+    cable = Cable(1300, 0.5)
+    scheme = CrankNicolsonCuda(Equation(), cable, "float32", nodes=8, threads=64, device=device)
+    assert_same(scheme, CrankNicolson(Equation(), cable), 0.1, 20)
+
+
+@pytest.mark.parametrize("make", [ExplicitCuda, CrankNicolsonCuda])
+def test_runs_of_both_backends_agree(device, make):
+    cable = Cable(201, 0.5, stimulus=(Pulse(0.5, 0, 5, 1, 3),))
+    reference = {ExplicitCuda: Explicit, CrankNicolsonCuda: CrankNicolson}[make]
+    runs = [
+        simulate(scheme, 0, 0, [2, 6], dt=0.1)
+        for scheme in (make(Equation(), cable, device=device), reference(Equation(), cable))
+    ]
+    np.testing.assert_allclose(runs[0].v, runs[1].v, 0, 1e-11)
+
+
+def test_a_newton_that_fails_is_told(device):
+    cable = Cable(100, 0.5)
+    for solver in ("tiles", "pcr"):
+        scheme = CrankNicolsonCuda(
+            Equation(), cable, nodes=4, threads=32, solver=solver, device=device
+        )
+        v = np.full((1, 100), 1e200)
+        out = scheme.advance(scheme.put(v), scheme.put(0 * v), 5.0, 1)
+        with pytest.raises(InputError, match="converge"):
+            scheme.take(out[0])
+
+
+def test_levels_leave_nothing_that_is_felt():
+    assert cyclic_levels(1.0, 1000) == 10
+    assert cyclic_levels(0.5, 2**20) == 6
+    assert 0.5 ** (2**6) < 1e-18 < 0.5 ** (2**5)
+    assert cyclic_levels(1e-20, 256) == 0
