@@ -60,6 +60,7 @@ THREADS = 112  # of a block: the fastest on the paper's GTX295 (3.3)
 SHARED_BYTES = 48 * 1024  # of a block: what the paper's GTX480 had, and what needs no asking for
 #: Samples in constant memory: 64 kB at 16 bytes each, and a little left for the rest.
 CAPACITY = 4000
+CONSTANT = ("voltages", "IsIn", "fits", "dts")  # what lies there, in the order of `_Load.values`
 
 _SINGLE = Dialect(
     {"exp": "expf", "log": "logf", "sqrt": "sqrtf", "Abs": "fabsf", "tanh": "tanhf",
@@ -373,7 +374,7 @@ class Baseline2012:
         chi = xp.zeros(n, dtype=np.float32)
         carried = xp.empty((self.n_states, n), dtype=np.float32)
         for load, filled in zip(self.loads, self._filled, strict=True):
-            for name, row in zip(("voltages", "IsIn", "fits", "dts"), filled, strict=True):
+            for name, row in zip(CONSTANT, filled, strict=True):
                 self.program.fill(name, row)
             for part in load.parts:
                 out = xp.empty((part.n, n), dtype=np.float32) if keep else gpu.NULL
@@ -394,12 +395,13 @@ class _DeviceProgram:
 
     def __init__(self, text: str) -> None:
         self.xp = gpu.cupy()
-        self._module = gpu.compile_cuda(text, name="baseline_2012.cu")
-        self._kernel = self._module.kernel("runSweep")
+        module = gpu.compile_cuda(text, name="baseline_2012.cu")
+        self._module, self._kernel = module, module.kernel("runSweep")
+        self._constant = {name: module.raw.get_global(name) for name in CONSTANT}
 
     def fill(self, name: str, values: Any) -> None:
         """Constant memory, from values that lie on the device already."""
-        self._module.raw.get_global(name).copy_from_device_async(values.data, values.nbytes)
+        self._constant[name].copy_from_device_async(values.data, values.nbytes)
 
     def launch(self, name: str, blocks: int, threads: int, args: Any, shared_bytes: int) -> None:
         """One launch."""
