@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,11 +125,18 @@ class CudaModule:
             raise
 
 
+#: CuPy, once it was seen to work.
+_working: Any = None
+
+
 def cupy() -> Any:
     """CuPy, with a device that it can use.
 
     Raises: InputError, saying what is missing (CuPy, driver or device) and how to get it.
     """
+    global _working
+    if _working is not None and sys.modules.get("cupy") is _working:
+        return _working  # asked for at every launch
     try:
         # before the first import: CuPy reads it then
         os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / "cuda"))
@@ -148,6 +156,7 @@ def cupy() -> Any:
             raise
     if not count:
         raise InputError(f"there is no NVIDIA GPU in this machine; {_CPU}")
+    _working = module
     return module
 
 

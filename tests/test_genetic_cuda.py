@@ -231,9 +231,10 @@ def test_snapshots_are_exchanged_with_the_host():
     assert fresh.elite is None
 
 
-@pytest.mark.parametrize("n_free", [1, 9, 40])
-def test_the_device_compiler_spills_nothing(n_free):
-    log = compile_with_nvrtc(generation_text(n_free), options=("--ptxas-options=-v",))
+@pytest.mark.parametrize("n_free", [1, 9, 16, 40])
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
+def test_the_device_compiler_spills_nothing(n_free, architecture):
+    log = compile_with_nvrtc(generation_text(n_free), architecture, ("--ptxas-options=-v",))
     assert log.count("0 bytes spill stores, 0 bytes spill loads") == 2
 
 

@@ -159,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(PAIRS) next_generation(
 
     const u32 whole = (u32)(mutation_threshold >> 32), rest = (u32)mutation_threshold;
     for (u32 first = 0; first < N_FREE; first += CHUNK) {
+        #pragma unroll 6  // loads under way at once
         for (u32 i = thread; i < 2 * PAIRS * CHUNK; i += PAIRS) {
             const u32 half = i / (PAIRS * CHUNK), own = i / CHUNK % PAIRS, p = i % CHUNK;
             if (first + p < N_FREE)
