@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from channelfit import gpu
 from channelfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ STATUS_WORDS = {
 BACKENDS = {
     "reference": ("channelfit.backends.reference", "ReferenceScorer"),
     "cpu": ("channelfit.backends.cpu", "CpuScorer"),
+    "cuda": ("channelfit.backends.cuda", "CudaScorer"),
 }
 
 
@@ -67,8 +69,8 @@ def make_scorer(
     """A scorer for a problem.
 
     Arguments:
-        backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated Numba) or ``auto``,
-            which takes the fastest that this version has: ``cpu``.
+        backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated Numba), ``cuda``
+            (generated CUDA), or ``auto``: cuda where there is a GPU that can be used, else cpu.
         dtype: ``float64``, or ``float32`` where speed matters more than the sixth digit.
         path: one of PATHS; a scorer's class names those that it has in `paths`.
 
@@ -78,12 +80,7 @@ def make_scorer(
     if dtype not in ("float64", "float32"):
         raise InputError(f'dtype "{dtype}" is not one of float64, float32')
     if backend == "auto":
-        backend = "cpu"
-    if backend == "cuda":
-        raise InputError(
-            "the cuda backend is not part of this version; use --backend cpu, "
-            "which needs nothing more"
-        )
+        backend = "cuda" if gpu.is_available() else "cpu"
     if backend not in BACKENDS:
         raise InputError(f'backend "{backend}" is not one of auto, {", ".join(BACKENDS)}')
     if path not in PATHS:

@@ -1,16 +1,32 @@
-"""The CUDA backend: one candidate a thread, all of a population in one launch."""
+"""The CUDA backend: one candidate a thread, and a whole population in one launch.
+
+Host and GPU run side by side: a score of CuPy arrays is only asked for, never waited for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from channelfit.codegen.cuda_source import CudaSource
+from channelfit import gpu, tuning
+from channelfit.backends import OK, Score
+from channelfit.backends.cpu import gathered
+from channelfit.codegen.cuda_source import ADD_JOBS, SWEEP, CudaSource
+from channelfit.errors import InputError
 from channelfit.packing import DATA as FIRST_SAMPLE
 from channelfit.packing import HELD, KIND, N_SAMPLES, N_SUB, NODES, SAMPLED, TABLE, Packed
-from channelfit.schedule import Schedule
+from channelfit.problem import Problem
+from channelfit.schedule import Schedule, schedule
+
+_THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+_LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
+_MOST_JOBS = 64
+_ROOM = 1 << 22  # sums of jobs for a list of unknown length
+_NULL = np.uintp(0)
 
 #: struct Visit and struct Run of the generated text.
 VISIT = np.dtype([("v", "f8"), ("dt", "f8"), ("first", "i4"), ("last", "i4"),
@@ -48,35 +64,35 @@ class Walk:
         return self.starts, self.jobs, self.visits, self.runs, self.data, self.nodes
 
 
-def walk(source: CudaSource, packed: Packed, schedule: Schedule, traced: bool = False) -> Walk:
+def walk(source: CudaSource, packed: Packed, order: Schedule, traced: bool = False) -> Walk:
     """Lay out a schedule for a source.
 
     Every run's data begin where sixteen bytes may be loaded and are filled up with zeros to whole
     strides. Traced, runs point to their place in the output instead.
     """
     voltages = np.append(packed.voltages, 0.0)  # index -1: varying
-    visits = np.zeros(len(schedule.voltage), dtype=VISIT)
-    visits["v"], visits["dt"] = voltages[schedule.voltage], schedule.dt
-    visits["first"], visits["last"] = schedule.visits[:-1], schedule.visits[1:]
-    rows = packed.runs[schedule.run]
+    visits = np.zeros(len(order.voltage), dtype=VISIT)
+    visits["v"], visits["dt"] = voltages[order.voltage], order.dt
+    visits["first"], visits["last"] = order.visits[:-1], order.visits[1:]
+    rows = packed.runs[order.run]
     visits["longest"] = [
         rows[a:b, N_SAMPLES].max() for a, b in zip(visits["first"], visits["last"], strict=True)
     ]
-    visits["kind"] = schedule.voltage < 0
+    visits["kind"] = order.voltage < 0
     runs = np.zeros(len(rows), dtype=RUN)
-    runs["weight"] = rows[:, SAMPLED] if traced else schedule.weight
+    runs["weight"] = rows[:, SAMPLED] if traced else order.weight
     runs["sampled"] = runs["weight"] > 0
-    runs["dt"], runs["n_sub"] = packed.run_dt[schedule.run], rows[:, N_SUB]
+    runs["dt"], runs["n_sub"] = packed.run_dt[order.run], rows[:, N_SUB]
     runs["n"], runs["data"] = rows[:, N_SAMPLES], rows[:, FIRST_SAMPLE]
-    runs["source"], runs["target"] = schedule.source, schedule.target
+    runs["source"], runs["target"] = order.source, order.target
     data = np.empty(0, source.dtype)
     if not traced:
         runs["data"], data = _aligned(runs, packed.data_pA, source)
     runs["nodes"], nodes = _voltages(rows, packed.nodes_mV, source)
     return Walk(
-        packed.voltages[packed.start_voltage], schedule.jobs.astype(np.int32),
+        packed.voltages[packed.start_voltage], order.jobs.astype(np.int32),
         visits.view(np.uint8), runs.view(np.uint8), data, nodes,
-        -(-schedule.n_slots // 4) * 4, bool(visits["kind"].any()),
+        -(-order.n_slots // 4) * 4, bool(visits["kind"].any()),
     )  # fmt: skip
 
 
@@ -109,3 +125,247 @@ def _voltages(
         parts.append(part)
         total += len(part)
     return begins, np.concatenate(parts).astype(source.dtype)
+
+
+class CudaScorer:
+    """Scores and simulates on an NVIDIA GPU; see `backends.Scorer`.
+
+    Arguments:
+        path: ``auto`` or one of `paths`.
+        threads: of a block; None for what `channelfit tune` has found, else what fills the GPU.
+        chunk: candidates in one launch; None for as many as memory allows.
+
+    Raises:
+        InputError: no GPU that can be used, and what to do.
+    """
+
+    backend = "cuda"
+    paths = ("stepping",)
+
+    def __init__(
+        self, problem: Problem, dtype: str = "float64", path: str = "auto",
+        threads: int | None = None, chunk: int | None = None,
+    ) -> None:  # fmt: skip
+        self.xp = gpu.cupy()
+        self.problem, self.dtype, self.path = problem, dtype, path
+        self.threads, self.chunk = threads, chunk
+        self.stepping = Stepping(problem, dtype)
+        self.source = self.stepping.source
+        self.source_hash = self.source.hash
+
+    def score(self, parameters: Any) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates).
+
+        CuPy parameters are scored without waiting for the GPU and give CuPy arrays.
+        """
+        return self._score(parameters, self.stepping)
+
+    def rescore(self, parameters: Any) -> Score:
+        """The same by stepping in float64, whatever this scorer's path and precision."""
+        return self._score(parameters, self._exact)
+
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
+        packed = self.problem.simulated
+        parameters = self._checked(parameters)
+        n, n_data = parameters.shape[1], len(packed.sample_mV)
+        out = np.empty((n_data, n))
+        size = self.xp.dtype(self.dtype).itemsize
+        with gpu.gpu_errors():
+            for a, b in self._chunks(n, size * n_data + 8 * len(parameters) + 1):
+                status = self.xp.empty(b - a, dtype=np.int8)
+                trace = self.xp.empty((n_data, b - a), dtype=self.dtype)
+                self.stepping.simulate(self._on_device(parameters, a, b), trace, status)
+                out[:, a:b] = trace.get()
+                out[:, a:b][:, status.get() != OK] = np.nan
+        return [gathered(out, places) for places in packed.outputs]
+
+    # --- tuning: see `tuning.Tunable`
+
+    def launch_choices(self) -> list[tuple[Any, ...]]:
+        """Kernels and the threads a block that they can have."""
+        most = self.stepping.most_threads
+        return [(SWEEP, tuple(t for t in _THREADS if t <= most))]
+
+    def timed_score(
+        self, parameters: Any, threads: Mapping[str, int], jobs: Mapping[str, int] | None = None
+    ) -> float:
+        """Median seconds on the device of a score with these launches."""
+        before = self.threads, self.stepping.n_jobs
+        self.threads, self.stepping.n_jobs = threads.get(SWEEP), (jobs or {}).get(SWEEP)
+        on_device = self.xp.asarray(parameters)
+        try:
+            return gpu.timed(lambda: self.score(on_device))
+        finally:
+            self.threads, self.stepping.n_jobs = before
+
+    def launch_occupancy(self, kernel: str, threads: int) -> gpu.Occupancy:
+        """How full a kernel's blocks of so many threads make the GPU."""
+        return gpu.occupancy(self.stepping.program(1).kernels[kernel], threads)
+
+    # ---
+
+    @cached_property
+    def _exact(self) -> Stepping:
+        return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
+
+    def _score(self, parameters: Any, stepping: Stepping) -> Score:
+        if self.problem.scored.total_weight <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        xp = self.xp
+        parameters = self._checked(parameters)
+        n = parameters.shape[1]
+        with gpu.gpu_errors():
+            cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
+            if isinstance(parameters, xp.ndarray):
+                for a, b in self._chunks(n, 9):
+                    stepping.score(parameters, cost, status, a, b, threads=self.threads)
+                return Score(cost, status)
+            for a, b in self._chunks(n, 9 + 8 * len(parameters)):
+                part = self._on_device(parameters, a, b)
+                stepping.score(part, cost[a:b], status[a:b], threads=self.threads)
+            return Score(cost.get(), status.get())
+
+    def _checked(self, parameters: Any) -> Any:
+        """Contiguous float64, where they are; the kernel reads one row at least."""
+        xp = self.xp if isinstance(parameters, self.xp.ndarray) else np
+        parameters = xp.asarray(parameters)
+        n_parameters = len(self.problem.model.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        if not n_parameters:
+            return xp.zeros((1, parameters.shape[1]))
+        return xp.ascontiguousarray(parameters, dtype=np.float64)
+
+    def _on_device(self, parameters: Any, a: int, b: int) -> Any:
+        return self.xp.asarray(np.ascontiguousarray(_host(parameters)[:, a:b]))
+
+    def _chunks(self, n: int, size: int) -> list[tuple[int, int]]:
+        """Ranges of candidates that need `size` bytes each."""
+        chunk = self.chunk or max(1, min(_LARGEST_CHUNK, self._free // (2 * max(1, size))))
+        return [(a, min(a + chunk, n)) for a in range(0, n, chunk)]
+
+    @cached_property
+    def _free(self) -> int:
+        """Bytes, asked for once: the question would make the host wait for the GPU."""
+        return gpu.device().memory_free
+
+
+class Stepping:
+    """The stepping kernels of one problem in one precision, on arrays that lie on the GPU."""
+
+    def __init__(self, problem: Problem, dtype: str) -> None:
+        self.problem, self.dtype = problem, dtype
+        self.source = CudaSource(problem.model, dtype)
+        self.n_jobs: int | None = None  # for every score, where it is given
+        self._programs: dict[tuple[int, bool], Program] = {}
+
+    def score(
+        self, parameters: Any, cost: Any, status: Any, first: int = 0, last: int | None = None,
+        listed: Any = None, n_listed: Any = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        """Fill in cost and status of candidates first .. last - 1, or of those listed.
+
+        Arguments:
+            parameters: (n_parameters, n_candidates) float64, contiguous.
+            cost, status: (n_candidates,) float64 and int8, written.
+            listed, n_listed: int32, candidates, and in an array of one how many of them count:
+                the GPU decides, the host need not know.
+            threads: of a block.
+        """
+        xp, packed = gpu.cupy(), self.problem.scored
+        n = len(listed) if listed is not None else (last or parameters.shape[1]) - first
+        if not n:
+            return
+        threads = threads or self._threads
+        program = self.program(self._jobs(n, listed is not None))
+        blocks = -(-n // threads)
+        if listed is not None:  # mostly few: the blocks that run at once take one after the other
+            blocks = min(blocks, self._resident // threads)
+        n_jobs = program.walk.n_jobs
+        partial = xp.empty((n_jobs, n))
+        partial_status = xp.empty((n_jobs, n), dtype=np.int8)
+        several = (_NULL, _NULL) if listed is None else (listed, n_listed)
+        some = (np.int32(first), np.int32(n), *several)
+        program.kernels[SWEEP](
+            (blocks, n_jobs), (threads,),
+            (parameters, np.int64(parameters.shape[1]), *some, *program.arrays, partial,
+             partial_status, _NULL),
+        )  # fmt: skip
+        program.kernels[ADD_JOBS](
+            (-(-n // 256),), (256,),
+            (*some, np.int32(n_jobs), np.float64(packed.constant),
+             np.float64(packed.total_weight), partial, partial_status, cost, status),
+        )  # fmt: skip
+
+    def simulate(self, parameters: Any, trace: Any, status: Any) -> None:
+        """Fill in currents (n_data, n_candidates), pA in the order of `Packed`, and status."""
+        n = parameters.shape[1]
+        program, threads = self.program(1, traced=True), 64
+        program.kernels[SWEEP](
+            (-(-n // threads),), (threads,),
+            (parameters, np.int64(n), np.int32(0), np.int32(n), _NULL, _NULL, *program.arrays,
+             _NULL, status, trace),
+        )  # fmt: skip
+
+    def program(self, n_jobs: int, traced: bool = False) -> Program:
+        """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
+        key = n_jobs, traced
+        if key not in self._programs:
+            packed = self.problem.simulated if traced else self.problem.scored
+            laid_out = walk(self.source, packed, schedule(packed, n_jobs, traced=traced), traced)
+            text = self.source.specialized(laid_out.n_slots, laid_out.varying, traced)
+            name = f"{self.problem.model.name}.cu"
+            module = gpu.compile_cuda(text, self.source.options, name)
+            xp = gpu.cupy()
+            starts, *others = (xp.asarray(array) for array in laid_out.arrays)
+            arrays = (starts, np.int32(len(laid_out.starts)), *others)
+            kernels = {name: module.kernel(name) for name in (SWEEP, ADD_JOBS)}
+            self._programs[key] = Program(laid_out, arrays, kernels)
+        return self._programs[key]
+
+    @property
+    def most_threads(self) -> int:
+        """Of a block, with the registers that the kernel takes."""
+        return int(self.program(1).kernels[SWEEP].max_threads_per_block)
+
+    @cached_property
+    def _threads(self) -> int:
+        """What `channelfit tune` found; else the smallest block that fills the GPU as any can."""
+        found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP)
+        if found is not None:
+            return found.threads
+        kernel = self.program(1).kernels[SWEEP]
+        choices = [t for t in _THREADS if t <= min(256, self.most_threads)]
+        return max(choices, key=lambda t: (gpu.occupancy(kernel, t).fraction, -t))
+
+    @cached_property
+    def _resident(self) -> int:
+        """Threads that run at once."""
+        blocks = gpu.occupancy(self.program(1).kernels[SWEEP], self._threads).blocks
+        return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
+
+    def _jobs(self, n: int, perhaps_fewer: bool = False) -> int:
+        """So many, a power of two, that a population fills the GPU twice over.
+
+        Where only some of n may count, as many as have room for their sums.
+        """
+        if self.n_jobs is not None:
+            return self.n_jobs
+        wanted = _ROOM // n if perhaps_fewer else -(-2 * self._resident // n)
+        return int(min(_MOST_JOBS, 1 << max(0, wanted - 1).bit_length()))
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A walk on the GPU and the kernels compiled for it."""
+
+    walk: Walk
+    arrays: tuple[Any, ...]
+    kernels: dict[str, Any]
+
+
+def _host(array: Any) -> np.ndarray:
+    return np.asarray(array.get() if hasattr(array, "get") else array)

@@ -175,7 +175,7 @@ class CudaSource:
             w("for (; fastest*shrunk > TAYLOR_NORM; shrunk *= 0.5) ++levels;")
             w(f"real a[{n}][{n}] = {{}};")
             w(*(f"a[{j}][{i}] = real(q[{row}]*shrunk);" for i, j, row in entries))
-            w("exponential(a, levels, p);")
+            w("createPropagator(a, levels, p);")
         opened = ", ".join(
             "0" if c == 0 else scale if c == 1 else f"real({c!r})*{scale}"
             for c in chain.conductances
@@ -385,7 +385,8 @@ template <int N> __device__ __forceinline__ void square(real (&p)[N][N]) {
 // non-negative matrices cancel nothing and the diagonal closes each column, so slow rates keep
 // their digits through any number of squarings (after Xue and Ye 2013).
 template <int N>
-__device__ __forceinline__ void exponential(real (&a)[N][N], const int levels, real (&p)[N][N]) {
+__device__ __forceinline__ void createPropagator(real (&a)[N][N], const int levels,
+                                                 real (&p)[N][N]) {
 #pragma unroll(N <= UNROLLED ? N : 1)
     for (int j = 0; j < N; ++j) {
         real out = 0;
@@ -766,7 +767,7 @@ __device__ __noinline__ void exponentialOf(const real *q, double *x) {
         for (; norm*scale > TAYLOR_NORM; scale *= 0.5) ++levels;
         real a[N][N] = {}, p[N][N];
         fillGenerator(q, real(scale), a);
-        exponential(a, levels, p);
+        createPropagator(a, levels, p);
         for (int i = 1; i < N; ++i) {
             double sum = 0.0;
             for (int j = 0; j < N; ++j) sum += p[i][j]*y[j];

@@ -1,0 +1,548 @@
+"""The generated CUDA, run on the host, against the reference; and the scorer around it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_host import HostProgram, compile_with_nvrtc, host_program
+from test_backends import (
+    IN_FLOAT32,
+    PROTOCOLS,
+    SHIPPED,
+    candidates,
+    from_yaml,
+    largest_error,
+    model_named,
+    recording_of,
+    scored,
+    simulated,
+)
+
+from channelfit import gpu
+from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Score
+from channelfit.backends.cpu import gathered
+from channelfit.backends.cuda import CudaScorer, Walk, walk
+from channelfit.backends.reference import ReferenceScorer
+from channelfit.codegen.cuda_source import ADD_JOBS, SWEEP, CudaSource
+from channelfit.errors import InputError
+from channelfit.model import ChannelModel, build_model
+from channelfit.problem import Experiment, Problem
+from channelfit.protocol import Constant, Protocol, Ramp, Segment
+from channelfit.recording import Recording
+from channelfit.schedule import schedule
+
+EVERY = [(name, dtype) for name in [*SHIPPED, "cycle", "leak"] for dtype in ("float64", "float32")]
+N_CANDIDATES = 37
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
+BLOCK, SLOTS = 16, 48  # one text for every number of jobs
+
+
+class Host:
+    """The stepping kernels of a problem, run by the host's compiler."""
+
+    def __init__(self, problem: Problem, dtype: str = "float64") -> None:
+        self.problem, self.source = problem, CudaSource(problem.model, dtype)
+
+    def score(
+        self, parameters: np.ndarray, n_jobs: int = 1, listed: list[int] | None = None
+    ) -> Score:
+        """Candidates that are not listed keep a cost of -1."""
+        packed, n = self.problem.scored, parameters.shape[1]
+        w = walk(self.source, packed, schedule(packed, n_jobs))
+        assert w.n_jobs <= n_jobs
+        cost, status = np.full(n, -1.0), np.full(n, -1, dtype=np.int8)
+        partial, partial_status = np.empty((w.n_jobs, n)), np.empty((w.n_jobs, n), np.int8)
+        several: tuple[Any, Any] = (None, None)
+        if listed is not None:
+            several = (np.array(listed + [10**6] * (n - len(listed)), np.int32),
+                       np.array([len(listed)], np.int32))  # fmt: skip
+        program = self._program(w, False)
+        grid = (2 if listed else -(-n // BLOCK), w.n_jobs)
+        given = self._given(parameters, w, several)
+        program.launch(SWEEP, grid, BLOCK, [*given, partial, partial_status, None])
+        program.launch(ADD_JOBS, 1, BLOCK, [
+            0, n, *several, w.n_jobs, packed.constant, packed.total_weight, partial,
+            partial_status, cost, status,
+        ])  # fmt: skip
+        return Score(cost, status)
+
+    def simulate(self, parameters: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        packed, n = self.problem.simulated, parameters.shape[1]
+        w = walk(self.source, packed, schedule(packed, traced=True), traced=True)
+        trace = np.full((len(packed.sample_mV), n), np.nan, self.source.dtype)
+        status = np.empty((1, n), np.int8)
+        given = self._given(parameters, w, (None, None))
+        self._program(w, True).launch(SWEEP, -(-n // BLOCK), BLOCK, [*given, None, status, trace])
+        currents = trace.astype(float)
+        return [gathered(currents, places) for places in packed.outputs], status[0]
+
+    def _program(self, w: Walk, traced: bool) -> HostProgram:
+        assert w.n_slots <= SLOTS
+        return host_program(self.source.specialized(SLOTS, w.varying, traced))
+
+    @staticmethod
+    def _given(parameters: np.ndarray, w: Walk, several: tuple[Any, Any]) -> list[Any]:
+        starts, *others = w.arrays
+        n = parameters.shape[1]
+        rows = parameters if len(parameters) else np.zeros((1, n))
+        return [rows, n, 0, n, *several, starts, len(starts), *others]
+
+
+@cache
+def true_costs(name: str) -> tuple[Problem, np.ndarray, Score]:
+    """All protocols at once, varying ones too, several weights, masks."""
+    problem = scored(name)
+    parameters = candidates(problem.model, N_CANDIDATES, seed=1)
+    return problem, parameters, ReferenceScorer(problem).score(parameters)
+
+
+@cache
+def true_currents(name: str) -> tuple[Problem, np.ndarray, list[np.ndarray]]:
+    problem = simulated(name, *PROTOCOLS.values())
+    parameters = candidates(problem.model, N_CANDIDATES)
+    return problem, parameters, ReferenceScorer(problem).simulate(parameters)
+
+
+def agree(
+    problem: Problem, parameters: np.ndarray, dtype: str = "float64", tolerance: float = 0.0
+) -> None:
+    """Currents and costs of the kernels are those of the reference."""
+    tolerance = tolerance or TOLERANCE[dtype]
+    least = 1e-6 if dtype == "float64" else 1e-3
+    host, reference = Host(problem, dtype), ReferenceScorer(problem)
+    if problem.scored.total_weight > 0:
+        test, truth = host.score(parameters), reference.score(parameters)
+        assert np.array_equal(test.status, truth.status)
+        assert test.cost == pytest.approx(truth.cost, rel=tolerance)
+    currents, status = host.simulate(parameters)
+    ok = status == OK
+    for test_current, true_current in zip(currents, reference.simulate(parameters), strict=True):
+        assert largest_error(test_current[..., ok], true_current[..., ok], least) < tolerance
+
+
+# --- every model ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "dtype"), EVERY)
+def test_costs_equal_the_reference(name: str, dtype: str) -> None:
+    """In one job or several."""
+    problem, parameters, truth = true_costs(name)
+    host = Host(problem, dtype)
+    for n_jobs in (1, 3):
+        score = host.score(parameters, n_jobs)
+        assert np.array_equal(score.status, truth.status)
+        assert score.cost == pytest.approx(truth.cost, rel=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("name", "dtype"), [e for e in EVERY if e[1] == "float64"] + [
+    (name, "float32") for name in IN_FLOAT32
+])  # fmt: skip
+def test_currents_equal_the_reference(name: str, dtype: str) -> None:
+    problem, parameters, truth = true_currents(name)
+    currents, status = Host(problem, dtype).simulate(parameters)
+    assert (status == OK).all()
+    least = 1e-6 if dtype == "float64" else 1e-3
+    errors = {
+        key: largest_error(a, b, least)
+        for key, a, b in zip(PROTOCOLS, currents, truth, strict=True)
+    }
+    assert max(errors.values()) < TOLERANCE[dtype], errors
+
+
+def test_a_listed_few_are_scored_and_nobody_else() -> None:
+    problem = scored("model_b")
+    parameters = candidates(problem.model, N_CANDIDATES, seed=1)
+    host = Host(problem)
+    everyone = host.score(parameters)
+    for listed in ([4, 36, 0], []):
+        for n_jobs in (1, 4):
+            some = host.score(parameters, n_jobs, listed)
+            others = [k for k in range(N_CANDIDATES) if k not in listed]
+            assert some.cost[listed] == pytest.approx(everyone.cost[listed], rel=1e-13)
+            assert (some.status[listed] == OK).all()
+            assert (some.cost[others] == -1).all()
+
+
+def test_jobs_add_up_alike_every_time() -> None:
+    problem = scored("na_hh")
+    parameters = candidates(problem.model, 5, seed=3)
+    host = Host(problem, "float32")
+    alone = host.score(parameters, 7)
+    assert np.array_equal(alone.cost, host.score(parameters, 7).cost)
+    together = host.score(candidates(problem.model, 5, seed=4)[:, [0]], 7)
+    again = host.score(np.repeat(candidates(problem.model, 5, seed=4)[:, [0]], 9, axis=1), 7)
+    assert (again.cost == together.cost[0]).all()
+
+
+# --- nasty ones ----------------------------------------------------------------------------------
+
+
+def random_scheme(n: int, seed: int) -> ChannelModel:
+    """A ring both ways round, with chords, some of them one way."""
+    rng = np.random.default_rng(seed)
+    pairs = {(i, (i + d) % n) for i in range(n) for d in (1, n - 1)}
+    pairs |= {(int(i), int(j)) for i, j in rng.integers(0, n, (n, 2)) if i != j}
+    rates = {
+        f"S{i} -> S{j}": f"{10 ** rng.uniform(-3, 1)!r}*k*exp({rng.uniform(-0.05, 0.05)!r}*v)"
+        for i, j in sorted(pairs)
+    }
+    return build_model({
+        "states": [f"S{k}" for k in range(n)], "rates": rates,
+        "current": {"open": {"S1": 1.0, f"S{n - 1}": 0.4}, "conductance": "2 nS",
+                    "reversal": "-100 mV"},
+        "parameters": {"k": {"range": [0.1, 10], "scale": "log", "value": 1}},
+    }, None)  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(16, "float64"), (16, "float32"), (7, "float32")])
+def test_many_states_with_loops(n: int, dtype: str) -> None:
+    keys = ("steps", "ramp", "off the grid")
+    experiments = [Experiment(PROTOCOLS[k], recording_of(PROTOCOLS[k], 3)) for k in keys]
+    agree(Problem(random_scheme(n, n), tuple(experiments)), np.array([[1.0, 0.1, 10.0]]), dtype)
+
+
+def test_nothing_but_one_sample() -> None:
+    """Alone in its sweep, before a step, and as all that has a weight."""
+    one = Protocol("one", -80.0, 1.0, ((Segment(0.0, 0.5, Constant(10.0)),),))
+    last = from_yaml(segments=[{"hold": 1}, {"step": 20, "for": 2}])
+    recording = recording_of(last, 1)
+    weight = np.zeros_like(recording.weight)
+    weight[:, -1] = 2.0
+    only = Recording(recording.time_ms, recording.current_pA, weight)
+    model = model_named("model_b")
+    for experiment in (Experiment(one, recording_of(one, 2)), Experiment(last, only)):
+        agree(Problem(model, (experiment,)), candidates(model, 3))
+
+
+def test_every_length_of_a_run() -> None:
+    """Strides, remainders and both, and where the next run takes over."""
+    sweeps = tuple(
+        (Segment(0.0, n * 0.1, Constant(10.0)), Segment(n * 0.1, n * 0.1 + 0.3, Constant(-40.0)))
+        for n in range(1, 36)
+    )
+    protocol = Protocol("lengths", -80.0, 0.1, sweeps)
+    for name, dtype in (("model_b", "float32"), ("na_hh", "float64")):
+        model = model_named(name)
+        problem = Problem(model, (Experiment(protocol, recording_of(protocol, 0)),))
+        agree(problem, candidates(model, 2), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_bad_candidate_leaves_its_neighbors_alone(dtype: str) -> None:
+    problem = scored("cycle")
+    good = candidates(problem.model, 12, seed=2)
+    bad = good.copy()
+    names = problem.model.parameter_names
+    for name, candidate, value in (
+        ("k3", 3, -1.0), ("k4", 5, -1.0), ("k1", 8, np.nan), ("g", 9, np.nan), ("g", 10, np.inf),
+    ):  # fmt: skip
+        bad[names.index(name), candidate] = value
+    failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 8: NOT_FINITE, 9: NOT_FINITE, 10: NOT_FINITE}
+    host = Host(problem, dtype)
+    for n_jobs in (1, 4):
+        clean, mixed = host.score(good, n_jobs), host.score(bad, n_jobs)
+        assert {k: s for k, s in enumerate(mixed.status) if s != OK} == failed
+        assert np.isinf(mixed.cost[list(failed)]).all()
+        others = [k for k in range(12) if k not in failed]
+        assert np.array_equal(mixed.cost[others], clean.cost[others])
+
+
+#: A rate that is negative, and one that is not a number, at voltages that only a ramp visits.
+ONLY_BETWEEN = {
+    "gates": {"m": {"power": 1, "alpha": "a + b*(v + 40)", "beta": "0.1*sqrt(c - v)"}},
+    "current": {"conductance": "1 nS", "reversal": "-90 mV"},
+    "parameters": {name: {"range": [-1e3, 1e3], "value": 1} for name in "abc"},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("scheme", [False, True])
+def test_a_rate_that_fails_where_the_voltage_moves_only(dtype: str, scheme: bool) -> None:
+    model = build_model(ONLY_BETWEEN, None)
+    if scheme:  # three states: the other integrator
+        model = build_model({
+            **{k: v for k, v in ONLY_BETWEEN.items() if k != "gates"}, "states": ["A", "B", "C"],
+            "rates": {"A -> B": "a + b*(v + 40)", "B -> A": "0.1*sqrt(c - v)", "B -> C": "0.1",
+                      "C -> B": "0.2"},
+            "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
+        }, None)  # fmt: skip
+    there_and_back = Protocol("ramps", -40.0, 0.1, ((
+        Segment(0.0, 4.0, Ramp(-40.0, 40.0)), Segment(4.0, 8.0, Ramp(40.0, -80.0)),
+        Segment(8.0, 9.0, Ramp(-80.0, -40.0)), Segment(9.0, 10.0, Constant(-40.0)),
+    ),))  # fmt: skip
+    problem = Problem(model, (Experiment(there_and_back, recording_of(there_and_back, 0)),))
+    parameters = np.array([[1.0, 0.1, 1.0], [0.01, 0.01, 0.01], [100.0, 100.0, 20.0]])
+    score = Host(problem, dtype).score(parameters)
+    assert score.status.tolist() == [OK, NEGATIVE_RATE, NOT_FINITE]
+    assert np.isfinite(score.cost).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_absurd_rates_are_clipped_alike(dtype: str) -> None:
+    problem = scored("cycle")
+    names = problem.model.parameter_names
+    parameters = np.repeat(problem.model.values()[:, None], 5, axis=1)
+    parameters[names.index("z")] = [5.0, -5.0, 0.0, 0.0, 3.0]  # exp(+-400) at -80 mV
+    parameters[:6, 2], parameters[:6, 3] = 1e40, 0.0  # all at the ceiling, all at the floor
+    parameters[names.index("k1"), 4] = 0.0  # nothing, times what float32 cannot hold
+    truth = ReferenceScorer(problem).score(parameters)
+    test = Host(problem, dtype).score(parameters)
+    assert (test.status == OK).all()
+    assert test.cost == pytest.approx(truth.cost, rel=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_absurd_gates_follow_or_stand_still(dtype: str) -> None:
+    problem = scored("herg_beattie")
+    parameters = np.repeat(problem.model.values()[:, None], 4, axis=1)
+    parameters[[0, 2, 4, 6], :2] = [1e30, 1e-40]
+    parameters[[1, 3, 5, 7], 2] = 4.0
+    parameters[[1, 3, 5, 7], 3] = -4.0
+    truth = ReferenceScorer(problem).score(parameters)
+    test = Host(problem, dtype).score(parameters)
+    assert (test.status == OK).all()
+    # Rates that change fifty-fold in a step leave the quadrature nothing to agree on but its sense.
+    assert test.cost == pytest.approx(truth.cost, rel=max(1e-4, TOLERANCE[dtype]))
+
+
+def test_single_precision_does_not_lose_a_slow_gate() -> None:
+    """Steps far below the last bit of an occupancy add up over 20,000 samples."""
+    model = model_named("model_a")
+    protocol = Protocol("ramp", -60.0, 0.1, ((Segment(0.0, 2000.0, Ramp(-60.0, 60.0)),),))
+    parameters = model.values()[:, None].copy()
+    parameters[[0, 2], 0] = 2e-7, 3e-7
+    problem = Problem(model, (Experiment(protocol),))
+    currents, _ = Host(problem, "float32").simulate(parameters)
+    assert largest_error(currents[0], ReferenceScorer(problem).simulate(parameters)[0], 0) < 2e-6
+
+
+# --- the text ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", [*SHIPPED, "cycle", "leak"])
+def test_nvrtc_accepts_the_text(name: str, dtype: str) -> None:
+    source = CudaSource(model_named(name), dtype)
+    options = ("-std=c++17", "-ftz=true", *source.options)
+    log = compile_with_nvrtc(source.specialized(8, varying=True), options=options)
+    assert "error" not in log
+
+
+def test_the_text_can_be_read_and_says_whose_it_is() -> None:
+    text = CudaSource(model_named("model_b"), "float32").text
+    for word in ("model_b", "createQmat", "initStateProbs", "runSweep", "C1 -> C2"):
+        assert word in text
+    assert text == CudaSource(model_named("model_b"), "float32").text
+    hashes = {CudaSource(model_named("model_b"), dtype).hash for dtype in ("float32", "float64")}
+    assert len(hashes) == 2
+
+
+def test_names_of_the_users_stay_what_they_are() -> None:
+    """Words of the language, and of the generated code, as names of states and parameters."""
+    model = build_model({
+        "name": "ß (double), run.walk", "states": ["int", "real"],
+        "rates": {"int -> real": "return1*q*exp(v/x)", "real -> int": "d_x"},
+        "definitions": {"q": "2*p", "d_x": "0.1*p"},
+        "current": {"open": ["real"], "conductance": "1 nS", "reversal": "0 mV"},
+        "parameters": {name: {"range": [0, 30], "value": 1} for name in ("return1", "p", "x")},
+    }, None)  # fmt: skip
+    protocol = PROTOCOLS["ramp"]
+    agree(Problem(model, (Experiment(protocol, recording_of(protocol, 0)),)),
+          np.array([[0.5], [0.7], [25.0]]))  # fmt: skip
+
+
+# --- the scorer, its arrays on a device that is the host -----------------------------------------
+
+
+def few(name: str) -> Problem:
+    """Steps and a ramp, with recordings."""
+    pairs = [(PROTOCOLS[key], recording_of(PROTOCOLS[key], 0)) for key in ("steps", "off the grid")]
+    return Problem(model_named(name), tuple(Experiment(*pair) for pair in pairs))
+
+
+class DeviceArray(np.ndarray):
+    """A NumPy array that only `get` brings back."""
+
+    def get(self) -> np.ndarray:
+        return np.array(self)
+
+
+class Device:
+    """What the scorer uses of CuPy, and of `gpu`, done by the host."""
+
+    ndarray = DeviceArray
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[str, Any, Any]] = []
+        self.compiled = 0
+
+    def asarray(self, array: Any) -> DeviceArray:
+        is_here = isinstance(array, DeviceArray)
+        return array if is_here else np.array(array).view(DeviceArray)
+
+    def ascontiguousarray(self, array: Any, dtype: Any = None) -> DeviceArray:
+        return np.ascontiguousarray(array, dtype=dtype).view(DeviceArray)
+
+    def empty(self, shape: Any, dtype: Any = float) -> DeviceArray:
+        return np.full(shape, 99, dtype=dtype).view(DeviceArray)
+
+    def zeros(self, shape: Any) -> DeviceArray:
+        return np.zeros(shape).view(DeviceArray)
+
+    dtype = staticmethod(np.dtype)
+
+    def compile_cuda(self, text: str, options: Any = (), name: str = "") -> Any:
+        self.compiled += 1
+        program = host_program(text)
+        return SimpleNamespace(kernel=lambda kernel: Kernel(self, program, kernel))
+
+
+class Kernel:
+    max_threads_per_block = 256
+
+    def __init__(self, device: Device, program: HostProgram, name: str) -> None:
+        self.device, self.program, self.name = device, program, name
+
+    def __call__(self, grid: Any, block: Any, args: Any) -> None:
+        given = []
+        for arg in args:
+            assert isinstance(arg, (DeviceArray, np.generic)), (
+                "CuPy would pass it as something else"
+            )
+            given.append(None if isinstance(arg, np.uintp) and not arg else arg)
+        self.device.launches.append((self.name, grid, block))
+        self.program.launch(self.name, grid, block, given)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Device:
+    device = Device()
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))  # what was tuned here does not matter
+    monkeypatch.setattr(gpu, "cupy", lambda: device)
+    monkeypatch.setattr(gpu, "compile_cuda", device.compile_cuda)
+    monkeypatch.setattr(gpu, "gpu_errors", nullcontext)
+    monkeypatch.setattr(gpu, "occupancy", lambda kernel, threads: gpu.Occupancy(2, threads / 512))
+    known = SimpleNamespace(name="host", n_multiprocessors=1, memory_free=10**9)
+    monkeypatch.setattr(gpu, "device", lambda: known)
+    return device
+
+
+def test_arrays_come_back_as_they_were_given(device: Device) -> None:
+    problem = few("model_b")
+    parameters = candidates(problem.model, N_CANDIDATES)
+    truth = ReferenceScorer(problem).score(parameters)
+    scorer = CudaScorer(problem)
+    assert (scorer.backend, scorer.dtype, scorer.source_hash) == (
+        "cuda", "float64", scorer.source.hash,
+    )  # fmt: skip
+    host = scorer.score(parameters)
+    assert type(host.cost) is type(host.status) is np.ndarray
+    there = scorer.score(device.asarray(parameters))
+    assert type(there.cost) is type(there.status) is DeviceArray
+    for score in (host, there):
+        assert np.asarray(score.cost) == pytest.approx(truth.cost, rel=1e-9)
+        assert np.array_equal(score.status, truth.status)
+        assert score.status.dtype == np.int8
+
+
+def test_chunks_do_not_show(device: Device) -> None:
+    problem = few("na_hh")
+    parameters = candidates(problem.model, N_CANDIDATES)
+    scorer, whole = CudaScorer(problem, "float32"), CudaScorer(problem, "float32")
+    scorer.chunk = 16
+    scorer.stepping.n_jobs = whole.stepping.n_jobs = 2
+    costs = whole.score(parameters).cost
+    device.launches.clear()
+    assert np.array_equal(scorer.score(parameters).cost, costs)
+    assert np.array_equal(scorer.score(device.asarray(parameters)).cost, costs)
+    assert [name for name, _, _ in device.launches].count(SWEEP) == 6
+    for a, b in zip(scorer.simulate(parameters), whole.simulate(parameters), strict=True):
+        assert np.array_equal(a, b, equal_nan=True)
+
+
+def test_currents_of_the_scorer(device: Device) -> None:
+    problem = few("cycle")
+    parameters = candidates(problem.model, 5)
+    parameters[problem.model.parameter_names.index("k4"), 3] = -1.0
+    truth = ReferenceScorer(problem).simulate(parameters)
+    for a, b in zip(CudaScorer(problem).simulate(parameters), truth, strict=True):
+        assert a.dtype == np.float64
+        assert np.isnan(a[..., 3]).all()
+        good = [0, 1, 2, 4]
+        assert largest_error(a[..., good], b[..., good]) < 1e-9
+
+
+def test_small_populations_become_many_jobs_and_large_ones_one(device: Device) -> None:
+    problem = few("model_a")
+    scorer = CudaScorer(problem, threads=32)
+    jobs = {}
+    for n in (1, 300, 1200):
+        device.launches.clear()
+        scorer.score(np.repeat(problem.model.values()[:, None], n, axis=1))
+        jobs[n] = device.launches[0][1][1]
+    assert jobs[1] > jobs[300] > jobs[1200] == 1
+    assert device.launches[0][2] == (32,)
+
+
+def test_rescoring_steps_in_float64(device: Device) -> None:
+    problem = few("na_hh")
+    parameters = candidates(problem.model, 4)
+    truth = ReferenceScorer(problem).score(parameters).cost
+    assert CudaScorer(problem, "float32").rescore(parameters).cost == pytest.approx(truth, rel=1e-9)
+
+
+def test_a_listed_few_of_the_scorer(device: Device) -> None:
+    problem = few("model_b")
+    parameters = candidates(problem.model, 9)
+    stepping = CudaScorer(problem).stepping
+    cost, status = device.zeros(9), np.full(9, 7, np.int8).view(DeviceArray)
+    listed = np.array([8, 2, 0, 0, 0, 0, 0, 0, 0], np.int32).view(DeviceArray)
+    count = np.array([2], np.int32).view(DeviceArray)
+    on_device = device.asarray(parameters)
+    stepping.score(on_device, cost, status, listed=listed, n_listed=count)
+    truth = ReferenceScorer(problem).score(parameters).cost
+    assert cost[[8, 2]] == pytest.approx(truth[[8, 2]], rel=1e-9)
+    assert status.tolist() == [7, 7, OK, 7, 7, 7, 7, 7, OK]
+
+
+def test_what_can_be_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from channelfit import tuning
+
+    scorer = CudaScorer(few("model_a"))
+    [(kernel, threads)] = scorer.launch_choices()
+    assert kernel == SWEEP
+    assert max(threads) == Kernel.max_threads_per_block
+    assert all(t % 32 == 0 for t in threads)
+    monkeypatch.setattr(gpu, "timed", lambda call: (call(), 0.25)[1])
+    device.launches.clear()
+    parameters = candidates(scorer.problem.model, 3)
+    assert scorer.timed_score(parameters, {SWEEP: 96}, {SWEEP: 2}) == 0.25
+    assert device.launches[0] == (SWEEP, (1, 2), (96,))
+    assert scorer.launch_occupancy(SWEEP, 256).fraction == 0.5
+    tuning.remember(scorer.source_hash, "host", SWEEP, tuning.Launch(64))
+    again = CudaScorer(few("model_a"))
+    device.launches.clear()
+    again.score(parameters)
+    assert device.launches[0][2] == (64,)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few_or_no_candidates(device: Device, n: int) -> None:
+    problem = few("leak")
+    scorer = CudaScorer(problem)
+    parameters = np.ones((2, n))
+    for given in (parameters, device.asarray(parameters)):
+        assert scorer.score(given).cost.shape == (n,)
+    assert scorer.simulate(parameters)[0].shape[-1] == n
+
+
+def test_what_the_scorer_refuses(device: Device) -> None:
+    with pytest.raises(InputError, match="nothing to score"):
+        CudaScorer(simulated("leak", PROTOCOLS["steps"])).score(np.ones((2, 1)))
+    with pytest.raises(ValueError, match=r"parameters must be \(2, n_candidates\)"):
+        CudaScorer(few("leak")).score(np.ones((3, 1)))
