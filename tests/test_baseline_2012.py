@@ -243,3 +243,39 @@ def test_the_whole_design_finds_its_own_data() -> None:
         individuals = next_generation(individuals, cost, lower, upper, rng, 0.8)
     assert (np.diff(best) <= 0).all()
     assert best[-1] < 1e-3 * float(np.mean(currents**2))
+
+
+class LikeCupy:
+    """What `gpu.compile_cuda` gives, as far as the design asks, on this machine's processor."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.host, self.name, self.raw = OnHost(text), name, self
+
+    def kernel(self, name: str) -> Any:
+        def call(grid: Any, block: Any, args: Any, shared_mem: int) -> None:
+            self.host.launch(name, grid[0], block[0], args, shared_mem)
+
+        return call
+
+    def get_global(self, name: str) -> Any:
+        class Place:
+            @staticmethod
+            def copy_from_device_async(data: Any, n_bytes: int) -> None:
+                values = np.frombuffer(data, dtype=np.float32)
+                assert values.nbytes == n_bytes
+                self.host.fill(name, values)
+
+        return Place
+
+
+def test_the_device_gets_the_same_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline_2012.gpu, "cupy", lambda: np)
+    monkeypatch.setattr(baseline_2012.gpu, "compile_cuda", LikeCupy)
+    baseline_2012._on_device.cache_clear()
+    model, drawn = shipped("model_b"), mild(shipped("model_b"), 300)
+    on_host, _ = both(model, [steps(0.1)])
+    on_device = Baseline2012(on_host.problem)
+    np.testing.assert_array_equal(on_device.score(drawn).cost, on_host.score(drawn).cost)
+    for found, expected in zip(on_device.simulate(drawn), on_host.simulate(drawn), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    baseline_2012._on_device.cache_clear()
