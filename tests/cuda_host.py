@@ -20,6 +20,8 @@ import os
 import re
 import shutil
 import subprocess
+import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -256,6 +258,115 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], library: Path, 
 @functools.cache
 def _version(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+
+
+class DeviceArray(np.ndarray):
+    """Plays a CuPy array: not one of the host, to which `get` copies it."""
+
+    __module__ = "cupy"
+
+    def get(self, out: np.ndarray | None = None, blocking: bool = True) -> np.ndarray:
+        assert blocking or out is not None
+        if out is None:
+            return np.array(self)
+        out[...] = self
+        return out
+
+
+class HostCupy(types.ModuleType):
+    """Plays CuPy where there is no GPU: NumPy's functions, and kernels run by the host shim.
+
+    For tests, under "cupy" in `sys.modules`; `channelfit.gpu` then finds an H200. Arguments of
+    kernels must be such as CuPy takes: no array of the host and no None among them.
+    """
+
+    __version__ = "14.2.0"
+    ndarray = DeviceArray
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        properties = {
+            "name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132,
+            "sharedMemPerBlock": 49152, "sharedMemPerBlockOptin": 232448, "regsPerBlock": 65536,
+            "sharedMemPerMultiprocessor": 233472, "regsPerMultiprocessor": 65536,
+            "maxThreadsPerMultiProcessor": 2048,
+        }  # fmt: skip
+        runtime = types.SimpleNamespace(
+            getDeviceCount=lambda: 1,
+            getDevice=lambda: 0,
+            getDeviceProperties=lambda _: properties,
+            memGetInfo=lambda: (140 * 10**9, 150 * 10**9),
+            deviceGetAttribute=lambda *_: 0,
+            cudaDevAttrKernelExecTimeout=17,
+            driverGetVersion=lambda: 12090,
+            runtimeGetVersion=lambda: 12090,
+        )
+        self.cuda = types.SimpleNamespace(
+            runtime=runtime,
+            driver=types.SimpleNamespace(
+                occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 1024 // threads
+            ),
+            compiler=types.SimpleNamespace(CompileException=CompileError),
+            alloc_pinned_memory=bytearray,
+            Event=_Event,
+            get_elapsed_time=lambda start, end: 1e3 * (end.time - start.time),
+            get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
+        )
+        self.RawModule = _RawModule
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if not callable(found) or isinstance(found, type):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = found(*args, **kwargs)
+            return result.view(DeviceArray) if isinstance(result, np.ndarray) else result
+
+        return call
+
+
+class _Event:
+    done = True
+
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self.time = 0.0
+
+    def record(self) -> None:
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _RawModule:
+    def __init__(self, code: str, options: tuple[str, ...], backend: str) -> None:
+        self.code = code
+        assert isinstance(options, tuple)
+        assert backend == "nvrtc"
+
+    def compile(self) -> None:
+        host_program(self.code)
+
+    def get_function(self, name: str) -> _RawKernel:
+        return _RawKernel(host_program(self.code), name)
+
+
+class _RawKernel:
+    max_threads_per_block, num_regs, local_size_bytes, shared_size_bytes = 1024, 64, 0, 0
+
+    def __init__(self, program: HostProgram, name: str) -> None:
+        self.program, self.name = program, name
+        self.kernel = types.SimpleNamespace(ptr=1)
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...],
+        shared_mem: int = 0,
+    ) -> None:  # fmt: skip
+        for i, arg in enumerate(args):
+            if arg is None or (isinstance(arg, np.ndarray) and not isinstance(arg, DeviceArray)):
+                raise TypeError(f"{self.name}, argument {i}: CuPy takes no {type(arg).__name__}")
+        self.program.launch(self.name, grid, block, args, shared_mem)
 
 
 def compile_with_nvrtc(
