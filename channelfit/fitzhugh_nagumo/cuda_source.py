@@ -68,6 +68,31 @@ __device__ __forceinline__ Step step_of(const REAL* rows, int cable) {
     return s;
 }
 
+// Values that lie as memory has them (node k 32 + lane) to NODES neighbors a thread, and back.
+__device__ __forceinline__ void to_threads(REAL* room, REAL* x, int lane, REAL factor) {
+    #pragma unroll
+    for (int k = 0; k < NODES; k++) {
+        int l = k * 32 + lane;
+        room[l + l / NODES] = x[k];
+    }
+    __syncwarp();
+    #pragma unroll
+    for (int j = 0; j < NODES; j++) x[j] = factor * room[lane * PITCH + j];
+    __syncwarp();
+}
+
+__device__ __forceinline__ void from_threads(REAL* room, REAL* x, int lane, REAL factor) {
+    #pragma unroll
+    for (int j = 0; j < NODES; j++) room[lane * PITCH + j] = factor * x[j];
+    __syncwarp();
+    #pragma unroll
+    for (int k = 0; k < NODES; k++) {
+        int l = k * 32 + lane;
+        x[k] = room[l + l / NODES];
+    }
+    __syncwarp();
+}
+
 __device__ __forceinline__ void advance(REAL* v, REAL* z, const REAL* push, const Step& s,
                                         REAL left, REAL right) {
     #pragma unroll
@@ -102,24 +127,26 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_tiles(
     Step s = step_of(rows, cable);
     REAL v[NODES], z[NODES], push[NODES];
     bool inside = first >= 0 && first + TILE <= n_nodes;
-    #pragma unroll
-    for (int field = 0; field < 2 + DRIVEN; field++) {
-        const REAL* from = field == 0 ? v_in + base : field == 1 ? w_in + base : drive;
+    if (inside) {  // all loads at once
         #pragma unroll
         for (int k = 0; k < NODES; k++) {
-            int l = k * 32 + lane;
-            mine[l + l / NODES] = from[inside ? first + l : place(first + l, n_nodes, outer)];
+            Index g = first + k * 32 + lane;
+            v[k] = v_in[base + g];
+            z[k] = w_in[base + g];
+            if (DRIVEN) push[k] = drive[g];
         }
-        __syncwarp();
+    } else {
         #pragma unroll
-        for (int j = 0; j < NODES; j++) {
-            REAL x = mine[lane * PITCH + j];
-            if (field == 0) v[j] = x;
-            else if (field == 1) z[j] = -s.dt * x;
-            else push[j] = s.dt * x;
+        for (int k = 0; k < NODES; k++) {
+            Index g = place(first + k * 32 + lane, n_nodes, outer);
+            v[k] = v_in[base + g];
+            z[k] = w_in[base + g];
+            if (DRIVEN) push[k] = drive[g];
         }
-        __syncwarp();
     }
+    to_threads(mine, v, lane, (REAL)1);
+    to_threads(mine, z, lane, -s.dt);
+    if (DRIVEN) to_threads(mine, push, lane, s.dt);
     // A held left end lies at the first node of a thread, for halo is a multiple of NODES.
     bool holds_left = left_kind == 1 && first < 0, holds_right = false;
     int left_lane = halo / NODES, right_lane = -1, right_j = -1;
@@ -148,20 +175,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_tiles(
                 if (lane == right_lane && j == right_j) v[j] = right_value;
         }
     }
-    REAL back = -(REAL)1 / s.dt;
+    from_threads(mine, v, lane, (REAL)1);
+    from_threads(mine, z, lane, -(REAL)1 / s.dt);
     #pragma unroll
-    for (int field = 0; field < 2; field++) {
-        REAL* to = (field == 0 ? v_out : w_out) + base;
-        #pragma unroll
-        for (int j = 0; j < NODES; j++) mine[lane * PITCH + j] = field == 0 ? v[j] : back * z[j];
-        __syncwarp();
-        #pragma unroll
-        for (int k = 0; k < NODES; k++) {
-            int l = k * 32 + lane;
-            Index g = first + l;
-            if (l >= halo && l < TILE - halo && g < n_nodes) to[g] = mine[l + l / NODES];
+    for (int k = 0; k < NODES; k++) {
+        int l = k * 32 + lane;
+        Index g = first + l;
+        if (l >= halo && l < TILE - halo && g < n_nodes) {
+            v_out[base + g] = v[k];
+            w_out[base + g] = z[k];
         }
-        __syncwarp();
     }
 }
 """
@@ -185,23 +208,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_cables(
     Step s = step_of(rows, cable);
     REAL v[NODES], z[NODES], push[NODES];
     #pragma unroll
-    for (int field = 0; field < 2 + DRIVEN; field++) {
-        const REAL* from = field == 0 ? v_in + base : field == 1 ? w_in + base : drive;
-        #pragma unroll
-        for (int k = 0; k < NODES; k++) {
-            int l = k * 32 + lane;
-            mine[l + l / NODES] = l < WHOLE ? from[l] : (REAL)0;
-        }
-        __syncwarp();
-        #pragma unroll
-        for (int j = 0; j < NODES; j++) {
-            REAL x = mine[lane * PITCH + j];
-            if (field == 0) v[j] = x;
-            else if (field == 1) z[j] = -s.dt * x;
-            else push[j] = s.dt * x;
-        }
-        __syncwarp();
+    for (int k = 0; k < NODES; k++) {
+        int l = k * 32 + lane;
+        v[k] = l < WHOLE ? v_in[base + l] : (REAL)0;
+        z[k] = l < WHOLE ? w_in[base + l] : (REAL)0;
+        if (DRIVEN) push[k] = l < WHOLE ? drive[l] : (REAL)0;
     }
+    to_threads(mine, v, lane, (REAL)1);
+    to_threads(mine, z, lane, -s.dt);
+    if (DRIVEN) to_threads(mine, push, lane, s.dt);
     REAL left_value = v[0], right_value = v[LAST_J];
     for (int k = 0; k < n_steps; k++) {
         REAL left = __shfl_up_sync(0xffffffffu, v[NODES - 1], 1);
@@ -223,19 +238,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_cables(
         for (int j = 0; j < NODES; j++)
             if (LAST_J + 1 < NODES && j > LAST_J && lane >= LAST_LANE) { v[j] = 0; z[j] = 0; }
     }
-    REAL back = -(REAL)1 / s.dt;
+    from_threads(mine, v, lane, (REAL)1);
+    from_threads(mine, z, lane, -(REAL)1 / s.dt);
     #pragma unroll
-    for (int field = 0; field < 2; field++) {
-        REAL* to = (field == 0 ? v_out : w_out) + base;
-        #pragma unroll
-        for (int j = 0; j < NODES; j++) mine[lane * PITCH + j] = field == 0 ? v[j] : back * z[j];
-        __syncwarp();
-        #pragma unroll
-        for (int k = 0; k < NODES; k++) {
-            int l = k * 32 + lane;
-            if (l < WHOLE) to[l] = mine[l + l / NODES];
+    for (int k = 0; k < NODES; k++) {
+        int l = k * 32 + lane;
+        if (l < WHOLE) {
+            v_out[base + l] = v[k];
+            w_out[base + l] = z[k];
         }
-        __syncwarp();
     }
 }
 """
@@ -294,7 +305,7 @@ template <bool ENDS> __device__ __forceinline__ bool solve(
             REAL right = l0 + j + 1 < TILE ? sv[AT(l0 + j + 1 < TILE ? l0 + j + 1 : 0)] : (REAL)0;
             REAL push = 0;
 #if DRIVEN
-            push = drive[place(first + l0 + j, n_nodes, outer)];
+            push = drive[ENDS ? place(first + l0 + j, n_nodes, outer) : first + l0 + j];
 #endif
             REAL side = known_side(v, sw[t * PITCH + j], left, right, push, lower, upper, k);
             known[j] = type == 3 ? v : side;
@@ -396,10 +407,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) crank_nicolson_til
     int outer = left_kind == 2 ? 2 : 0;
     bool inside = first >= 0 && first + TILE <= n_nodes;
     Coefficients k = coefficients_of(rows, cable);
-    for (int l = t; l < TILE; l += THREADS) {
-        Index g = inside ? first + l : place(first + l, n_nodes, outer);
-        sv[AT(l)] = v_in[base + g];
-        sw[AT(l)] = w_in[base + g];
+    if (inside) {
+        REAL x[NODES], y[NODES];  // all loads at once
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) {
+            x[j] = v_in[base + first + j * THREADS + t];
+            y[j] = w_in[base + first + j * THREADS + t];
+        }
+        #pragma unroll
+        for (int j = 0; j < NODES; j++) {
+            int l = j * THREADS + t;
+            sv[AT(l)] = x[j];
+            sw[AT(l)] = y[j];
+        }
+    } else {
+        for (int l = t; l < TILE; l += THREADS) {
+            Index g = place(first + l, n_nodes, outer);
+            sv[AT(l)] = v_in[base + g];
+            sw[AT(l)] = w_in[base + g];
+        }
     }
     // The special nodes of this thread, by their place in it.
     int left_j, right_j, beyond = NODES;
