@@ -1,0 +1,232 @@
+"""FitzHugh-Nagumo on one GPU: node-steps a second against the chip's limits and cuSPARSE.
+
+    python benchmarks/fhn_gpu.py            everything, a few minutes
+    python benchmarks/fhn_gpu.py --quick    two variants each, no growth with N
+
+Every kernel's result is first compared with the processor's. `against` is, for the explicit scheme,
+the same kernel with one step a pass; for Crank-Nicolson, cuSPARSE's solver of one tridiagonal
+system a step (Newton needs two), measured here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from report import Row, compared, finish
+
+from channelfit import gpu
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
+from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, ExplicitCuda
+
+DX, DT = 0.5, 0.1
+BIG = 2**24
+FLOPS_A_STEP = 12  # one addition, one product, five fused multiply-adds
+EXPLICIT = [  # nodes a thread, warps, steps a pass
+    (16, 4, 32), (16, 4, 16), (16, 4, 48), (12, 4, 24), (8, 4, 16), (8, 4, 32), (24, 2, 48),
+    (16, 2, 32), (16, 8, 32), (20, 4, 40),
+]  # fmt: skip
+CRANK_NICOLSON = [  # nodes a thread, threads, blocks a multiprocessor, steps a pass
+    (8, 256, 2, 4), (8, 256, 2, 1), (8, 256, 2, 8), (8, 128, 4, 4), (8, 128, 3, 4),
+    (4, 256, 4, 4), (4, 512, 2, 4), (6, 256, 2, 4), (10, 128, 3, 4), (16, 128, 2, 4),
+    (8, 512, 1, 4),
+]  # fmt: skip
+
+
+def state(cp: Any, n: int, dtype: str, n_cables: int = 1) -> tuple[Any, Any]:
+    """An impulse every 200 nodes, already on its way."""
+    x = cp.arange(n * n_cables, dtype=cp.float64).reshape(n_cables, n) % 200
+    v = cp.exp(-((x - 100) ** 2) / 40).astype(dtype)
+    return v, (0.1 * cp.exp(-((x - 80) ** 2) / 80)).astype(dtype)
+
+
+def rate(scheme: Any, v: Any, w: Any, n_steps: int, repeats: int = 5) -> float:
+    """10^9 node-steps a second."""
+    seconds = gpu.timed(lambda: scheme.advance(v, w, DT, n_steps), repeats)
+    return float(v.size) * n_steps / seconds / 1e9
+
+
+def copy_rate(cp: Any) -> float:
+    """TB/s of a copy within the device's memory, read and written bytes counted."""
+    source = cp.zeros(2**27)
+    target = cp.empty_like(source)
+    return 2 * source.nbytes / gpu.timed(lambda: cp.copyto(target, source), 9) / 1e12
+
+
+def checks(cp: Any) -> list[Row]:
+    rows = []
+    cable = Cable(20_011, DX)
+    v, w = (a.get() for a in state(cp, 20_011, "float64"))
+    for make, reference in ((ExplicitCuda, Explicit), (CrankNicolsonCuda, CrankNicolson)):
+        exact = reference(Equation(), cable).advance(v, w, DT, 200)[0]
+        for dtype in ("float64", "float32"):
+            scheme = make(Equation(), cable, dtype)
+            ours = scheme.take(scheme.advance(scheme.put(v), scheme.put(w), DT, 200)[0])
+            name = f"{scheme.name} {dtype}: largest difference from the processor, 200 steps"
+            rows.append(Row(name, float(np.abs(ours - exact).max()), ""))
+    return rows
+
+
+def best(variants: list[Any], measure: Callable[..., float]) -> tuple[Any, float, str]:
+    """The fastest variant; what others reached, in words."""
+    reached = []
+    for variant in variants:
+        try:
+            reached.append((measure(*variant), variant))
+        except gpu.InputError as error:  # too many registers for so many threads
+            print(f"  {variant}: {str(error).splitlines()[0][:90]}")
+            continue
+        print(f"  {variant}: {reached[-1][0]:.1f}")
+    value, variant = max(reached)
+    return variant, value, f"best of {len(reached)} variants"
+
+
+def explicit(cp: Any, dtype: str, variants: list[Any], copy: float) -> tuple[list[Row], Any]:
+    v, w = state(cp, BIG, dtype)
+    cable = Cable(BIG, DX)
+
+    def measure(nodes: int, warps: int, steps: int) -> float:
+        scheme = ExplicitCuda(Equation(), cable, dtype, nodes, warps, steps)
+        return rate(scheme, v, w, 4 * steps)
+
+    print(f"explicit {dtype}: (nodes a thread, warps, steps a pass): G node-steps/s")
+    variant, value, note = best(variants, measure)
+    single = rate(ExplicitCuda(Equation(), cable, dtype, 8, 4, 1), v, w, 16)
+    nodes, warps, steps = variant
+    scheme = ExplicitCuda(Equation(), cable, dtype, *variant)
+    useful = 1 - 2 * scheme.halo / (32 * nodes)
+    size = np.dtype(dtype).itemsize
+    moved = (2 / useful + 2) * size / steps
+    computed = FLOPS_A_STEP / useful
+    notes = (
+        f"{nodes} nodes a thread, {warps} warps, {steps} steps a pass; {note}; "
+        f"{moved:.2f} bytes and {computed:.1f} flop a node-step: "
+        f"{value * moved / 1e3:.2f} of {copy:.2f} TB/s, {value * computed / 1e3:.1f} TFLOP/s"
+    )
+    rows = [compared(f"explicit {dtype}, N = 2^24", value, "G node-steps/s", single, notes)]
+    for power in (20, 27):
+        v, w = state(cp, 2**power, dtype)
+        cable_n = Cable(2**power, DX)
+        one = rate(ExplicitCuda(Equation(), cable_n, dtype, 8, 4, 1), v, w, 8)
+        many = rate(ExplicitCuda(Equation(), cable_n, dtype, *variant), v, w, 2 * steps)
+        rows.append(compared(f"explicit {dtype}, N = 2^{power}", many, "G node-steps/s", one))
+    return rows, variant
+
+
+def cusparse(cp: Any, n: int, dtype: str) -> float:
+    """10^9 unknowns a second of gtsv2_nopivot."""
+    import cupyx.cusparse  # noqa: F401  (loads the library)
+
+    library = ctypes.CDLL("libcusparse.so.12")
+    letter = {"float64": "D", "float32": "S"}[dtype]
+    handle, size = ctypes.c_void_p(), ctypes.c_size_t()
+    if library.cusparseCreate(ctypes.byref(handle)):
+        raise RuntimeError("cuSPARSE gives no handle")
+    off, main, right = (cp.full(n, x, dtype) for x in (-0.2, 1.4, 1.0))
+    low, high = off.copy(), off.copy()
+    low[0] = high[-1] = 0
+    pointers = [ctypes.c_void_p(a.data.ptr) for a in (low, main, high, right)]
+    arguments = [handle, ctypes.c_int(n), ctypes.c_int(1), *pointers, ctypes.c_int(n)]
+    ask = getattr(library, f"cusparse{letter}gtsv2_nopivot_bufferSizeExt")
+    solve = getattr(library, f"cusparse{letter}gtsv2_nopivot")
+    if ask(*arguments, ctypes.byref(size)):
+        raise RuntimeError("cuSPARSE does not say how large a buffer it wants")
+    buffer = cp.empty(size.value, cp.uint8)
+    place = ctypes.c_void_p(buffer.data.ptr)
+
+    def run() -> None:
+        if solve(*arguments, place):
+            raise RuntimeError("cuSPARSE fails")
+
+    seconds = gpu.timed(run, 5)
+    library.cusparseDestroy(handle)
+    return n / seconds / 1e9
+
+
+def crank_nicolson(cp: Any, dtype: str, variants: list[Any], copy: float) -> tuple[list[Row], Any]:
+    v, w = state(cp, BIG, dtype)
+    cable = Cable(BIG, DX)
+
+    def measure(nodes: int, threads: int, blocks: int, steps: int) -> float:
+        scheme = CrankNicolsonCuda(Equation(), cable, dtype, nodes, threads, blocks, steps)
+        result = rate(scheme, v, w, 8)
+        scheme.take(v[:, :1])  # refuses if Newton did not converge anywhere
+        return result
+
+    print(f"Crank-Nicolson {dtype}: (nodes a thread, threads, blocks, steps a pass): G nodes/s")
+    variant, value, note = best(variants, measure)
+    size = np.dtype(dtype).itemsize
+    rows = []
+    for power in (24, 20, 27):
+        n = 2**power
+        v, w = state(cp, n, dtype)
+        scheme = CrankNicolsonCuda(Equation(), Cable(n, DX), dtype, *variant)
+        ours = value if power == 24 else rate(scheme, v, w, 8)
+        text = (
+            f"nodes, threads, blocks, steps a pass {variant}; {note}; at most "
+            f"{value * 4 * size / variant[3] / 1e3:.2f} of {copy:.2f} TB/s"
+        )
+        peer = cusparse(cp, n, dtype)
+        name = f"Crank-Nicolson step {dtype}, N = 2^{power}, against one cuSPARSE solve"
+        rows.append(compared(name, ours, "G nodes/s", peer, text if power == 24 else ""))
+    v, w = state(cp, 2**20, dtype)
+    over = CrankNicolsonCuda(Equation(), Cable(2**20, 0.01), dtype, *variant)
+    rows.append(
+        Row(
+            f"Crank-Nicolson step {dtype}, N = 2^20, dt/dx^2 = 1000 (over memory)",
+            rate(over, v, w, 2), "G nodes/s",
+        )
+    )  # fmt: skip
+    return rows, variant
+
+
+def many_cables(cp: Any, dtype: str, n_cables: int = 10_000, n: int = 401) -> list[Row]:
+    equation = Equation(a=np.linspace(0.01, 0.2, n_cables))
+    cable, rows = Cable(n, DX), []
+    v, w = state(cp, n, dtype, n_cables)
+    value = max(rate(ExplicitCuda(equation, cable, dtype, warps=k), v, w, 500) for k in (2, 4, 8))
+    rows.append(Row(f"explicit {dtype}, 10,000 cables of 401 nodes", value, "G node-steps/s"))
+    shapes = [(4, 128, 4, 1), (4, 128, 5, 1), (8, 64, 6, 1), (14, 32, 8, 1), (2, 256, 3, 1)]
+    value = max(rate(CrankNicolsonCuda(equation, cable, dtype, *s), v, w, 20) for s in shapes)
+    rows.append(Row(f"Crank-Nicolson {dtype}, 10,000 cables of 401 nodes", value, "G nodes/s"))
+    return rows
+
+
+def growth(cp: Any, explicit_variant: Any, implicit_variant: Any) -> list[Row]:
+    rows = []
+    for n in (1000, 10**4, 10**5, 10**6, 10**7, 2**27):
+        v, w = state(cp, n, "float64")
+        cable = Cable(n, DX)
+        steps = 256 if n < 10**6 else 64
+        one = rate(ExplicitCuda(Equation(), cable, "float64", *explicit_variant), v, w, steps)
+        two = rate(CrankNicolsonCuda(Equation(), cable, "float64", *implicit_variant), v, w, 16)
+        rows.append(Row(f"explicit float64, N = {n:,}", one, "G node-steps/s"))
+        rows.append(Row(f"Crank-Nicolson float64, N = {n:,}", two, "G nodes/s"))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    cp, device = gpu.cupy(), gpu.device()
+    copy = copy_rate(cp)
+    rows = [Row("copy within memory", copy, "TB/s"), *checks(cp)]
+    chosen: dict[str, Any] = {}
+    for dtype in ("float64", "float32"):
+        more, one = explicit(cp, dtype, EXPLICIT[:2] if quick else EXPLICIT, copy)
+        rows += more
+        more, two = crank_nicolson(cp, dtype, CRANK_NICOLSON[:2] if quick else CRANK_NICOLSON, copy)
+        rows += more
+        rows += many_cables(cp, dtype)
+        chosen[dtype] = (one, two)
+    if not quick:
+        rows += growth(cp, *chosen["float64"])
+    finish("fhn_gpu", "FitzHugh-Nagumo on the GPU", rows, device.name)
+
+
+if __name__ == "__main__":
+    main()
