@@ -32,7 +32,19 @@ def run(*arguments: object) -> Result:
 
 def fit_small(out: Path, *more: object, model: Path = MODEL_A) -> Result:
     return run(
-        "optimize", model, "--population", 48, "--generations", 4, "--seed", 3, "--out", out, *more
+        "optimize",
+        model,
+        "--backend",
+        "cpu",
+        "--population",
+        48,
+        "--generations",
+        4,
+        "--seed",
+        3,
+        "--out",
+        out,
+        *more,
     )
 
 

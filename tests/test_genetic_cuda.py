@@ -149,6 +149,7 @@ def test_a_run_has_the_same_bits_as_on_the_host(population, kind):
 def test_any_number_of_parameters(n_parameters):
     initial = np.random.default_rng(1).random((n_parameters, 5))
     initial[0, :2] = [0.0, 1.0]
+    initial = np.asfortranarray(initial)
     host = Genetic(n_parameters, 300, 7, 0.8, 0.02, initial=initial)
     assert_same_run(host, on_host(n_parameters, 300, 7, 0.8, 0.02, initial=initial), "none fails")
 

@@ -461,7 +461,8 @@ class DeviceGenetic(Genetic):
         self._best[0] = np.inf
         self._partial = xp.zeros((_MOST_BLOCKS, 4 + _N_STATUS))
         self._done = xp.zeros(1, dtype=np.uint32)
-        self._start = None if self._initial is None else xp.asarray(self._initial)
+        initial = self._initial
+        self._start = None if initial is None else xp.asarray(np.ascontiguousarray(initial))
         self._space: SearchSpace | None = None
         self._physical: Any = None
         self._use(None)
@@ -517,7 +518,7 @@ class DeviceGenetic(Genetic):
 
         Returns: the record of this generation, once the device has got there; see `Record`.
         """
-        status = self.xp.asarray(score.status, dtype=np.int8)
+        status = self.xp.ascontiguousarray(score.status, dtype=np.int8)
         self._take_in(self._next, self.xp.asarray(score.cost), status, self._physical)
         return gpu.Readback(self._record)
 

@@ -321,14 +321,13 @@ def _on_device(
     generations. What is read does not depend on how far ahead it was, so neither does where a
     rule stops the search.
     """
-    pending: deque[Readback] = deque()
-    sizes: deque[int] = deque()
+    pending: deque[tuple[Readback, int]] = deque()
     started, launched, read = time.perf_counter(), 0, 0
 
     def next_read() -> _Generation:
-        record, n = Record.read(pending[0]), sizes[0]
+        readback, n = pending[0]
+        record = Record.read(readback)
         pending.popleft()
-        sizes.popleft()
         return _Generation(
             n, record.n_finite, record.mean_cost, record.median_cost, record.best_cost,
             record.values, record.failures,
@@ -338,17 +337,17 @@ def _on_device(
         while pending or launched < most:
             if launched < most:
                 physical = optimizer.breed(space)
-                pending.append(optimizer.learn(scorer.score(physical)))
-                sizes.append(physical.shape[1])
+                readback = optimizer.learn(scorer.score(physical))
+                pending.append((readback, physical.shape[1]))
                 launched += 1
             pace = (time.perf_counter() - started) / read if read else math.inf
             ahead = 1 + min(int(_SECONDS_AHEAD / pace), _MOST_AHEAD)
-            while pending and (len(pending) > ahead or launched >= most or pending[0].arrived):
+            while pending and (len(pending) > ahead or launched >= most or pending[0][0].arrived):
                 generation = next_read()
                 read += 1
                 yield generation
     except KeyboardInterrupt:
-        while pending and pending[0].arrived:
+        while pending and pending[0][0].arrived:
             yield next_read()
         raise
 
