@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import dataclasses
+import sys
 from functools import cache
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_host import HostProgram, compile_with_nvrtc, host_program
+from cuda_host import DeviceArray, HostCupy, HostProgram, compile_with_nvrtc, host_program
 from test_backends import (
     IN_FLOAT32,
     PROTOCOLS,
@@ -23,7 +24,7 @@ from test_backends import (
     simulated,
 )
 
-from channelfit import gpu
+from channelfit import gpu, tuning
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Score
 from channelfit.backends.cpu import gathered
 from channelfit.backends.cuda import CudaScorer, Walk, walk
@@ -365,70 +366,32 @@ def few(name: str) -> Problem:
     return Problem(model_named(name), tuple(Experiment(*pair) for pair in pairs))
 
 
-class DeviceArray(np.ndarray):
-    """A NumPy array that only `get` brings back."""
-
-    def get(self) -> np.ndarray:
-        return np.array(self)
-
-
 class Device:
-    """What the scorer uses of CuPy, and of `gpu`, done by the host."""
-
-    ndarray = DeviceArray
+    """A CuPy played by the host, and what it was asked to run: (kernel, grid, block)."""
 
     def __init__(self) -> None:
-        self.launches: list[tuple[str, Any, Any]] = []
-        self.compiled = 0
+        self.cupy = HostCupy()
+        self.launches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
 
-    def asarray(self, array: Any) -> DeviceArray:
-        is_here = isinstance(array, DeviceArray)
-        return array if is_here else np.array(array).view(DeviceArray)
-
-    def ascontiguousarray(self, array: Any, dtype: Any = None) -> DeviceArray:
-        return np.ascontiguousarray(array, dtype=dtype).view(DeviceArray)
-
-    def empty(self, shape: Any, dtype: Any = float) -> DeviceArray:
-        return np.full(shape, 99, dtype=dtype).view(DeviceArray)
-
-    def zeros(self, shape: Any) -> DeviceArray:
-        return np.zeros(shape).view(DeviceArray)
-
-    dtype = staticmethod(np.dtype)
-
-    def compile_cuda(self, text: str, options: Any = (), name: str = "") -> Any:
-        self.compiled += 1
-        program = host_program(text)
-        return SimpleNamespace(kernel=lambda kernel: Kernel(self, program, kernel))
-
-
-class Kernel:
-    max_threads_per_block = 256
-
-    def __init__(self, device: Device, program: HostProgram, name: str) -> None:
-        self.device, self.program, self.name = device, program, name
-
-    def __call__(self, grid: Any, block: Any, args: Any) -> None:
-        given = []
-        for arg in args:
-            assert isinstance(arg, (DeviceArray, np.generic)), (
-                "CuPy would pass it as something else"
-            )
-            given.append(None if isinstance(arg, np.uintp) and not arg else arg)
-        self.device.launches.append((self.name, grid, block))
-        self.program.launch(self.name, grid, block, given)
+    def asarray(self, array: np.ndarray) -> DeviceArray:
+        return self.cupy.array(array)
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Device:
-    device = Device()
-    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))  # what was tuned here does not matter
-    monkeypatch.setattr(gpu, "cupy", lambda: device)
-    monkeypatch.setattr(gpu, "compile_cuda", device.compile_cuda)
-    monkeypatch.setattr(gpu, "gpu_errors", nullcontext)
+def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Device:
+    """Small: two blocks on one multiprocessor."""
+    device, launch = Device(), HostProgram.launch
+
+    def recorded(program: HostProgram, name: str, grid: Any, block: Any, *more: Any) -> None:
+        device.launches.append((name, grid, block))
+        launch(program, name, grid, block, *more)
+
+    monkeypatch.setitem(sys.modules, "cupy", device.cupy)
+    monkeypatch.setattr(HostProgram, "launch", recorded)
+    monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(gpu, "occupancy", lambda kernel, threads: gpu.Occupancy(2, threads / 512))
-    known = SimpleNamespace(name="host", n_multiprocessors=1, memory_free=10**9)
-    monkeypatch.setattr(gpu, "device", lambda: known)
+    one = dataclasses.replace(gpu.device(), n_multiprocessors=1)
+    monkeypatch.setattr(gpu, "device", lambda: one)
     return device
 
 
@@ -500,9 +463,9 @@ def test_a_listed_few_of_the_scorer(device: Device) -> None:
     problem = few("model_b")
     parameters = candidates(problem.model, 9)
     stepping = CudaScorer(problem).stepping
-    cost, status = device.zeros(9), np.full(9, 7, np.int8).view(DeviceArray)
-    listed = np.array([8, 2, 0, 0, 0, 0, 0, 0, 0], np.int32).view(DeviceArray)
-    count = np.array([2], np.int32).view(DeviceArray)
+    cost, status = device.asarray(np.zeros(9)), device.asarray(np.full(9, 7, np.int8))
+    listed = device.asarray(np.array([8, 2, 0, 0, 0, 0, 0, 0, 0], np.int32))
+    count = device.asarray(np.array([2], np.int32))
     on_device = device.asarray(parameters)
     stepping.score(on_device, cost, status, listed=listed, n_listed=count)
     truth = ReferenceScorer(problem).score(parameters).cost
@@ -511,12 +474,10 @@ def test_a_listed_few_of_the_scorer(device: Device) -> None:
 
 
 def test_what_can_be_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from channelfit import tuning
-
     scorer = CudaScorer(few("model_a"))
     [(kernel, threads)] = scorer.launch_choices()
     assert kernel == SWEEP
-    assert max(threads) == Kernel.max_threads_per_block
+    assert max(threads) == 1024
     assert all(t % 32 == 0 for t in threads)
     monkeypatch.setattr(gpu, "timed", lambda call: (call(), 0.25)[1])
     device.launches.clear()
@@ -524,7 +485,7 @@ def test_what_can_be_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> N
     assert scorer.timed_score(parameters, {SWEEP: 96}, {SWEEP: 2}) == 0.25
     assert device.launches[0] == (SWEEP, (1, 2), (96,))
     assert scorer.launch_occupancy(SWEEP, 256).fraction == 0.5
-    tuning.remember(scorer.source_hash, "host", SWEEP, tuning.Launch(64))
+    tuning.remember(scorer.source_hash, gpu.device().name, SWEEP, tuning.Launch(64))
     again = CudaScorer(few("model_a"))
     device.launches.clear()
     again.score(parameters)
