@@ -13,11 +13,12 @@ from collections.abc import Iterable
 import sympy
 
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.codegen.cuda_math import cuda_math
 from channelfit.codegen.printer import Dialect, ScalarPrinter, assignments
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 
 CUDA = Dialect(
-    {"exp": "exp", "log": "log", "sqrt": "sqrt", "Abs": "fabs", "tanh": "tanh",
+    {"exp": "exponential", "log": "log", "sqrt": "sqrt", "Abs": "fabs", "tanh": "tanh",
      "exprel": "exprel"},
     lambda condition, yes, no: f"({condition} ? {yes} : {no})",
     lambda base, exponent: f"pow({base}, {exponent})",
@@ -126,7 +127,7 @@ class CudaChannel:
         w(f"constexpr int N_PARAMETERS = {n_parameters};")
         w(f"constexpr int N_RATES = {max(1, self.n_rates)};")
         w(f"constexpr int N_X = {max(1, self.n_x)};  // occupancies: all but each chain's first")
-        w("", *_EXPREL.splitlines())
+        w("", *cuda_math().splitlines(), "", *_EXPREL.splitlines())
         self._rates(w)
         self._gains(w)
         self._steady_states(w)
@@ -148,14 +149,21 @@ class CudaChannel:
             "Rates of all transitions at v mV, 1/ms: the generator's off-diagonal elements.",
         ):
             printer = self._assign(w, steps)
-            if self.transitions:
-                w("double r;")
+            w("double r;", "unsigned strange = 0u;")
             for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                 w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
-                w(f"if (r < 0.0 && status == {OK}) status = {NEGATIVE_RATE};")
-                w(f"if (isnan(r)) status = {NOT_FINITE};")
+                w("strange = max(strange, (unsigned)__double2hiint(r));", f"q[{row}] = r;")
+            # One look at the leading bits finds what is negative or not a number; it is rare.
+            with w.block("if (strange > 0x7ff00000u)"):
+                w("#pragma unroll")
+                with w.block(f"for (int i = 0; i < {self.n_rates}; ++i)"):
+                    w(f"if (q[i] < 0.0 && status == {OK}) status = {NEGATIVE_RATE};")
+                    w(f"if (isnan(q[i])) status = {NOT_FINITE};")
+            for row, t in enumerate(self.transitions):
                 times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
-                w(f"q[{row}] = {times}fmin(fmax(r, {RATE_FLOOR!r}), {RATE_CEILING!r});")
+                # Written out: fmin and fmax of float64 would move NaNs about in six steps more.
+                w(f"r = q[{row}] > {RATE_FLOOR!r} ? q[{row}] : {RATE_FLOOR!r};")
+                w(f"q[{row}] = {times}(r < {RATE_CEILING!r} ? r : {RATE_CEILING!r});")
 
     def write_single_rates(self, w: CudaWriter) -> None:
         """createQmatSingle: the rates in float32, for where they are wanted at every sample.
@@ -207,17 +215,18 @@ class CudaChannel:
         w(*(f"m[{i}][{j}] = q[{row}];" for i, j, row in self.entries(k)))
         w("#pragma unroll")
         with w.block(f"for (int last = {n - 1}; last > 0; --last)"):
-            w("double out = 1e-300;", "#pragma unroll")
-            w("for (int j = 0; j < last; ++j) out += m[last][j];", "#pragma unroll")
+            w("double out = 1e-200;  // normal, and its reciprocal too", "#pragma unroll")
+            w("for (int j = 0; j < last; ++j) out += m[last][j];")
+            w("const double per_out = reciprocal(out);", "#pragma unroll")
             with w.block("for (int i = 0; i < last; ++i)"):
-                w("m[i][last] /= out;", "#pragma unroll")
+                w("m[i][last] *= per_out;", "#pragma unroll")
                 w("for (int j = 0; j < last; ++j) if (i != j) m[i][j] += m[i][last]*m[last][j];")
         w(f"double y[{n}];", "y[0] = 1.0;", "double total = 1.0;", "#pragma unroll")
         with w.block(f"for (int last = 1; last < {n}; ++last)"):
             w("y[last] = 0.0;", "#pragma unroll")
             w("for (int i = 0; i < last; ++i) y[last] += y[i]*m[i][last];")
             # normalized as it grows: a state may hold 1e272 times another's share
-            w("total = 1.0/(1.0 + y[last]);", "#pragma unroll")
+            w("total = reciprocal(1.0 + y[last]);", "#pragma unroll")
             w("for (int i = 0; i <= last; ++i) y[i] *= total;")
         first = self.first_x[k]
         w("#pragma unroll")

@@ -1,0 +1,112 @@
+"""Elementary functions for float64 kernels that are bound by how many instructions they issue.
+
+The compiler's own exp, expm1, division and rsqrt serve every argument there is; these serve the
+arguments that occur, in half the instructions. Coefficients lie in constant memory, from where an
+instruction takes them as an operand: written as literals, each would cost one or two moves.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+#: An error of 1e-15.
+_DEGREE = 9
+
+
+def expm1_coefficients() -> list[float]:
+    """(exp(r) - 1)/r for |r| <= ln 2 / 2 as a polynomial, from the constant up."""
+    half = np.longdouble(0.5 * math.log(2.0) * (1 + 1e-9))
+    nodes = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
+    x = [half * np.longdouble(node) for node in nodes]
+    values = [np.expm1(r) / r if r else np.longdouble(1) for r in x]
+    # Newton's differences in extended precision; a linear solver would lose the last digits.
+    for level in range(1, len(x)):
+        for i in range(len(x) - 1, level - 1, -1):
+            values[i] = (values[i] - values[i - 1]) / (x[i] - x[i - level])
+    poly = [np.longdouble(0)] * len(x)
+    for i in range(len(x) - 1, -1, -1):
+        poly = [a - x[i] * b for a, b in zip([np.longdouble(0), *poly[:-1]], poly, strict=True)]
+        poly[0] += values[i]
+    return [float(value) for value in poly]
+
+
+def cuda_math() -> str:
+    """CUDA C++ of `exponential`, `decay`, `reciprocal` and `rootReciprocal`."""
+    coefficients = expm1_coefficients()
+    chains = [
+        "\n".join(f"    {name} = fma({name}, s, EXPM1[{i}]);" for i in range(top - 2, -1, -2))
+        for name, top in (("even", _DEGREE - _DEGREE % 2), ("odd", _DEGREE - 1 + _DEGREE % 2))
+    ]
+    return _TEXT % {
+        "n": len(coefficients),
+        "values": ", ".join(map(repr, coefficients)),
+        "last_even": _DEGREE - _DEGREE % 2,
+        "last_odd": _DEGREE - 1 + _DEGREE % 2,
+        "even": chains[0],
+        "odd": chains[1],
+    }
+
+
+_TEXT = """\
+// (exp(r) - 1)/r for |r| <= ln(2)/2; then log2(e) and ln(2) in two parts
+__constant__ double EXPM1[%(n)d] = {%(values)s};
+__constant__ double LOGS[3] = {1.4426950408889634, 6.93147180369123816490e-01,
+                               1.90821492927058770002e-10};
+
+// exp(r) - 1 on the reduced range
+__device__ __forceinline__ double expm1Reduced(double r) {
+    const double s = r*r;  // two chains of half the length: threads are few, latency counts
+    double even = EXPM1[%(last_even)d], odd = EXPM1[%(last_odd)d];
+%(even)s
+%(odd)s
+    return fma(odd, s, even*r);
+}
+
+// exp(x): 0 below -708, infinity where it belongs, NaN stays NaN
+__device__ __forceinline__ double exponential(double x) {
+    const int high = __double2hiint(x);  // no branch: it would part what can run side by side
+    const int bounded = min(high & 0x7fffffff, 0x40a00000) | (high & 0x80000000);
+    const double y = __hiloint2double(bounded, __double2loint(x));  // |y| <= 2048
+    const double shifted = fma(y, LOGS[0], 6755399441055744.0);
+    const double whole = shifted - 6755399441055744.0;
+    const double p = expm1Reduced(fma(whole, -LOGS[2], fma(whole, -LOGS[1], y)));
+    const int power = min(max(__double2loint(shifted), -1023), 1024);
+    const double scale = __hiloint2double((power + 1023) << 20, 0);
+    return x == x ? fma(p, scale, scale) : x;
+}
+
+// 1 - exp(-x) for x >= 0, small x without cancellation
+__device__ __forceinline__ double decay(double x) {
+    x = __hiloint2double(min(__double2hiint(x), 0x40500000), __double2loint(x));  // 64 is infinite
+    const double shifted = fma(x, -LOGS[0], 6755399441055744.0);
+    const double whole = shifted - 6755399441055744.0;
+    const double p = expm1Reduced(fma(whole, -LOGS[2], fma(whole, -LOGS[1], -x)));
+    const double scale = __hiloint2double((__double2loint(shifted) + 1023) << 20, 0);
+    return fma(-scale, p, 1.0 - scale);
+}
+
+// 1/x for normal x whose reciprocal is normal: an estimate of 20 bits, and a cubic step
+__device__ __forceinline__ double reciprocal(double x) {
+#ifdef __CUDACC__
+    double y;
+    asm("rcp.approx.ftz.f64 %%0, %%1;" : "=d"(y) : "d"(x));
+    const double e = fma(-x, y, 1.0);
+    return fma(y, fma(e, e, e), y);
+#else
+    return 1.0/x;
+#endif
+}
+
+// 1/sqrt(x) for normal x > 0, likewise
+__device__ __forceinline__ double rootReciprocal(double x) {
+#ifdef __CUDACC__
+    double y;
+    asm("rsqrt.approx.ftz.f64 %%0, %%1;" : "=d"(y) : "d"(x));
+    const double e = fma(-x*y, y, 1.0);
+    return fma(y*e, fma(0.375, e, 0.5), y);
+#else
+    return 1.0/sqrt(x);
+#endif
+}"""

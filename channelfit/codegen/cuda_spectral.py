@@ -1,0 +1,358 @@
+"""CUDA for scores without samples: one thread sums a candidate's cost from the modes of its runs.
+
+The kernel walks a `schedule.Schedule`: at each visit it computes rates and spectrum once, then
+serves the visit's runs. Everything is float64: the three parts of a sum of squares cancel. Where a
+candidate's modes are badly conditioned, or its cost is too small a difference, it is put on a list
+and the caller scores it by stepping.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from channelfit.backends import NOT_FINITE, OK
+from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
+from channelfit.codegen.spectral import MOST_PRODUCTS, Spectrum
+from channelfit.model import ChannelModel
+from channelfit.transform import CELL_BITS, DEGREE
+
+#: A cost below this part of the data's own sum of squares has lost too many digits.
+LEAST_COST = 1e-7
+
+
+class CudaSpectralSource:
+    """The text of one model.
+
+    Attributes:
+        text: CUDA C++ with the kernel `scoreClosedForm`.
+    """
+
+    kernel = "scoreClosedForm"
+
+    def __init__(self, model: ChannelModel) -> None:
+        self.model = model
+        self.channel, self.spectrum = CudaChannel(model), Spectrum(model)
+        self.decaying = [index for index in self.spectrum.terms if any(index)]
+        self.w = CudaWriter()
+
+    # --- the target language of `spectral.Scalars`
+
+    def let(self, name: str, expression: str) -> None:
+        self.w(f"const double {name} = {expression};")
+
+    def put(self, place: str, expression: str) -> None:
+        self.w(f"{place} = {expression};")
+
+    def at(self, array: str, row: int) -> str:
+        return f"{array}[{row}]"
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return f"({condition} ? {yes} : {no})"
+
+    # --- pieces of text
+
+    @cached_property
+    def text(self) -> str:
+        w = self.w
+        w(self.channel.title("scores without samples"))
+        self.channel.write(w)
+        w("", f"constexpr int N_KEPT = {max(1, self.spectrum.n_kept)};",
+          f"constexpr int N_SUMS = {max(1, len(self.spectrum.sums))};",
+          f"constexpr int N_DECAYING = {max(1, len(self.decaying))};")  # fmt: skip
+        self._transform()
+        for k, chain in enumerate(self.model.chains):
+            if len(chain.states) > 3:
+                self._decompose(k)
+        self._create_spectrum()
+        self._kernel()
+        return w.text
+
+    def _transform(self) -> None:
+        """See `transform.transform_table`: the cell is the leading bits of y."""
+        w, drop = self.w, 20 - CELL_BITS
+        with w.device(
+            "double findCell(double y, int last, int &cell)",
+            "The cell of y = 1 + l n h, and where y lies from its middle.",
+        ):
+            w("const int high = __double2hiint(y);")
+            w(f"cell = min((high >> {drop}) - {1023 << CELL_BITS}, last);")
+            middle = f"(high & {~((1 << drop) - 1)}) | {1 << (drop - 1)}"
+            w(f"return y - __hiloint2double({middle}, 0);")
+        half = (DEGREE + 1) // 2
+        w("", *_KEEP_HERE.splitlines())
+        with w.device(
+            f"double transform(const double2 (&c)[{half}], double d)", "D(l) from its cell."
+        ):
+            w("const double s = d*d;", f"double even = c[{half - 1}].x, odd = c[{half - 1}].y;")
+            for i in range(half - 2, -1, -1):
+                w(f"even = fma(even, s, c[{i}].x);", f"odd = fma(odd, s, c[{i}].y);")
+            w("return fma(odd, d, even);")
+
+    def _decompose(self, k: int) -> None:
+        """Speeds and modes of chain k, n >= 4."""
+        w, chain, rows = self.w, self.model.chains[k], self.spectrum.layout[k]
+        n = len(chain.states)
+        with w.device(
+            f"void decompose{k}(const double *q, double *s, double &doubt)",
+            f"Modes of {n} states in detailed balance: elimination, then one-sided Jacobi.",
+        ):
+            w(f"double r[{n}][{n}] = {{}};", f"double m[{n}][{n - 1}] = {{}};")
+            entries = self.spectrum.entries(k)
+            w(*(f"r[{i}][{j}] = q[{row}];" for (i, j), row in entries.items()))
+            self._factor(n)
+            self._rotate(n)
+            for e in range(n - 1):
+                speed = " + ".join(f"m[{i}][{e}]*m[{i}][{e}]" for i in range(n))
+                w(f"const double speed{e} = fmax({speed}, 1e-200);")
+                w(f"s[{rows['speed'] + e}] = speed{e};")
+            if n <= MOST_PRODUCTS:
+                w(*(f"s[{rows['limit'] + i - 1}] = y[{i}];" for i in range(1, n)))
+                self._sort(rows["speed"], n - 1)
+            else:
+                self._keep_modes(k)
+            if len(entries) > 2 * (n - 1):
+                self._clipped(k)
+
+    def _sort(self, first: int, n: int) -> None:
+        """Speeds in descending order, by exchanging neighbors."""
+        w = self.w
+        w("#pragma unroll")
+        with w.block(f"for (int end = {n - 1}; end > 0; --end)"):
+            w("#pragma unroll")
+            with w.block("for (int e = 0; e < end; ++e)"):
+                w(f"const double one = s[{first} + e], two = s[{first} + e + 1];")
+                w(f"s[{first} + e] = fmax(one, two);", f"s[{first} + e + 1] = fmin(one, two);")
+
+    def _keep_modes(self, k: int) -> None:
+        """The columns themselves, and the open occupancy that each carries."""
+        w, chain, rows = self.w, self.model.chains[k], self.spectrum.layout[k]
+        n = len(chain.states)
+        w(f"double *limit = s + {rows['limit']}, *root = s + {rows['root']};")
+        w(f"double *inverse = s + {rows['inverse']};")
+        w("#pragma unroll")
+        with w.block(f"for (int i = 0; i < {n}; ++i)"):
+            w("limit[i] = y[i];", "root[i] = sqrt(y[i]);", "inverse[i] = 1.0/root[i];")
+        for e in range(n - 1):
+            parts = [f"{float(g)!r}*root[{i}]*m[{i}][{e}]"
+                     for i, g in enumerate(chain.conductances) if g]  # fmt: skip
+            w(f"s[{rows['open'] + e}] = ({' + '.join(parts) or '0.0'})/speed{e};")
+        w("#pragma unroll")
+        with w.block(f"for (int i = 0; i < {n}; ++i)"):
+            w("#pragma unroll")
+            w(f"for (int e = 0; e < {n - 1}; ++e) s[{rows['mode']} + {n - 1}*i + e] = m[i][e];")
+
+    def _clipped(self, k: int) -> None:
+        """A rate cut at its bounds no longer balances a cycle."""
+        for t, row in zip(self.model.chains[k].transitions,
+                          self.spectrum.entries(k).values(), strict=True):  # fmt: skip
+            least, most = 1.000001e-30 * t.multiplicity, 0.999999e4 * t.multiplicity
+            self.w(f"if (!(q[{row}] > {least!r} && q[{row}] < {most!r})) doubt = 1.0;")
+
+    def _factor(self, n: int) -> None:
+        """-S = M M^T by eliminating states from the last; y is the steady state."""
+        w = self.w
+        w("#pragma unroll")
+        with w.block(f"for (int last = {n - 1}; last > 0; --last)"):
+            w("double out = 1e-200;", "#pragma unroll")
+            w("for (int j = 0; j < last; ++j) out += r[last][j];")
+            w("const double per_root = rootReciprocal(out), per_out = per_root*per_root;")
+            w("m[last][last - 1] = out*per_root;", "#pragma unroll")
+            with w.block("for (int i = 0; i < last; ++i)"):
+                w("m[i][last - 1] = -sqrt(r[i][last]*r[last][i])*per_root;")
+                w("r[i][last] *= per_out;", "#pragma unroll")
+                w("for (int j = 0; j < last; ++j) if (i != j) r[i][j] += r[i][last]*r[last][j];")
+        w(f"double y[{n}];", "y[0] = 1.0;", "#pragma unroll")
+        with w.block(f"for (int last = 1; last < {n}; ++last)"):
+            w("y[last] = 0.0;", "#pragma unroll")
+            w("for (int i = 0; i < last; ++i) y[last] += y[i]*r[i][last];")
+            w("const double share = reciprocal(1.0 + y[last]);", "#pragma unroll")
+            w("for (int i = 0; i <= last; ++i) y[i] *= share;")
+
+    def _rotate(self, n: int) -> None:
+        """Rotates pairs of columns of m until all are orthogonal."""
+        w = self.w
+        w(f"double norm[{n - 1}];")
+        with w.block("for (int sweep = 0; sweep < 12; ++sweep)"):
+            w("bool turned = false;", "#pragma unroll")
+            with w.block(f"for (int e = 0; e < {n - 1}; ++e)"):
+                w("norm[e] = 0.0;", "#pragma unroll")
+                w(f"for (int i = 0; i < {n}; ++i) norm[e] += m[i][e]*m[i][e];")
+            w("#pragma unroll")
+            with w.block(f"for (int a = 0; a < {n - 2}; ++a)"):
+                w("#pragma unroll")
+                with w.block(f"for (int b = a + 1; b < {n - 1}; ++b)"):
+                    w("double shared = 0.0;", "#pragma unroll")
+                    w(f"for (int i = 0; i < {n}; ++i) shared += m[i][a]*m[i][b];")
+                    with w.block("if (shared*shared > 1e-29*norm[a]*norm[b])"):
+                        w("turned = true;")
+                        w("const double apart = norm[b] - norm[a], twice = 2.0*shared;")
+                        w("const double root = sqrt(apart*apart + twice*twice);")
+                        w("const double tangent = twice/(apart + copysign(root, apart));")
+                        w("const double cosine = rootReciprocal(fma(tangent, tangent, 1.0));")
+                        w("const double sine = tangent*cosine;")
+                        w("norm[a] -= tangent*shared;", "norm[b] += tangent*shared;")
+                        w("#pragma unroll")
+                        with w.block(f"for (int i = 0; i < {n}; ++i)"):
+                            w("const double left = m[i][a], right = m[i][b];")
+                            w("m[i][a] = cosine*left - sine*right;")
+                            w("m[i][b] = sine*left + cosine*right;")
+            w("if (!turned) break;")
+
+    def _create_spectrum(self) -> None:
+        w = self.w
+        with w.device(
+            "void createSpectrum(const double *q, const double dt, double *s, double &doubt)",
+            "Speeds, limits and modes of every chain at the rates q.",
+        ):
+            for k, chain in enumerate(self.model.chains):
+                with w.block(""):
+                    if len(chain.states) == 2:
+                        self.spectrum.two_states(self, k)
+                    elif len(chain.states) == 3:
+                        self.spectrum.three_states(self, k)
+                    elif len(chain.states) > 3:
+                        w(f"decompose{k}(q, s, doubt);")
+                        if len(chain.states) <= MOST_PRODUCTS:
+                            self.spectrum.products(self, k)
+
+    def _kernel(self) -> None:
+        w = self.w
+        w("", *_KERNEL_HEAD.splitlines())
+        with w.block(_KERNEL_ARGUMENTS):
+            w(*_LOAD.splitlines())
+            with w.block("for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit)"):
+                w("const double v = visit_v[visit], dt = visit_dt[visit];")
+                w("double q[N_RATES], s[N_KEPT], per[N_SUMS], g[N_SUMS], f[N_SUMS];")
+                w("createQmat(v, p, q, status);", "createSpectrum(q, dt, s, doubt);")
+                w("// 1/(1 - exp(-L dt)) for every L of the square, twice where two terms make it")
+                with w.block(""):
+                    units = self._decays("dt", "e")
+                    names = self.spectrum.forgotten(self, "e", units)
+                    doubled = self.spectrum.square({index: "" for index in self.spectrum.terms})
+                    for i, index in enumerate(self.spectrum.sums):
+                        twice = "2.0*" if doubled[index][1] else ""
+                        w(f"per[{i}] = {twice}reciprocal({names[index]});")
+                w("const double gain = conductance*(v - reversal);", "double last_span = -1.0;")
+                w("double offset[N_DECAYING] = {};", "int cell[N_DECAYING] = {};")
+                w("const int end = visits[visit + 1];", "int run = visits[visit];")
+                w("int4 next_places = run_places[run];")
+                w("double2 next_extent = run_values[2*run], next_datum = run_values[2*run + 1];")
+                with w.block("while (run < end)"):
+                    self._run()
+            w(*_STORE.splitlines())
+
+    def _decays(self, time: str, prefix: str) -> dict[int, str]:
+        """Names 1 - exp(-speed time) for every mode."""
+        names = {}
+        for mode in range(self.spectrum.n_modes):
+            names[mode] = f"{prefix}_m{mode}"
+            self.let(names[mode], f"decay({self.spectrum.speed(self, mode)}*{time})")
+        return names
+
+    def _run(self) -> None:
+        w, spectrum = self.w, self.spectrum
+        w(*_RUN_HEAD.splitlines())
+        with w.block("if (span != last_span)"):
+            w("last_span = span;")
+            units = self._decays("span", "u")
+            names = spectrum.forgotten(self, "u", units)
+            for i, index in enumerate(spectrum.sums):
+                w(f"f[{i}] = {names[index]};", f"g[{i}] = {names[index]}*per[{i}];")
+            for i, index in enumerate(self.decaying):
+                y = f"fma({spectrum.total_speed(self, index)}, span, 1.0)"
+                w(f"offset[{i}] = findCell({y}, places.w, cell[{i}]);")
+        # Loaded before they are needed: what happens until then hides the way to memory.
+        half = (DEGREE + 1) // 2
+        w(f"double2 c[N_DECAYING][{half}];", "#pragma unroll")
+        with w.block("for (int i = 0; i < N_DECAYING; ++i)"):
+            w("#pragma unroll")
+            w(f"for (int j = 0; j < {half}; ++j) c[i][j] = table[{half}*cell[i] + j];")
+            w("#pragma unroll", f"for (int j = 0; j < {half}; ++j) keepHere(c[i][j]);")
+        for k in range(len(self.model.chains)):
+            spectrum.amplitudes(self, k)
+        self._score()
+        with w.block("if (target >= 0)"):
+            w("double *y = slots + N_X*target;")
+            place = {index: i for i, index in enumerate(spectrum.sums)}
+            gone = {m: f"f[{place[spectrum._unit(m)]}]" for m in range(spectrum.n_modes)}
+            for k in range(len(self.model.chains)):
+                spectrum.end(self, k, gone)
+
+    def _score(self) -> None:
+        w, spectrum = self.w, self.spectrum
+        # No branches, although some runs are not scored (weight 0) and some are a single sample:
+        # they would keep the loads above from being asked for early.
+        terms = spectrum.open_probability(self)
+        squares, constant = spectrum.square(terms), (0,) * spectrum.n_modes
+        w(f"double squares = n*({squares[constant][0]}), products = sum_d*{terms[constant]};")
+        for i, index in enumerate(spectrum.sums):
+            w(f"squares = fma({squares[index][0]}, g[{i}], squares);")
+        for i, index in enumerate(self.decaying):
+            w(f"products = fma({terms[index]}, transform(c[{i}], offset[{i}]), products);")
+        w(f"const double first = {' + '.join(terms.values())};")
+        w("squares = n == 1.0 ? first*first : squares;")
+        w("products = n == 1.0 ? first*sum_d : products;")
+        w("cost = fma(weight*gain, gain*squares - 2.0*products, cost);")
+
+
+_KEEP_HERE = """\
+// Keeps the compiler from moving a load down to where its value is used
+__device__ __forceinline__ void keepHere(double2 &value) {
+#ifdef __CUDACC__
+    asm volatile("" : "+d"(value.x), "+d"(value.y));
+#endif
+}"""
+
+_KERNEL_HEAD = """\
+#ifndef MAX_THREADS
+#define MAX_THREADS 128
+#endif
+#ifndef N_SLOTS
+#define N_SLOTS 16
+#endif
+// One thread: one candidate through the visits of one job. costs: (n_jobs, n_candidates) partial
+// sums of squares without the data's own; flags: bit 0..3 status, bit 4 doubtful modes."""
+
+_KERNEL_ARGUMENTS = """\
+extern "C" __global__ void __launch_bounds__(MAX_THREADS) scoreClosedForm(
+    const double *__restrict__ parameters, const long long n_candidates,
+    const int *__restrict__ jobs, const int *__restrict__ visits,
+    const double *__restrict__ visit_v, const double *__restrict__ visit_dt,
+    const int4 *__restrict__ run_places, const double2 *__restrict__ run_values,
+    const int *__restrict__ starts, const double *__restrict__ start_v, const int n_starts,
+    const double2 *__restrict__ tables, double *__restrict__ costs, int *__restrict__ flags)"""
+
+_LOAD = """\
+const long long candidate = (long long)blockIdx.x*blockDim.x + threadIdx.x;
+const int job = blockIdx.y;
+if (candidate >= n_candidates) return;
+double p[N_PARAMETERS], slots[N_X*N_SLOTS];
+#pragma unroll
+for (int i = 0; i < N_PARAMETERS; ++i) p[i] = parameters[i*n_candidates + candidate];
+int status = %(ok)d;
+double doubt = 0.0, cost = 0.0, conductance, reversal;
+createGains(p, conductance, reversal, status);
+for (int start = 0; start < n_starts; ++start) {
+    double q[N_RATES];
+    createQmat(start_v[start], p, q, status);
+    initStateProbs(q, slots + N_X*start);
+}""" % {"ok": OK}
+
+_RUN_HEAD = """\
+const int4 places = next_places;  // source, target, first cell, last cell
+const double n = next_extent.x, span = next_extent.y;  // samples, ms in all
+const double weight = next_datum.x, sum_d = next_datum.y;  // of each sample; of the data
+++run;
+next_places = run_places[run];  // one is behind the last
+next_extent = run_values[2*run];
+next_datum = run_values[2*run + 1];
+const int target = places.y;
+const double2 *table = tables + (long long)places.z*%(half)d;
+const double *x = slots + N_X*places.x;""" % {"half": (DEGREE + 1) // 2}
+
+_STORE = """\
+if (!(fabs(cost) < 1e300)) doubt = 1.0;
+costs[job*n_candidates + candidate] = cost;
+flags[job*n_candidates + candidate] = status | (doubt > 0.0 ? 16 : 0);"""
+
+__all__ = ["LEAST_COST", "NOT_FINITE", "CudaSpectralSource"]
