@@ -76,10 +76,11 @@ def test_the_held_end_sends_waves_to_the_left(tmp_path: Path):
 def test_stimuli_and_schemes(tmp_path: Path):
     arguments = ("--initial", "rest", "--stimulus", "0.5,x=0:5,t=2:5", "--end", 30, "--frames", 31)
     speeds = []
-    for scheme in ("explicit", "crank-nicolson"):
+    for scheme in ("explicit", "crank-nicolson", "adaptive"):
         result = run(*arguments, "--scheme", scheme, "--json", "--out", tmp_path / scheme)
         speeds.append(json.loads(result.stdout)["cables"][0]["reached"])
     assert speeds[0] == pytest.approx(speeds[1], abs=0.01)
+    assert speeds[0] == pytest.approx(speeds[2], abs=0.01)
     assert speeds[0] > 0.05
 
 
@@ -107,6 +108,7 @@ def test_a_run_continues_from_its_results(tmp_path: Path):
         (["--a", "nan"], ["a: "]),
         (["--end", -1], ["--end"]),
         (["--noise", 1], ["--noise"]),
+        (["--scheme", "adaptive", "--backend", "cuda"], ["--backend"]),
         (["--dt", 0.1, "--tolerance", 1e-3], ["not both"]),
         (["--out", Path(__file__).parent], ["not empty"]),
     ],

@@ -6,6 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from channelfit.fitzhugh_nagumo.adaptive import Adaptive as Adaptive
+    from channelfit.fitzhugh_nagumo.boxes import Box as Box
+    from channelfit.fitzhugh_nagumo.boxes import Splitting as Splitting
     from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson as CrankNicolson
     from channelfit.fitzhugh_nagumo.equation import Cable as Cable
     from channelfit.fitzhugh_nagumo.equation import Equation as Equation
@@ -18,12 +21,15 @@ if TYPE_CHECKING:
 
 #: Public names and where they live; loaded when first used.
 _PUBLIC = {
+    "Adaptive": "adaptive",
+    "Box": "boxes",
     "Cable": "equation",
     "CrankNicolson": "crank_nicolson",
     "Equation": "equation",
     "Explicit": "explicit",
     "Pulse": "equation",
     "Run": "simulation",
+    "Splitting": "boxes",
     "arrival_times": "simulation",
     "simulate": "simulation",
     "wave_speed": "simulation",

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from channelfit.fitzhugh_nagumo.equation import Cable, Equation, Pulse
     from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, Scheme
 
+#: From here on a GPU is worth its start.
+_ENOUGH_NODES = 100_000
+
 
 def _value(
     name: str, default: str, help_text: str
@@ -31,11 +34,19 @@ def _value(
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
 @click.option(
     "--scheme",
-    type=click.Choice(["crank-nicolson", "explicit"]),
+    type=click.Choice(["crank-nicolson", "explicit", "adaptive"]),
     default="crank-nicolson",
     show_default=True,
     help="How it is solved.",
 )
+@click.option(
+    "--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Where: auto takes a GPU, if there is one, for 100,000 nodes or more.",
+)  # fmt: skip
+@click.option(
+    "--dtype", type=click.Choice(["float64", "float32"]), default="float64", show_default=True,
+    help="Precision on a GPU; the processor computes in float64.",
+)  # fmt: skip
 @_value("a", "0.01", "Threshold of excitation.")
 @_value("gamma", "2", "Decay of recovery.")
 @_value("epsilon", "0.01", "Speed of recovery.")
@@ -86,8 +97,8 @@ def _value(
 @click.option("--json", "as_json", is_flag=True,
               help="Print summary.json on standard output and nothing else there.")  # fmt: skip
 def fhn(
-    scheme: str, a: str, gamma: str, epsilon: str, diffusion: str, nodes: int,
-    dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...], end: float,
+    scheme: str, backend: str, dtype: str, a: str, gamma: str, epsilon: str, diffusion: str,
+    nodes: int, dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...], end: float,
     frames: int, dt: float | None, tolerance: float | None, noise: float, seed: int,
     threshold: float, out: Path | None, suffix: str, animation: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -124,7 +135,7 @@ def fhn(
     pulses = tuple(_pulse(text) for text in stimuli)
     cable = _cable(nodes, dx, left, right, pulses)
     v, w = _state(initial, cable, equation)
-    solver = _scheme(scheme, equation, cable, noise, seed)
+    solver = _scheme(scheme, backend, dtype, equation, cable, noise, seed)
     began = time.perf_counter()
     with _progress(quiet) as on_progress:
         run = simulate(solver, v, w, np.linspace(0, end, frames), dt, tolerance, on_progress)
@@ -240,18 +251,35 @@ def _state(text: str, cable: Cable, equation: Equation) -> tuple[Any, Any]:
     return getattr(eq, name)(cable.x, *numbers), 0.0
 
 
-def _scheme(name: str, equation: Equation, cable: Cable, noise: float, seed: int) -> Scheme:
+def _scheme(
+    name: str, backend: str, dtype: str, equation: Equation, cable: Cable, noise: float, seed: int
+) -> Scheme:
     from channelfit.doctor import cores
+    from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson
+    from channelfit.fitzhugh_nagumo.explicit import Explicit
 
+    only_here = noise > 0 or name == "adaptive"
     if noise and name != "explicit":
         raise InputError("noise is offered by the explicit scheme only", key="--noise")
+    if backend == "cuda" and only_here:
+        raise InputError("the adaptive scheme and noise run on the processor only", key="--backend")
+    if backend == "cuda" or (backend == "auto" and not only_here and _worth_a_gpu(equation, cable)):
+        from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, ExplicitCuda
+
+        return (ExplicitCuda if name == "explicit" else CrankNicolsonCuda)(equation, cable, dtype)
+    if name == "adaptive":
+        from channelfit.fitzhugh_nagumo.adaptive import Adaptive
+
+        return Adaptive(equation, cable)
     if name == "explicit":
-        from channelfit.fitzhugh_nagumo.explicit import Explicit
-
         return Explicit(equation, cable, noise, seed, cores())
-    from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson
-
     return CrankNicolson(equation, cable, n_threads=cores())
+
+
+def _worth_a_gpu(equation: Equation, cable: Cable) -> bool:
+    from channelfit import gpu
+
+    return equation.n_cables * cable.n_nodes >= _ENOUGH_NODES and gpu.is_available()
 
 
 # --- to screen and files

@@ -1,0 +1,245 @@
+"""The explicit scheme on a grid that follows the wave.
+
+All nodes are nodes of the cable's uniform grid; where little happens only every second, fourth, ..
+is used. Second derivatives are those of the parabola through three neighbors (Lagrange), of order
+one where the spacing changes; what is not a node is interpolated. Two monitors choose the spacing:
+
+``indicators``  the published heuristic: a coarse grid, twice as fine where |v_x|, four times where
+                |v_t| exceeds a threshold, and finest around inflection points of v, chosen anew
+                in every step; linear interpolation.
+``curvature``   the spacing h at which linear interpolation errs by a tolerance, h^2 |v_xx| / 8 =
+                tolerance, growing by at most a quarter of a node from node to node, chosen anew
+                every few steps with a margin for the wave's way until then; cubic interpolation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.fitzhugh_nagumo.tridiagonal import kernel
+
+Monitor = Literal["indicators", "curvature"]
+
+SLOPE, RATE = 0.005, 0.002  # thresholds of |v_x| and |v_t|
+RADIUS = 4  # finest nodes on either side of an inflection point
+_GROWTH = 0.25  # of the spacing from node to node, in nodes
+
+
+@kernel
+def _step(at: Any, v: Array, w: Array, v_new: Array, drive: Array, n: int, q: Array) -> None:
+    """One step of n nodes at the places `at` (in nodes of the uniform grid)."""
+    a, gamma, epsilon, diffusion, dx, dt = q[0], q[1], q[2], q[3], q[4], q[5]
+    scale = 2 * diffusion / (dx * dx)
+    for i in range(1, n - 1):
+        left, right = at[i] - at[i - 1], at[i + 1] - at[i]
+        x = v[i]
+        bend = ((v[i + 1] - x) / right - (x - v[i - 1]) / left) / (left + right)
+        push = drive[at[i]] if len(drive) else 0.0
+        v_new[i] = x + dt * (scale * bend + x * (1 - x) * (x - a) - w[i] + push)
+        w[i] += dt * epsilon * (x - gamma * w[i])
+    for k in range(2):
+        i, inner = (0, 1) if k == 0 else (n - 1, n - 2)
+        gap = float(at[i] - at[inner])
+        x = v[i]
+        push = drive[at[i]] if len(drive) else 0.0
+        bend = (v[inner] - x) / (gap * gap)
+        v_new[i] = x + dt * (scale * bend + x * (1 - x) * (x - a) - w[i] + push)
+        w[i] += dt * epsilon * (x - gamma * w[i])
+
+
+@kernel
+def _wanted(at: Any, v: Array, v_old: Array, n: int, size: int, monitor: int, coarsest: int,
+            tolerance: float, margin: int, q: Array, wanted: Array) -> None:  # fmt: skip
+    """The spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
+    dx, dt = q[4], q[5]
+    for g in range(size):
+        wanted[g] = coarsest
+    before = 0.0
+    for i in range(1, n - 1):
+        left, right = at[i] - at[i - 1], at[i + 1] - at[i]
+        bend = 2 * ((v[i + 1] - v[i]) / right - (v[i] - v[i - 1]) / left) / (left + right)
+        bend /= dx * dx
+        slope = abs(v[i + 1] - v[i - 1]) / ((left + right) * dx)
+        low, high, h = at[i - 1], at[i + 1], float(coarsest)
+        if monitor == 0:
+            if slope > SLOPE:
+                h = coarsest / 2
+            if abs(v[i] - v_old[i]) > RATE * dt:
+                h = coarsest / 4
+            if before * bend < 0 and slope > SLOPE:
+                h, low, high = 1.0, at[i] - RADIUS - left, at[i] + RADIUS
+            before = bend
+        else:
+            h = np.sqrt(8 * tolerance / max(abs(bend), 1e-300)) / dx
+            low, high = low - margin, high + margin
+        h = max(1.0, min(h, float(coarsest)))
+        for g in range(max(low, 0), min(high + 1, size)):
+            wanted[g] = min(wanted[g], h)
+    if monitor == 1:
+        for g in range(1, size):
+            wanted[g] = min(wanted[g], wanted[g - 1] + _GROWTH)
+        for k in range(1, size):
+            g = size - 1 - k
+            wanted[g] = min(wanted[g], wanted[g + 1] + _GROWTH)
+
+
+@kernel
+def _place(wanted: Array, size: int, coarsest: int, at: Any) -> int:
+    """Nodes at multiples of their spacing, a power of two; how many."""
+    at[0] = 0
+    n, g = 1, 0
+    while g < size - 1:
+        gap = coarsest
+        while gap > 1:
+            if g % gap == 0 and g + gap < size:
+                least = coarsest * 1.0
+                for k in range(g, g + gap + 1):
+                    least = min(least, wanted[k])
+                if least >= gap:
+                    break
+            gap //= 2
+        g += gap
+        at[n] = g
+        n += 1
+    return n
+
+
+@kernel
+def _interpolate(at: Any, values: Array, n: int, cubic: bool, to: Any, m: int, out: Array) -> None:
+    """Values at m of the places `to` (increasing) from those at `at`."""
+    i = 0
+    for k in range(m):
+        g = to[k]
+        while i < n - 2 and at[i + 1] <= g:
+            i += 1
+        if at[i] == g:
+            out[k] = values[i]
+        elif at[i + 1] == g:
+            out[k] = values[i + 1]
+        elif cubic and 0 < i < n - 2:
+            total = 0.0
+            for p in range(i - 1, i + 3):
+                weight = values[p]
+                for r in range(i - 1, i + 3):
+                    if r != p:
+                        weight *= (g - at[r]) / (at[p] - at[r])
+                total += weight
+            out[k] = total
+        else:
+            share = (g - at[i]) / (at[i + 1] - at[i])
+            out[k] = values[i] + share * (values[i + 1] - values[i])
+
+
+@kernel
+def _steps(v_full: Array, w_full: Array, at: Any, n: int, drive: Array, q: Array, kinds: Any,
+           n_steps: int, monitor: int, coarsest: int, tolerance: float,
+           every: int) -> tuple[int, int]:  # fmt: skip
+    """Advances one cable in place; the number of nodes at the end, and of nodes times steps."""
+    size = len(v_full)
+    v, w, v_new = np.empty(size), np.empty(size), np.empty(size)
+    spare, wanted, new_at = np.empty(size), np.empty(size), np.empty(size, np.int64)
+    everywhere = np.arange(size)
+    for i in range(n):
+        v[i], w[i] = v_full[at[i]], w_full[at[i]]
+    done = 0
+    for step in range(n_steps):
+        _step(at, v, w, v_new, drive, n, q)
+        if kinds[0] == 1:
+            v_new[0] = v[0]
+        if kinds[1] == 1:
+            v_new[n - 1] = v[n - 1]
+        done += n
+        if (step + 1) % every == 0 or step + 1 == n_steps:
+            margin = every // 4 + 1
+            _wanted(at, v_new, v, n, size, monitor, coarsest, tolerance, margin, q, wanted)
+            m = _place(wanted, size, coarsest, new_at)
+            _interpolate(at, v_new, n, monitor == 1, new_at, m, v)
+            _interpolate(at, w, n, monitor == 1, new_at, m, spare)
+            if step + 1 == n_steps:
+                _interpolate(at, v_new, n, monitor == 1, everywhere, size, v_full)
+                _interpolate(at, w, n, monitor == 1, everywhere, size, w_full)
+            n = m
+            for i in range(m):
+                w[i], at[i] = spare[i], new_at[i]
+        else:
+            v, v_new = v_new, v
+    return n, done
+
+
+class Adaptive:
+    """The explicit scheme on a grid that follows the wave.
+
+    Arguments:
+        monitor: "indicators" (the published heuristic) or "curvature"; see the module.
+        coarsest: largest spacing in nodes, a power of two; 4 at least for the indicators.
+        tolerance: of interpolation, for "curvature".
+        every: steps between two choices of a grid; 1 for the indicators, 10 for "curvature".
+
+    Raises:
+        InputError: a ring, or an argument that is none.
+    """
+
+    name = "adaptive"
+
+    def __init__(
+        self, equation: Equation, cable: Cable, monitor: Monitor = "curvature",
+        coarsest: int = 8, tolerance: float = 1e-4, every: int | None = None,
+    ) -> None:  # fmt: skip
+        if cable.periodic:
+            raise InputError("the adaptive scheme does not do rings", key="left, right")
+        if monitor not in ("indicators", "curvature"):
+            raise InputError(f'"{monitor}" is neither indicators nor curvature', key="monitor")
+        if coarsest < 4 or coarsest & (coarsest - 1):
+            raise InputError(f"{coarsest} is no power of two of at least 4", key="coarsest")
+        if not tolerance > 0:
+            raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+        self.equation, self.cable, self.monitor = equation, cable, monitor
+        self.coarsest, self.tolerance = coarsest, tolerance
+        self.every = every or (1 if monitor == "indicators" else 10)
+        self._kinds = end_kinds(cable)
+        self._grids: list[Any] = []
+        self._nodes_steps = self._steps = 0
+
+    def largest_step(self, v: Array) -> float:
+        """That of the finest spacing; see `largest_explicit_step`."""
+        held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
+        low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
+        return largest_explicit_step(self.equation, self.cable.dx, low, high)
+
+    def nodes(self, cable: int = 0) -> Any:
+        """The nodes of the uniform grid that are in use."""
+        return self._grids[cable].copy()
+
+    def facts(self) -> dict[str, float]:
+        """Nodes in use, averaged over the steps and the cables."""
+        return {"mean_nodes": self._nodes_steps / max(self._steps, 1)}
+
+    def advance(
+        self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Array, Array]:
+        """n_steps steps of dt under one stimulus; see `Explicit.advance`."""
+        v, w = v.copy(), w.copy()
+        size = v.shape[1]
+        if len(self._grids) != len(v):
+            self._grids = [np.arange(size) for _ in v]
+        stimulus = np.empty(0) if drive is None else drive
+        table = self.equation.table(len(v))
+        for k in range(len(v)):
+            q = np.array([*table[k], self.cable.dx, dt])
+            at = np.empty(size, np.int64)
+            n = len(self._grids[k])
+            at[:n] = self._grids[k]
+            n, done = _steps(
+                v[k], w[k], at, n, stimulus, q, self._kinds, n_steps,
+                ("indicators", "curvature").index(self.monitor), self.coarsest, self.tolerance,
+                self.every,
+            )  # fmt: skip
+            self._grids[k] = at[:n].copy()
+            self._nodes_steps += done
+            self._steps += n_steps
+        return v, w
