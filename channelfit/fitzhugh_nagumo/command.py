@@ -98,8 +98,8 @@ def _value(
               help="Print summary.json on standard output and nothing else there.")  # fmt: skip
 def fhn(
     scheme: str, backend: str, dtype: str, a: str, gamma: str, epsilon: str, diffusion: str,
-    nodes: int, dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...], end: float,
-    frames: int, dt: float | None, tolerance: float | None, noise: float, seed: int,
+    nodes: int, dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...],
+    end: float, frames: int, dt: float | None, tolerance: float | None, noise: float, seed: int,
     threshold: float, out: Path | None, suffix: str, animation: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
