@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, nargs="*", default=list(range(2, 10)))
     parser.add_argument("--samples", type=int, nargs="*", default=[500, 5000])
     options = parser.parse_args()
-    cuda = options.backend == "cuda"
+    folder, cuda = results_folder(options), options.backend == "cuda"
     population = 1 << 10 if options.quick else POPULATION
     ways = for_backend(options.backend, OURS)
     rows: list[Row] = []
@@ -132,7 +132,7 @@ def main() -> None:
             print(f"{n} states, {samples} samples: done", flush=True)
     Console(width=150).print(table(rows))
     title = f"Two to nine states, 25 sweeps, population {population:,}"
-    finish("states", title, rows, device_name() if cuda else "", results_folder(options))
+    finish("states", title, rows, device_name() if cuda else "", folder)
 
 
 if __name__ == "__main__":

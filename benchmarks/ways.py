@@ -166,8 +166,15 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def results_folder(options: argparse.Namespace) -> Path | None:
-    """Where results go, None for the usual place; a trial never replaces measured ones."""
+    """Where results go, None for the usual place; a trial never replaces measured ones.
+
+    Ends the program where there is no GPU to measure.
+    """
     if options.out is None and (options.quick or options.backend == "cpu"):
         raise SystemExit("a trial (--quick, --backend cpu) needs --out FOLDER")
+    if options.backend == "cuda":
+        _, reason = attempt(gpu.cupy)
+        if reason:
+            raise SystemExit(reason)
     folder: Path | None = options.out
     return folder

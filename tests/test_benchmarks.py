@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channelfit.backends import NOT_FINITE, OK, Score, make_scorer
+from channelfit.errors import InputError
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
@@ -103,7 +104,20 @@ def test_a_trial_needs_a_folder_of_its_own() -> None:
     options = ways.arguments("").parse_args(["--quick"])
     with pytest.raises(SystemExit, match="needs --out"):
         ways.results_folder(options)
-    assert ways.results_folder(ways.arguments("").parse_args([])) is None
+
+
+def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_gpu() -> None:
+        raise InputError("there is no NVIDIA GPU in this machine")
+
+    monkeypatch.setattr(ways.gpu, "cupy", no_gpu)
+    parser = ways.arguments("")
+    with pytest.raises(SystemExit, match="no NVIDIA GPU"):
+        ways.results_folder(parser.parse_args([]))
+    on_cpu = parser.parse_args(["--backend", "cpu", "--out", str(tmp_path)])
+    assert ways.results_folder(on_cpu) == tmp_path
+    monkeypatch.setattr(ways.gpu, "cupy", lambda: np)
+    assert ways.results_folder(parser.parse_args([])) is None
 
 
 def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
