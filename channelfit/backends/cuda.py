@@ -333,13 +333,13 @@ class Stepping:
 
     @cached_property
     def _threads(self) -> int:
-        """What `channelfit tune` found; else the smallest block that fills the GPU as any can."""
+        """What `channelfit tune` found; else four warps, or what fills the GPU better."""
         found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP)
         if found is not None:
             return found.threads
         kernel = self.program(1).kernels[SWEEP]
-        choices = [t for t in _THREADS if t <= min(256, self.most_threads)]
-        return max(choices, key=lambda t: (gpu.occupancy(kernel, t).fraction, -t))
+        choices = [t for t in (128, 64, 96, 192, 256, 32) if t <= self.most_threads]
+        return max(choices, key=lambda t: gpu.occupancy(kernel, t).fraction)
 
     @cached_property
     def _resident(self) -> int:

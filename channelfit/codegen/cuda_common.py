@@ -47,6 +47,8 @@ class SinglePrinter(ScalarPrinter):
         return f"power2({self._print(sympy.Float(math.log2(math.e)) * node.args[0])})"
 
 
+_UNROLLED_STATES = 8  # eliminations of more states are loops, or compiling takes minutes
+
 #: (e^x - 1)/x without a division of nothing by nothing; a series where that would lose digits.
 _EXPREL = """\
 // (exp(x) - 1)/x, 1 at 0
@@ -211,25 +213,26 @@ class CudaChannel:
 
     def _steady_state(self, w: CudaWriter, k: int, chain: Chain) -> None:
         n = len(chain.states)
+        unroll = "#pragma unroll" if n <= _UNROLLED_STATES else "#pragma unroll 1"
         w(f"double m[{n}][{n}] = {{}};")
         w(*(f"m[{i}][{j}] = q[{row}];" for i, j, row in self.entries(k)))
-        w("#pragma unroll")
+        w(unroll)
         with w.block(f"for (int last = {n - 1}; last > 0; --last)"):
-            w("double out = 1e-200;  // normal, and its reciprocal too", "#pragma unroll")
+            w("double out = 1e-200;  // normal, and its reciprocal too", unroll)
             w("for (int j = 0; j < last; ++j) out += m[last][j];")
-            w("const double per_out = reciprocal(out);", "#pragma unroll")
+            w("const double per_out = reciprocal(out);", unroll)
             with w.block("for (int i = 0; i < last; ++i)"):
-                w("m[i][last] *= per_out;", "#pragma unroll")
+                w("m[i][last] *= per_out;", unroll)
                 w("for (int j = 0; j < last; ++j) if (i != j) m[i][j] += m[i][last]*m[last][j];")
-        w(f"double y[{n}];", "y[0] = 1.0;", "double total = 1.0;", "#pragma unroll")
+        w(f"double y[{n}];", "y[0] = 1.0;", "double total = 1.0;", unroll)
         with w.block(f"for (int last = 1; last < {n}; ++last)"):
-            w("y[last] = 0.0;", "#pragma unroll")
+            w("y[last] = 0.0;", unroll)
             w("for (int i = 0; i < last; ++i) y[last] += y[i]*m[i][last];")
             # normalized as it grows: a state may hold 1e272 times another's share
-            w("total = reciprocal(1.0 + y[last]);", "#pragma unroll")
+            w("total = reciprocal(1.0 + y[last]);", unroll)
             w("for (int i = 0; i <= last; ++i) y[i] *= total;")
         first = self.first_x[k]
-        w("#pragma unroll")
+        w(unroll)
         w(f"for (int i = 1; i < {n}; ++i) x[{first} + i - 1] = y[i];")
 
 

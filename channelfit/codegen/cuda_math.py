@@ -74,7 +74,7 @@ __device__ __forceinline__ double exponential(double x) {
     const double p = expm1Reduced(fma(whole, -LOGS[2], fma(whole, -LOGS[1], y)));
     const int power = min(max(__double2loint(shifted), -1023), 1024);
     const double scale = __hiloint2double((power + 1023) << 20, 0);
-    return x == x ? fma(p, scale, scale) : x;
+    return x == x ? scale*(1.0 + p) : x;  // not fma: infinity less a part of it is NaN
 }
 
 // 1 - exp(-x) for x >= 0, small x without cancellation

@@ -441,7 +441,7 @@ __device__ __forceinline__ void createStep(const real (&p)[N][N], real (&step)[N
 template <int N>
 __device__ __forceinline__ void multiplyRow(real (&c)[N], const real (&p)[N][N]) {
     real next[N];
-#pragma unroll
+#pragma unroll(N <= KEPT ? N : 1)
     for (int i = 0; i < N; ++i) {
         next[i] = c[0]*p[0][i];
 #pragma unroll
