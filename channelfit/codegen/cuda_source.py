@@ -415,10 +415,10 @@ __device__ __forceinline__ void createPropagator(real (&a)[N][N], const int leve
     for (int level = 0; level < levels; ++level) square(p);
 }
 
-// The same for two states, which relax: p = 1 - exp(-(up + down) h) times the limit.
+// The same for two states, which relax: 1 - exp(-(up + down) h) of the way to the limit.
 __device__ __forceinline__ void createRelaxation(const double up, const double down,
                                                  const double h, real (&p)[2][2]) {
-    const double gone = -expm1(-(up + down)*h)/(up + down);
+    const double gone = decay((up + down)*h)*reciprocal(up + down);
     p[1][0] = real(up*gone);
     p[0][1] = real(down*gone);
     closeColumns(p);
@@ -591,19 +591,13 @@ _RELAXATION = """
 
 constexpr int N_NODES = 2, BEFORE = 2;  // voltages of a step: middle and end; before the first step
 
-// What is known at the beginning of a step. `low` is what x is too coarse to hold.
+// What is known at the beginning of a step: rates of opening (float32) or limits (float64); what x
+// is too coarse to hold (float32).
 struct Moving {
-    real x[N_X], low[N_X], up[N_X], speed[N_X], v;
+    real x[N_X], up[N_X], limit[N_X], speed[N_X], low[N_X], v;
 };
 
 struct alignas(2*sizeof(real)) Nodes { real middle, end; };
-
-__device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, Flag &flag) {
-#pragma unroll
-    for (int k = 0; k < N_GATES; ++k) m.low[k] = 0;
-    m.v = nodes[1];
-    createRates(m.v, p, m.up, m.speed, flag);
-}
 
 __device__ __forceinline__ real voltage(const Moving &m, const real *) { return m.v; }
 
@@ -627,7 +621,7 @@ _RELAX_DOUBLE = """
 __device__ __forceinline__ double relaxed(const double x, const double whole, double half,
                                           const double x0, const double xm, const double x1) {
     half = fmin(fmax(half, 0.05*whole), 0.95*whole);
-    const double left = exp(-whole), square = whole*whole;
+    const double left = exponential(-whole), square = whole*whole;
     // The integrals of exp(-u), u exp(-u), u^2 exp(-u): from the first up where that loses no
     // digits, from the last (a series) down where it would.
     double j0, j1, j2;
@@ -646,10 +640,17 @@ __device__ __forceinline__ double relaxed(const double x, const double whole, do
         j1 = j0 - whole*left;
         j2 = 2.0*j1 - square*left;
     }
-    const double rest = whole - half, inverse = 1.0/(half*whole*rest);
+    const double rest = whole - half, inverse = reciprocal(half*whole*rest);
     const double slope = (xm - x1)*(inverse*whole*rest);
     const double bend = ((x0 - x1)*(inverse*half*rest) - slope)*(inverse*half*whole);
     return fmin(fmax(x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1), 0.0), 1.0);
+}
+
+__device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, Flag &flag) {
+    m.v = nodes[1];
+    createRates(m.v, p, m.up, m.speed, flag);
+#pragma unroll
+    for (int k = 0; k < N_GATES; ++k) m.limit[k] = m.up[k]*reciprocal(m.speed[k]);
 }
 
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
@@ -660,9 +661,10 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) {
         const double s0 = m.speed[k], sm = speed[k], s1 = speed1[k];
+        const double limit = up1[k]*reciprocal(s1);
         m.x[k] = relaxed(m.x[k], relaxations(s0, sm, s1, h), relaxationsLate(s0, sm, s1, h),
-                         m.up[k]/s0, up[k]/sm, up1[k]/s1);
-        m.up[k] = up1[k];
+                         m.limit[k], up[k]*reciprocal(sm), limit);
+        m.limit[k] = limit;
         m.speed[k] = s1;
     }
     m.v = nodes[1];
@@ -700,6 +702,13 @@ __device__ __forceinline__ float relaxStiff(const float x, const float whole, co
     const float slope = (xm - x1)*reciprocal(half);
     const float bend = ((x0 - x1)*(inverse*rest) - slope)*(inverse*whole);
     return least(most(x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1), 0.0f), 1.0f);
+}
+
+__device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, Flag &flag) {
+#pragma unroll
+    for (int k = 0; k < N_GATES; ++k) m.low[k] = 0;
+    m.v = nodes[1];
+    createRates(m.v, p, m.up, m.speed, flag);
 }
 
 // All gates side by side. A thread's step depends on its own candidate only; a warp without a
