@@ -15,16 +15,19 @@ import numpy as np
 from channelfit import gpu, tuning
 from channelfit.backends import OK, Score
 from channelfit.backends.cpu import gathered
-from channelfit.codegen.cuda_source import ADD_JOBS, SWEEP, CudaSource
+from channelfit.backends.cuda_modes import Modes
+from channelfit.codegen.cuda_source import ADD_JOBS, LISTED, SWEEP, CudaSource
 from channelfit.errors import InputError
 from channelfit.packing import DATA as FIRST_SAMPLE
 from channelfit.packing import HELD, KIND, N_SAMPLES, N_SUB, NODES, SAMPLED, TABLE, Packed
+from channelfit.paths import choose_path
 from channelfit.problem import Problem
 from channelfit.schedule import Schedule, schedule
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
 _MOST_JOBS = 64
+_LANES = 32  # of a warp
 _ROOM = 1 << 22  # sums of jobs for a list of unknown length
 _NULL = np.uintp(0)
 
@@ -140,17 +143,21 @@ class CudaScorer:
     """
 
     backend = "cuda"
-    paths = ("stepping",)
+    paths = ("stepping", "modal", "closed-form")
 
     def __init__(
         self, problem: Problem, dtype: str = "float64", path: str = "auto",
         threads: int | None = None, chunk: int | None = None,
     ) -> None:  # fmt: skip
         self.xp = gpu.cupy()
-        self.problem, self.dtype, self.path = problem, dtype, path
+        self.problem, self.dtype = problem, dtype
         self.threads, self.chunk = threads, chunk
         self.stepping = Stepping(problem, dtype)
-        self.source = self.stepping.source
+        self.path = choose_path(problem, dtype, path)
+        self.scoring: Stepping | Modes = self.stepping
+        if self.path != "stepping":
+            self.scoring = Modes(problem, dtype, self.path == "modal", self._exact)
+        self.source = self.scoring.source
         self.source_hash = self.source.hash
 
     def score(self, parameters: Any) -> Score:
@@ -158,7 +165,7 @@ class CudaScorer:
 
         CuPy parameters are scored without waiting for the GPU and give CuPy arrays.
         """
-        return self._score(parameters, self.stepping)
+        return self._score(parameters, self.scoring)
 
     def rescore(self, parameters: Any) -> Score:
         """The same by stepping in float64, whatever this scorer's path and precision."""
@@ -184,24 +191,24 @@ class CudaScorer:
 
     def launch_choices(self) -> list[tuple[Any, ...]]:
         """Kernels and the threads a block that they can have."""
-        most = self.stepping.most_threads
+        most = self.scoring.most_threads
         return [(SWEEP, tuple(t for t in _THREADS if t <= most))]
 
     def timed_score(
         self, parameters: Any, threads: Mapping[str, int], jobs: Mapping[str, int] | None = None
     ) -> float:
         """Median seconds on the device of a score with these launches."""
-        before = self.threads, self.stepping.n_jobs
-        self.threads, self.stepping.n_jobs = threads.get(SWEEP), (jobs or {}).get(SWEEP)
+        before = self.threads, self.scoring.n_jobs
+        self.threads, self.scoring.n_jobs = threads.get(SWEEP), (jobs or {}).get(SWEEP)
         on_device = self.xp.asarray(parameters)
         try:
             return gpu.timed(lambda: self.score(on_device))
         finally:
-            self.threads, self.stepping.n_jobs = before
+            self.threads, self.scoring.n_jobs = before
 
     def launch_occupancy(self, kernel: str, threads: int) -> gpu.Occupancy:
         """How full a kernel's blocks of so many threads make the GPU."""
-        return gpu.occupancy(self.stepping.program(1).kernels[kernel], threads)
+        return gpu.occupancy(self.scoring.program(1).kernels[kernel], threads)
 
     # ---
 
@@ -209,7 +216,7 @@ class CudaScorer:
     def _exact(self) -> Stepping:
         return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
 
-    def _score(self, parameters: Any, stepping: Stepping) -> Score:
+    def _score(self, parameters: Any, scoring: Stepping | Modes) -> Score:
         if self.problem.scored.total_weight <= 0:
             raise InputError("nothing to score: no recording has a sample of weight above 0")
         xp = self.xp
@@ -219,11 +226,11 @@ class CudaScorer:
             cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
             if isinstance(parameters, xp.ndarray):
                 for a, b in self._chunks(n, 9):
-                    stepping.score(parameters, cost, status, a, b, threads=self.threads)
+                    scoring.score(parameters, cost, status, a, b, threads=self.threads)
                 return Score(cost, status)
             for a, b in self._chunks(n, 9 + 8 * len(parameters)):
                 part = self._on_device(parameters, a, b)
-                stepping.score(part, cost[a:b], status[a:b], threads=self.threads)
+                scoring.score(part, cost[a:b], status[a:b], threads=self.threads)
             return Score(cost.get(), status.get())
 
     def _checked(self, parameters: Any) -> Any:
@@ -260,7 +267,7 @@ class Stepping:
         self.problem, self.dtype = problem, dtype
         self.source = CudaSource(problem.model, dtype)
         self.n_jobs: int | None = None  # for every score, where it is given
-        self._programs: dict[tuple[int, bool], Program] = {}
+        self._programs: dict[tuple[int, bool, bool], Program] = {}
 
     def score(
         self, parameters: Any, cost: Any, status: Any, first: int = 0, last: int | None = None,
@@ -300,6 +307,22 @@ class Stepping:
              np.float64(packed.total_weight), partial, partial_status, cost, status),
         )  # fmt: skip
 
+    def score_listed(
+        self, parameters: Any, cost: Any, status: Any, listed: Any, n_listed: Any
+    ) -> None:
+        """Fill in cost and status of the first *n_listed candidates listed.
+
+        The GPU alone knows how many: mostly few, so a warp takes each.
+        """
+        packed, program = self.problem.scored, self.program(_LANES, listed=True)
+        starts, n_starts, jobs, *rest = program.arrays
+        program.kernels[LISTED](
+            (4 * gpu.device().n_multiprocessors,), (2 * _LANES,),
+            (parameters, np.int64(parameters.shape[1]), listed, n_listed, starts, n_starts, jobs,
+             np.int32(program.walk.n_jobs), *rest, np.float64(packed.constant),
+             np.float64(packed.total_weight), cost, status),
+        )  # fmt: skip
+
     def simulate(self, parameters: Any, trace: Any, status: Any) -> None:
         """Fill in currents (n_data, n_candidates), pA in the order of `Packed`, and status."""
         n = parameters.shape[1]
@@ -310,19 +333,20 @@ class Stepping:
              _NULL, status, trace),
         )  # fmt: skip
 
-    def program(self, n_jobs: int, traced: bool = False) -> Program:
+    def program(self, n_jobs: int, traced: bool = False, listed: bool = False) -> Program:
         """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
-        key = n_jobs, traced
+        key = n_jobs, traced, listed
         if key not in self._programs:
             packed = self.problem.simulated if traced else self.problem.scored
             laid_out = walk(self.source, packed, schedule(packed, n_jobs, traced=traced), traced)
-            text = self.source.specialized(laid_out.n_slots, laid_out.varying, traced)
+            text = self.source.specialized(laid_out.n_slots, laid_out.varying, traced, listed)
             name = f"{self.problem.model.name}.cu"
             module = gpu.compile_cuda(text, self.source.options, name)
             xp = gpu.cupy()
             starts, *others = (xp.asarray(array) for array in laid_out.arrays)
             arrays = (starts, np.int32(len(laid_out.starts)), *others)
-            kernels = {name: module.kernel(name) for name in (SWEEP, ADD_JOBS)}
+            names = (LISTED,) if listed else (SWEEP, ADD_JOBS)
+            kernels = {name: module.kernel(name) for name in names}
             self._programs[key] = Program(laid_out, arrays, kernels)
         return self._programs[key]
 

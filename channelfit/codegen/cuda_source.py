@@ -27,7 +27,7 @@ from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
 from channelfit.model import RATE_FLOOR, Chain, ChannelModel
 
 #: Names of the kernels.
-SWEEP, ADD_JOBS = "runSweep", "addJobs"
+SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 
 _ROW_WORDS = 80  # 32-bit registers that the rows of a table may take
 _MOST_IN_REGISTERS = 10  # states; larger tables live in local memory
@@ -55,22 +55,28 @@ class CudaSource:
         n_row = sum(len(c.states) for _, c in self.chains)
         self.largest = max(len(c.states) for c in model.chains)
         self.stride = self._stride(n_row)
-        self.text = self._text()
+        self._steps = self._text()
+        self.text = self._steps + _KERNELS
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
         # Approximate division errs by two units in the last place.
         fast = ("--prec-div=false", "--prec-sqrt=false") if self.single else ()
         self.options = fast
 
-    def specialized(self, n_slots: int, varying: bool, traced: bool = False) -> str:
+    def specialized(
+        self, n_slots: int, varying: bool, traced: bool = False, listed: bool = False
+    ) -> str:
         """The text for one schedule.
 
         Arguments:
             n_slots: state slots, at least those of the schedule.
             varying: whether any of its runs is at varying voltage.
             traced: write currents instead of adding up squares.
+            listed: with the kernel for a list of candidates instead of those for all.
         """
         lines = [f"#define N_SLOTS {n_slots}", f"#define VARYING {int(varying)}"]
-        return "\n".join([*lines, f"#define TRACED {int(traced)}", self.text])
+        lines.append(f"#define TRACED {int(traced)}")
+        text = self._steps + _LISTED if listed else self.text
+        return "\n".join([*lines, text])
 
     def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
         """Voltages of one varying run as the text reads them.
@@ -128,7 +134,7 @@ class CudaSource:
             w(*_MAGNUS.splitlines())
         w(*(_REASONS if self.single else _NO_REASONS).splitlines(), *_VARYING.splitlines())
         w("#endif")
-        w(*_KERNELS.splitlines())
+        w(*_WALK.splitlines())
         return w.text
 
     def _table(self, w: CudaWriter) -> None:
@@ -906,36 +912,36 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
     check(lost(x), tally.status);
 }"""
 
-_KERNELS = f"""
+_WALK = """
 // --- kernels -------------------------------------------------------------------------------------
 
 // One candidate through one job.
 __device__ __forceinline__ void walk(const double *parameters, const long long stride,
                                      const double *starts, const int n_starts,
                                      const Visit *visits, const Visit *end, const Run *runs,
-                                     const real *nodes, Tally &tally) {{
+                                     const real *nodes, Tally &tally) {
     real slots[N_SLOTS][N_X], x[N_X];
     real gain, reversal;
-    {{
+    {
         double p[N_PARAMETERS], g, e;
         loadParameters(parameters, stride, p);
         createGains(p, g, e, tally.status);
         gain = real(g);
         reversal = real(e);
 #pragma unroll 1
-        for (int k = 0; k < n_starts; ++k) {{
-            double q[N_RATES], rest[N_X] = {{}};
+        for (int k = 0; k < n_starts; ++k) {
+            double q[N_RATES], rest[N_X] = {};
             createQmat(starts[k], p, q, tally.status);
             initStateProbs(q, rest);
 #pragma unroll
             for (int i = 0; i < N_X; ++i) slots[k][i] = real(rest[i]);
-        }}
-    }}
+        }
+    }
 #pragma unroll 1
-    for (; visits < end; ++visits) {{
+    for (; visits < end; ++visits) {
         const Visit visit = *visits;
 #if VARYING
-        if (visit.kind) {{
+        if (visit.kind) {
             const Run run = runs[visit.first];
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
@@ -943,7 +949,7 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 #pragma unroll
             for (int i = 0; i < N_X; ++i) if (run.target >= 0) slots[run.target][i] = x[i];
             continue;
-        }}
+        }
 #endif
         Table t;
         Parts parts;
@@ -952,17 +958,20 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
         createQmat(visit.v, p, q, tally.status);
         createTable(q, visit.dt, gain*(real(visit.v) - reversal), visit.longest, t, parts);
 #pragma unroll 1
-        for (int r = visit.first; r < visit.last; ++r) {{
+        for (int r = visit.first; r < visit.last; ++r) {
             const Run run = runs[r];
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
             runHeld(run, t, parts, x, tally);
 #pragma unroll
             for (int i = 0; i < N_X; ++i) if (run.target >= 0) slots[run.target][i] = x[i];
-        }}
-    }}
-}}
+        }
+    }
+}
 
+"""
+
+_KERNELS = f"""
 // Every candidate (or those listed, as many as *n_listed says) through job blockIdx.y. Sums of
 // squares go to partial, (jobs, n); or the currents to trace, (samples, n).
 extern "C" __global__ void {SWEEP}(
@@ -1006,4 +1015,40 @@ extern "C" __global__ void {ADD_JOBS}(
         cost[candidate] = worst == OK ? sum : 1.0/0.0;
         status[candidate] = (signed char)worst;
     }}
-}}"""
+}}
+
+"""
+
+_LISTED = f"""
+// The candidates that *n_listed says of those listed: a warp each, and a job each lane. They are
+// few, and what each takes counts.
+extern "C" __global__ void {LISTED}(
+    const double *__restrict__ parameters, const long long n_candidates,
+    const int *__restrict__ listed, const int *__restrict__ n_listed,
+    const double *__restrict__ starts, const int n_starts, const int *__restrict__ jobs,
+    const int n_jobs, const Visit *__restrict__ visits, const Run *__restrict__ runs,
+    const real *__restrict__ data, const real *__restrict__ nodes, const double constant,
+    const double total_weight, double *__restrict__ cost, signed char *__restrict__ status) {{
+    const int count = *n_listed, lane = threadIdx.x % 32, n_warps = gridDim.x*(blockDim.x/32);
+    for (int i = (blockIdx.x*blockDim.x + threadIdx.x)/32; i < count; i += n_warps) {{
+        const int candidate = listed[i];
+        Tally tally = {{data, nullptr, 0, 0.0, OK}};
+        for (int job = lane; job < n_jobs; job += 32)
+            walk(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
+                 visits + jobs[job + 1], runs, nodes, tally);
+        double sum = tally.cost;
+        int lost = tally.status == NOT_FINITE, worst = tally.status;
+        for (int offset = 16; offset; offset /= 2) {{
+            sum += __shfl_down_sync(0xffffffffu, sum, offset);
+            lost |= __shfl_down_sync(0xffffffffu, lost, offset);
+            worst = max(worst, __shfl_down_sync(0xffffffffu, worst, offset));
+        }}
+        if (lane == 0) {{
+            sum = (sum + constant)/total_weight;
+            if (lost || (worst == OK && !isfinite(sum))) worst = NOT_FINITE;
+            cost[candidate] = worst == OK ? sum : 1.0/0.0;
+            status[candidate] = (signed char)worst;
+        }}
+    }}
+}}
+"""

@@ -8,6 +8,7 @@ and the caller scores it by stepping.
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property
 
 from channelfit.backends import NOT_FINITE, OK
@@ -16,24 +17,40 @@ from channelfit.codegen.spectral import MOST_PRODUCTS, Spectrum
 from channelfit.model import ChannelModel
 from channelfit.transform import CELL_BITS, DEGREE
 
+#: Names of the kernels.
+SWEEP_MODES, ADD_MODES = "runSweep", "addJobs"
 #: A cost below this part of the data's own sum of squares has lost too many digits.
-LEAST_COST = 1e-7
+LEAST_COST = 1e-6
 
 
 class CudaSpectralSource:
     """The text of one model.
 
+    Arguments:
+        dtype: float64, or float32 for what is computed at every sample.
+        sampled: visit every sample (the modal path) instead of summing without samples.
+
     Attributes:
-        text: CUDA C++ with the kernel `scoreClosedForm`.
+        text: CUDA C++ with the kernels `runSweep` and `addJobs`. It means something only behind the
+            lines of `specialized`.
+        hash: 16 hexadecimal digits of its SHA-256.
     """
 
-    kernel = "scoreClosedForm"
-
-    def __init__(self, model: ChannelModel) -> None:
-        self.model = model
+    def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
+        self.model, self.dtype, self.sampled = model, dtype, sampled
         self.channel, self.spectrum = CudaChannel(model), Spectrum(model)
         self.decaying = [index for index in self.spectrum.terms if any(index)]
+        # Up to four states the registers of 16 warps on a multiprocessor suffice; beyond, values
+        # that no longer fit would cost more than the missing warps.
+        self.threads = 64
+        self.blocks = 8 if max(len(c.states) for c in model.chains) <= 4 else 4
         self.w = CudaWriter()
+        self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def specialized(self, n_slots: int) -> str:
+        """The text for a schedule of at most n_slots state slots."""
+        room = f"#define N_SLOTS {-(-n_slots // 4) * 4}"
+        return f"{room}\n#define MAX_THREADS {self.threads}\n{self.text}"
 
     # --- the target language of `spectral.Scalars`
 
@@ -54,12 +71,15 @@ class CudaSpectralSource:
     @cached_property
     def text(self) -> str:
         w = self.w
-        w(self.channel.title("scores without samples"))
+        w(self.channel.title("scores from modes" if self.sampled else "scores without samples"))
+        w("", f"typedef {'float' if self.dtype == 'float32' else 'double'} real;", "")
         self.channel.write(w)
         w("", f"constexpr int N_KEPT = {max(1, self.spectrum.n_kept)};",
           f"constexpr int N_SUMS = {max(1, len(self.spectrum.sums))};",
+          f"constexpr double LEAST_COST = {0.0 if self.sampled else LEAST_COST!r};",
           f"constexpr int N_DECAYING = {max(1, len(self.decaying))};")  # fmt: skip
-        self._transform()
+        if not self.sampled:
+            self._transform()
         for k, chain in enumerate(self.model.chains):
             if len(chain.states) > 3:
                 self._decompose(k)
@@ -79,13 +99,15 @@ class CudaSpectralSource:
             middle = f"(high & {~((1 << drop) - 1)}) | {1 << (drop - 1)}"
             w(f"return y - __hiloint2double({middle}, 0);")
         half = (DEGREE + 1) // 2
-        w("", *_KEEP_HERE.splitlines())
         with w.device(
-            f"double transform(const double2 (&c)[{half}], double d)", "D(l) from its cell."
+            "double transform(const double2 *__restrict__ table, int cell, double d)",
+            "D(l) from its cell.",
         ):
-            w("const double s = d*d;", f"double even = c[{half - 1}].x, odd = c[{half - 1}].y;")
+            w(f"const double2 *c = table + {half}*cell;")
+            w(*(f"const double2 c{i} = c[{i}];" for i in range(half)))
+            w("const double s = d*d;", f"double even = c{half - 1}.x, odd = c{half - 1}.y;")
             for i in range(half - 2, -1, -1):
-                w(f"even = fma(even, s, c[{i}].x);", f"odd = fma(odd, s, c[{i}].y);")
+                w(f"even = fma(even, s, c{i}.x);", f"odd = fma(odd, s, c{i}.y);")
             w("return fma(odd, d, even);")
 
     def _decompose(self, k: int) -> None:
@@ -217,29 +239,46 @@ class CudaSpectralSource:
 
     def _kernel(self) -> None:
         w = self.w
-        w("", *_KERNEL_HEAD.splitlines())
-        with w.block(_KERNEL_ARGUMENTS):
+        w("", *_FINISH.splitlines(), "", *_KERNEL_HEAD.splitlines())
+        with w.block(_SWEEP % (self.blocks, "real" if self.sampled else "double2")):
             w(*_LOAD.splitlines())
             with w.block("for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit)"):
-                w("const double v = visit_v[visit], dt = visit_dt[visit];")
-                w("double q[N_RATES], s[N_KEPT], per[N_SUMS], g[N_SUMS], f[N_SUMS];")
-                w("createQmat(v, p, q, status);", "createSpectrum(q, dt, s, doubt);")
-                w("// 1/(1 - exp(-L dt)) for every L of the square, twice where two terms make it")
-                with w.block(""):
-                    units = self._decays("dt", "e")
-                    names = self.spectrum.forgotten(self, "e", units)
-                    doubled = self.spectrum.square({index: "" for index in self.spectrum.terms})
-                    for i, index in enumerate(self.spectrum.sums):
-                        twice = "2.0*" if doubled[index][1] else ""
-                        w(f"per[{i}] = {twice}reciprocal({names[index]});")
-                w("const double gain = conductance*(v - reversal);", "double last_span = -1.0;")
-                w("double offset[N_DECAYING] = {};", "int cell[N_DECAYING] = {};")
-                w("const int end = visits[visit + 1];", "int run = visits[visit];")
-                w("int4 next_places = run_places[run];")
-                w("double2 next_extent = run_values[2*run], next_datum = run_values[2*run + 1];")
-                with w.block("while (run < end)"):
-                    self._run()
+                self._visit()
             w(*_STORE.splitlines())
+        w("", *_ADD_JOBS.splitlines())
+
+    def _visit(self) -> None:
+        w = self.w
+        w("const double v = visit_v[visit];", "double q[N_RATES], s[N_KEPT];")
+        w("const double2 dts = visit_dt[visit];  // between samples, and of the shortest run")
+        w("createQmat(v, p, q, status);", "createSpectrum(q, dts.y, s, doubt);")
+        w("const double gain = conductance*(v - reversal);")
+        if self.sampled:
+            self._one_sample_on()
+        else:
+            self._denominators()
+        w("const int end = visits[visit + 1];", "int run = visits[visit];")
+        w("int4 next_places = run_places[run];")
+        w("double2 next_extent = run_values[2*run], next_datum = run_values[2*run + 1];")
+        with w.block("while (run < end)"):
+            w(*_RUN_HEAD.splitlines())
+            if self.sampled:
+                self._sampled_run()
+            else:
+                self._run()
+
+    def _denominators(self) -> None:
+        w = self.w
+        w("double per[N_SUMS], g[N_SUMS], f[N_SUMS];")
+        w("// 1/(1 - exp(-L dt)) for every L of the square, twice where two terms make it")
+        with w.block(""):
+            names = self.spectrum.forgotten(self, "e", self._decays("dts.x", "e"))
+            doubled = self.spectrum.square(dict.fromkeys(self.spectrum.terms, ""))
+            for i, index in enumerate(self.spectrum.sums):
+                twice = "2.0*" if doubled[index][1] else ""
+                w(f"per[{i}] = {twice}reciprocal({names[index]});")
+        w("double last_span = -1.0;", "int last_cell = -1;")
+        w("double offset[N_DECAYING] = {};", "int cell[N_DECAYING] = {};")
 
     def _decays(self, time: str, prefix: str) -> dict[int, str]:
         """Names 1 - exp(-speed time) for every mode."""
@@ -251,95 +290,141 @@ class CudaSpectralSource:
 
     def _run(self) -> None:
         w, spectrum = self.w, self.spectrum
-        w(*_RUN_HEAD.splitlines())
-        with w.block("if (span != last_span)"):
-            w("last_span = span;")
+        half = (DEGREE + 1) // 2
+        w(f"const double2 *table = tables + (long long)places.z*{half};")
+        with w.block("if (span != last_span || places.w != last_cell)"):
+            w("last_span = span;", "last_cell = places.w;")
             units = self._decays("span", "u")
             names = spectrum.forgotten(self, "u", units)
             for i, index in enumerate(spectrum.sums):
                 w(f"f[{i}] = {names[index]};", f"g[{i}] = {names[index]}*per[{i}];")
             for i, index in enumerate(self.decaying):
                 y = f"fma({spectrum.total_speed(self, index)}, span, 1.0)"
-                w(f"offset[{i}] = findCell({y}, places.w, cell[{i}]);")
-        # Loaded before they are needed: what happens until then hides the way to memory.
-        half = (DEGREE + 1) // 2
-        w(f"double2 c[N_DECAYING][{half}];", "#pragma unroll")
-        with w.block("for (int i = 0; i < N_DECAYING; ++i)"):
-            w("#pragma unroll")
-            w(f"for (int j = 0; j < {half}; ++j) c[i][j] = table[{half}*cell[i] + j];")
-            w("#pragma unroll", f"for (int j = 0; j < {half}; ++j) keepHere(c[i][j]);")
+                w(f"offset[{i}] = findCell({y}, last_cell, cell[{i}]);")
         for k in range(len(self.model.chains)):
             spectrum.amplitudes(self, k)
         self._score()
-        with w.block("if (target >= 0)"):
-            w("double *y = slots + N_X*target;")
-            place = {index: i for i, index in enumerate(spectrum.sums)}
-            gone = {m: f"f[{place[spectrum._unit(m)]}]" for m in range(spectrum.n_modes)}
+        place = {index: i for i, index in enumerate(spectrum.sums)}
+        self._end({m: f"f[{place[spectrum.unit(m)]}]" for m in range(spectrum.n_modes)})
+
+    def _end(self, gone: dict[int, str]) -> None:
+        with self.w.block("if (target >= 0)"):
+            self.w("double *y = slots + N_X*target;")
             for k in range(len(self.model.chains)):
-                spectrum.end(self, k, gone)
+                self.spectrum.end(self, k, gone)
+
+    def _one_sample_on(self) -> None:
+        """What is left of every mode after 0 .. BLOCK - 1 samples, and after BLOCK."""
+        w = self.w
+        w("constexpr int BLOCK = 8;", "real kept[N_X][BLOCK + 1];", "#pragma unroll")
+        for mode in range(self.spectrum.n_modes):
+            with w.block(""):
+                w(f"const double one = 1.0 - decay({self.spectrum.speed(self, mode)}*dts.x);")
+                w("double power = 1.0;", "#pragma unroll")
+                w(f"for (int j = 0; j <= BLOCK; ++j, power *= one) kept[{mode}][j] = real(power);")
+
+    def _sampled_run(self) -> None:
+        w, spectrum = self.w, self.spectrum
+        for k in range(len(self.model.chains)):
+            spectrum.amplitudes(self, k)
+        with w.block("if (weight > 0.0)"):
+            w("real z[N_X], sum = 0;", "const real amplitude = real(gain);")
+            for k in range(len(self.model.chains)):
+                for j, mode in enumerate(spectrum.modes(k)):
+                    w(f"z[{mode}] = real(w{k}_{j + 1});")
+            for k in range(len(self.model.chains)):
+                w(f"const real base{k} = real(w{k}_0);")
+            w("const real *datum = tables + places.z;", "int left = int(n);")
+            with w.block("for (; left >= BLOCK; left -= BLOCK, datum += BLOCK)"):
+                w("#pragma unroll")
+                with w.block("for (int j = 0; j < BLOCK; ++j)"):
+                    self._residual("j")
+                w("#pragma unroll")
+                w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][BLOCK];")
+                # float32 sums of long runs lose digits; a block at a time they do not.
+                w("cost += weight*double(sum);", "sum = 0;")
+            with w.block("for (int j = 0; j < left; ++j)"):
+                self._residual("0")
+                w("++datum;", "#pragma unroll")
+                w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][1];")
+            w("cost += weight*double(sum);")
+        with w.block("if (target >= 0)"):
+            units = self._decays("span", "u")
+            w("double *y = slots + N_X*target;")
+            for k in range(len(self.model.chains)):
+                spectrum.end(self, k, units)
+
+    def _residual(self, j: str) -> None:
+        """One sample: the chains' open occupancies, their product, and what the datum leaves."""
+        w, factors = self.w, []
+        for k, chain in enumerate(self.model.chains):
+            modes = [f"z[{m}]*kept[{m}][{j}]" for m in self.spectrum.modes(k)]
+            w(f"const real open{k} = {' + '.join([f'base{k}', *modes])};")
+            factors += [f"open{k}"] * chain.power
+        w(f"const real off = amplitude*({'*'.join(factors)}) - datum[{j}];", "sum += off*off;")
 
     def _score(self) -> None:
         w, spectrum = self.w, self.spectrum
-        # No branches, although some runs are not scored (weight 0) and some are a single sample:
-        # they would keep the loads above from being asked for early.
+        # No branch, although some runs are not scored (weight 0): it would keep the loads from
+        # being asked for early.
         terms = spectrum.open_probability(self)
         squares, constant = spectrum.square(terms), (0,) * spectrum.n_modes
         w(f"double squares = n*({squares[constant][0]}), products = sum_d*{terms[constant]};")
         for i, index in enumerate(spectrum.sums):
             w(f"squares = fma({squares[index][0]}, g[{i}], squares);")
         for i, index in enumerate(self.decaying):
-            w(f"products = fma({terms[index]}, transform(c[{i}], offset[{i}]), products);")
-        w(f"const double first = {' + '.join(terms.values())};")
-        w("squares = n == 1.0 ? first*first : squares;")
-        w("products = n == 1.0 ? first*sum_d : products;")
+            there = f"transform(table, cell[{i}], offset[{i}])"
+            w(f"products = fma({terms[index]}, {there}, products);")
         w("cost = fma(weight*gain, gain*squares - 2.0*products, cost);")
 
 
-_KEEP_HERE = """\
-// Keeps the compiler from moving a load down to where its value is used
-__device__ __forceinline__ void keepHere(double2 &value) {
-#ifdef __CUDACC__
-    asm volatile("" : "+d"(value.x), "+d"(value.y));
-#endif
-}"""
+_FINISH = f"""\
+struct Result {{ double *cost; signed char *status; int *listed, *n_listed; }};
+
+// Cost, pA^2, and status of a candidate whose sum of squares, less the data's own, is known. One in
+// doubt, or with hardly anything left of what cancels, is listed for stepping.
+__device__ __forceinline__ void finish(double sum, int status, bool doubt, double squares,
+                                       double total_weight, int candidate, Result result) {{
+    sum += squares;
+    const bool good = status == {OK} && fabs(sum) < 1e300;
+    if (status == {OK} && (doubt || !good || sum < LEAST_COST*squares))
+        result.listed[atomicAdd(result.n_listed, 1)] = candidate;
+    result.cost[candidate] = good ? sum/total_weight : 1.0/0.0;
+    result.status[candidate] = (signed char)(good || status != {OK} ? status : {NOT_FINITE});
+}}"""
 
 _KERNEL_HEAD = """\
-#ifndef MAX_THREADS
-#define MAX_THREADS 128
-#endif
-#ifndef N_SLOTS
-#define N_SLOTS 16
-#endif
-// One thread: one candidate through the visits of one job. costs: (n_jobs, n_candidates) partial
-// sums of squares without the data's own; flags: bit 0..3 status, bit 4 doubtful modes."""
+// One thread: candidate first + i through the visits of job blockIdx.y. With several jobs, partial
+// and flags (jobs, n) take the sums and (status, + 16 for doubt), and addJobs finishes."""
 
-_KERNEL_ARGUMENTS = """\
-extern "C" __global__ void __launch_bounds__(MAX_THREADS) scoreClosedForm(
-    const double *__restrict__ parameters, const long long n_candidates,
-    const int *__restrict__ jobs, const int *__restrict__ visits,
-    const double *__restrict__ visit_v, const double *__restrict__ visit_dt,
+_SWEEP = """\
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, %d) runSweep(
+    const double *__restrict__ parameters, const long long n_candidates, const int first,
+    const int n_scored, const int *__restrict__ jobs, const int *__restrict__ visits,
+    const double *__restrict__ visit_v, const double2 *__restrict__ visit_dt,
     const int4 *__restrict__ run_places, const double2 *__restrict__ run_values,
-    const int *__restrict__ starts, const double *__restrict__ start_v, const int n_starts,
-    const double2 *__restrict__ tables, double *__restrict__ costs, int *__restrict__ flags)"""
+    const double *__restrict__ start_v, const int n_starts, const %s *__restrict__ tables,
+    const double squares, const double total_weight, double *__restrict__ partial,
+    signed char *__restrict__ flags, double *__restrict__ costs,
+    signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed)"""
 
-_LOAD = """\
-const long long candidate = (long long)blockIdx.x*blockDim.x + threadIdx.x;
-const int job = blockIdx.y;
-if (candidate >= n_candidates) return;
+_LOAD = f"""\
+const int i = blockIdx.x*blockDim.x + threadIdx.x, job = blockIdx.y, candidate = first + i;
+if (i >= n_scored) return;
 double p[N_PARAMETERS], slots[N_X*N_SLOTS];
 #pragma unroll
-for (int i = 0; i < N_PARAMETERS; ++i) p[i] = parameters[i*n_candidates + candidate];
-int status = %(ok)d;
+for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n_candidates + candidate];
+int status = {OK};
 double doubt = 0.0, cost = 0.0, conductance, reversal;
 createGains(p, conductance, reversal, status);
-for (int start = 0; start < n_starts; ++start) {
+for (int start = 0; start < n_starts; ++start) {{
     double q[N_RATES];
     createQmat(start_v[start], p, q, status);
     initStateProbs(q, slots + N_X*start);
-}""" % {"ok": OK}
+}}"""
 
 _RUN_HEAD = """\
-const int4 places = next_places;  // source, target, first cell, last cell
+const int4 places = next_places;  // source, target, first cell (or datum), last cell
 const double n = next_extent.x, span = next_extent.y;  // samples, ms in all
 const double weight = next_datum.x, sum_d = next_datum.y;  // of each sample; of the data
 ++run;
@@ -347,12 +432,34 @@ next_places = run_places[run];  // one is behind the last
 next_extent = run_values[2*run];
 next_datum = run_values[2*run + 1];
 const int target = places.y;
-const double2 *table = tables + (long long)places.z*%(half)d;
-const double *x = slots + N_X*places.x;""" % {"half": (DEGREE + 1) // 2}
+const double *x = slots + N_X*places.x;"""
 
 _STORE = """\
-if (!(fabs(cost) < 1e300)) doubt = 1.0;
-costs[job*n_candidates + candidate] = cost;
-flags[job*n_candidates + candidate] = status | (doubt > 0.0 ? 16 : 0);"""
+if (gridDim.y > 1) {
+    partial[(long long)job*n_scored + i] = cost;
+    flags[(long long)job*n_scored + i] = (signed char)(status | (doubt > 0.0 ? 16 : 0));
+} else {
+    finish(cost, status, doubt > 0.0, squares, total_weight, candidate,
+           {costs, statuses, listed, n_listed});
+}"""
 
-__all__ = ["LEAST_COST", "NOT_FINITE", "CudaSpectralSource"]
+_ADD_JOBS = f"""\
+// The jobs of each candidate added up in their order.
+extern "C" __global__ void addJobs(
+    const int first, const int n_scored, const int n_jobs, const double squares,
+    const double total_weight, const double *__restrict__ partial,
+    const signed char *__restrict__ flags, double *__restrict__ costs,
+    signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed) {{
+    const int i = blockIdx.x*blockDim.x + threadIdx.x;
+    if (i >= n_scored) return;
+    double sum = 0.0;
+    int worst = {OK}, doubt = 0;
+    for (int job = 0; job < n_jobs; ++job) {{
+        sum += partial[(long long)job*n_scored + i];
+        const int flag = flags[(long long)job*n_scored + i], own = flag & 15;
+        doubt |= flag & 16;
+        worst = worst == {NOT_FINITE} || own == {NOT_FINITE} ? {NOT_FINITE} : max(worst, own);
+    }}
+    finish(sum, worst, doubt != 0, squares, total_weight, first + i,
+           {{costs, statuses, listed, n_listed}});
+}}"""

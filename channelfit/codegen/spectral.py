@@ -34,7 +34,6 @@ import itertools
 from collections.abc import Mapping
 from typing import Protocol
 
-
 import numpy as np
 
 from channelfit.expressions import evaluate
@@ -178,7 +177,7 @@ class Spectrum:
         """All I of the open probability to a power, the constant one first."""
         found = {(0,) * self.n_modes}
         for k, chain in enumerate(self.model.chains):
-            own = {(0,) * self.n_modes} | {self._unit(m) for m in self.modes(k)}
+            own = {(0,) * self.n_modes} | {self.unit(m) for m in self.modes(k)}
             for _ in range(chain.power * times):
                 found = {_plus(a, b) for a in found for b in own}
         return sorted(found, key=lambda index: (sum(index), index))
@@ -194,7 +193,8 @@ class Spectrum:
                 return c.at("s", self.layout[k]["speed"] + mode - self.first_mode[k])
         raise IndexError(mode)
 
-    def _unit(self, mode: int) -> Index:
+    def unit(self, mode: int) -> Index:
+        """The index that counts one mode once."""
         return tuple(int(m == mode) for m in range(self.n_modes))
 
     def entries(self, k: int) -> dict[tuple[int, int], int]:
@@ -256,8 +256,8 @@ class Spectrum:
             own = f"(fast{k} - ({' + '.join(leaving)}))*per_gap{k}"
             c.put(c.at("s", rows["slow"] + 2 * (i - 1) + i - 1), own)
             gained = [q[other, i]] if (other, i) in q else []
-            lost = [f" - {q[0, i]}"] if (0, i) in q else []
-            cross = f"({''.join(gained or ['0.0'])}{''.join(lost)})*per_gap{k}"
+            taken = [f" - {q[0, i]}"] if (0, i) in q else []
+            cross = f"({''.join(gained or ['0.0'])}{''.join(taken)})*per_gap{k}"
             c.put(c.at("s", rows["slow"] + 2 * (i - 1) + other - 1), cross)
 
     def products(self, c: Scalars, k: int) -> None:
@@ -317,7 +317,7 @@ class Spectrum:
         return kept if f < e else f"-{kept}"
 
     def _apply(self, c: Scalars, k: int, name: str, new: str, e: int, f: int) -> None:
-        """new = name (A + l_f)/(l_f - l_e), a row: (g A)_i = sum over i -> j of rate (g_j - g_i)."""
+        """new = name (A + l_f)/(l_f - l_e), a row g: (g A)_i sums rate i -> j times g_j - g_i."""
         n = len(self.model.chains[k].states)
         speed = c.at("s", self.layout[k]["speed"] + f)
         for i in range(n):
@@ -391,9 +391,9 @@ class Spectrum:
         weights = [float(g) - base for g in chain.conductances[1:]]
         c.let(f"w{k}_0", _dot(weights, limits, base))
         for e in range(n - 1):
-            parts = [f"{c.at('s', rows['row'] + e * (n - 1) + i)}*away{k}_{i}"
-                     for i in range(n - 1)]  # fmt: skip
-            c.let(f"w{k}_{e + 1}", " + ".join(parts))
+            row = [f"{c.at('s', rows['row'] + e * (n - 1) + i)}*away{k}_{i}"
+                   for i in range(n - 1)]  # fmt: skip
+            c.let(f"w{k}_{e + 1}", " + ".join(row))
 
     def _many_amplitudes(self, c: Scalars, k: int, chain: Chain) -> None:
         rows, n, first = self.layout[k], len(chain.states), self.first_x[k]
@@ -479,7 +479,7 @@ class Spectrum:
         product: dict[Index, str] = {}
         for k, chain in enumerate(self.model.chains):
             own = {(0,) * self.n_modes: f"w{k}_0"}
-            own |= {self._unit(m): f"w{k}_{j + 1}" for j, m in enumerate(self.modes(k))}
+            own |= {self.unit(m): f"w{k}_{j + 1}" for j, m in enumerate(self.modes(k))}
             for times in range(chain.power):
                 if not product:
                     product = dict(own)
@@ -521,11 +521,11 @@ class Spectrum:
 
     def forgotten(self, c: Scalars, name: str, modes: Mapping[int, str]) -> dict[Index, str]:
         """1 - exp(-L t) for every index of the square, from those of the single modes."""
-        names = {self._unit(m): text for m, text in modes.items()}
+        names = {self.unit(m): text for m, text in modes.items()}
         for number, index in enumerate(self.sums):
             if index in names:
                 continue
-            unit = next(self._unit(m) for m in range(self.n_modes) if index[m])
+            unit = next(self.unit(m) for m in range(self.n_modes) if index[m])
             one, rest = names[unit], names[tuple(i - u for i, u in zip(index, unit, strict=True))]
             names[index] = f"{name}_{number}"
             c.let(names[index], f"{one} + {rest} - {one}*{rest}")

@@ -1,0 +1,130 @@
+"""Scores from modes on the GPU: the closed form that needs no samples, and the modal path.
+
+Both score by the modes of held voltages, in one launch; candidates whose modes cannot be trusted
+put themselves on a list, and the same queue scores those by stepping in float64, a warp each. The
+host learns nothing of it and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit import gpu, tuning
+from channelfit.codegen.cuda_spectral import ADD_MODES, SWEEP_MODES, CudaSpectralSource
+from channelfit.problem import Problem
+from channelfit.transform import SpectralWalk, spectral_walk
+
+_MOST_JOBS = 64
+
+
+class Modes:
+    """The kernels of one problem, on arrays that lie on the GPU.
+
+    Arguments:
+        sampled: visit every sample (modal) instead of none (closed form).
+        dtype: of what is computed at every sample.
+    """
+
+    def __init__(self, problem: Problem, dtype: str, sampled: bool, exact: Any) -> None:
+        self.problem, self.dtype, self.sampled = problem, dtype, sampled
+        self.source = CudaSpectralSource(problem.model, dtype, sampled)
+        self.n_jobs: int | None = None  # for every score, where it is given
+        self._exact = exact  # stepping in float64, for what is listed
+        self._programs: dict[int, Program] = {}
+
+    def score(
+        self, parameters: Any, cost: Any, status: Any, first: int = 0, last: int | None = None,
+        threads: int | None = None,
+    ) -> None:  # fmt: skip
+        """Fill in cost and status of candidates first .. last - 1; see `cuda.Stepping.score`."""
+        xp, packed = gpu.cupy(), self.problem.scored
+        n = (last or parameters.shape[1]) - first
+        if not n:
+            return
+        threads = threads or self._threads
+        program = self.program(self._jobs(n))
+        n_jobs = program.walk.n_jobs
+        sums = np.float64(program.squares), np.float64(packed.total_weight)
+        partial = flags = gpu.NULL
+        if n_jobs > 1:
+            partial, flags = xp.empty((n_jobs, n)), xp.empty((n_jobs, n), dtype=np.int8)
+        listed, n_listed = self._list(n)
+        n_listed.fill(0)
+        results = cost, status, listed, n_listed
+        some = np.int32(first), np.int32(n)
+        program.kernels[SWEEP_MODES](
+            (-(-n // threads), n_jobs), (threads,),
+            (parameters, np.int64(parameters.shape[1]), *some, *program.arrays, *sums, partial,
+             flags, *results),
+        )  # fmt: skip
+        if n_jobs > 1:
+            program.kernels[ADD_MODES](
+                (-(-n // 256),), (256,),
+                (*some, np.int32(n_jobs), *sums, partial, flags, *results),
+            )  # fmt: skip
+        self._exact.score_listed(parameters, cost, status, listed, n_listed)
+
+    def program(self, n_jobs: int) -> Program:
+        """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
+        if n_jobs not in self._programs:
+            xp, packed = gpu.cupy(), self.problem.scored
+            walk = spectral_walk(packed, n_jobs, self.sampled)
+            module = gpu.compile_cuda(
+                self.source.specialized(walk.n_slots), (), f"{self.problem.model.name}.cu"
+            )
+            tables = walk.tables.astype(self.dtype) if self.sampled else walk.tables
+            walked = walk.jobs, walk.visits, walk.visit_v, walk.visit_dt, walk.places, walk.values
+            arrays = [xp.asarray(np.ascontiguousarray(array)) for array in walked]
+            starts = xp.asarray(walk.start_v), np.int32(len(walk.start_v))
+            # what every sample is compared with need not be added again
+            squares = packed.constant + (0.0 if self.sampled else walk.data_squares)
+            kernels = {name: module.kernel(name) for name in (SWEEP_MODES, ADD_MODES)}
+            self._programs[n_jobs] = Program(
+                walk, (*arrays, *starts, xp.asarray(tables)), kernels, squares
+            )
+        return self._programs[n_jobs]
+
+    @property
+    def most_threads(self) -> int:
+        """Of a block."""
+        return int(self.source.threads)
+
+    def _list(self, n: int) -> tuple[Any, Any]:
+        """Room for n candidates and their number, kept between scores."""
+        xp = gpu.cupy()
+        if self._room is None or len(self._room[0]) < n:
+            self._room = xp.empty(n, dtype=np.int32), xp.zeros(1, dtype=np.int32)
+        return self._room
+
+    _room: tuple[Any, Any] | None = None
+
+    @cached_property
+    def _threads(self) -> int:
+        found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP_MODES)
+        return found.threads if found is not None else self.source.threads
+
+    @cached_property
+    def _resident(self) -> int:
+        """Threads that run at once."""
+        blocks = gpu.occupancy(self.program(1).kernels[SWEEP_MODES], self._threads).blocks
+        return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
+
+    def _jobs(self, n: int) -> int:
+        """So many, a power of two, that a population fills the GPU."""
+        if self.n_jobs is not None:
+            return self.n_jobs
+        return int(min(_MOST_JOBS, 1 << max(0, -(-self._resident // n) - 1).bit_length()))
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A walk on the GPU and the kernels compiled for it."""
+
+    walk: SpectralWalk
+    arrays: tuple[Any, ...]
+    kernels: dict[str, Any]
+    squares: float

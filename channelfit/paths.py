@@ -1,0 +1,66 @@
+"""Three ways to the same score, and which of them pays.
+
+``stepping`` serves every problem. ``modal`` and ``closed-form`` need held voltages and chains that
+have modes (`codegen.spectral.why_not`); the closed form needs no samples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from channelfit.codegen.spectral import MOST_PRODUCTS, why_not
+from channelfit.errors import InputError
+from channelfit.packing import N_SAMPLES
+from channelfit.problem import Problem
+from channelfit.schedule import schedule
+from channelfit.transform import moves
+
+
+def choose_path(problem: Problem, dtype: str, path: str = "auto") -> str:
+    """The path that a score takes.
+
+    Arguments:
+        path: one of `backends.PATHS`.
+
+    Raises:
+        InputError: the problem cannot go this way, and why.
+    """
+    if path == "stepping" or (path == "auto" and problem.scored.total_weight <= 0):
+        return "stepping"
+    reason = no_modes(problem)
+    if path == "auto":
+        faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype)
+        return "closed-form" if faster else "stepping"
+    if reason is not None:
+        raise InputError(f"--path {path}: {reason}; use --path stepping")
+    return path
+
+
+def no_modes(problem: Problem) -> str | None:
+    """Why a problem cannot be scored by modes; None if it can."""
+    reason = why_not(problem.model)
+    if reason is None and moves(problem.scored):
+        reason = "the command voltage varies on the way to scored samples"
+    return reason
+
+
+def samples_per_visit(problem: Problem) -> float:
+    """Samples that a voltage, once its tables are made, has to serve."""
+    packed = problem.scored
+    order = schedule(packed, single_samples_anywhere=True)
+    samples = packed.runs[order.run, N_SAMPLES][order.weight > 0].sum()
+    return float(samples) / max(1, len(order.voltage))
+
+
+def break_even(problem: Problem, dtype: str) -> float:
+    """Samples a visit from which the closed form is faster than stepping.
+
+    Measured on one NVIDIA H200 and on CPUs by `benchmarks/states.py`: what modes cost grows with
+    the cube of the states, and float32 samples are cheap. The rule decides alone, not a measurement
+    at run time, so that a run repeats; `--path` overrules it.
+    """
+    n = max(len(chain.states) for chain in problem.model.chains)
+    if n > MOST_PRODUCTS:
+        return np.inf  # too many candidates in doubt
+    cheap = 1.0 if dtype == "float64" else 4.0
+    return float(cheap * {1: 0, 2: 10, 3: 30}.get(n, 6.0 * n**2))

@@ -1,0 +1,245 @@
+"""Scores from modes, closed form and modal, as generated CUDA on the CuPy that the host plays (and
+on a real GPU), and the transforms and spectra behind them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_host import HostCupy, compile_with_nvrtc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_backends import SHIPPED, candidates, from_yaml, model_named, recording_of
+
+from channelfit import gpu
+from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
+from channelfit.backends.reference import ReferenceScorer
+from channelfit.codegen.cuda_spectral import LEAST_COST, CudaSpectralSource
+from channelfit.codegen.spectral import Spectrum, keeps_detailed_balance, why_not
+from channelfit.errors import InputError
+from channelfit.model import build_model
+from channelfit.problem import Experiment, Problem
+from channelfit.recording import Recording
+from channelfit.transform import (
+    CELL_BITS,
+    DEGREE,
+    moves,
+    spectral_walk,
+    transform_table,
+)
+
+N_CANDIDATES = 41
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return request.param
+
+
+def interpolated(table: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The table read by arithmetic instead of by bits."""
+    octave = np.floor(np.log2(y))
+    place = np.floor((y / 2**octave - 1) * 2**CELL_BITS)
+    cell = np.minimum(octave * 2**CELL_BITS + place, len(table) - 1).astype(int)
+    d = y - 2**octave * (1 + (place + 0.5) / 2**CELL_BITS)
+    return sum(table[cell, k] * d**k for k in range(DEGREE + 1))
+
+
+@given(st.integers(2, 3000), st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_transforms_are_sums_of_exponentials(n, seed):
+    random = np.random.default_rng(seed)
+    data = random.normal(size=n) + random.normal()
+    decay = np.concatenate([[0.0, 1e-300], np.exp(random.uniform(-20, 6, 60))])
+    exact = np.exp(-decay[:, None] * np.arange(n)) @ data
+    found = interpolated(transform_table(data), 1 + decay * n)
+    assert np.abs(found - exact).max() < 1e-11 * np.abs(data).sum()
+
+
+HELD = {
+    "steps": from_yaml(segments=[
+        {"hold": "1 ms"}, {"step": {"from": -110, "to": 40, "by": 30}, "for": "7 ms"}, {"hold": 2},
+    ]),
+    "off the grid": from_yaml(segments=[
+        {"hold": 0.97}, {"step": {"values": [-40, 20]}, "for": 3.333}, {"step": -60, "for": 2.0001},
+        {"hold": 0.77},
+    ]),
+    "long": from_yaml(sampling="0.5 ms", segments=[
+        {"hold": 3}, {"step": {"values": [-20, 30]}, "for": 400}, {"step": -100, "for": 0.5},
+        {"hold": 20},
+    ]),
+}  # fmt: skip
+
+
+def held(name: str) -> Problem:
+    """Held voltages only: weights that differ and vanish, steps off the samples, single samples."""
+    kinds = ("plain", "changing", "masked")
+    return Problem(model_named(name), tuple(
+        Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k)
+        for k, p in enumerate(HELD.values())
+    ))  # fmt: skip
+
+
+WITH_MODES = [*SHIPPED, "cycle"]
+
+
+@pytest.mark.parametrize("name", WITH_MODES)
+@pytest.mark.parametrize("path", ["closed-form", "modal"])
+def test_costs_equal_the_reference_over_the_full_ranges(device, name, path):
+    problem = held(name)
+    values = candidates(problem.model, N_CANDIDATES)
+    exact = ReferenceScorer(problem).score(values)
+    score = make_scorer(problem, "cuda", path=path).score(values)
+    assert np.array_equal(score.status, exact.status)
+    assert np.abs(score.cost / exact.cost - 1).max() < 1e-9
+
+
+@pytest.mark.parametrize("path", ["closed-form", "modal"])
+def test_any_number_of_jobs(device, path):
+    problem = held("model_c")
+    values = candidates(problem.model, N_CANDIDATES)
+    scorer = make_scorer(problem, "cuda", path=path)
+    costs = []
+    for n_jobs in (1, 2, 5, 64):
+        scorer.scoring.n_jobs = n_jobs
+        costs.append(scorer.score(values).cost)
+    assert np.abs(np.array(costs) / costs[0] - 1).max() < 1e-11
+
+
+def test_single_precision_of_the_modal_path(device):
+    problem = held("na_hh")
+    values = candidates(problem.model, N_CANDIDATES)
+    exact = ReferenceScorer(problem).score(values)
+    score = make_scorer(problem, "cuda", "float32", "modal").score(values)
+    assert np.abs(score.cost / exact.cost - 1).max() < 1e-3
+
+
+class Listed:
+    """What a scorer listed for stepping: counts, and scores nothing."""
+
+    def __init__(self, scorer: Any) -> None:
+        self.number = -1
+        scorer.scoring._exact = self
+
+    def score_listed(self, parameters, cost, status, listed, n_listed) -> None:
+        self.number = int(n_listed[0])
+
+
+def test_speeds_that_agree_are_stepped(device):
+    """Three states whose two speeds meet: the formula divides by their difference."""
+    model = build_model({
+        "name": "meeting", "states": ["A", "B", "C"],
+        "rates": {"A -> B": "k", "B -> A": "1e-9", "B -> C": "k*(1 + d)", "C -> B": "1e-9"},
+        "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
+        "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms"}, "d": {"range": [-1, 1]}},
+    }, None)  # fmt: skip
+    problem = Problem(model, held("model_a").experiments)
+    values = np.array([[0.3] * 5, [0.0, 1e-12, 1e-7, 1e-2, 0.5]])
+    scorer = make_scorer(problem, "cuda", path="closed-form")
+    exact = ReferenceScorer(problem).score(values)
+    assert np.abs(scorer.score(values).cost / exact.cost - 1).max() < 1e-9
+    listed = Listed(scorer)
+    scorer.score(values)
+    assert listed.number == 3
+
+
+def test_a_cost_of_nothing_is_stepped(device):
+    """Where the model meets the data exactly, what is left of the sum is rounding."""
+    bare = held("model_b")
+    model = bare.model
+    values = model.values()[:, None]
+    currents = ReferenceScorer(bare).simulate(values)
+    experiments = [
+        Experiment(e.protocol, Recording(e.protocol.times_ms, current[..., 0],
+                                         np.isfinite(current[..., 0]).astype(float)))
+        for e, current in zip(bare.experiments, currents, strict=True)
+    ]  # fmt: skip
+    problem = Problem(model, tuple(experiments))
+    scorer = make_scorer(problem, "cuda", path="closed-form")
+    cost = scorer.score(np.column_stack([values, values * 1.5])).cost
+    power = np.mean([np.nanmean(c**2) for c in currents])
+    assert 0 <= cost[0] < 1e-20 * power
+    assert cost[1] > LEAST_COST * power
+
+
+def test_statuses(device):
+    problem = held("cycle")
+    values = candidates(problem.model, 4)
+    row = list(problem.model.parameter_names).index("k4")
+    values[row, 1], values[row, 2] = np.nan, -1.0
+    for path in ("closed-form", "modal"):
+        score = make_scorer(problem, "cuda", path=path).score(values)
+        assert score.status.tolist() == [OK, NOT_FINITE, NEGATIVE_RATE, OK]
+        assert np.isinf(score.cost[[1, 2]]).all()
+
+
+def test_moving_voltage_and_models_without_modes_say_why(device):
+    ramp = from_yaml(segments=[{"hold": 1}, {"ramp": [-120, 60], "for": 4}])
+    moving = Problem(model_named("model_a"), (Experiment(ramp, recording_of(ramp, 0)),))
+    with pytest.raises(InputError, match="--path closed-form: the command voltage varies"):
+        make_scorer(moving, "cuda", path="closed-form")
+    assert make_scorer(moving, "cuda").path == "stepping"
+    turning = Problem(build_model(TURNING, None), held("model_a").experiments)
+    with pytest.raises(InputError, match="do not keep detailed balance"):
+        make_scorer(turning, "cuda", path="modal")
+
+
+#: Four states in a circle that prefers one way round.
+TURNING = {
+    "name": "turning", "states": ["A", "B", "C", "D"],
+    "rates": {"A -> B": "2*k", "B -> C": "2*k", "C -> D": "2*k", "D -> A": "2*k",
+              "B -> A": "k", "C -> B": "k", "D -> C": "k", "A -> D": "k"},
+    "current": {"open": ["D"], "conductance": "1 nS", "reversal": "-90 mV"},
+    "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms", "value": 0.5}},
+}  # fmt: skip
+
+
+def test_detailed_balance():
+    for name in SHIPPED:
+        model = model_named(name)
+        assert why_not(model) is None
+    assert not keeps_detailed_balance(*_only(build_model(TURNING, None)))
+    balanced = {**TURNING, "rates": {**TURNING["rates"], "D -> A": "k/4"}}
+    assert not keeps_detailed_balance(*_only(build_model(balanced, None)))
+    balanced["rates"] = {**TURNING["rates"], "D -> A": "k/8"}
+    assert keeps_detailed_balance(*_only(build_model(balanced, None)))
+
+
+def _only(model):
+    return model, model.chains[0]
+
+
+def test_terms_of_powers():
+    """m^3 h: two modes, eight terms, and the sums of pairs of them without doubles."""
+    spectrum = Spectrum(model_named("na_hh"))
+    assert (spectrum.n_modes, len(spectrum.terms), len(spectrum.sums)) == (2, 8, 20)
+    spectrum = Spectrum(model_named("na_markov"))
+    assert (spectrum.n_modes, len(spectrum.terms), len(spectrum.sums)) == (8, 9, 44)
+
+
+def test_walks_score_every_sample_once():
+    problem = held("model_a")
+    packed = problem.scored
+    for n_jobs in (1, 3, 64):
+        walk = spectral_walk(packed, n_jobs)
+        n, weight = walk.values[:-1, 0], walk.values[:-1, 2]
+        assert (n * weight).sum() == pytest.approx(packed.total_weight)
+        assert walk.data_squares + packed.constant == pytest.approx(sum(
+            e.weight * np.nansum(e.recording.weight * np.nan_to_num(e.recording.current_pA) ** 2)
+            for e in problem.experiments
+        ))  # fmt: skip
+    assert not moves(packed)
+
+
+def test_the_text_compiles_for_a_device():
+    for name in ("model_b", "herg_markov", "na_hh"):
+        for sampled in (False, True):
+            source = CudaSpectralSource(model_named(name), "float64", sampled)
+            compile_with_nvrtc(source.specialized(4))
