@@ -125,35 +125,35 @@ def reach(decay: float, n_steps: int = 1) -> float:
 
 
 @kernel
-def _end_row(s: Array, i: int, lane: int, left: float, right: float, q: Array, lo: float,
-             up: float) -> tuple[float, float]:  # fmt: skip
-    """Diagonal and right side of a row whose neighbors are not the rows above and below."""
-    at = i * 112 + lane
-    a, h, kw, kv = q[lane], q[32 + lane], q[48 + lane], q[64 + lane]
-    v, w, u = s[at], s[at + 16], s[at + 32]
-    known = v * (1 - lo - up) + lo * left + up * right + h * (v * (v * (1 + a - v) - a))
-    known += s[at + 96] * 2 * h - h * (w + kw * w + kv * v)
-    d = 1 + lo + up + h * kv - h * (u * (2 * (1 + a) - 3 * u) - a)
-    return d, known + h * u * u * (2 * u - 1 - a)
+def _end_rows(s: Array, i: int, q: Array, lower: Array, upper: Array, near: Array) -> None:
+    """Diagonals and right sides of row i, whose neighbors need not be the rows above and below.
+
+    near: (64,) v to the left and to the right, then what comes out.
+    """
+    row = s[i * 112 : (i + 1) * 112]
+    for l in range(16):  # noqa: E741
+        a, h, kw, kv = q[l], q[32 + l], q[48 + l], q[64 + l]
+        v, w, u, lo, up = row[l], row[16 + l], row[32 + l], lower[l], upper[l]
+        known = v * (1 - lo - up) + lo * near[l] + up * near[16 + l]
+        known += h * (v * (v * (1 + a - v) - a)) + h * (2 * row[96 + l] - w - kw * w - kv * v)
+        near[32 + l] = 1 + lo + up + h * kv - h * (u * (2 * (1 + a) - 3 * u) - a)
+        near[48 + l] = known + h * u * u * (2 * u - 1 - a)
 
 
 @kernel
-def _first_rows(s: Array, m: int, q: Array, ends: Array, acc: Array) -> None:
-    for lane in range(16):
-        at = lane
-        before = (m - 1) * 112 + (lane + 15) % 16
-        if ends[96 + lane] != 0.0:  # no node: it repeats the one before
-            c, y, p = 0.0, 0.0, 1.0
-            acc[lane], acc[16 + lane], acc[32 + lane] = 0.0, 0.0, 1.0
-        else:
-            if ends[64 + lane] != 0.0:  # held
-                c, y, p = 0.0, s[at], 0.0
-            else:
-                lo, up = ends[lane], ends[16 + lane]
-                d, b = _end_row(s, 0, lane, s[before], s[at + 112], q, lo, up)
-                c, y, p = up / d, b / d, lo / d
-            acc[lane], acc[16 + lane], acc[32 + lane] = y, p, c
-        s[at + 48], s[at + 64], s[at + 80] = c, y, p
+def _first_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, near: Array) -> None:
+    last, below = s[(m - 1) * 112 : m * 112], s[112:224]
+    for l in range(16):  # noqa: E741
+        near[l] = last[(l + 15) % 16]
+        near[16 + l] = below[l]
+    _end_rows(s, 0, q, ends[:16], ends[16:32], near)
+    for l in range(16):  # noqa: E741
+        held, none = ends[64 + l], ends[96 + l]  # 1.0 or 0.0; where no node is, it repeats
+        inverse = (1 - held) * (1 - none) / near[32 + l]
+        c, p = ends[16 + l] * inverse, ends[l] * inverse
+        y = near[48 + l] * inverse + held * s[l]
+        s[48 + l], s[64 + l], s[80 + l] = c, y, p + none
+        acc[l], acc[16 + l], acc[32 + l] = y, p, c + none
 
 
 @kernel
@@ -181,22 +181,24 @@ def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool) -
 
 
 @kernel
-def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
+def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array,
+               near: Array) -> None:  # fmt: skip
     """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
-    for lane in range(16):
-        at = (m - 1) * 112 + lane
-        if ends[80 + lane] != 0.0:
-            system[lane], system[16 + lane], system[32 + lane], system[48 + lane] = 0, 1, 0, s[at]
-            continue
-        after = (lane + 1) % 16
-        first = 112 + after if ends[96 + after] != 0.0 else after
-        lo, up = ends[32 + lane], ends[48 + lane]
-        d, b = _end_row(s, m - 1, lane, s[at - 112], s[first], q, lo, up)
-        c, y, p = s[at - 64], s[at - 48], s[at - 32]
-        system[lane] = -lo * p
-        system[16 + lane] = d - lo * c - up * acc[16 + after]
-        system[32 + lane] = -up * acc[32 + after]
-        system[48 + lane] = b + lo * y + up * acc[after]
+    above, row = s[(m - 2) * 112 : (m - 1) * 112], s[(m - 1) * 112 : m * 112]
+    for l in range(16):  # noqa: E741
+        after = (l + 1) % 16
+        near[l] = above[l]
+        near[16 + l] = s[112 + after] if ends[96 + after] != 0.0 else s[after]
+        system[l], system[16 + l], system[32 + l] = acc[after], acc[16 + after], acc[32 + after]
+    _end_rows(s, m - 1, q, ends[32:48], ends[48:64], near)
+    for l in range(16):  # noqa: E741
+        lo, up, free = ends[32 + l], ends[48 + l], 1 - ends[80 + l]
+        y, p, c = system[l], system[16 + l], system[32 + l]
+        system[l] = -lo * above[80 + l] * free
+        system[16 + l] = (near[32 + l] - lo * above[48 + l] - up * p) * free + (1 - free)
+        system[32 + l] = -up * c * free
+        known = near[48 + l] + lo * above[64 + l] + up * y
+        system[48 + l] = known * free + row[l] * (1 - free)
 
 
 @kernel
@@ -266,16 +268,17 @@ def _finish(s: Array, m: int, q: Array) -> None:
 def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int, tolerance: float,
            scratch: Array) -> int:  # fmt: skip
     """Advances a block of lanes; the iterations that Newton took, or -1 if it did not converge."""
-    acc, system, z, moved = scratch[:48], scratch[48:112], scratch[112:176], scratch[176:192]
+    acc, system, z = scratch[:48], scratch[48:112], scratch[112:176]
+    moved, near = scratch[176:192], scratch[192:256]
     taken = 0
     for _ in range(n_steps):
         left = 1.0
         for _ in range(MOST_ITERATIONS):
             taken += 1
-            _first_rows(s, m, q, ends, acc)
+            _first_rows(s, m, q, ends, acc, near)
             _down(s, 1, n_spikes, q, acc, True)
             _down(s, n_spikes, m - 1, q, acc, False)
-            _last_rows(s, m, q, ends, acc, system)
+            _last_rows(s, m, q, ends, acc, system, near)
             _close(system, n_spikes < m - 1, z)
             _up(s, m, n_spikes, z, moved)
             left = 0.0
@@ -320,7 +323,7 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
     size = len(v)
     most = -(-min(size, tile + 2 * overlap + 2) // 16)
     s = np.zeros(most * 112)
-    scratch, ends, out = np.zeros(192), np.zeros(112), np.zeros(most * 16)
+    scratch, ends, out = np.zeros(256), np.zeros(112), np.zeros(most * 16)
     r, taken = q[16], 0
     for k in range(first, last):
         begin, end = k * tile, min((k + 1) * tile, size)
@@ -371,7 +374,7 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
     """Advances blocks first .. last-1 of 16 whole cables side by side, in place."""
     n_cables, m = v.shape
     s = np.zeros(m * 112)
-    scratch, ends, q = np.zeros(192), np.zeros(112), np.zeros(96)
+    scratch, ends, q = np.zeros(256), np.zeros(112), np.zeros(96)
     taken = 0
     for block in range(first, last):
         for lane in range(16):
