@@ -10,9 +10,9 @@ interval need, in registers where it fits, and serves all its runs:
 All threads of a block read the same data at the same time: sixteen bytes a load serve a warp.
 
 What a sample of the two-gate hERG model costs where the voltage moves, in float32, counted in the
-machine code for sm_90: about 120 instructions, 10 of them on the special-function units (8 rates,
-one exponential a gate); where any candidate of a warp is stiff, 80 more, 12 of them such. Those
-take a warp 8 cycles each beside all others: 80 to 176 cycles there, 120 to 200 elsewhere.
+machine code for sm_90: about 115 instructions, 12 of them on the special-function units (8 rates,
+an exponential and a reciprocal a gate); where any candidate of a warp is stiff, 75 more, 8 of them
+such. They take a warp 8 cycles each, 96 to 160 in all, beside the 115 to 190 of the others.
 """
 
 from __future__ import annotations
@@ -365,6 +365,10 @@ __device__ __forceinline__ void multiply(const real (&a)[N][N], const real (&b)[
     }
 }
 
+// One instruction for float32; for float64 fmax would take eight.
+__device__ __forceinline__ float notNegative(float x) { return fmaxf(x, 0.0f); }
+__device__ __forceinline__ double notNegative(double x) { return x > 0.0 ? x : 0.0; }
+
 // The diagonal is what is left of one: columns sum to one and nothing is negative.
 template <int N> __device__ __forceinline__ void closeColumns(real (&p)[N][N]) {
 #pragma unroll(N <= UNROLLED ? N : 1)
@@ -372,7 +376,7 @@ template <int N> __device__ __forceinline__ void closeColumns(real (&p)[N][N]) {
         real rest = 0;
 #pragma unroll
         for (int i = 0; i < N; ++i) rest += i != j ? p[i][j] : real(0);
-        p[j][j] = rest < 1 ? 1 - rest : real(0);
+        p[j][j] = notNegative(1 - rest);
     }
 }
 
@@ -596,9 +600,9 @@ _RELAXATION = """
 // --- voltage that varies: chains of two states ---------------------------------------------------
 
 constexpr int N_NODES = 2, BEFORE = 2;  // voltages of a step: middle and end; before the first step
+constexpr int TOGETHER = sizeof(real) == 4 ? 2 : 1;  // steps: spares moving the end to the start
 
-// What is known at the beginning of a step: rates of opening (float32) or limits (float64); what x
-// is too coarse to hold (float32).
+// What is known at the beginning of a step; `low` (float32) is what x is too coarse to hold.
 struct Moving {
     real x[N_X], up[N_X], limit[N_X], speed[N_X], low[N_X], v;
 };
@@ -711,10 +715,13 @@ __device__ __forceinline__ float relaxStiff(const float x, const float whole, co
 }
 
 __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, Flag &flag) {
-#pragma unroll
-    for (int k = 0; k < N_GATES; ++k) m.low[k] = 0;
     m.v = nodes[1];
     createRates(m.v, p, m.up, m.speed, flag);
+#pragma unroll
+    for (int k = 0; k < N_GATES; ++k) {
+        m.low[k] = 0.0f;
+        m.limit[k] = m.up[k]*reciprocal(m.speed[k]);
+    }
 }
 
 // All gates side by side. A thread's step depends on its own candidate only; a warp without a
@@ -722,7 +729,7 @@ __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
                                      Flag &flag) {
     const Nodes at = *(const Nodes *)nodes;
-    float up[N_X], speed[N_X], up1[N_X], speed1[N_X], old[N_X], whole[N_X], late[N_X];
+    float up[N_X], speed[N_X], up1[N_X], speed1[N_X], limit1[N_X], old[N_X], whole[N_X], late[N_X];
     createRates(at.middle, p, up, speed, flag);
     createRates(at.end, p, up1, speed1, flag);
     bool stiff = false;
@@ -733,12 +740,13 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
         late[k] = relaxationsLate(m.speed[k], speed[k], speed1[k], h);
         relaxSlow(m.x[k], m.low[k], whole[k], late[k], m.up[k], up[k], up1[k], h);
         stiff |= !(whole[k] < SLOW);
+        limit1[k] = up1[k]*reciprocal(speed1[k]);  // even if not needed here: the next step may
     }
     if (stiff) {
 #pragma unroll
         for (int k = 0; k < N_GATES; ++k) {
-            const float x = relaxStiff(old[k], whole[k], late[k], m.up[k]*reciprocal(m.speed[k]),
-                                       up[k]*reciprocal(speed[k]), up1[k]*reciprocal(speed1[k]));
+            const float x = relaxStiff(old[k], whole[k], late[k], m.limit[k],
+                                       up[k]*reciprocal(speed[k]), limit1[k]);
             const bool fast = !(whole[k] < SLOW);
             m.x[k] = fast ? x : m.x[k];
             m.low[k] = fast ? 0.0f : m.low[k];
@@ -747,6 +755,7 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) {
         m.up[k] = up1[k];
+        m.limit[k] = limit1[k];
         m.speed[k] = speed1[k];
     }
     m.v = at.end;
@@ -760,6 +769,7 @@ struct Moving {
     double x[N_X];
 };
 
+constexpr int TOGETHER = 1;
 constexpr int N_NODES = 12, BEFORE = 0;  // voltages of a step: start, two Gauss points, of quarters
 
 __device__ __forceinline__ void begin(Moving &, const real *, const real *, Flag &) {}
@@ -884,7 +894,7 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
     for (int first = 0; first < steps; first += 16) {
         const int last = min(first + 16, steps);
         real some = 0;
-#pragma unroll 1
+#pragma unroll(TOGETHER)
         for (int k = first; k < last; ++k, nodes += N_NODES) {
             if ((k & (run.n_sub - 1)) == 0) {
                 if (sampled) {
