@@ -464,14 +464,16 @@ def test_a_listed_few_of_the_scorer(device: Device) -> None:
     problem = few("model_b")
     parameters = candidates(problem.model, 9)
     stepping = CudaScorer(problem).stepping
-    cost, status = device.asarray(np.zeros(9)), device.asarray(np.full(9, 7, np.int8))
     listed = device.asarray(np.array([8, 2, 0, 0, 0, 0, 0, 0, 0], np.int32))
     count = device.asarray(np.array([2], np.int32))
     on_device = device.asarray(parameters)
-    stepping.score(on_device, cost, status, listed=listed, n_listed=count)
     truth = ReferenceScorer(problem).score(parameters).cost
-    assert cost[[8, 2]] == pytest.approx(truth[[8, 2]], rel=1e-9)
-    assert status.tolist() == [7, 7, OK, 7, 7, 7, 7, 7, OK]
+    for score in (stepping.score, stepping.score_listed):
+        cost, status = device.asarray(np.zeros(9)), device.asarray(np.full(9, 7, np.int8))
+        score(on_device, cost, status, listed=listed, n_listed=count)
+        assert cost[[8, 2]] == pytest.approx(truth[[8, 2]], rel=1e-9)
+        assert status.tolist() == [7, 7, OK, 7, 7, 7, 7, 7, OK]
+        assert (cost[status == 7] == 0).all()
 
 
 def test_what_can_be_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,7 +317,7 @@ class Stepping:
         packed, program = self.problem.scored, self.program(_LANES, listed=True)
         starts, n_starts, jobs, *rest = program.arrays
         program.kernels[LISTED](
-            (4 * gpu.device().n_multiprocessors,), (2 * _LANES,),
+            (4 * self._multiprocessors,), (2 * _LANES,),
             (parameters, np.int64(parameters.shape[1]), listed, n_listed, starts, n_starts, jobs,
              np.int32(program.walk.n_jobs), *rest, np.float64(packed.constant),
              np.float64(packed.total_weight), cost, status),
@@ -369,7 +369,11 @@ class Stepping:
     def _resident(self) -> int:
         """Threads that run at once."""
         blocks = gpu.occupancy(self.program(1).kernels[SWEEP], self._threads).blocks
-        return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
+        return max(1, blocks) * self._threads * self._multiprocessors
+
+    @cached_property
+    def _multiprocessors(self) -> int:
+        return gpu.device().n_multiprocessors
 
     def _jobs(self, n: int, perhaps_fewer: bool = False) -> int:
         """So many, a power of two, that a population fills the GPU twice over.
