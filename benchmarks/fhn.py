@@ -1,0 +1,234 @@
+"""FitzHugh-Nagumo on the processor against py-pde and SciPy, at equal error.
+
+    pip install -e ".[bench]" && python benchmarks/fhn.py
+
+Every method solves the same equations on the same grid from the same impulse. Each takes finer and
+finer steps or tolerances until its largest error of v at the end is below the target; the time of
+that run counts, after one run to compile. Truth is SciPy's DOP853 to 1e-11, and for the long cable,
+where that would take hours, our Crank-Nicolson with steps so short that halving them changes
+nothing beyond a hundredth of the target (the others are measured against it all the same).
+
+* py-pde: its Euler solver, compiled by Numba beforehand, with the step that our explicit scheme
+  needs: it is the same scheme (on cells instead of nodes, so against the truth on cells).
+* solve_ivp: LSODA and BDF with a banded Jacobian, v and w interleaved.
+* banded: Crank-Nicolson with Newton in NumPy around scipy.linalg.solve_banded, 2 iterations a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from report import Row, compared, finish
+from scipy.integrate import solve_ivp
+from scipy.linalg import solve_banded
+from scipy.sparse import diags
+
+from channelfit.doctor import cores
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, simulate
+
+A, GAMMA, EPSILON, DX = 0.01, 2.0, 0.01, 0.5
+Solve = Callable[[float], np.ndarray]
+
+
+def impulse(x: np.ndarray) -> np.ndarray:
+    """Gaussians every 200 units of length."""
+    return np.exp(-((x % 200 - 100) ** 2) / 10)
+
+
+def rates(y: np.ndarray, mirror: int) -> np.ndarray:
+    """Of v and w interleaved; the node beyond an end mirrors node `mirror`."""
+    v, w = y[::2], y[1::2]
+    wide = np.concatenate([v[mirror : mirror + 1], v, v[len(v) - 1 - mirror : len(v) - mirror]])
+    out = np.empty_like(y)
+    out[::2] = (wide[2:] - 2 * v + wide[:-2]) / DX**2 + v * (1 - v) * (v - A) - w
+    out[1::2] = EPSILON * (v - GAMMA * w)
+    return out
+
+
+def jacobian_pattern(n: int) -> Any:
+    return diags([1.0, 1.0, 1.0, 1.0, 1.0], [-2, -1, 0, 1, 2], shape=(2 * n, 2 * n), dtype=float)
+
+
+def by_scipy(method: str, n: int, end: float, mirror: int = 1, x: Any = None) -> Solve:
+    x = DX * np.arange(n) if x is None else x
+
+    def solve(tolerance: float) -> np.ndarray:
+        y = np.zeros(2 * n)
+        y[::2] = impulse(x)
+        more: dict[str, Any] = {"lband": 2, "uband": 2} if method == "LSODA" else {}
+        if method == "BDF":
+            more = {"jac_sparsity": jacobian_pattern(n)}
+        done = solve_ivp(
+            lambda t, y: rates(y, mirror), (0, end), y, method, t_eval=[end],
+            rtol=tolerance, atol=tolerance, **more,
+        )  # fmt: skip
+        return np.asarray(done.y[::2, -1])
+
+    return solve
+
+
+def by_banded(n: int, end: float) -> Solve:
+    def solve(dt: float) -> np.ndarray:
+        v, w = impulse(DX * np.arange(n)), np.zeros(n)
+        guess, r, h = v, dt / (2 * DX**2), dt / 2
+        g = EPSILON * h
+        kw, kv = (1 - GAMMA * g) / (1 + GAMMA * g), g / (1 + GAMMA * g)
+        bands = np.empty((3, n))
+        bands[0], bands[2] = -r, -r
+        bands[0, 1], bands[2, -2] = -2 * r, -2 * r
+        for _ in range(round(end / dt)):
+            wide = np.concatenate([v[1:2], v, v[-2:-1]])
+            known = v + r * (wide[2:] - 2 * v + wide[:-2]) + h * v * (1 - v) * (v - A)
+            known -= h * ((1 + kw) * w + kv * v)
+            u = guess
+            for _ in range(2):
+                bands[1] = 1 + 2 * r + h * (kv + u * (3 * u - 2 * (1 + A)) + A)
+                right = known + h * u * u * (2 * u - 1 - A)
+                u = solve_banded((1, 1), bands, right, overwrite_b=True, check_finite=False)
+            w = kw * w + kv * (v + u)
+            v, guess = u, 2 * u - v
+        return v
+
+    return solve
+
+
+def by_py_pde(n: int, end: float, dt: float) -> Solve:
+    """Its stepper, compiled for one step beforehand."""
+    import pde
+
+    grid = pde.CartesianGrid([[0, n * DX]], n)
+    start = impulse(DX * (np.arange(n) + 0.5))
+    problem = pde.PDE(
+        {
+            "v": f"laplace(v) + v * (1 - v) * (v - {A}) - w",
+            "w": f"{EPSILON} * (v - {GAMMA} * w)",
+        },
+        bc={"derivative": 0},
+    )
+    fields = [pde.ScalarField(grid, start), pde.ScalarField(grid, 0.0)]
+    first = pde.FieldCollection(fields, labels=["v", "w"])
+    advance = pde.EulerSolver(problem, backend="numba").make_stepper(first, dt=dt)
+
+    def solve(_: float) -> np.ndarray:
+        state = first.copy()
+        advance(state, 0.0, end)
+        return np.asarray(state[0].data)
+
+    return solve
+
+
+def ours(scheme: type, n: int, end: float, **more: Any) -> Solve:
+    cable = Cable(n, DX)
+    solver = scheme(Equation(A, GAMMA, EPSILON), cable, n_threads=cores(), **more)
+    v = impulse(cable.x)
+    return lambda dt: simulate(solver, v, 0, [end], dt=dt).v[0, 0]
+
+
+def reached(
+    solve: Solve, truth: np.ndarray, target: float, levels: list[float]
+) -> tuple[float, float, float]:
+    """Seconds, error and level of the first level that meets the target."""
+    solve(levels[0])  # compiles
+    for level in levels:
+        seconds = []
+        for _ in range(3 if len(truth) < 10_000 else 1):
+            began = time.perf_counter()
+            v = solve(level)
+            seconds.append(time.perf_counter() - began)
+        error = float(np.abs(v - truth).max())
+        if error <= target:
+            return min(seconds), error, level
+    raise RuntimeError(f"no level of {levels} meets {target:g}: {error:g}")
+
+
+def compare(n: int, end: float, target: float) -> list[Row]:
+    halves = [0.1 / 2**k for k in range(14)]
+    tens = [10.0 ** (-k / 2) for k in range(4, 24)]
+    fine = by_scipy("DOP853", n, end)(1e-11) if n < 1000 else ours(CrankNicolson, n, end)(0.0025)
+    others = {
+        "SciPy solve_ivp LSODA, banded": (by_scipy("LSODA", n, end), fine, tens),
+        "Crank-Nicolson with SciPy solve_banded": (
+            by_banded(n, end),
+            fine,
+            [4 * h for h in halves],
+        ),
+    }
+    if n < 1000:
+        others["SciPy solve_ivp BDF, banded"] = (by_scipy("BDF", n, end), fine, tens)
+    rows, fastest = [], np.inf
+    label = f"N = {n:,}, t = {end:g}, error {target:g}"
+    explicit = reached(ours(Explicit, n, end), fine, target, halves)
+    if n < 1000 and target >= 1e-3:
+        cells = by_scipy("DOP853", n, end, 0, DX * (np.arange(n) + 0.5))(1e-11)
+        level = explicit[2]
+        others["py-pde explicit"] = (by_py_pde(n, end, level), cells, [level])
+    for name, (solve, truth, levels) in others.items():
+        seconds, error, level = reached(solve, truth, target, levels)
+        fastest = min(fastest, seconds)
+        rows.append(
+            Row(f"{name}: {label}", seconds * 1e3, "ms", note=f"{error:.1e} at {level:.2g}")
+        )
+    implicit = reached(ours(CrankNicolson, n, end), fine, target, [4 * h for h in halves])
+    for name, found in (("explicit", explicit), ("Crank-Nicolson", implicit)):
+        seconds, error, level = found
+        rate = n * end / level / seconds / 1e6
+        note = (
+            f"{error:.1e} at dt = {level:.2g}; {rate:,.0f} M node-steps/s; against the best above"
+        )
+        row = compared(f"ours, {name}: {label}", seconds * 1e3, "ms", fastest * 1e3, note)
+        rows.append(Row(row.name, row.value, row.unit, row.against, fastest / seconds, row.note))
+    return rows
+
+
+def same_scheme(n: int, steps: int) -> list[Row]:
+    """The same forward Euler with the same step, hence the same error, in both."""
+    dt = 0.1
+    theirs, mine = by_py_pde(n, steps * dt, dt), ours(Explicit, n, steps * dt)
+    rows = []
+    seconds = []
+    for solve in (theirs, mine):
+        solve(dt)
+        began = time.perf_counter()
+        solve(dt)
+        seconds.append(time.perf_counter() - began)
+    rates = [n * steps / s / 1e6 for s in seconds]
+    rows.append(
+        compared(f"explicit, N = {n:,}, {steps} steps, against py-pde", rates[1],
+                 "M node-steps/s", rates[0], f"{cores()} threads")
+    )  # fmt: skip
+    return rows
+
+
+def limits() -> list[Row]:
+    """What a core does when nothing leaves its cache, and what memory adds."""
+    rows = []
+    for scheme in (Explicit, CrankNicolson):
+        for n, steps in ((401, 20_000), (4096, 4000), (2**20, 32)):
+            cable = Cable(n, DX)
+            solver = scheme(Equation(), cable)
+            v = impulse(cable.x)[None]
+            w = np.zeros_like(v)
+            v, w = solver.advance(v, w, 0.1, 50)
+            began = time.perf_counter()
+            solver.advance(v, w, 0.1, steps)
+            rate = n * steps / (time.perf_counter() - began) / 1e6
+            newton = getattr(solver, "iterations", 0)
+            note = f"{newton / steps:.2f} Newton iterations a step" if newton else ""
+            rows.append(
+                Row(f"one core, {solver.name}, N = {n:,}", rate, "M node-steps/s", note=note)
+            )
+    return rows
+
+
+def main() -> None:
+    rows = limits()
+    rows += same_scheme(401, 20_000) + same_scheme(100_000, 400)
+    rows += compare(401, 100.0, 1e-3) + compare(401, 100.0, 1e-5) + compare(100_000, 5.0, 1e-5)
+    finish("fhn", "FitzHugh-Nagumo on the processor", rows)
+
+
+if __name__ == "__main__":
+    main()
