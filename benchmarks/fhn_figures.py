@@ -25,7 +25,7 @@ from report import RESULTS, Row, finish
 from channelfit.fitzhugh_nagumo import Adaptive, Cable, CrankNicolson, Equation, Explicit, simulate
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save
+from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_time_figure
 from channelfit.fitzhugh_nagumo.simulation import order
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.report.plots import STYLE
@@ -116,6 +116,8 @@ def figure_1_and_2() -> list[Row]:
         figure, axes = drawing(3, sharey=True)
         frames(axes[0], run)
         keep(figure, "1")
+        every = simulate(CrankNicolson(PAPER, cable), 0, 0, np.linspace(0, 306.19, 307), dt=0.1)
+        keep(space_time_figure(every), "1_space_time")
         cable = Cable()
         times = np.array([0.0, 37.85, 60.0, 100.0, 150.0, 242.98])
         run = simulate(CrankNicolson(PAPER, cable), eq.gaussian(cable.x, 100), 0, times, dt=0.1)
