@@ -42,11 +42,15 @@ __device__ __forceinline__ Index place(Index g, Index n, int kind) {
 }
 
 __device__ __forceinline__ REAL reciprocal(REAL x) {
-#if defined(__CUDACC__) && DOUBLE
-    double y;
+#ifdef __CUDACC__
+    REAL y;
+#if DOUBLE
     asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-    y = fma(y, fma(-x, y, 1.0), y);
-    return fma(y, fma(-x, y, 1.0), y);
+#else
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+#endif
+    REAL e = fma(-x, y, (REAL)1);  // 1/x = y (1 + e + e^2 + ..), e below 2^-20
+    return fma(y, fma(e, e, e), y);
 #else
     return (REAL)1 / x;
 #endif
@@ -285,9 +289,30 @@ __device__ __forceinline__ void newton_row(REAL u, REAL known, const Coefficient
     right = known + k.h * (u * u * (2 * u - 1 - k.a));
 }
 
+// The same divided by r, as tiles use it: off the diagonal stand 0, 1 or 2.
+struct Scaled { REAL diagonal, middle, h, one_a, w, kw, kv, bend, push; };
+
+__device__ __forceinline__ Scaled scaled(const Coefficients& k) {
+    REAL r = k.r > (REAL)1e-30 ? k.r : (REAL)1e-30, inverse = 1 / r;
+    Scaled s;
+    s.diagonal = (1 + 2 * k.r + k.h * (k.kv + k.a)) * inverse;
+    s.middle = (1 - 2 * k.r - k.h * (k.kv + k.a)) * inverse;
+    s.h = k.h * inverse;
+    s.one_a = 1 + k.a;
+    s.w = -s.h * (1 + k.kw);
+    s.kw = k.kw; s.kv = k.kv; s.bend = k.bend;
+    s.push = 2 * s.h;
+    return s;
+}
+
+__device__ __forceinline__ void weights(int type, REAL& lower, REAL& upper) {
+    lower = type == 0 ? (REAL)1 : type == 2 ? (REAL)2 : (REAL)0;
+    upper = type == 0 ? (REAL)1 : type == 1 ? (REAL)2 : (REAL)0;
+}
+
 // All steps of a tile; ENDS: whether ends of the cable may lie inside it.
 template <bool ENDS> __device__ __forceinline__ bool solve(
-    REAL* sv, REAL* sw, REAL* system, const REAL* __restrict__ drive, const Coefficients& k,
+    REAL* sv, REAL* sw, REAL* system, const REAL* __restrict__ drive, const Scaled& k,
     Index first, Index n_nodes, int outer, int types, int n_steps, int levels, REAL tolerance)
 {
     int t = threadIdx.x, l0 = t * NODES;
@@ -296,45 +321,47 @@ template <bool ENDS> __device__ __forceinline__ bool solve(
     for (int j = 0; j < NODES; j++) u[j] = sv[t * PITCH + j];
     bool converged = true;
     for (int step = 0; step < n_steps && converged; step++) {
+        REAL left = t > 0 ? sv[AT(t > 0 ? l0 - 1 : 0)] : (REAL)0, v = sv[t * PITCH];
         #pragma unroll
         for (int j = 0; j < NODES; j++) {
             int type = ENDS || j == 0 || j == NODES - 1 ? types >> (2 * j) & 3 : 0;
-            REAL lower, upper, v = sv[t * PITCH + j];
-            neighbors(type, k.r, lower, upper);
-            REAL left = l0 + j > 0 ? sv[AT(l0 + j > 0 ? l0 + j - 1 : 0)] : (REAL)0;
-            REAL right = l0 + j + 1 < TILE ? sv[AT(l0 + j + 1 < TILE ? l0 + j + 1 : 0)] : (REAL)0;
-            REAL push = 0;
+            REAL lower, upper, right = 0;
+            weights(type, lower, upper);
+            if (j < NODES - 1) right = sv[t * PITCH + (j < NODES - 1 ? j + 1 : 0)];
+            else if (t + 1 < THREADS) right = sv[AT(l0 + NODES)];
+            REAL beside = lower * left + upper * right;
+            REAL side = v * (k.middle + k.h * v * (k.one_a - v)) + (beside + k.w * sw[t * PITCH + j]);
 #if DRIVEN
-            push = drive[ENDS ? place(first + l0 + j, n_nodes, outer) : first + l0 + j];
+            side += k.push * drive[ENDS ? place(first + l0 + j, n_nodes, outer) : first + l0 + j];
 #endif
-            REAL side = known_side(v, sw[t * PITCH + j], left, right, push, lower, upper, k);
             known[j] = type == 3 ? v : side;
+            left = v;
+            v = right;
         }
         converged = false;
         for (int iteration = 0; iteration < MOST_ITERATIONS && !converged; iteration++) {
             REAL Y = 0, P = 0, C = 0, z_lower = 0, z_upper = 0, z_right = 0, z_diagonal = 1;
+            REAL c0 = 0, y0 = 0, p0 = 1;
             #pragma unroll
             for (int j = 0; j < NODES; j++) {
                 int type = ENDS || j == 0 || j == NODES - 1 ? types >> (2 * j) & 3 : 0;
-                REAL lower, upper, diagonal, right;
-                neighbors(type, k.r, lower, upper);
-                newton_row(u[j], known[j], k, lower + upper, diagonal, right);
+                REAL lower, upper, hu = k.h * u[j];
+                weights(type, lower, upper);
+                REAL diagonal = hu * (3 * u[j] - 2 * k.one_a) + k.diagonal;
+                REAL right = hu * u[j] * (2 * u[j] - k.one_a) + known[j];
                 if (type == 3) { diagonal = 1; right = known[j]; }
-                REAL c0 = j > 0 ? c[j > 0 ? j - 1 : 0] : (REAL)0;
-                REAL y0 = j > 0 ? y[j > 0 ? j - 1 : 0] : (REAL)0;
-                REAL p0 = j > 0 ? p[j > 0 ? j - 1 : 0] : (REAL)1;
                 diagonal -= lower * c0;
                 right += lower * y0;
-                REAL spike = lower * p0;
+                p0 *= lower;
                 if (j < NODES - 1) {
                     REAL inverse = reciprocal(diagonal);
-                    c[j] = upper * inverse;
-                    y[j] = right * inverse;
-                    p[j] = spike * inverse;
-                    if (j == 0) { Y = y[0]; P = p[0]; C = c[0]; }
-                    else { Y += C * y[j]; P += C * p[j]; C *= c[j]; }
+                    c[j] = c0 = upper * inverse;
+                    y[j] = y0 = right * inverse;
+                    p[j] = p0 = p0 * inverse;
+                    if (j == 0) { Y = y0; P = p0; C = c0; }
+                    else { Y += C * y0; P += C * p0; C *= c0; }
                 } else {
-                    z_lower = spike; z_upper = upper; z_diagonal = diagonal; z_right = right;
+                    z_lower = p0; z_upper = upper; z_diagonal = diagonal; z_right = right;
                 }
             }
             REAL* now = system;
@@ -368,10 +395,10 @@ template <bool ENDS> __device__ __forceinline__ bool solve(
             }
             then[t] = D;
             __syncthreads();
-            REAL before = t > 0 ? then[t - 1] : (REAL)0, next = D, moved = 0;
+            REAL before = t > 0 ? then[t > 0 ? t - 1 : 0] : (REAL)0, next = D, moved = 0;
             #pragma unroll
             for (int j = NODES - 1; j >= 0; j--) {
-                if (j < NODES - 1) next = y[j] + c[j] * next + p[j] * before;
+                if (j < NODES - 1) next = c[j] * next + (p[j] * before + y[j]);
                 REAL change = next - u[j];
                 moved += change * change;
                 u[j] = next;
@@ -380,10 +407,10 @@ template <bool ENDS> __device__ __forceinline__ bool solve(
         }
         #pragma unroll
         for (int j = 0; j < NODES; j++) {
-            REAL v = sv[t * PITCH + j];
-            sw[t * PITCH + j] = k.kw * sw[t * PITCH + j] + k.kv * (v + u[j]);
+            REAL before = sv[t * PITCH + j];
+            sw[t * PITCH + j] = k.kw * sw[t * PITCH + j] + k.kv * (before + u[j]);
             sv[t * PITCH + j] = u[j];
-            u[j] = 2 * u[j] - v;
+            u[j] = 2 * u[j] - before;
         }
         __syncthreads();
     }
@@ -406,7 +433,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) crank_nicolson_til
     Index base = cable * n_nodes;
     int outer = left_kind == 2 ? 2 : 0;
     bool inside = first >= 0 && first + TILE <= n_nodes;
-    Coefficients k = coefficients_of(rows, cable);
+    Scaled k = scaled(coefficients_of(rows, cable));
     if (inside) {
         REAL x[NODES], y[NODES];  // all loads at once
         #pragma unroll
