@@ -335,6 +335,11 @@ def test_nvrtc_accepts_the_text(name: str, dtype: str) -> None:
     assert "error" not in log
 
 
+def test_the_text_as_it_is_shown_compiles_too() -> None:
+    text = CudaSource(model_named("model_b"), "float32").text
+    assert "error" not in compile_with_nvrtc(text)
+
+
 def test_the_text_can_be_read_and_says_whose_it_is() -> None:
     text = CudaSource(model_named("model_b"), "float32").text
     for word in ("model_b", "createQmat", "initStateProbs", "runSweep", "C1 -> C2"):

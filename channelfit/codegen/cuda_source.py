@@ -41,7 +41,7 @@ class CudaSource:
             states are in float64 always.
 
     Attributes:
-        text: the source. It means something only behind the lines of `specialized`.
+        text: the source; what is compiled is that of `specialized`.
         hash: 16 hexadecimal digits of its SHA-256.
         stride: runs of data must begin at multiples of it and fill them up.
         options: for the compiler.
@@ -105,6 +105,10 @@ class CudaSource:
     def _text(self) -> str:
         w = CudaWriter()
         w(self.channel.title(f"stepping in {self.dtype}"), "")
+        w("#ifndef N_SLOTS  // what the protocols decide: `CudaSource.specialized` defines it")
+        w("#define N_SLOTS 16  // of states that runs start from", "#define VARYING 1")
+        w("#define TRACED 0  // currents instead of sums of squares")
+        w("#define LISTED 0  // the kernel for a list of candidates", "#endif", "")
         w(f"typedef {'float' if self.single else 'double'} real;")
         w("constexpr bool TRACES = TRACED;")
         # Where the voltage varies registers are better spent on more threads than on rows.
@@ -176,9 +180,9 @@ class CudaSource:
             down = next(row for source, _, row in entries if source == 1)
             w(f"createRelaxation(q[{up}], q[{down}], h, p);")
         else:
-            self._leaving(w, k, "const double", "q")
-            w("int levels = 0;", "double shrunk = h;")
-            w("for (; fastest*shrunk > TAYLOR_NORM; shrunk *= 0.5) ++levels;")
+            self._leaving(w, k, "double", "q")
+            w("const int levels = halvings(fastest*h);")
+            w("const double shrunk = h*__hiloint2double((1023 - levels) << 20, 0);")
             w(f"real a[{n}][{n}] = {{}};")
             w(*(f"a[{j}][{i}] = real(q[{row}]*shrunk);" for i, j, row in entries))
             w("createPropagator(a, levels, p);")
@@ -194,10 +198,10 @@ class CudaSource:
         leaving: dict[int, list[str]] = {}
         for source, _, row in self.channel.entries(k):
             leaving.setdefault(source, []).append(f"{q}[{row}]")
-        text = "0"
-        for rates in leaving.values():
-            text = f"fmax({text}, {' + '.join(rates)})" if text != "0" else " + ".join(rates)
-        w(f"{kind} fastest = {text};")
+        first, *others = (" + ".join(rates) for rates in leaving.values())
+        w(f"{kind} fastest = {first}, leaving;")
+        for rates in others:
+            w(f"leaving = {rates};", "fastest = leaving > fastest ? leaving : fastest;")
 
     def _state(self, w: CudaWriter) -> None:
         """What is read off the occupancies: currents, steps, whether they are probabilities."""
@@ -291,7 +295,7 @@ class CudaSource:
         n, entries = len(chain.states), self.channel.entries(k)
         w(f"constexpr int N = {n};")
         with w.device("real exitRate(const real *q)", "The largest rate of leaving a state."):
-            self._leaving(w, k, "const real", "q")
+            self._leaving(w, k, "real", "q")
             w("return fastest;")
         with w.device(
             "void fillGenerator(const real *q, const real scale, real (&a)[N][N])",
@@ -349,6 +353,12 @@ __device__ __forceinline__ void check(const bool lost, int &status) {{
 
 _PROPAGATOR = """
 // --- propagators ---------------------------------------------------------------------------------
+
+// How often a norm must be halved until it is at most TAYLOR_NORM, read off its exponent.
+__device__ __forceinline__ int halvings(const double norm) {
+    const int exponent = (__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022;
+    return exponent > 0 ? exponent : 0;
+}
 
 template <int N>
 __device__ __forceinline__ void multiply(const real (&a)[N][N], const real (&b)[N][N],
@@ -787,9 +797,8 @@ __device__ __noinline__ void exponentialOf(const real *q, double *x) {
     }
     const double norm = exitRate(q);
     if (norm > TAYLOR_NORM) {
-        int levels = 0;
-        double scale = 1.0;
-        for (; norm*scale > TAYLOR_NORM; scale *= 0.5) ++levels;
+        const int levels = halvings(norm);
+        const double scale = __hiloint2double((1023 - levels) << 20, 0);
         real a[N][N] = {}, p[N][N];
         fillGenerator(q, real(scale), a);
         createPropagator(a, levels, p);
