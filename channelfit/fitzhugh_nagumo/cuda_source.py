@@ -30,15 +30,10 @@ typedef long long Index;
 
 // Where node g of an endless continuation of the cable is kept.
 __device__ __forceinline__ Index place(Index g, Index n, int kind) {
-    if (g >= 0 && g < n) return g;
-    if (kind == 2) {
-        g %= n;
-        return g < 0 ? g + n : g;
-    }
-    Index period = 2 * (n - 1);
-    g %= period;
-    if (g < 0) g += period;
-    return g < n ? g : period - g;
+    while (g < 0 || g >= n)
+        if (kind == 2) g += g < 0 ? n : -n;
+        else g = g < 0 ? -g : 2 * (n - 1) - g;
+    return g;
 }
 
 __device__ __forceinline__ REAL reciprocal(REAL x) {
