@@ -401,6 +401,19 @@ template <int N> __device__ __forceinline__ void square(real (&p)[N][N]) {
     closeColumns(p);
 }
 
+// Two terms: p = 1 + a/(k + 1) + b/((k + 1)(k + 2)).
+template <int N>
+__device__ __forceinline__ void taylor(const int k, const real (&a)[N][N], const real (&b)[N][N],
+                                       real (&p)[N][N]) {
+    const real first = real(1)/(k + 1), second = real(1)/((k + 1)*(k + 2));
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+            p[i][j] = second*b[i][j] + first*a[i][j] + (i == j ? 1 : 0);
+    }
+}
+
 // exp(a 2^levels), a without its diagonal: Taylor, two degrees a product, then squared. Products of
 // non-negative matrices cancel nothing and the diagonal closes each column, so slow rates keep
 // their digits through any number of squarings (after Xue and Ye 2013).
@@ -411,24 +424,16 @@ __device__ __forceinline__ void createPropagator(real (&a)[N][N], const int leve
     for (int j = 0; j < N; ++j) {
         real out = 0;
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            out += i != j ? a[i][j] : real(0);
-            p[i][j] = i == j;
-        }
+        for (int i = 0; i < N; ++i) out += i != j ? a[i][j] : real(0);
         a[j][j] = -out;
     }
     real a2[N][N], next[N][N];
     multiply(a, a, a2);
-#pragma unroll 1
-    for (int k = DEGREE - 2; k >= 0; k -= 2) {
-        const real first = real(1)/(k + 1), second = real(1)/((k + 1)*(k + 2));
+    taylor(DEGREE - 2, a, a2, p);
+#pragma unroll(N <= 3 ? DEGREE/2 : 1)
+    for (int k = DEGREE - 4; k >= 0; k -= 2) {
         multiply(a2, p, next);
-#pragma unroll(N <= UNROLLED ? N : 1)
-        for (int i = 0; i < N; ++i) {
-#pragma unroll
-            for (int j = 0; j < N; ++j)
-                p[i][j] = second*next[i][j] + first*a[i][j] + (i == j ? 1 : 0);
-        }
+        taylor(k, a, next, p);
     }
     closeColumns(p);
 #pragma unroll 1
