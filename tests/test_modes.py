@@ -136,7 +136,8 @@ def test_speeds_that_agree_are_stepped(device):
     """Three states whose two speeds meet: the formula divides by their difference."""
     model = build_model({
         "name": "meeting", "states": ["A", "B", "C"],
-        "rates": {"A -> B": "k", "B -> A": "1e-9", "B -> C": "k*(1 + d)", "C -> B": "1e-9"},
+        "rates": {"A -> B": "k", "B -> A": "k*exp(-(v + 60)/2)", "B -> C": "k*(1 + d)",
+                  "C -> B": "k*exp(-(v + 60)/2)"},
         "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
         "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms"}, "d": {"range": [-1, 1]}},
     }, None)  # fmt: skip

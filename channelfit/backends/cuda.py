@@ -28,6 +28,7 @@ _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 8
 _LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
 _MOST_JOBS = 64
 _LANES = 32  # of a warp
+_LISTED_WARPS = 16  # a multiprocessor: what its registers hold
 _ROOM = 1 << 22  # sums of jobs for a list of unknown length
 _NULL = np.uintp(0)
 
@@ -312,16 +313,23 @@ class Stepping:
     ) -> None:
         """Fill in cost and status of the first *n_listed candidates listed.
 
-        The GPU alone knows how many: mostly few, so a warp takes each.
+        The GPU alone knows how many.
         """
         packed, program = self.problem.scored, self.program(_LANES, listed=True)
         starts, n_starts, jobs, *rest = program.arrays
+        sums, flags, arrived = self._scratch
         program.kernels[LISTED](
-            (4 * self._multiprocessors,), (2 * _LANES,),
+            (len(sums) // 2,), (2 * _LANES,),
             (parameters, np.int64(parameters.shape[1]), listed, n_listed, starts, n_starts, jobs,
              np.int32(program.walk.n_jobs), *rest, np.float64(packed.constant),
-             np.float64(packed.total_weight), cost, status),
+             np.float64(packed.total_weight), cost, status, sums, flags, arrived),
         )  # fmt: skip
+
+    @cached_property
+    def _scratch(self) -> tuple[Any, Any, Any]:
+        """Room for what the warps of listed candidates leave for the last to add up."""
+        xp, n = gpu.cupy(), _LISTED_WARPS * self._multiprocessors
+        return xp.empty(n), xp.empty(n, dtype=np.int32), xp.zeros(n, dtype=np.int32)
 
     def simulate(self, parameters: Any, trace: Any, status: Any) -> None:
         """Fill in currents (n_data, n_candidates), pA in the order of `Packed`, and status."""

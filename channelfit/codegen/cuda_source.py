@@ -1044,34 +1044,62 @@ extern "C" __global__ void {ADD_JOBS}(
 """
 
 _LISTED = f"""
-// The candidates that *n_listed says of those listed: a warp each, and a job each lane. They are
-// few, and what each takes counts.
+__device__ __forceinline__ void conclude(double sum, bool lost, int worst, const double constant,
+                                         const double total_weight, double &cost,
+                                         signed char &status) {{
+    sum = (sum + constant)/total_weight;
+    if (lost || (worst == OK && !isfinite(sum))) worst = NOT_FINITE;
+    cost = worst == OK ? sum : 1.0/0.0;
+    status = (signed char)worst;
+}}
+
+// The candidates that *n_listed says of those listed. Few of them get a warp for every job, since
+// the lanes of a warp would wait for each other; the last job to arrive adds up. Many get a warp
+// each, and every lane a job. sums, flags and arrived have room for every warp; arrived is zero.
 extern "C" __global__ void {LISTED}(
     const double *__restrict__ parameters, const long long n_candidates,
     const int *__restrict__ listed, const int *__restrict__ n_listed,
     const double *__restrict__ starts, const int n_starts, const int *__restrict__ jobs,
     const int n_jobs, const Visit *__restrict__ visits, const Run *__restrict__ runs,
     const real *__restrict__ data, const real *__restrict__ nodes, const double constant,
-    const double total_weight, double *__restrict__ cost, signed char *__restrict__ status) {{
+    const double total_weight, double *__restrict__ cost, signed char *__restrict__ status,
+    volatile double *sums, volatile int *flags, int *arrived) {{
     const int count = *n_listed, lane = threadIdx.x % 32, n_warps = gridDim.x*(blockDim.x/32);
-    for (int i = (blockIdx.x*blockDim.x + threadIdx.x)/32; i < count; i += n_warps) {{
+    const int warp = (blockIdx.x*blockDim.x + threadIdx.x)/32;
+    const bool few = count <= n_warps/n_jobs;
+    for (int i = few ? warp/n_jobs : warp; i < count; i += few ? count : n_warps) {{
         const int candidate = listed[i];
         Tally tally = {{data, nullptr, 0, 0.0, OK}};
-        for (int job = lane; job < n_jobs; job += 32)
+        const int own = few ? (lane == 0 ? warp % n_jobs : n_jobs) : lane;
+        for (int job = own; job < n_jobs; job += few ? n_jobs : 32)
             walk(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
                  visits + jobs[job + 1], runs, nodes, tally);
         double sum = tally.cost;
         int lost = tally.status == NOT_FINITE, worst = tally.status;
-        for (int offset = 16; offset; offset /= 2) {{
-            sum += __shfl_down_sync(0xffffffffu, sum, offset);
-            lost |= __shfl_down_sync(0xffffffffu, lost, offset);
-            worst = max(worst, __shfl_down_sync(0xffffffffu, worst, offset));
-        }}
-        if (lane == 0) {{
-            sum = (sum + constant)/total_weight;
-            if (lost || (worst == OK && !isfinite(sum))) worst = NOT_FINITE;
-            cost[candidate] = worst == OK ? sum : 1.0/0.0;
-            status[candidate] = (signed char)worst;
+        if (!few) {{
+            for (int offset = 16; offset; offset /= 2) {{
+                sum += __shfl_down_sync(0xffffffffu, sum, offset);
+                lost |= __shfl_down_sync(0xffffffffu, lost, offset);
+                worst = max(worst, __shfl_down_sync(0xffffffffu, worst, offset));
+            }}
+            if (lane == 0)
+                conclude(sum, lost, worst, constant, total_weight, cost[candidate],
+                         status[candidate]);
+        }} else if (lane == 0) {{
+            sums[warp] = sum;
+            flags[warp] = worst;
+            __threadfence();
+            if (atomicAdd(arrived + i, 1) < n_jobs - 1) continue;
+            arrived[i] = 0;
+            __threadfence();
+            sum = 0.0;
+            for (int job = 0; job < n_jobs; ++job) {{
+                sum += sums[i*n_jobs + job];
+                lost |= flags[i*n_jobs + job] == NOT_FINITE;
+                worst = max(worst, flags[i*n_jobs + job]);
+            }}
+            conclude(sum, lost, worst, constant, total_weight, cost[candidate],
+                     status[candidate]);
         }}
     }}
 }}

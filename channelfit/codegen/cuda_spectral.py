@@ -13,7 +13,7 @@ from functools import cached_property
 
 from channelfit.backends import NOT_FINITE, OK
 from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
-from channelfit.codegen.spectral import MOST_PRODUCTS, Spectrum
+from channelfit.codegen.spectral import GREATEST_CANCELLATION, MOST_PRODUCTS, Spectrum
 from channelfit.model import ChannelModel
 from channelfit.transform import CELL_BITS, DEGREE
 
@@ -39,6 +39,8 @@ class CudaSpectralSource:
     def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
         self.model, self.dtype, self.sampled = model, dtype, sampled
         self.channel, self.spectrum = CudaChannel(model), Spectrum(model)
+        #: Chains whose speeds may come close: their amplitudes then cancel.
+        self.strainable = [k for k, c in enumerate(model.chains) if len(c.states) == 3]
         self.decaying = [index for index in self.spectrum.terms if any(index)]
         # Up to four states the registers of 16 warps on a multiprocessor suffice; beyond, values
         # that no longer fit would cost more than the missing warps.
@@ -220,10 +222,14 @@ class CudaSpectralSource:
                             w("m[i][b] = sine*left + cosine*right;")
             w("if (!turned) break;")
 
+    def _strained(self, kind: str) -> list[str]:
+        return [f"{kind}strained{k}" for k in self.strainable]
+
     def _create_spectrum(self) -> None:
         w = self.w
+        parameters = ["const double *q", "const double dt", "double *s", "double &doubt"]
         with w.device(
-            "void createSpectrum(const double *q, const double dt, double *s, double &doubt)",
+            f"void createSpectrum({', '.join([*parameters, *self._strained('double &')])})",
             "Speeds, limits and modes of every chain at the rates q.",
         ):
             for k, chain in enumerate(self.model.chains):
@@ -251,7 +257,9 @@ class CudaSpectralSource:
         w = self.w
         w("const double v = visit_v[visit];", "double q[N_RATES], s[N_KEPT];")
         w("const double2 dts = visit_dt[visit];  // between samples, and of the shortest run")
-        w("createQmat(v, p, q, status);", "createSpectrum(q, dts.y, s, doubt);")
+        w("createQmat(v, p, q, status);")
+        w(*(f"double strained{k};" for k in self.strainable))
+        w(f"createSpectrum({', '.join(['q', 'dts.y', 's', 'doubt', *self._strained('')])});")
         w("const double gain = conductance*(v - reversal);")
         if self.sampled:
             self._one_sample_on()
@@ -348,6 +356,7 @@ class CudaSpectralSource:
                 w("++datum;", "#pragma unroll")
                 w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][1];")
             w("cost += weight*double(sum);")
+            self._strain()
         with w.block("if (target >= 0)"):
             units = self._decays("span", "u")
             w("double *y = slots + N_X*target;")
@@ -376,6 +385,13 @@ class CudaSpectralSource:
             there = f"transform(table, cell[{i}], offset[{i}])"
             w(f"products = fma({terms[index]}, {there}, products);")
         w("cost = fma(weight*gain, gain*squares - 2.0*products, cost);")
+        self._strain()
+
+    def _strain(self) -> None:
+        """Adds up how much cancels between the modes of chains whose speeds nearly agree."""
+        for k in self.strainable:
+            lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"
+            self.w(f"if (strained{k} > 0.0) cancelled += {lost};")
 
 
 _FINISH = f"""\
@@ -415,7 +431,7 @@ double p[N_PARAMETERS], slots[N_X*N_SLOTS];
 #pragma unroll
 for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n_candidates + candidate];
 int status = {OK};
-double doubt = 0.0, cost = 0.0, conductance, reversal;
+double doubt = 0.0, cost = 0.0, cancelled = 0.0, conductance, reversal;
 createGains(p, conductance, reversal, status);
 for (int start = 0; start < n_starts; ++start) {{
     double q[N_RATES];
@@ -434,14 +450,15 @@ next_datum = run_values[2*run + 1];
 const int target = places.y;
 const double *x = slots + N_X*places.x;"""
 
-_STORE = """\
-if (gridDim.y > 1) {
+_STORE = f"""\
+if (cancelled > {GREATEST_CANCELLATION!r}*(cost + squares)) doubt = 1.0;
+if (gridDim.y > 1) {{
     partial[(long long)job*n_scored + i] = cost;
     flags[(long long)job*n_scored + i] = (signed char)(status | (doubt > 0.0 ? 16 : 0));
-} else {
+}} else {{
     finish(cost, status, doubt > 0.0, squares, total_weight, candidate,
-           {costs, statuses, listed, n_listed});
-}"""
+           {{costs, statuses, listed, n_listed}});
+}}"""
 
 _ADD_JOBS = f"""\
 // The jobs of each candidate added up in their order.

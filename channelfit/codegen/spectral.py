@@ -48,6 +48,11 @@ GONE = 40.0
 LEAST_GAP = 0.1
 #: How far the modes of many states may miss the occupancies that they start from.
 GREATEST_MISS = 3e-10
+#: Live gaps of three states are widened to this part of the sum of speeds, which changes a trace by
+#: the square of it.
+LEAST_LIVE_GAP = 1e-6
+#: Amplitudes that cancel may make up so many times the cost before it is doubted.
+GREATEST_CANCELLATION = 1e5
 #: Up to so many states Lagrange's products are used.
 MOST_PRODUCTS = 6
 
@@ -236,10 +241,10 @@ class Spectrum:
         c.let(f"apart{k}", f"square{k} - 4.0*trees{k}")
         # the slow speed is at least trees/sum
         c.let(f"gone{k}", c.choose(f"trees{k}*dt > {GONE!r}*sum{k}", "1.0", "0.0"))
-        part = c.choose(f"gone{k} > 0.0", repr(LEAST_GAP**2), repr(GREATEST_LOSS**-2))
+        part = c.choose(f"gone{k} > 0.0", repr(LEAST_GAP**2), repr(LEAST_LIVE_GAP**2))
         c.let(f"least{k}", f"{part}*square{k}")
-        lost = f"(apart{k} < least{k} && gone{k} == 0.0)"
-        c.put("doubt", c.choose(lost, "1.0", "doubt"))
+        close = f"(apart{k} < {GREATEST_LOSS**-2!r}*square{k} && gone{k} == 0.0)"
+        c.put(f"strained{k}", c.choose(close, "1.0", "0.0"))
         c.let(f"wide{k}", c.choose(f"apart{k} > least{k}", f"apart{k}", f"least{k}"))
         c.let(f"per_gap{k}", f"rootReciprocal(wide{k})")
         c.let(f"fast{k}", f"0.5*(sum{k} + wide{k}*per_gap{k})")
