@@ -27,7 +27,7 @@ from scipy.linalg import solve_banded
 from scipy.sparse import diags
 
 from channelfit.doctor import cores
-from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, simulate
+from channelfit.fitzhugh_nagumo import Adaptive, Cable, CrankNicolson, Equation, Explicit, simulate
 
 A, GAMMA, EPSILON, DX = 0.01, 2.0, 0.01, 0.5
 Solve = Callable[[float], np.ndarray]
@@ -223,8 +223,36 @@ def limits() -> list[Row]:
     return rows
 
 
+def adaptive(length: float, dx: float, end: float) -> list[Row]:
+    """One impulse on a cable: error at the end, nodes and time of grids that follow it."""
+    cable, dt = Cable(round(length / dx) + 1, dx), 0.4 * dx**2
+    center = length / 2
+    dense = Cable(round(length * 32) + 1, 1 / 32)
+    start = lambda x: np.exp(-((x - center) ** 2) / 10)  # noqa: E731
+    truth = simulate(CrankNicolson(Equation(), dense), start(dense.x), 0, [end], dt=0.02)
+    exact = truth.v[0, 0, :: round(32 * dx)]
+    rows = []
+    for name, make in (
+        ("uniform", lambda: Explicit(Equation(), cable)),
+        ("indicators", lambda: Adaptive(Equation(), cable, "indicators")),
+        ("curvature 1e-4", lambda: Adaptive(Equation(), cable)),
+        ("curvature 1e-5", lambda: Adaptive(Equation(), cable, tolerance=1e-5)),
+    ):
+        simulate(make(), start(cable.x), 0, [1.0], dt=dt)
+        began = time.perf_counter()
+        run = simulate(make(), start(cable.x), 0, [end], dt=dt)
+        seconds = time.perf_counter() - began
+        error = float(np.sqrt(np.mean((run.v[0, 0] - exact) ** 2)))
+        nodes = run.facts.get("mean_nodes", cable.n_nodes)
+        note = f"{nodes:.0f} of {cable.n_nodes} nodes; RMS error {error:.2e}"
+        title = f"explicit, {name}: cable of {length:g}, dx = {dx:g}, t = {end:g}"
+        rows.append(Row(title, seconds * 1e3, "ms", note=note))
+    return rows
+
+
 def main() -> None:
     rows = limits()
+    rows += adaptive(200, 0.25, 90.0) + adaptive(200, 0.125, 90.0) + adaptive(2000, 0.25, 90.0)
     rows += same_scheme(401, 20_000) + same_scheme(100_000, 400)
     rows += compare(401, 100.0, 1e-3) + compare(401, 100.0, 1e-5) + compare(100_000, 5.0, 1e-5)
     finish("fhn", "FitzHugh-Nagumo on the processor", rows)

@@ -108,7 +108,7 @@ def test_a_run_continues_from_its_results(tmp_path: Path):
         (["--a", "nan"], ["a: "]),
         (["--end", -1], ["--end"]),
         (["--noise", 1], ["--noise"]),
-        (["--scheme", "adaptive", "--backend", "cuda"], ["--backend"]),
+        (["--scheme", "explicit", "--noise", 1, "--backend", "cuda"], ["--backend"]),
         (["--dt", 0.1, "--tolerance", 1e-3], ["not both"]),
         (["--out", Path(__file__).parent], ["not empty"]),
     ],

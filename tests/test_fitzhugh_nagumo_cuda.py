@@ -1,8 +1,10 @@
 """The GPU's kernels, run on this machine's processor or, with `-m gpu`, on a GPU."""
 
+import re
+
 import numpy as np
 import pytest
-from cuda_host import host_program
+from cuda_host import compile_with_nvrtc, host_program
 
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, Pulse, simulate
@@ -11,6 +13,12 @@ from channelfit.fitzhugh_nagumo.cuda import (
     CupyDevice,
     ExplicitCuda,
     cyclic_levels,
+)
+from channelfit.fitzhugh_nagumo.cuda_source import (
+    adaptive_text,
+    boxes_text,
+    crank_nicolson_text,
+    explicit_text,
 )
 
 ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
@@ -162,6 +170,21 @@ def test_a_newton_that_fails_is_told(device):
         out = scheme.advance(scheme.put(v), scheme.put(0 * v), 5.0, 1)
         with pytest.raises(InputError, match="converge"):
             scheme.take(out[0])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
+    """A kernel that spills its state to memory would be right, and slow."""
+    texts = [
+        explicit_text(dtype), explicit_text(dtype, 13, 4, True, 401), crank_nicolson_text(dtype),
+        crank_nicolson_text(dtype, 4, 128, 4, True), adaptive_text(dtype, driven=True),
+        boxes_text(dtype),
+    ]  # fmt: skip
+    for text in texts:
+        log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
+        spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
+        assert spilled
+        assert max(spilled) < 128
 
 
 def test_levels_leave_nothing_that_is_felt():

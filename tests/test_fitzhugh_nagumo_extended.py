@@ -10,6 +10,7 @@ from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulat
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step
 from channelfit.fitzhugh_nagumo.boxes import Box, Splitting
+from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.simulation import order
 
 # --- adaptive
@@ -62,6 +63,25 @@ def test_curvature_needs_fewer_nodes_for_the_same_wave():
     published = simulate(Adaptive(Equation(), cable, "indicators"), v, 0, [60], dt=0.025)
     assert published.facts["mean_nodes"] < 801 / 2
     assert np.abs(published.v[0, 0] - uniform).max() < 0.2
+
+
+@pytest.mark.parametrize("monitor", ["curvature", "indicators"])
+@pytest.mark.parametrize("ends", [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0)])
+def test_adaptive_on_the_device(device, monitor, ends):  # noqa: F811
+    """The same grids, the same values, for cables that differ."""
+    equation = Equation(a=np.array([0.01, 0.1, 0.2]), epsilon=np.array([0.01, 0.02, 0.005]))
+    cable = Cable(301, 0.5, *ends, stimulus=(Pulse(0.3, 5, 20, 0.5, 3),))
+    v = eq.gaussian(cable.x, 60)
+    runs = [
+        simulate(scheme, v, 0, [4, 15], dt=0.1)
+        for scheme in (
+            AdaptiveCuda(equation, cable, monitor, threads=64, device=device),
+            Adaptive(equation, cable, monitor),
+        )
+    ]
+    assert runs[0].facts["mean_nodes"] == runs[1].facts["mean_nodes"]
+    np.testing.assert_allclose(runs[0].v, runs[1].v, 0, 1e-12)
+    np.testing.assert_allclose(runs[0].w, runs[1].w, 0, 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ Monitor = Literal["indicators", "curvature"]
 
 SLOPE, RATE = 0.005, 0.002  # thresholds of |v_x| and |v_t|
 RADIUS = 4  # finest nodes on either side of an inflection point
-_GROWTH = 0.25  # of the spacing from node to node, in nodes
+GROWTH = 0.25  # of the spacing from node to node, in nodes
 
 
 @kernel
@@ -82,10 +82,10 @@ def _wanted(at: Any, v: Array, v_old: Array, n: int, size: int, monitor: int, co
             wanted[g] = min(wanted[g], h)
     if monitor == 1:
         for g in range(1, size):
-            wanted[g] = min(wanted[g], wanted[g - 1] + _GROWTH)
+            wanted[g] = min(wanted[g], wanted[g - 1] + GROWTH)
         for k in range(1, size):
             g = size - 1 - k
-            wanted[g] = min(wanted[g], wanted[g + 1] + _GROWTH)
+            wanted[g] = min(wanted[g], wanted[g + 1] + GROWTH)
 
 
 @kernel

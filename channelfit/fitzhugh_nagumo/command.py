@@ -258,15 +258,17 @@ def _scheme(
     from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson
     from channelfit.fitzhugh_nagumo.explicit import Explicit
 
-    only_here = noise > 0 or name == "adaptive"
     if noise and name != "explicit":
         raise InputError("noise is offered by the explicit scheme only", key="--noise")
-    if backend == "cuda" and only_here:
-        raise InputError("the adaptive scheme and noise run on the processor only", key="--backend")
-    if backend == "cuda" or (backend == "auto" and not only_here and _worth_a_gpu(equation, cable)):
-        from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, ExplicitCuda
+    if backend == "cuda" and noise:
+        raise InputError("noise runs on the processor only", key="--backend")
+    if backend == "cuda" or (backend == "auto" and not noise and _worth_a_gpu(equation, cable)):
+        from channelfit.fitzhugh_nagumo import cuda
 
-        return (ExplicitCuda if name == "explicit" else CrankNicolsonCuda)(equation, cable, dtype)
+        if name == "adaptive":
+            return cuda.AdaptiveCuda(equation, cable, dtype=dtype)
+        make = cuda.ExplicitCuda if name == "explicit" else cuda.CrankNicolsonCuda
+        return make(equation, cable, dtype)
     if name == "adaptive":
         from channelfit.fitzhugh_nagumo.adaptive import Adaptive
 

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo.adaptive import GROWTH, RADIUS, RATE, SLOPE, Adaptive, Monitor
 from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients, end_kinds, reach
-from channelfit.fitzhugh_nagumo.cuda_source import crank_nicolson_text, explicit_text
+from channelfit.fitzhugh_nagumo.cuda_source import adaptive_text, crank_nicolson_text, explicit_text
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
     Cable,
@@ -333,6 +334,61 @@ class CrankNicolsonCuda(_OnDevice):
                        (now[2], u, rows, flags, *size, self._real(self.tolerance)), 0)  # fmt: skip
                 launch("pcr_vote", 1, 1, (flags,), 0)
             launch("pcr_finish", blocks, threads, (v, w, u, rows, flags, *size), 0)
+        return v, w
+
+
+class AdaptiveCuda(_OnDevice):
+    """The adaptive scheme on the GPU, a block a cable: for many cables.
+
+    Arguments: as `Adaptive`; dtype: "float64" or "float32". threads: of a block, a power of two.
+    """
+
+    name = "adaptive"
+
+    def __init__(
+        self, equation: Equation, cable: Cable, monitor: Monitor = "curvature", coarsest: int = 8,
+        tolerance: float = 1e-4, every: int | None = None, dtype: str = "float64",
+        threads: int = 128, device: Device | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(equation, cable, dtype, device)
+        self._settings = Adaptive(equation, cable, monitor, coarsest, tolerance, every)
+        self.threads = threads
+        self._grids: Any = None
+        self._nodes_steps = self._steps = 0
+
+    def largest_step(self, v: Any) -> float:
+        """See `Adaptive.largest_step`."""
+        return self._settings.largest_step(v)
+
+    def facts(self) -> dict[str, float]:
+        """Nodes in use, averaged over the steps and the cables."""
+        return {"mean_nodes": self._nodes_steps / max(self._steps, 1)}
+
+    def advance(
+        self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Any, Any]:
+        """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
+        n_cables, n = v.shape
+        device, s = self.device, self._settings
+        if self._grids is None:
+            places = np.broadcast_to(np.arange(n), (n_cables, 4, n))
+            self._grids = device.array(places, "int32"), device.array(np.full(n_cables, n), "int32")
+        table = self.equation.table(n_cables)
+        rows = np.hstack([table, np.tile([self.cable.dx, dt], (n_cables, 1))])
+        v, w = device.array(v + 0, self.dtype), device.array(w + 0, self.dtype)
+        done = device.array(np.zeros(n_cables), "int64")
+        launch = self._program(adaptive_text(self.dtype, self.threads, drive is not None))
+        real = self._real
+        launch(
+            "adaptive_steps", n_cables, self.threads,
+            (v, w, self._drive(drive), device.array(rows, self.dtype),
+             device.empty((n_cables, 6, n), self.dtype), *self._grids, done, np.int32(n),
+             np.int32(n_steps), np.int32(self.left_kind), np.int32(self.right_kind),
+             np.int32(s.monitor == "curvature"), np.int32(s.coarsest), real(s.tolerance),
+             np.int32(s.every), real(SLOPE), real(RATE), np.int32(RADIUS), real(GROWTH)), 0,
+        )  # fmt: skip
+        self._nodes_steps += int(device.host(done).sum())
+        self._steps += n_steps * n_cables
         return v, w
 
 

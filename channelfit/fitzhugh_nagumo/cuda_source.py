@@ -325,7 +325,8 @@ template <bool ENDS> __device__ __forceinline__ bool solve(
             if (j < NODES - 1) right = sv[t * PITCH + (j < NODES - 1 ? j + 1 : 0)];
             else if (t + 1 < THREADS) right = sv[AT(l0 + NODES)];
             REAL beside = lower * left + upper * right;
-            REAL side = v * (k.middle + k.h * v * (k.one_a - v)) + (beside + k.w * sw[t * PITCH + j]);
+            REAL side = beside + k.w * sw[t * PITCH + j];
+            side += v * (k.middle + k.h * v * (k.one_a - v));
 #if DRIVEN
             side += k.push * drive[ENDS ? place(first + l0 + j, n_nodes, outer) : first + l0 + j];
 #endif
@@ -636,6 +637,199 @@ extern "C" __global__ void diffuse(
     for (int i = 0; i < n; i++) v[start + i * inner] = y[start + i * inner] - around[i] * factor;
 }
 """
+
+_ADAPTIVE = """
+// A block a cable. Per cable: v and w of the nodes in use and of the next choice, the spacing that
+// is wanted (twice), places of the nodes, and for every place the last node at or before it.
+__device__ __forceinline__ REAL between(const int* at, const REAL* x, const int* rank, int n,
+                                        bool cubic, int g) {
+    int i = min(rank[g], n - 2);
+    if (at[i] == g) return x[i];
+    if (at[i + 1] == g) return x[i + 1];
+    if (cubic && i > 0 && i < n - 2) {
+        REAL total = 0;
+        for (int p = i - 1; p < i + 3; p++) {
+            REAL weight = x[p];
+            for (int r = i - 1; r < i + 3; r++)
+                if (r != p) weight *= (REAL)(g - at[r]) / (at[p] - at[r]);
+            total += weight;
+        }
+        return total;
+    }
+    return x[i] + (REAL)(g - at[i]) / (at[i + 1] - at[i]) * (x[i + 1] - x[i]);
+}
+
+__device__ __forceinline__ REAL curvature(const int* at, const REAL* v, int i, REAL dx) {
+    int left = at[i] - at[i - 1], right = at[i + 1] - at[i];
+    REAL bend = 2 * ((v[i + 1] - v[i]) / right - (v[i] - v[i - 1]) / left) / (left + right);
+    return bend / (dx * dx);
+}
+
+__device__ __forceinline__ bool eligible(const REAL* wanted, int begin, int gap, int size) {
+    if (begin + gap >= size) return false;
+    for (int k = begin; k <= begin + gap; k++)
+        if (wanted[k] < gap) return false;
+    return true;
+}
+
+// Nodes of the next grid, from what is wanted; how many.
+__device__ int choose(const REAL* wanted, int size, int coarsest, int* at, int* rank, int* sums) {
+    int t = threadIdx.x, chunk = (size + THREADS - 1) / THREADS;
+    int low = min(t * chunk, size), high = min(low + chunk, size), count = 0;
+    for (int g = low; g < high; g++) {
+        bool present = true;
+        for (int gap = 2; gap <= coarsest; gap *= 2)
+            if (g % gap && eligible(wanted, g / gap * gap, gap, size)) present = false;
+        rank[g] = present;
+        count += present;
+    }
+    sums[t] = count;
+    __syncthreads();
+    for (int s = 1; s < THREADS; s *= 2) {
+        int other = t >= s ? sums[t - s] : 0;
+        __syncthreads();
+        sums[t] += other;
+        __syncthreads();
+    }
+    int place = sums[t] - count;
+    for (int g = low; g < high; g++) {
+        if (rank[g]) at[place++] = g;
+        rank[g] = place - 1;
+    }
+    int all = sums[THREADS - 1];
+    __syncthreads();
+    return all;
+}
+
+// rows: (n_cables, 6): a, gamma, epsilon, diffusion, dx, dt. State is whole cables, in and out.
+extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
+    REAL* v_full, REAL* w_full, const REAL* __restrict__ drive, const REAL* __restrict__ rows,
+    REAL* work, int* places, int* counts, Index* done, int size, int n_steps, int left_kind,
+    int right_kind, int monitor, int coarsest, REAL tolerance, int every, REAL steep, REAL quick,
+    int radius, REAL growth)
+{
+    __shared__ int sums[THREADS];
+    int t = threadIdx.x, cable = blockIdx.x, n = counts[cable];
+    const REAL* q = rows + 6 * cable;
+    REAL a = q[0], gamma = q[1], epsilon = q[2], diffusion = q[3], dx = q[4], dt = q[5];
+    REAL scale = 2 * diffusion / (dx * dx);
+    v_full += (Index)cable * size;
+    w_full += (Index)cable * size;
+    REAL* v = work + (Index)cable * 6 * size;
+    REAL *v_new = v + size, *w = v + 2 * size, *spare = v + 3 * size;
+    REAL *wanted = v + 4 * size, *other = v + 5 * size;
+    int *at = places + (Index)cable * 4 * size, *rank = at + size;
+    int *at_new = at + 2 * size, *rank_new = at + 3 * size;
+    int *at_kept = at, *rank_kept = rank;
+    Index total = 0;
+    for (int i = t; i < n; i += THREADS) { v[i] = v_full[at[i]]; w[i] = w_full[at[i]]; }
+    __syncthreads();
+    for (int step = 0; step < n_steps; step++) {
+        for (int i = t; i < n; i += THREADS) {
+            REAL x = v[i], bend;
+            if (i == 0 || i == n - 1) {
+                int inner = i == 0 ? 1 : n - 2;
+                REAL gap = at[i] - at[inner];
+                bend = (v[inner] - x) / (gap * gap);
+            } else {
+                int left = at[i] - at[i - 1], right = at[i + 1] - at[i];
+                bend = ((v[i + 1] - x) / right - (x - v[i - 1]) / left) / (left + right);
+            }
+            REAL push = 0;
+#if DRIVEN
+            push = drive[at[i]];
+#endif
+            REAL next = x + dt * (scale * bend + x * (1 - x) * (x - a) - w[i] + push);
+            if ((i == 0 && left_kind == 1) || (i == n - 1 && right_kind == 1)) next = x;
+            v_new[i] = next;
+            w[i] += dt * epsilon * (x - gamma * w[i]);
+        }
+        total += n;
+        __syncthreads();
+        bool last = step + 1 == n_steps;
+        if ((step + 1) % every && !last) {
+            REAL* turn = v; v = v_new; v_new = turn;
+            continue;
+        }
+        int margin = every / 4 + 1;
+        for (int g = t; g < size; g += THREADS) wanted[g] = coarsest;
+        __syncthreads();
+        for (int i = 1 + t; i < n - 1; i += THREADS) {
+            int left = at[i] - at[i - 1], low = at[i - 1], high = at[i + 1];
+            REAL bend = curvature(at, v_new, i, dx), h = coarsest;
+            REAL slope = fabs(v_new[i + 1] - v_new[i - 1]) / ((high - low) * dx);
+            if (monitor == 0) {
+                REAL before = i > 1 ? curvature(at, v_new, i - 1, dx) : (REAL)0;
+                if (slope > steep) h = (REAL)coarsest / 2;
+                if (fabs(v_new[i] - v[i]) > quick * dt) h = (REAL)coarsest / 4;
+                if (before * bend < 0 && slope > steep) {
+                    h = 1;
+                    low = at[i] - radius - left;
+                    high = at[i] + radius;
+                }
+            } else {
+                h = sqrt(8 * tolerance / fmax(fabs(bend), (REAL)1e-30)) / dx;
+                low -= margin;
+                high += margin;
+            }
+            h = fmax((REAL)1, fmin(h, (REAL)coarsest));
+            for (int g = max(low, 0); g <= min(high, size - 1); g++) lower_to(wanted + g, h);
+        }
+        __syncthreads();
+        for (int s = 1; monitor == 1 && s * growth < coarsest; s *= 2) {
+            for (int g = t; g < size; g += THREADS) {
+                REAL h = wanted[g];
+                if (g >= s) h = fmin(h, wanted[g - s] + s * growth);
+                if (g + s < size) h = fmin(h, wanted[g + s] + s * growth);
+                other[g] = h;
+            }
+            __syncthreads();
+            REAL* turn = wanted; wanted = other; other = turn;
+        }
+        int m = choose(wanted, size, coarsest, at_new, rank_new, sums);
+        if (last)
+            for (int g = t; g < size; g += THREADS) {
+                v_full[g] = between(at, v_new, rank, n, monitor == 1, g);
+                w_full[g] = between(at, w, rank, n, monitor == 1, g);
+            }
+        for (int k = t; k < m; k += THREADS) {
+            v[k] = between(at, v_new, rank, n, monitor == 1, at_new[k]);
+            spare[k] = between(at, w, rank, n, monitor == 1, at_new[k]);
+        }
+        __syncthreads();
+        REAL* turn = w; w = spare; spare = turn;
+        int* turned = at; at = at_new; at_new = turned;
+        turned = rank; rank = rank_new; rank_new = turned;
+        n = m;
+    }
+    if (at != at_kept)
+        for (int g = t; g < size; g += THREADS) {
+            if (g < n) at_kept[g] = at[g];
+            rank_kept[g] = rank[g];
+        }
+    if (t == 0) {
+        counts[cable] = n;
+        done[cable] = total;
+    }
+}
+"""
+
+_LOWER = """
+// The smaller of what is there and x, both positive: their bits are ordered as they are.
+__device__ __forceinline__ void lower_to(REAL* address, REAL x) {
+#if DOUBLE
+    atomicMin((unsigned long long*)address, (unsigned long long)__double_as_longlong(x));
+#else
+    atomicMin((unsigned int*)address, __float_as_uint(x));
+#endif
+}
+"""
+
+
+def adaptive_text(dtype: str, threads: int = 128, driven: bool = False) -> str:
+    """The kernel of the adaptive scheme, a block of `threads` a cable."""
+    constants = {"THREADS": threads, "DRIVEN": int(driven)}
+    return _defines(dtype, constants) + _HEAD + _LOWER + _ADAPTIVE
 
 
 def boxes_text(dtype: str) -> str:
