@@ -136,8 +136,9 @@ __device__ void dtIter(const float *yIn, const float *qMatrix, float gMax, float
     const float difference = *outI - dataI;
     *chiSum += fit*difference*difference;
     for (int j = 0; j < NSTATES; ++j) {{
-        dy[j] = 0.0f;
-        for (int i = 0; i < NSTATES; ++i) dy[j] += qMatrix[j*NSTATES + i]*yIn[i];
+        float sum = 0.0f;  // in a register: dy may be any thread's for all the compiler knows
+        for (int i = 0; i < NSTATES; ++i) sum += qMatrix[j*NSTATES + i]*yIn[i];
+        dy[j] = sum;
     }}
     for (int j = 0; j < NSTATES; ++j) yOut[j] = yIn[j] + dt*dy[j];
 }}

@@ -21,13 +21,25 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from report import RESULTS, Row, finish
+from scipy.interpolate import CubicSpline
 
-from channelfit.fitzhugh_nagumo import Adaptive, Cable, CrankNicolson, Equation, Explicit, simulate
+from channelfit.fitzhugh_nagumo import (
+    Adaptive,
+    Cable,
+    CrankNicolson,
+    Equation,
+    Explicit,
+    Run,
+    arrival_times,
+    simulate,
+    wave_speed,
+)
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_time_figure
 from channelfit.fitzhugh_nagumo.simulation import order
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
+from channelfit.neuron_oracle import fitzhugh_nagumo_cable
 from channelfit.report.plots import STYLE
 
 PAPER = Equation(a=0.01, gamma=2.0, epsilon=0.01)
@@ -398,11 +410,51 @@ def figure_12() -> list[Row]:
     return rows
 
 
+# --- the exact front, and NEURON
+
+
+def front() -> list[Row]:
+    """Speed and shape of the front that is known, on finer and finer grids."""
+    rows, equation = [], Equation(a=0.01, epsilon=0.0)
+    speed = eq.front_speed(0.01)
+    for dx in (0.2, 0.1, 0.05, 0.025):
+        cable = Cable(round(60 / dx) + 1, dx)
+        v = eq.front(cable.x, 15)
+        run = simulate(CrankNicolson(equation, cable), v, 0, np.arange(0, 20.1, 0.5), dt=dx / 2)
+        inner = (cable.x > 8) & (cable.x < 50)
+        apart = np.abs(run.v[-1, 0] - eq.front(cable.x, 15 + 20 * speed))[inner].max()
+        found = wave_speed(run, 18, 27)
+        note = f"speed {found:.7f}, exact {speed:.7f}: {abs(found / speed - 1):.1e} apart"
+        rows.append(Row(f"front, dx = {dx:g}: largest error of v at t = 20", apart, "", note=note))
+    return rows
+
+
+def neuron() -> list[Row]:
+    """The same cable in NEURON, by CVODE; both grids refined."""
+    length, times, values = 60.0, np.arange(0, 70.5, 0.5), (0.05, 2.0, 0.01, 1.3)
+    rows = []
+    for n in (120, 240, 480, 960):
+        x = (np.arange(n) + 0.5) * length / n
+        v, _ = fitzhugh_nagumo_cable(eq.gaussian(x, 20), 0 * x, times, length, values)
+        cable = Cable(2 * n + 1, length / n / 2)
+        scheme = CrankNicolson(Equation(*values), cable)
+        run = simulate(scheme, eq.gaussian(cable.x, 20), 0, times, dt=2.4 / n)
+        ours = CubicSpline(run.x, run.v[:, 0], axis=1)(x)
+        at = int(np.abs(x - 50).argmin())
+        arrived = [arrival_times(Run(x, times, a[:, None], a[:, None]))[at] for a in (ours, v)]
+        note = f"arrival at x = 50: {arrived[0]:.3f}, {arrived[1]:.3f}: "
+        note += f"{100 * abs(arrived[0] / arrived[1] - 1):.4f} %"
+        apart = float(np.abs(ours - v).max() / np.ptp(v))
+        title = f"NEURON, {n} segments, ours {2 * n + 1} nodes: difference of v over its height"
+        rows.append(Row(title, apart, "", note=note))
+    return rows
+
+
 def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     rows = []
     for part in (figure_1_and_2, figure_3_and_4, figure_7, figure_8, figure_9, figure_10, figure_11,
-                 figure_12):  # fmt: skip
+                 figure_12, front, neuron):  # fmt: skip
         rows += part()
     finish("fhn_figures", "FitzHugh-Nagumo: the paper's figures again", rows)
 

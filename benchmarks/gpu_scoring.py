@@ -238,9 +238,9 @@ def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
         )
         sweeps = sum(e.protocol.n_sweeps for e in p.experiments)
         return every * (n * (2 * n + 2) + 2 * m + 6), 4.0 * n_parameters + 8 * sweeps, ""
-    own = getattr(way.build(p), "operations", None)
-    if own is not None:
-        return float(own()), moved, ", counted by the scorer"
+    scoring = getattr(way.build(p), "scoring", None)
+    if way is CLOSED_FORM and scoring is not None:
+        return float(scoring.operations()), moved, ", counted in the generated text"
     if way in (STEPPING_32, STEPPING_64):
         step = sum(2 * n * (n - 1) for n in chains) / 16
         return samples * (sum(2 * (n - 1) for n in chains) + 3 + step), moved, " at least"
@@ -335,7 +335,7 @@ def accuracy(run: Run) -> None:
                 way = CLOSED_FORM if on_gpu else CPU_64
                 score = scorer.score(placed(way, drawn))
                 bar = BARS["float32" if "float32" in name else "float64"]
-                run.rows.append(_exact_row(title, score, truth, bar, scorer))
+                run.rows.append(_exact_row(title, score, truth, bar, scorer, drawn))
         print(f"accuracy: {model.name} done", flush=True)
 
 
@@ -349,15 +349,18 @@ def _exact_ways(run: Run, p: Problem) -> list[tuple[str, Callable[[], Any], bool
     ]
 
 
-def _exact_row(title: str, score: Any, truth: Any, bar: float, scorer: Any) -> Row:
+def _exact_row(
+    title: str, score: Any, truth: Any, bar: float, scorer: Any, drawn: np.ndarray
+) -> Row:
     good = truth.status == OK
     cost, status = host(score.cost).astype(float), host(score.status)
     with np.errstate(invalid="ignore"):
         near = good & (status == OK) & (np.abs(cost - truth.cost) <= bar * truth.cost)
     alike = near | (~good & (status != OK))  # what fails must fail here too
     note = error_note(score, truth)
-    rerouted = getattr(scorer, "rerouted_share", None)
-    note += f"; {rerouted:.1%} re-routed" if rerouted is not None else ""
+    scoring = getattr(scorer, "scoring", None)
+    if hasattr(scoring, "rerouted_share"):
+        note += f"; {scoring.rerouted_share(device_arrays().asarray(drawn)):.1%} stepped"
     share = float(alike.mean())
     return Row(title, 100 * share, f"% within {bar:.0e}", 100.0, share, note)
 

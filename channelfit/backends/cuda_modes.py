@@ -68,6 +68,16 @@ class Modes:
             )  # fmt: skip
         self._exact.score_listed(parameters, cost, status, listed, n_listed)
 
+    def operations(self) -> float:
+        """Floating-point operations of a candidate, those of eigenvalue iterations left out."""
+        return self.source.operations(spectral_walk(self.problem.scored))
+
+    def rerouted_share(self, parameters: Any) -> float:
+        """The share of candidates that were stepped, of parameters on the GPU."""
+        xp, n = gpu.cupy(), parameters.shape[1]
+        self.score(parameters, xp.empty(n), xp.empty(n, dtype=np.int8))
+        return float(int(self._list(n)[1][0]) / n)
+
     def program(self, n_jobs: int) -> Program:
         """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
         if n_jobs not in self._programs:

@@ -9,13 +9,16 @@ and the caller scores it by stepping.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+import re
+from functools import cache, cached_property
+
+import numpy as np
 
 from channelfit.backends import NOT_FINITE, OK
 from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
 from channelfit.codegen.spectral import GREATEST_CANCELLATION, MOST_PRODUCTS, Spectrum
 from channelfit.model import ChannelModel
-from channelfit.transform import CELL_BITS, DEGREE
+from channelfit.transform import CELL_BITS, DEGREE, SpectralWalk
 
 #: Names of the kernels.
 SWEEP_MODES, ADD_MODES = "runSweep", "addJobs"
@@ -46,6 +49,7 @@ class CudaSpectralSource:
         # that no longer fit would cost more than the missing warps.
         self.threads = 64
         self.blocks = 8 if max(len(c.states) for c in model.chains) <= 4 else 4
+        self._parts: dict[str, list[str]] = {}
         self.w = CudaWriter()
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
@@ -243,6 +247,35 @@ class CudaSpectralSource:
                         if len(chain.states) <= MOST_PRODUCTS:
                             self.spectrum.products(self, k)
 
+    def operations(self, walk: SpectralWalk) -> float:
+        """Floating-point operations of one candidate's walk, as the text has them.
+
+        A multiply-add is two. The iterations of the eigenvalue problem of four states and more are
+        not in it.
+        """
+        steps = walk.values[:-1]
+        new = np.diff(steps[:, 1], prepend=-1.0) != 0
+        new[walk.visits[:-1]] = True  # what a duration needs is computed once while it lasts
+        ends = (walk.places[:-1, 1] >= 0).sum()
+        times = {"visit": len(walk.visit_v), "run": len(steps), "span": new.sum(), "end": ends}
+        return float(sum(n * self._count(self._parts[part]) for part, n in times.items()))
+
+    def _count(self, lines: list[str]) -> int:
+        total = 0
+        for line in lines:
+            code = re.sub(r"\[[^\]]*\]", "", line.split("//")[0])
+            if re.match(r"\s*(#|for|const int|int|constexpr|return;|while|if)\b", code):
+                continue
+            total += 2 * code.count("fma(") + len(re.findall(r"[\w)]\s*[-+*/]\s*(?=[\w(])", code))
+            for name in re.findall(r"\b(\w+)\(", code):
+                total += self._cost(name)
+        return total
+
+    @cache  # noqa: B019 - a source lives as long as its scorer
+    def _cost(self, function: str) -> int:
+        found = re.search(rf"__forceinline__ \w+ {function}\(.*?\n}}", self.text, re.DOTALL)
+        return self._count(found[0].splitlines()[1:]) if found else 0
+
     def _kernel(self) -> None:
         w = self.w
         w("", *_FINISH.splitlines(), "", *_KERNEL_HEAD.splitlines())
@@ -254,7 +287,7 @@ class CudaSpectralSource:
         w("", *_ADD_JOBS.splitlines())
 
     def _visit(self) -> None:
-        w = self.w
+        w, begun = self.w, len(self.w.lines)
         w("const double v = visit_v[visit];", "double q[N_RATES], s[N_KEPT];")
         w("const double2 dts = visit_dt[visit];  // between samples, and of the shortest run")
         w("createQmat(v, p, q, status);")
@@ -265,6 +298,7 @@ class CudaSpectralSource:
             self._one_sample_on()
         else:
             self._denominators()
+        self._parts["visit"] = w.lines[begun:]
         w("const int end = visits[visit + 1];", "int run = visits[visit];")
         w("int4 next_places = run_places[run];")
         w("double2 next_extent = run_values[2*run], next_datum = run_values[2*run + 1];")
@@ -301,6 +335,7 @@ class CudaSpectralSource:
         half = (DEGREE + 1) // 2
         w(f"const double2 *table = tables + (long long)places.z*{half};")
         with w.block("if (span != last_span || places.w != last_cell)"):
+            begun = len(w.lines)
             w("last_span = span;", "last_cell = places.w;")
             units = self._decays("span", "u")
             names = spectrum.forgotten(self, "u", units)
@@ -309,17 +344,22 @@ class CudaSpectralSource:
             for i, index in enumerate(self.decaying):
                 y = f"fma({spectrum.total_speed(self, index)}, span, 1.0)"
                 w(f"offset[{i}] = findCell({y}, last_cell, cell[{i}]);")
+            self._parts["span"] = w.lines[begun:]
+        begun = len(w.lines)
         for k in range(len(self.model.chains)):
             spectrum.amplitudes(self, k)
         self._score()
+        self._parts["run"] = w.lines[begun:]
         place = {index: i for i, index in enumerate(spectrum.sums)}
         self._end({m: f"f[{place[spectrum.unit(m)]}]" for m in range(spectrum.n_modes)})
 
     def _end(self, gone: dict[int, str]) -> None:
+        begun = len(self.w.lines)
         with self.w.block("if (target >= 0)"):
             self.w("double *y = slots + N_X*target;")
             for k in range(len(self.model.chains)):
                 self.spectrum.end(self, k, gone)
+        self._parts["end"] = self.w.lines[begun:]
 
     def _one_sample_on(self) -> None:
         """What is left of every mode after 0 .. BLOCK - 1 samples, and after BLOCK."""
