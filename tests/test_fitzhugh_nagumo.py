@@ -355,6 +355,18 @@ def test_controlled_steps_meet_their_tolerance():
     assert steps[2] < 30 / run.facts["shortest_step"] / 4  # long steps where little happens
 
 
+def test_a_step_that_newton_refuses_is_taken_shorter():
+    class Narrow(CrankNicolson):
+        def advance(self, v, w, dt, n_steps, drive=None):
+            if dt > 0.05:
+                raise eq.NotConverged("too long")
+            return super().advance(v, w, dt, n_steps, drive)
+
+    run = simulate(Narrow(Equation(), Cable()), 0.1, 0, [2], tolerance=1e-4)
+    assert run.facts["steps_refused"] > 0
+    assert 0.01 < run.facts["longest_step"] <= 0.05
+
+
 # --- noise
 
 

@@ -39,7 +39,13 @@ from typing import Any, Literal
 import numpy as np
 
 from channelfit.errors import InputError
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
+from channelfit.fitzhugh_nagumo.equation import (
+    Array,
+    Cable,
+    Equation,
+    NotConverged,
+    largest_implicit_step,
+)
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, kernel, thomas
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
@@ -457,8 +463,6 @@ class CrankNicolson:
 
     def largest_step(self, v: Array) -> float:
         """Beyond it Newton's matrix need not be dominant; see `largest_implicit_step`."""
-        from channelfit.fitzhugh_nagumo.equation import largest_implicit_step
-
         return largest_implicit_step(self.equation)
 
     def advance(
@@ -472,7 +476,7 @@ class CrankNicolson:
         Returns: the new v and w.
 
         Raises:
-            InputError: Newton's method does not converge; the step is too long.
+            NotConverged: Newton's method does not; the step is too long.
         """
         coefficients = Coefficients.of(self.equation, len(v), self.cable.dx, dt)
         stimulus = np.empty(0) if drive is None else drive
@@ -548,7 +552,7 @@ class CrankNicolson:
 
     def _check(self, taken: int) -> None:
         if taken < 0:
-            raise InputError(
+            raise NotConverged(
                 f"Newton's method did not converge in {MOST_ITERATIONS} iterations; "
                 "take a shorter step",
                 key="dt",

@@ -20,6 +20,7 @@ from channelfit.fitzhugh_nagumo.equation import (
     Array,
     Cable,
     Equation,
+    NotConverged,
     largest_explicit_step,
     largest_implicit_step,
 )
@@ -229,15 +230,21 @@ class CrankNicolsonCuda(_OnDevice):
         """See `largest_implicit_step`."""
         return largest_implicit_step(self.equation)
 
+    def failed(self) -> bool:
+        """Whether Newton's method failed anywhere since this was asked last."""
+        if not self.device.host(self._status)[1]:
+            return False
+        self._status = self.device.array(np.zeros(3), "int32")
+        return True
+
     def take(self, values: Any) -> Array:
         """The state as float64.
 
         Raises:
-            InputError: Newton's method did not converge since the last call.
+            NotConverged: Newton's method did not converge since the last call.
         """
-        if self.device.host(self._status)[1]:
-            self._status = self.device.array(np.zeros(3), "int32")
-            raise InputError("Newton's method did not converge; take a shorter step", key="dt")
+        if self.failed():
+            raise NotConverged("Newton's method did not converge; take a shorter step", key="dt")
         return super().take(values)
 
     def advance(

@@ -28,6 +28,10 @@ End: TypeAlias = float | Literal["no_flux", "periodic"]
 _STEPS_AT_ONCE = 65536
 
 
+class NotConverged(InputError):
+    """Newton's method did not converge: the step was too long for this state."""
+
+
 @dataclass(frozen=True)
 class Equation:
     """The equation's parameters: numbers, or arrays (n_cables,) for many cables at once.

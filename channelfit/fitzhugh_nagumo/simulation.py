@@ -13,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from channelfit.errors import InputError
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, check_step
+from channelfit.fitzhugh_nagumo.equation import (
+    Array,
+    Cable,
+    Equation,
+    NotConverged,
+    check_step,
+)
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
@@ -245,10 +251,16 @@ class _Control:
     def _try(
         self, v: Array, w: Array, t: float, h: float, drive: Array | None
     ) -> tuple[tuple[Array, Array], float]:
-        whole = self.scheme.advance(v, w, h, 1, drive)
-        if len(self.past) < 2:
-            halves = self.scheme.advance(v, w, h / 2, 2, drive)
-            return halves, _apart(whole, halves) / 3
+        failed = getattr(self.scheme, "failed", bool)  # on a device nothing is raised meanwhile
+        try:
+            whole = self.scheme.advance(v, w, h, 1, drive)
+            if len(self.past) < 2:
+                halves = self.scheme.advance(v, w, h / 2, 2, drive)
+                return halves, math.inf if failed() else _apart(whole, halves) / 3
+        except NotConverged:
+            return (v, w), math.inf
+        if failed():
+            return (v, w), math.inf
         points = [*self.past[-2:], (t, v, w), (t + h, *whole)]
         worst = 0.0
         for k in (1, 2):
