@@ -23,7 +23,10 @@ from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
 from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, ExplicitCuda
 
 DX, DT = 0.5, 0.1
-BIG = 2**24
+BIG, OTHERS = 2**24, (2**20, 2**27)
+GROWTH = (1000, 10**4, 10**5, 10**6, 10**7, 2**27)
+CABLES, CABLE_NODES = 10_000, 401
+CHECKED, CHECKED_STEPS = 20_011, 200
 FLOPS_A_STEP = 12  # one addition, one product, five fused multiply-adds
 EXPLICIT = [  # nodes a thread, warps, steps a pass
     (16, 4, 32), (16, 4, 16), (16, 4, 48), (12, 4, 24), (8, 4, 16), (8, 4, 32), (24, 2, 48),
@@ -51,22 +54,23 @@ def rate(scheme: Any, v: Any, w: Any, n_steps: int, repeats: int = 5) -> float:
 
 def copy_rate(cp: Any) -> float:
     """TB/s of a copy within the device's memory, read and written bytes counted."""
-    source = cp.zeros(2**27)
+    source = cp.zeros(8 * BIG)
     target = cp.empty_like(source)
     return 2 * source.nbytes / gpu.timed(lambda: cp.copyto(target, source), 9) / 1e12
 
 
 def checks(cp: Any) -> list[Row]:
     rows = []
-    cable = Cable(20_011, DX)
-    v, w = (a.get() for a in state(cp, 20_011, "float64"))
+    cable = Cable(CHECKED, DX)
+    v, w = (gpu.to_host(a) for a in state(cp, CHECKED, "float64"))
     for make, reference in ((ExplicitCuda, Explicit), (CrankNicolsonCuda, CrankNicolson)):
-        exact = reference(Equation(), cable).advance(v, w, DT, 200)[0]
+        exact = reference(Equation(), cable).advance(v, w, DT, CHECKED_STEPS)[0]
         for dtype in ("float64", "float32"):
             scheme = make(Equation(), cable, dtype)
-            ours = scheme.take(scheme.advance(scheme.put(v), scheme.put(w), DT, 200)[0])
-            name = f"{scheme.name} {dtype}: largest difference from the processor, 200 steps"
-            rows.append(Row(name, float(np.abs(ours - exact).max()), ""))
+            ours = scheme.take(scheme.advance(scheme.put(v), scheme.put(w), DT, CHECKED_STEPS)[0])
+            name = f"{scheme.name} {dtype}: largest difference from the processor"
+            note = f"{CHECKED_STEPS} steps"
+            rows.append(Row(name, float(np.abs(ours - exact).max()), "", note=note))
     return rows
 
 
@@ -106,13 +110,13 @@ def explicit(cp: Any, dtype: str, variants: list[Any], copy: float) -> tuple[lis
         f"{moved:.2f} bytes and {computed:.1f} flop a node-step: "
         f"{value * moved / 1e3:.2f} of {copy:.2f} TB/s, {value * computed / 1e3:.1f} TFLOP/s"
     )
-    rows = [compared(f"explicit {dtype}, N = 2^24", value, "G node-steps/s", single, notes)]
-    for power in (20, 27):
-        v, w = state(cp, 2**power, dtype)
-        cable_n = Cable(2**power, DX)
+    rows = [compared(f"explicit {dtype}, N = {BIG:,}", value, "G node-steps/s", single, notes)]
+    for n in OTHERS:
+        v, w = state(cp, n, dtype)
+        cable_n = Cable(n, DX)
         one = rate(ExplicitCuda(Equation(), cable_n, dtype, 8, 4, 1), v, w, 8)
         many = rate(ExplicitCuda(Equation(), cable_n, dtype, *variant), v, w, 2 * steps)
-        rows.append(compared(f"explicit {dtype}, N = 2^{power}", many, "G node-steps/s", one))
+        rows.append(compared(f"explicit {dtype}, N = {n:,}", many, "G node-steps/s", one))
     return rows, variant
 
 
@@ -160,50 +164,63 @@ def crank_nicolson(cp: Any, dtype: str, variants: list[Any], copy: float) -> tup
     variant, value, note = best(variants, measure)
     size = np.dtype(dtype).itemsize
     rows = []
-    for power in (24, 20, 27):
-        n = 2**power
+    for n in (BIG, *OTHERS):
         v, w = state(cp, n, dtype)
         scheme = CrankNicolsonCuda(Equation(), Cable(n, DX), dtype, *variant)
-        ours = value if power == 24 else rate(scheme, v, w, 8)
+        ours = value if n == BIG else rate(scheme, v, w, 8)
         text = (
             f"nodes, threads, blocks, steps a pass {variant}; {note}; at most "
             f"{value * 4 * size / variant[3] / 1e3:.2f} of {copy:.2f} TB/s"
         )
         peer = cusparse(cp, n, dtype)
-        name = f"Crank-Nicolson step {dtype}, N = 2^{power}, against one cuSPARSE solve"
-        rows.append(compared(name, ours, "G nodes/s", peer, text if power == 24 else ""))
-    v, w = state(cp, 2**20, dtype)
-    over = CrankNicolsonCuda(Equation(), Cable(2**20, 0.01), dtype, *variant)
+        name = f"Crank-Nicolson step {dtype}, N = {n:,}, against one cuSPARSE solve"
+        rows.append(compared(name, ours, "G nodes/s", peer, text if n == BIG else ""))
+    v, w = state(cp, OTHERS[0], dtype)
+    over = CrankNicolsonCuda(Equation(), Cable(OTHERS[0], 0.01), dtype, *variant)
     rows.append(
         Row(
-            f"Crank-Nicolson step {dtype}, N = 2^20, dt/dx^2 = 1000 (over memory)",
+            f"Crank-Nicolson step {dtype}, N = {OTHERS[0]:,}, dt/dx^2 = 1000 (over memory)",
             rate(over, v, w, 2), "G nodes/s",
         )
     )  # fmt: skip
     return rows, variant
 
 
-def many_cables(cp: Any, dtype: str, n_cables: int = 10_000, n: int = 401) -> list[Row]:
+def many_cables(cp: Any, dtype: str, quick: bool) -> list[Row]:
+    n_cables, n = CABLES, CABLE_NODES
     equation = Equation(a=np.linspace(0.01, 0.2, n_cables))
     cable, rows = Cable(n, DX), []
     v, w = state(cp, n, dtype, n_cables)
-    value = max(rate(ExplicitCuda(equation, cable, dtype, warps=k), v, w, 500) for k in (2, 4, 8))
-    rows.append(Row(f"explicit {dtype}, 10,000 cables of 401 nodes", value, "G node-steps/s"))
+    value = max(
+        rate(ExplicitCuda(equation, cable, dtype, warps=k), v, w, 500)
+        for k in ((4,) if quick else (2, 4, 8))
+    )
+    rows.append(Row(f"explicit {dtype}, {n_cables:,} cables of {n} nodes", value, "G node-steps/s"))
     adaptive = AdaptiveCuda(equation, cable, dtype=dtype)
     value = rate(adaptive, v, w, 500, 3)
     note = f"uniform nodes counted; {adaptive.facts()['mean_nodes']:.0f} of {n} in use"
     rows.append(
-        Row(f"adaptive {dtype}, 10,000 cables of 401 nodes", value, "G node-steps/s", note=note)
+        Row(
+            f"adaptive {dtype}, {n_cables:,} cables of {n} nodes",
+            value,
+            "G node-steps/s",
+            note=note,
+        )
     )
     shapes = [(4, 128, 4, 1), (4, 128, 5, 1), (8, 64, 6, 1), (14, 32, 8, 1), (2, 256, 3, 1)]
-    value = max(rate(CrankNicolsonCuda(equation, cable, dtype, *s), v, w, 20) for s in shapes)
-    rows.append(Row(f"Crank-Nicolson {dtype}, 10,000 cables of 401 nodes", value, "G nodes/s"))
+    value = max(
+        rate(CrankNicolsonCuda(equation, cable, dtype, *s), v, w, 20)
+        for s in shapes[: 1 if quick else None]
+    )
+    rows.append(
+        Row(f"Crank-Nicolson {dtype}, {n_cables:,} cables of {n} nodes", value, "G nodes/s")
+    )
     return rows
 
 
 def growth(cp: Any, explicit_variant: Any, implicit_variant: Any) -> list[Row]:
     rows = []
-    for n in (1000, 10**4, 10**5, 10**6, 10**7, 2**27):
+    for n in GROWTH:
         v, w = state(cp, n, "float64")
         cable = Cable(n, DX)
         steps = 256 if n < 10**6 else 64
@@ -227,7 +244,7 @@ def main() -> None:
         rows += more
         more, two = crank_nicolson(cp, dtype, CRANK_NICOLSON[:2] if quick else CRANK_NICOLSON, copy)
         rows += more
-        rows += many_cables(cp, dtype)
+        rows += many_cables(cp, dtype, quick)
         chosen[dtype] = (one, two)
     if not quick:
         rows += growth(cp, *chosen["float64"])

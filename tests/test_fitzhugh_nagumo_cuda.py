@@ -1,10 +1,13 @@
 """The GPU's kernels, run on this machine's processor or, with `-m gpu`, on a GPU."""
 
+import importlib
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_host import compile_with_nvrtc, host_program
+from cuda_host import HostCupy, compile_with_nvrtc
 
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, Pulse, simulate
@@ -25,31 +28,18 @@ ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic",
 BOUND = {"float64": 3e-14, "float32": 2e-5}
 
 
-class HostDevice:
-    """The kernels compiled for the processor, one thread after the other."""
-
-    def array(self, values, dtype):
-        return np.array(values, dtype=dtype, order="C")
-
-    def empty(self, shape, dtype):
-        return np.full(shape, np.nan, dtype=dtype)
-
-    def host(self, array):
-        return np.array(array)
-
-    def program(self, text):
-        launch = host_program(text).launch
-        return lambda name, *rest: launch(name, rest[0], rest[1], rest[2], rest[3])
-
-
 @pytest.fixture(scope="module", params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request):
-    if request.param == "host":
-        return HostDevice()
-    try:
-        return CupyDevice()
-    except InputError as error:
-        pytest.skip(str(error))
+    """CuPy's, or what plays it here: the kernels compiled for the processor."""
+    if request.param == "gpu":
+        try:
+            yield CupyDevice()
+        except InputError as error:
+            pytest.skip(str(error))
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", HostCupy())
+        yield CupyDevice()
 
 
 def state(cable, n_cables=1):
@@ -192,3 +182,28 @@ def test_levels_leave_nothing_that_is_felt():
     assert cyclic_levels(0.5, 2**20) == 6
     assert 0.5 ** (2**6) < 1e-18 < 0.5 ** (2**5)
     assert cyclic_levels(1e-20, 256) == 0
+
+
+def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
+    """At sizes that mean nothing, with cuSPARSE left out."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    benchmark = importlib.import_module("fhn_gpu")
+    small = {"BIG": 900, "OTHERS": (300, 700), "GROWTH": (500,), "CABLES": 2, "CABLE_NODES": 20}
+    for name, value in {**small, "CHECKED": 801, "CHECKED_STEPS": 3}.items():
+        monkeypatch.setattr(benchmark, name, value)
+    monkeypatch.setattr(benchmark, "cusparse", lambda *_: 1.0)
+    monkeypatch.setattr(benchmark, "rate", lambda scheme, v, w, *_: once(scheme, v, w))
+    kept = []
+    monkeypatch.setattr(benchmark, "finish", lambda *arguments: kept.extend(arguments[2]))
+    monkeypatch.setattr(sys, "argv", ["fhn_gpu.py", "--quick"])
+    benchmark.main()
+    rows = {row.name: row for row in kept}
+    apart = [row.value for name, row in rows.items() if "difference" in name]
+    assert len(apart) == 4
+    assert max(apart) < 1e-4
+    assert len([name for name in rows if "against one cuSPARSE solve" in name]) == 6
+
+
+def once(scheme, v, w):
+    out = scheme.advance(v, w, 0.1, 2)
+    return float(scheme.take(out[0]).size)

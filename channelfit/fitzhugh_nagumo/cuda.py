@@ -61,7 +61,7 @@ class CupyDevice:
     def array(self, values: Any, dtype: str) -> Any:
         """A copy on the device, contiguous."""
         with self._gpu.gpu_errors():
-            return self._cupy.ascontiguousarray(self._cupy.asarray(values, dtype=dtype))
+            return self._cupy.array(values, dtype=dtype, order="C")
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         """An array of whatever was there."""
@@ -318,7 +318,7 @@ class CrankNicolsonCuda(_OnDevice):
                 "a ring on which every node feels every other is solved on the processor only; "
                 "use --backend cpu, or a shorter step", key="dt",
             )  # fmt: skip
-        v, w, u = (self.device.array(a, self.dtype) for a in (v + 0, w + 0, v + 0))
+        v, w, u = (self.device.array(a, self.dtype) for a in (v, w, v))
         system = [tuple(self.device.empty((n_cables, n), self.dtype) for _ in "ABD") for _ in "ab"]
         threads, flags = 256, self._status
         blocks = -(-n * n_cables // threads)
@@ -382,7 +382,7 @@ class AdaptiveCuda(_OnDevice):
             self._grids = device.array(places, "int32"), device.array(np.full(n_cables, n), "int32")
         table = self.equation.table(n_cables)
         rows = np.hstack([table, np.tile([self.cable.dx, dt], (n_cables, 1))])
-        v, w = device.array(v + 0, self.dtype), device.array(w + 0, self.dtype)
+        v, w = device.array(v, self.dtype), device.array(w, self.dtype)
         done = device.array(np.zeros(n_cables), "int64")
         launch = self._program(adaptive_text(self.dtype, self.threads, drive is not None))
         real = self._real
