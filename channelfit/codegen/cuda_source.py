@@ -530,15 +530,32 @@ __device__ __forceinline__ real squares(const Table &t, const real *x, const Sam
     return even + odd;
 }
 
-// n samples: adds to the cost, or writes the currents.
+// n samples: adds to the cost, or writes the currents. TOGETHER the lanes of a warp share them: all
+// go through all strides, and each scores those whose turn is its own.
+template <bool TOGETHER>
 __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Parts &parts,
                                         real *x, Tally &tally) {
+    const int lane = threadIdx.x % 32;
     const int strides = run.n/STRIDE, left = run.n - strides*STRIDE;
     const bool sampled = run.sampled != 0;
     const Samples *data = (const Samples *)(tally.data + run.data);
     double sum = 0.0;
+    if (TOGETHER) {
 #pragma unroll 1
-    for (int k = 0; k < strides; ++k, data += STRIDE/LOADED) {
+        for (int first = 0; first < strides; first += 32) {
+            real own[N_X];
+#pragma unroll 1
+            for (int k = first; k < strides && k < first + 32; ++k) {
+#pragma unroll
+                for (int i = 0; i < N_X; ++i) if (k == first + lane) own[i] = x[i];
+                advance(t, x);
+            }
+            if (sampled && first + lane < strides)
+                sum += squares(t, own, data + (first + lane)*(STRIDE/LOADED));
+        }
+    }
+#pragma unroll 1
+    for (int k = 0; k < strides && !TOGETHER; ++k, data += STRIDE/LOADED) {
         if (TRACES && sampled) {
             real *trace = tally.trace + (run.data + k*STRIDE)*tally.stride;
 #pragma unroll(LARGEST <= KEPT ? STRIDE : 1)
@@ -548,7 +565,7 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
         }
         advance(t, x);
     }
-    if (sampled && left) {
+    if (sampled && left && (!TOGETHER || lane == 0)) {
         const real *last = tally.data + run.data + strides*STRIDE;
         real *trace = tally.trace + (run.data + strides*STRIDE)*tally.stride;
         real rest = 0;
@@ -940,6 +957,7 @@ _WALK = """
 // --- kernels -------------------------------------------------------------------------------------
 
 // One candidate through one job.
+template <bool TOGETHER>
 __device__ __forceinline__ void walk(const double *parameters, const long long stride,
                                      const double *starts, const int n_starts,
                                      const Visit *visits, const Visit *end, const Run *runs,
@@ -986,7 +1004,7 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
             const Run run = runs[r];
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
-            runHeld(run, t, parts, x, tally);
+            runHeld<TOGETHER>(run, t, parts, x, tally);
 #pragma unroll
             for (int i = 0; i < N_X; ++i) if (run.target >= 0) slots[run.target][i] = x[i];
         }
@@ -1010,8 +1028,8 @@ extern "C" __global__ void {SWEEP}(
     for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < count; i += gridDim.x*blockDim.x) {{
         const int candidate = listed ? listed[i] : first + i;
         Tally tally = {{data, TRACES ? trace + i : nullptr, n, 0.0, OK}};
-        walk(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
-             visits + jobs[job + 1], runs, nodes, tally);
+        walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
+                    visits + jobs[job + 1], runs, nodes, tally);
         if (!TRACES) partial[(long long)job*n + i] = tally.cost;
         partial_status[(long long)job*n + i] = (signed char)tally.status;
     }}
@@ -1053,9 +1071,9 @@ __device__ __forceinline__ void conclude(double sum, bool lost, int worst, const
     status = (signed char)worst;
 }}
 
-// The candidates that *n_listed says of those listed. Few of them get a warp for every job, since
-// the lanes of a warp would wait for each other; the last job to arrive adds up. Many get a warp
-// each, and every lane a job. sums, flags and arrived have room for every warp; arrived is zero.
+// The candidates that *n_listed says of those listed. Few of them get a warp for every job, whose
+// lanes share the samples; the last job to arrive adds up. Many get a warp each, and every lane a
+// job. sums, flags and arrived have room for every warp; arrived is zero.
 extern "C" __global__ void {LISTED}(
     const double *__restrict__ parameters, const long long n_candidates,
     const int *__restrict__ listed, const int *__restrict__ n_listed,
@@ -1070,37 +1088,40 @@ extern "C" __global__ void {LISTED}(
     for (int i = few ? warp/n_jobs : warp; i < count; i += few ? count : n_warps) {{
         const int candidate = listed[i];
         Tally tally = {{data, nullptr, 0, 0.0, OK}};
-        const int own = few ? (lane == 0 ? warp % n_jobs : n_jobs) : lane;
-        for (int job = own; job < n_jobs; job += few ? n_jobs : 32)
-            walk(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
-                 visits + jobs[job + 1], runs, nodes, tally);
+        if (few)
+            walk<true>(parameters + candidate, n_candidates, starts, n_starts,
+                       visits + jobs[warp % n_jobs], visits + jobs[warp % n_jobs + 1], runs, nodes,
+                       tally);
+        for (int job = few ? n_jobs : lane; job < n_jobs; job += 32)
+            walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
+                        visits + jobs[job + 1], runs, nodes, tally);
         double sum = tally.cost;
         int lost = tally.status == NOT_FINITE, worst = tally.status;
+        for (int offset = 16; offset; offset /= 2) {{
+            sum += __shfl_down_sync(0xffffffffu, sum, offset);
+            lost |= __shfl_down_sync(0xffffffffu, lost, offset);
+            worst = max(worst, __shfl_down_sync(0xffffffffu, worst, offset));
+        }}
+        if (lane) continue;
         if (!few) {{
-            for (int offset = 16; offset; offset /= 2) {{
-                sum += __shfl_down_sync(0xffffffffu, sum, offset);
-                lost |= __shfl_down_sync(0xffffffffu, lost, offset);
-                worst = max(worst, __shfl_down_sync(0xffffffffu, worst, offset));
-            }}
-            if (lane == 0)
-                conclude(sum, lost, worst, constant, total_weight, cost[candidate],
-                         status[candidate]);
-        }} else if (lane == 0) {{
-            sums[warp] = sum;
-            flags[warp] = worst;
-            __threadfence();
-            if (atomicAdd(arrived + i, 1) < n_jobs - 1) continue;
-            arrived[i] = 0;
-            __threadfence();
-            sum = 0.0;
-            for (int job = 0; job < n_jobs; ++job) {{
-                sum += sums[i*n_jobs + job];
-                lost |= flags[i*n_jobs + job] == NOT_FINITE;
-                worst = max(worst, flags[i*n_jobs + job]);
-            }}
             conclude(sum, lost, worst, constant, total_weight, cost[candidate],
                      status[candidate]);
+            continue;
         }}
+        sums[warp] = sum;
+        flags[warp] = lost ? NOT_FINITE : worst;
+        __threadfence();
+        if (atomicAdd(arrived + i, 1) < n_jobs - 1) continue;
+        arrived[i] = 0;
+        __threadfence();
+        sum = 0.0;
+        for (int job = 0; job < n_jobs; ++job) {{
+            const int flag = flags[i*n_jobs + job];
+            sum += sums[i*n_jobs + job];
+            lost |= flag == NOT_FINITE;
+            worst = max(worst, flag);
+        }}
+        conclude(sum, lost, worst, constant, total_weight, cost[candidate], status[candidate]);
     }}
 }}
 """
