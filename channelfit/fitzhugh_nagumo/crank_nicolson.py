@@ -55,8 +55,9 @@ TOLERANCE = 1e-12
 MOST_ITERATIONS = 30
 #: What a value of the order of one may lose by an overlap, or by a spike that is cut off.
 NEGLIGIBLE = 1e-18
-LANES = 16  # the kernels below have it as a literal: only then do their inner loops vectorize
-_FIELDS = 7  # of a row: v, w, iterate, c, y, p, stimulus
+# The kernels count on 16 lanes. Where a loop over them is short they must not see the 16, or it is
+# unrolled to scalars before it could become vectors. A row of 8 x 16 holds v, w, iterate, c, y, p, stimulus and what a step knows beforehand.
+LANES = 16
 _TILE = 4096
 _STEPS_A_PASS = 8
 _FEWEST_ROWS = 4
@@ -87,6 +88,19 @@ class Coefficients:
     def rows(self) -> Array:
         """(6, n_cables) as the kernels take them: a, r, h, kw, kv, bend."""
         return np.array([self.a, self.r, self.half, self.kw, self.kv, self.bend()])
+
+    def scaled(self) -> Array:
+        """(9, n_cables) as lanes take them, rows divided by r so that -1 stands beside the diagonal.
+
+        1 + a; h; the constant of the diagonal; that of v on the known side; the factor of w there;
+        kw; kv; bend; the factor of the stimulus.
+        """
+        r = np.maximum(self.r, 1e-300)
+        h, slow = self.half / r, self.half * (self.kv + self.a)
+        return np.array(
+            [1 + self.a, h, (1 + 2 * self.r + slow) / r, (1 - 2 * self.r - slow) / r,
+             -h * (1 + self.kw), self.kw, self.kv, self.bend(), 2 * h]
+        )  # fmt: skip
 
     def dominance(self) -> Array:
         """(n_cables,) by which a diagonal exceeds its row's other entries, at least."""
@@ -131,33 +145,44 @@ def reach(decay: float, n_steps: int = 1) -> float:
 
 
 @kernel
-def _end_rows(s: Array, i: int, q: Array, lower: Array, upper: Array, near: Array) -> None:
-    """Diagonals and right sides of row i, whose neighbors need not be the rows above and below.
-
-    near: (64,) v to the left and to the right, then what comes out.
-    """
-    row = s[i * 112 : (i + 1) * 112]
-    for l in range(16):  # noqa: E741
-        a, h, kw, kv = q[l], q[32 + l], q[48 + l], q[64 + l]
-        v, w, u, lo, up = row[l], row[16 + l], row[32 + l], lower[l], upper[l]
-        known = v * (1 - lo - up) + lo * near[l] + up * near[16 + l]
-        known += h * (v * (v * (1 + a - v) - a)) + h * (2 * row[96 + l] - w - kw * w - kv * v)
-        near[32 + l] = 1 + lo + up + h * kv - h * (u * (2 * (1 + a) - 3 * u) - a)
-        near[48 + l] = known + h * u * u * (2 * u - 1 - a)
+def _known(s: Array, m: int, q: Array, ends: Array, near: Array) -> None:
+    """What a step knows beforehand, of all rows; near: (32,) v beside the first and last ones."""
+    lanes = len(near) // 2
+    for end in range(2):
+        i = 0 if end == 0 else m - 1
+        inner = 1 if end == 0 else m - 2
+        for l in range(lanes):  # noqa: E741
+            near[16 * (1 - end) + l] = s[inner * 128 + l]
+            after = (l + 1) % 16
+            if end == 0:
+                near[l] = s[(m - 1) * 128 + (l + 15) % 16]
+            else:
+                near[16 + l] = s[128 + after] if ends[96 + after] != 0.0 else s[after]
+        row, weight = s[i * 128 : (i + 1) * 128], ends[32 * end : 32 * end + 32]
+        for l in range(lanes):  # noqa: E741
+            v = row[l]
+            beside = weight[l] * near[l] + weight[16 + l] * near[16 + l]
+            push = q[64 + l] * row[16 + l] + q[128 + l] * row[96 + l]
+            row[112 + l] = v * (q[48 + l] + q[16 + l] * v * (q[l] - v)) + (beside + push)
+    for i in range(1, m - 1):
+        row = s[(i - 1) * 128 : (i + 2) * 128]
+        for l in range(lanes):  # noqa: E741
+            v = row[128 + l]
+            beside = row[l] + row[256 + l]
+            push = q[64 + l] * row[144 + l] + q[128 + l] * row[224 + l]
+            row[240 + l] = v * (q[48 + l] + q[16 + l] * v * (q[l] - v)) + (beside + push)
 
 
 @kernel
-def _first_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, near: Array) -> None:
-    last, below = s[(m - 1) * 112 : m * 112], s[112:224]
+def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
     for l in range(16):  # noqa: E741
-        near[l] = last[(l + 15) % 16]
-        near[16 + l] = below[l]
-    _end_rows(s, 0, q, ends[:16], ends[16:32], near)
-    for l in range(16):  # noqa: E741
-        held, none = ends[64 + l], ends[96 + l]  # 1.0 or 0.0; where no node is, it repeats
-        inverse = (1 - held) * (1 - none) / near[32 + l]
-        c, p = ends[16 + l] * inverse, ends[l] * inverse
-        y = near[48 + l] * inverse + held * s[l]
+        u, held, none = s[32 + l], ends[64 + l], ends[96 + l]  # 1.0 or 0.0
+        hu = q[16 + l] * u
+        d = hu * (3 * u - 2 * q[l]) + q[32 + l]
+        known = hu * u * (2 * u - q[l]) + s[112 + l]
+        inverse = (1 - held) * (1 - none) / d
+        c, p, y = ends[16 + l] * inverse, ends[l] * inverse, known * inverse + held * s[l]
+        # Where there is no node, the one before is repeated.
         s[48 + l], s[64 + l], s[80 + l] = c, y, p + none
         acc[l], acc[16 + l], acc[32 + l] = y, p, c + none
 
@@ -165,45 +190,45 @@ def _first_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, near: Array
 @kernel
 def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool) -> None:
     """Elimination of rows first .. last-1, each a vector of lanes."""
+    lanes = len(acc) // 3
     for i in range(first, last):
-        row = s[(i - 1) * 112 : (i + 2) * 112]
-        for l in range(16):  # noqa: E741
-            a, r, h, kw, kv = q[l], q[16 + l], q[32 + l], q[48 + l], q[64 + l]
-            v, w, u = row[112 + l], row[128 + l], row[144 + l]
-            known = v + r * (row[l] + row[224 + l] - 2 * v) + h * (v * (v * (1 + a - v) - a))
-            known += h * (2 * row[208 + l] - w - kw * w - kv * v)
-            d = 1 + 2 * r + h * kv - h * (u * (2 * (1 + a) - 3 * u) - a)
-            b = known + h * u * u * (2 * u - 1 - a)
-            inverse = 1.0 / (d - r * row[48 + l])
-            row[160 + l] = r * inverse
-            row[176 + l] = (b + r * row[64 + l]) * inverse
+        row = s[(i - 1) * 128 : (i + 1) * 128]
+        for l in range(lanes):  # noqa: E741
+            u = row[160 + l]
+            hu = q[16 + l] * u
+            d = hu * (3 * u - 2 * q[l]) + q[32 + l]
+            known = hu * u * (2 * u - q[l]) + row[240 + l]
+            inverse = 1.0 / (d - row[48 + l])
+            y = (known + row[64 + l]) * inverse
+            row[176 + l] = inverse
+            row[192 + l] = y
             if spikes:
-                p = r * row[80 + l] * inverse
-                row[192 + l] = p
+                p = row[80 + l] * inverse
+                row[208 + l] = p
                 c = acc[32 + l]
-                acc[l] += c * row[176 + l]
+                acc[l] += c * y
                 acc[16 + l] += c * p
-                acc[32 + l] = c * row[160 + l]
+                acc[32 + l] = c * inverse
 
 
 @kernel
-def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array,
-               near: Array) -> None:  # fmt: skip
+def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
     """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
-    above, row = s[(m - 2) * 112 : (m - 1) * 112], s[(m - 1) * 112 : m * 112]
+    above, row = s[(m - 2) * 128 : (m - 1) * 128], s[(m - 1) * 128 : m * 128]
     for l in range(16):  # noqa: E741
         after = (l + 1) % 16
-        near[l] = above[l]
-        near[16 + l] = s[112 + after] if ends[96 + after] != 0.0 else s[after]
         system[l], system[16 + l], system[32 + l] = acc[after], acc[16 + after], acc[32 + after]
-    _end_rows(s, m - 1, q, ends[32:48], ends[48:64], near)
     for l in range(16):  # noqa: E741
+        u = row[32 + l]
+        hu = q[16 + l] * u
+        d = hu * (3 * u - 2 * q[l]) + q[32 + l]
+        known = hu * u * (2 * u - q[l]) + row[112 + l]
         lo, up, free = ends[32 + l], ends[48 + l], 1 - ends[80 + l]
         y, p, c = system[l], system[16 + l], system[32 + l]
         system[l] = -lo * above[80 + l] * free
-        system[16 + l] = (near[32 + l] - lo * above[48 + l] - up * p) * free + (1 - free)
+        system[16 + l] = (d - lo * above[48 + l] - up * p) * free + (1 - free)
         system[32 + l] = -up * c * free
-        known = near[48 + l] + lo * above[64 + l] + up * y
+        known += lo * above[64 + l] + up * y
         system[48 + l] = known * free + row[l] * (1 - free)
 
 
@@ -240,19 +265,20 @@ def _close(system: Array, apart: bool, z: Array) -> None:
 @kernel
 def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array) -> None:
     """Substitution from the last rows to the first; adds up the squares of the corrections."""
-    end = s[(m - 1) * 112 : m * 112]
-    for l in range(16):  # noqa: E741
+    lanes = len(moved)
+    end = s[(m - 1) * 128 : m * 128]
+    for l in range(lanes):  # noqa: E741
         change = z[l] - end[32 + l]
         moved[l] = change * change
         end[32 + l] = z[l]
     for j in range(m - 1):
         i = m - 2 - j
-        row = s[i * 112 : (i + 2) * 112]
+        row = s[i * 128 : (i + 2) * 128]
         if i < n_spikes:
-            for l in range(16):  # noqa: E741
+            for l in range(lanes):  # noqa: E741
                 row[64 + l] += row[80 + l] * z[(l + 15) % 16]
-        for l in range(16):  # noqa: E741
-            u = row[64 + l] + row[48 + l] * row[144 + l]
+        for l in range(lanes):  # noqa: E741
+            u = row[64 + l] + row[48 + l] * row[160 + l]
             change = u - row[32 + l]
             moved[l] += change * change
             row[32 + l] = u
@@ -261,11 +287,12 @@ def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array) -> None:
 @kernel
 def _finish(s: Array, m: int, q: Array) -> None:
     """Recovery's step, the new v, and a straight line's guess of the next."""
+    lanes = len(q) // 9
     for i in range(m):
-        row = s[i * 112 : (i + 1) * 112]
-        for l in range(16):  # noqa: E741
+        row = s[i * 128 : (i + 1) * 128]
+        for l in range(lanes):  # noqa: E741
             v, u = row[l], row[32 + l]
-            row[16 + l] = q[48 + l] * row[16 + l] + q[64 + l] * (v + u)
+            row[16 + l] = q[80 + l] * row[16 + l] + q[96 + l] * (v + u)
             row[l] = u
             row[32 + l] = 2 * u - v
 
@@ -275,21 +302,22 @@ def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int,
            scratch: Array) -> int:  # fmt: skip
     """Advances a block of lanes; the iterations that Newton took, or -1 if it did not converge."""
     acc, system, z = scratch[:48], scratch[48:112], scratch[112:176]
-    moved, near = scratch[176:192], scratch[192:256]
+    moved, near = scratch[176:192], scratch[192:224]
     taken = 0
     for _ in range(n_steps):
         left = 1.0
+        _known(s, m, q, ends, near)
         for _ in range(MOST_ITERATIONS):
             taken += 1
-            _first_rows(s, m, q, ends, acc, near)
+            _first_rows(s, q, ends, acc)
             _down(s, 1, n_spikes, q, acc, True)
             _down(s, n_spikes, m - 1, q, acc, False)
-            _last_rows(s, m, q, ends, acc, system, near)
+            _last_rows(s, m, q, ends, acc, system)
             _close(system, n_spikes < m - 1, z)
             _up(s, m, n_spikes, z, moved)
             left = 0.0
             for l in range(16):  # noqa: E741
-                left += q[80 + l] * moved[l]
+                left += q[112 + l] * moved[l]
             if left <= tolerance:
                 break
         if not left <= tolerance:
@@ -309,7 +337,7 @@ def _exchange(s: Array, m: int, field: int, values: Array, first: int, n: int, i
         if missing and into:
             s[field * 16 + lane] = values[(begin - 1) % size]
         for i in range(missing, m):
-            at = (i * 7 + field) * 16 + lane
+            at = (i * 8 + field) * 16 + lane
             g = begin + i - missing
             g = g + size if g < 0 else (g - size if g >= size else g)
             if into:
@@ -328,9 +356,9 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
     """
     size = len(v)
     most = -(-min(size, tile + 2 * overlap + 2) // 16)
-    s = np.zeros(most * 112)
-    scratch, ends, out = np.zeros(256), np.zeros(112), np.zeros(most * 16)
-    r, taken = q[16], 0
+    s = np.zeros(most * 128)
+    scratch, ends, out = np.zeros(224), np.zeros(112), np.zeros(most * 16)
+    taken = 0
     for k in range(first, last):
         begin, end = k * tile, min((k + 1) * tile, size)
         low, high = begin - overlap - 1, end + overlap + 1
@@ -344,13 +372,13 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
         pads = 16 * m - n
         for lane in range(16):
             for row in range(4):
-                ends[row * 16 + lane] = r
+                ends[row * 16 + lane] = 1.0
             ends[64 + lane] = ends[80 + lane] = 0.0
             ends[96 + lane] = 1.0 if lane >= 16 - pads else 0.0
         if not (whole and kinds[0] == 2):
             left_end, right_end = low == 0 and kinds[0] != 2, high == size and kinds[0] != 2
-            ends[0], ends[16] = 0.0, 2 * r
-            ends[47], ends[63] = 2 * r, 0.0
+            ends[0], ends[16] = 0.0, 2.0
+            ends[47], ends[63] = 2.0, 0.0
             ends[64] = 1.0 if not left_end or kinds[0] == 1 else 0.0
             ends[95] = 1.0 if not right_end or kinds[1] == 1 else 0.0
         _exchange(s, m, 0, v, low, n, True)
@@ -368,7 +396,7 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
                 missing = 1 if lane >= 16 - pads else 0
                 start = lane * m - max(0, lane - (16 - pads))
                 for i in range(missing, m):
-                    out[start + i - missing] = s[(i * 7 + field) * 16 + lane]
+                    out[start + i - missing] = s[(i * 8 + field) * 16 + lane]
             for g in range(begin, end):
                 target[g] = out[g - low]
     return taken
@@ -379,19 +407,19 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
             n_steps: int, tolerance: float) -> int:  # fmt: skip
     """Advances blocks first .. last-1 of 16 whole cables side by side, in place."""
     n_cables, m = v.shape
-    s = np.zeros(m * 112)
-    scratch, ends, q = np.zeros(256), np.zeros(112), np.zeros(96)
+    s = np.zeros(m * 128)
+    scratch, ends, q = np.zeros(224), np.zeros(112), np.zeros(144)
     taken = 0
     for block in range(first, last):
         for lane in range(16):
             cable = min(block * 16 + lane, n_cables - 1)
-            for k in range(6):
+            for k in range(9):
                 q[k * 16 + lane] = rows[k, cable]
-            ends[16 + lane] = ends[32 + lane] = 2 * rows[1, cable]
+            ends[16 + lane] = ends[32 + lane] = 2.0
             ends[64 + lane] = 1.0 if kinds[0] == 1 else 0.0
             ends[80 + lane] = 1.0 if kinds[1] == 1 else 0.0
             for i in range(m):
-                at = i * 112 + lane
+                at = i * 128 + lane
                 s[at] = s[at + 32] = v[cable, i]
                 s[at + 16] = w[cable, i]
                 if len(drive):
@@ -403,8 +431,8 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
         for lane in range(min(16, n_cables - block * 16)):
             cable = block * 16 + lane
             for i in range(m):
-                v[cable, i] = s[i * 112 + lane]
-                w[cable, i] = s[i * 112 + 16 + lane]
+                v[cable, i] = s[i * 128 + lane]
+                w[cable, i] = s[i * 128 + 16 + lane]
     return taken
 
 
@@ -499,7 +527,7 @@ class CrankNicolson:
     def _side_by_side(
         self, v: Array, w: Array, coefficients: Coefficients, n_steps: int, drive: Array
     ) -> tuple[Array, Array]:
-        v, w, rows = v.copy(), w.copy(), coefficients.rows()
+        v, w, rows = v.copy(), w.copy(), coefficients.scaled()
 
         def run(first: int, last: int) -> int:
             return _cables(first, last, v, w, drive, rows, self.kinds, n_steps, self.tolerance)
@@ -510,7 +538,7 @@ class CrankNicolson:
     def _in_tiles(
         self, v: Array, w: Array, coefficients: Coefficients, k: int, n_steps: int, drive: Array
     ) -> tuple[Array, Array]:
-        q = np.repeat(coefficients.rows()[:, k], LANES)
+        q = np.repeat(coefficients.scaled()[:, k], LANES)
         decay = coefficients.decay()
         n_spikes = int(min(reach(decay), len(v))) + 1
         a_pass, tile, overlap = n_steps, len(v), 0
