@@ -55,8 +55,9 @@ TOLERANCE = 1e-12
 MOST_ITERATIONS = 30
 #: What a value of the order of one may lose by an overlap, or by a spike that is cut off.
 NEGLIGIBLE = 1e-18
-# The kernels count on 16 lanes. Where a loop over them is short they must not see the 16, or it is
-# unrolled to scalars before it could become vectors. A row of 8 x 16 holds v, w, iterate, c, y, p, stimulus and what a step knows beforehand.
+# Where a loop over the lanes is short the compiler must not see that they are 16, or it unrolls the
+# loop to scalars before it could become vectors. A row of 8 x 16 holds v, w, iterate, c, y, p,
+# stimulus and what a step knows beforehand.
 LANES = 16
 _TILE = 4096
 _STEPS_A_PASS = 8
@@ -90,7 +91,7 @@ class Coefficients:
         return np.array([self.a, self.r, self.half, self.kw, self.kv, self.bend()])
 
     def scaled(self) -> Array:
-        """(9, n_cables) as lanes take them, rows divided by r so that -1 stands beside the diagonal.
+        """(9, n_cables) as lanes take them: rows divided by r, so that -1 stands off the diagonal.
 
         1 + a; h; the constant of the diagonal; that of v on the known side; the factor of w there;
         kw; kv; bend; the factor of the stimulus.
