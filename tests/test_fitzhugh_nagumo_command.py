@@ -107,6 +107,7 @@ def test_a_run_continues_from_its_results(tmp_path: Path):
         (["--a", "0:1:1000", "--epsilon", "0:1:1001"], ["1001000"]),
         (["--a", "nan"], ["a: "]),
         (["--end", -1], ["--end"]),
+        (["--dtype", "float32"], ["--dtype", "cuda"]),
         (["--noise", 1], ["--noise"]),
         (["--scheme", "explicit", "--noise", 1, "--backend", "cuda"], ["--backend"]),
         (["--dt", 0.1, "--tolerance", 1e-3], ["not both"]),

@@ -269,6 +269,8 @@ def _scheme(
             return cuda.AdaptiveCuda(equation, cable, dtype=dtype)
         make = cuda.ExplicitCuda if name == "explicit" else cuda.CrankNicolsonCuda
         return make(equation, cable, dtype)
+    if dtype != "float64":
+        raise InputError("float32 is for a GPU: add --backend cuda", key="--dtype")
     if name == "adaptive":
         from channelfit.fitzhugh_nagumo.adaptive import Adaptive
 
@@ -293,12 +295,16 @@ def _progress(quiet: bool) -> Iterator[OnProgress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("solving"), BarColumn(), TextColumn("t = {task.completed:.5g}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("t = {task.completed:.5g}"),
+    )
     hidden = quiet or not console.is_terminal
     bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden)
     with bar:
-        task = bar.add_task("", total=None)
-        yield lambda t, end: bar.update(task, completed=t, total=end)
+        task = bar.add_task("starting (the first run compiles)", total=None)
+        yield lambda t, end: bar.update(task, completed=t, total=end, description="solving")
 
 
 def _summary(
