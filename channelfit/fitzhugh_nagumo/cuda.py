@@ -100,6 +100,8 @@ class _OnDevice:
         self.device: Device = device or CupyDevice()
         self.left_kind, self.right_kind = (int(k) for k in end_kinds(cable))
         self._programs: dict[str, Launch] = {}
+        self._last: tuple[tuple[int, float], Any] | None = None
+        self._nothing = self.device.array(np.zeros(1), dtype)
         self._real = np.dtype(dtype).type
 
     def put(self, values: Array) -> Any:
@@ -116,7 +118,13 @@ class _OnDevice:
         return self._programs[text]
 
     def _drive(self, drive: Array | None) -> Any:
-        return self.device.array(np.zeros(1) if drive is None else drive, self.dtype)
+        return self._nothing if drive is None else self.device.array(drive, self.dtype)
+
+    def _kept(self, n_cables: int, dt: float, make: Callable[[], Any]) -> Any:
+        """What depends on the number of cables and the step alone, made when either changes."""
+        if self._last is None or self._last[0] != (n_cables, dt):
+            self._last = (n_cables, dt), make()
+        return self._last[1]
 
 
 class ExplicitCuda(_OnDevice):
@@ -168,7 +176,10 @@ class ExplicitCuda(_OnDevice):
     ) -> tuple[Any, Any]:
         """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
         n_cables, n = v.shape
-        rows, push = self.device.array(self.rows(n_cables, dt), self.dtype), self._drive(drive)
+        rows = self._kept(
+            n_cables, dt, lambda: self.device.array(self.rows(n_cables, dt), self.dtype)
+        )
+        push = self._drive(drive)
         fitting = -(-n // 32)
         kinds = (np.int32(self.left_kind), np.int32(self.right_kind))
         if fitting <= _LARGEST_THREAD[self.dtype]:
@@ -252,9 +263,12 @@ class CrankNicolsonCuda(_OnDevice):
     ) -> tuple[Any, Any]:
         """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
         n_cables, n = v.shape
-        coefficients = Coefficients.of(self.equation, n_cables, self.cable.dx, dt)
-        decay = coefficients.decay()
-        rows = self.device.array(coefficients.rows().T, self.dtype)
+
+        def coefficients() -> tuple[Any, float]:
+            made = Coefficients.of(self.equation, n_cables, self.cable.dx, dt)
+            return self.device.array(made.rows().T, self.dtype), made.decay()
+
+        rows, decay = self._kept(n_cables, dt, coefficients)
         launch = self._program(
             crank_nicolson_text(
                 self.dtype, self.nodes, self.threads, self.blocks, drive is not None
