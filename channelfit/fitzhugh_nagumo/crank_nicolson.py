@@ -60,7 +60,7 @@ NEGLIGIBLE = 1e-18
 # stimulus and what a step knows beforehand.
 LANES = 16
 _TILE = 4096
-_STEPS_A_PASS = 8
+_STEPS_A_PASS = (64, 32, 16, 8, 4, 2, 1)
 _FEWEST_ROWS = 4
 #: |f''| = |2(1 + a) - 6v| for -0.5 <= v <= 1.5 and 0 <= a <= 1.
 _BEND = 7.0
@@ -489,6 +489,7 @@ class CrankNicolson:
         self.tolerance, self.n_threads = tolerance, n_threads
         self.kinds = end_kinds(cable)
         self.iterations = 0  # Newton's, of the last call: the most of any tile
+        self._pool = ThreadPoolExecutor(n_threads)
 
     def largest_step(self, v: Array) -> float:
         """Beyond it Newton's matrix need not be dominant; see `largest_implicit_step`."""
@@ -543,9 +544,12 @@ class CrankNicolson:
         decay = coefficients.decay()
         n_spikes = int(min(reach(decay), len(v))) + 1
         a_pass, tile, overlap = n_steps, len(v), 0
-        felt = reach(decay, min(n_steps, _STEPS_A_PASS))
-        if len(v) > 2 * _TILE and felt < _TILE / 8:
-            a_pass, tile, overlap = min(n_steps, _STEPS_A_PASS), _TILE, int(felt)
+        if len(v) > 2 * _TILE:
+            for count in _STEPS_A_PASS:
+                felt = reach(decay, min(n_steps, count))
+                if felt <= _TILE / 16 or (count == 1 and felt < _TILE / 2):
+                    a_pass, tile, overlap = min(n_steps, count), _TILE, int(felt)
+                    break
         most = 0
         while n_steps > 0:
             count = min(a_pass, n_steps)
@@ -574,8 +578,7 @@ class CrankNicolson:
         if len(jobs) == 1:
             taken = [run(*jobs[0])]
         else:
-            with ThreadPoolExecutor(self.n_threads) as pool:
-                taken = list(pool.map(lambda job: run(*job), jobs))
+            taken = list(self._pool.map(lambda job: run(*job), jobs))
         self._check(min(taken))
         self.iterations = max(taken)
 

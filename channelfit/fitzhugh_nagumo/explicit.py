@@ -99,6 +99,7 @@ class Explicit:
         self.equation, self.cable, self.n_threads = equation, cable, n_threads
         self.noise, self.seed, self.steps_done = noise, seed, 0
         self.kinds = end_kinds(cable)
+        self._pool = ThreadPoolExecutor(n_threads)
 
     def largest_step(self, v: Array) -> float:
         """The longest stable step for what v (n_cables, n_nodes) and the ends can take on."""
@@ -139,8 +140,7 @@ class Explicit:
             if parts == 1:
                 run(0, n_jobs)
             else:
-                with ThreadPoolExecutor(self.n_threads) as pool:
-                    list(pool.map(run, edges[:-1], edges[1:]))
+                list(self._pool.map(run, edges[:-1], edges[1:]))
             v, w, n_steps = v_new, w_new, n_steps - count
             self.steps_done += count
         return v, w
