@@ -3,10 +3,10 @@
     pip install -e ".[bench]" && python benchmarks/fhn.py
 
 Every method solves the same equations on the same grid from the same impulse. Each takes finer and
-finer steps or tolerances until its largest error of v at the end is below the target; the time of
-the best of five such runs counts, after one to compile. Truth is SciPy's DOP853 to 1e-11, and for the long cable,
-where that would take hours, our Crank-Nicolson with steps so short that halving them changes
-nothing beyond a hundredth of the target (the others are measured against it all the same).
+finer steps or tolerances until its largest error of v at the end is below the target; the best time
+of five such runs counts, after one to compile. Truth is SciPy's DOP853 to 1e-11, and for the long
+cable, where that would take hours, our Crank-Nicolson with steps so short that halving them changes
+nothing beyond a hundredth of the target (SciPy's solvers converge to it as well).
 
 * py-pde: its Euler solver, compiled by Numba beforehand, with the step that our explicit scheme
   needs: it is the same scheme (on cells instead of nodes, so against the truth on cells).

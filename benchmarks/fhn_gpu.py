@@ -2,6 +2,7 @@
 
     python benchmarks/fhn_gpu.py            everything, a few minutes
     python benchmarks/fhn_gpu.py --quick    two variants each, no growth with N
+    python benchmarks/fhn_gpu.py --parts explicit cables
 
 Every kernel's result is first compared with the processor's. `against` is, for the explicit scheme,
 the same kernel with one step a pass; for Crank-Nicolson, cuSPARSE's solver of one tridiagonal
@@ -11,7 +12,10 @@ system a step (Newton needs two), measured here too.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import glob
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +29,7 @@ from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, Exp
 DX, DT = 0.5, 0.1
 BIG, OTHERS = 2**24, (2**20, 2**27)
 GROWTH = (1000, 10**4, 10**5, 10**6, 10**7, 2**27)
+PARTS = ("explicit", "crank_nicolson", "cables", "growth")
 CABLES, CABLE_NODES = 10_000, 401
 CHECKED, CHECKED_STEPS = 20_011, 200
 FLOPS_A_STEP = 12  # one addition, one product, five fused multiply-adds
@@ -120,11 +125,20 @@ def explicit(cp: Any, dtype: str, variants: list[Any], copy: float) -> tuple[lis
     return rows, variant
 
 
+def cusparse_library() -> Any:
+    """The library of CUDA 12, wherever it was installed."""
+    places = ["libcusparse.so.12", "libcusparse.so"]
+    places += [f"{p}/nvidia/cusparse/lib/libcusparse.so.12" for p in sys.path]
+    places += glob.glob("/usr/local/cuda*/lib64/libcusparse.so*")
+    for place in places:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(place)
+    raise SystemExit("libcusparse.so.12 is not found: pip install nvidia-cusparse-cu12")
+
+
 def cusparse(cp: Any, n: int, dtype: str) -> float:
     """10^9 unknowns a second of gtsv2_nopivot."""
-    import cupyx.cusparse  # noqa: F401  (loads the library)
-
-    library = ctypes.CDLL("libcusparse.so.12")
+    library = cusparse_library()
     letter = {"float64": "D", "float32": "S"}[dtype]
     handle, size = ctypes.c_void_p(), ctypes.c_size_t()
     if library.cusparseCreate(ctypes.byref(handle)):
@@ -234,20 +248,28 @@ def growth(cp: Any, explicit_variant: Any, implicit_variant: Any) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    given = parser.parse_args()
     cp, device = gpu.cupy(), gpu.device()
+    if "crank_nicolson" in given.parts:
+        cusparse(cp, 1000, "float64")  # at once, if it is missing
     copy = copy_rate(cp)
     rows = [Row("copy within memory", copy, "TB/s"), *checks(cp)]
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {"explicit": EXPLICIT[0], "crank_nicolson": CRANK_NICOLSON[0]}
     for dtype in ("float64", "float32"):
-        more, one = explicit(cp, dtype, EXPLICIT[:2] if quick else EXPLICIT, copy)
-        rows += more
-        more, two = crank_nicolson(cp, dtype, CRANK_NICOLSON[:2] if quick else CRANK_NICOLSON, copy)
-        rows += more
-        rows += many_cables(cp, dtype, quick)
-        chosen[dtype] = (one, two)
-    if not quick:
-        rows += growth(cp, *chosen["float64"])
+        for part, measure, variants in (
+            ("explicit", explicit, EXPLICIT),
+            ("crank_nicolson", crank_nicolson, CRANK_NICOLSON),
+        ):
+            if part in given.parts:
+                more, best_one = measure(cp, dtype, variants[:2] if given.quick else variants, copy)
+                rows += more
+                if dtype == "float64":
+                    chosen[part] = best_one
+        if "cables" in given.parts:
+            rows += many_cables(cp, dtype, given.quick)
+    if "growth" in given.parts and not given.quick:
+        rows += growth(cp, chosen["explicit"], chosen["crank_nicolson"])
     finish("fhn_gpu", "FitzHugh-Nagumo on the GPU", rows, device.name)
 
 
