@@ -153,12 +153,12 @@ def test_a_list_on_the_device(cp: Any) -> None:
     truth = scorer.rescore(parameters).cost
     listed = np.random.default_rng(1).permutation(5000).astype(np.int32)
     on_device, stepping = cp.asarray(parameters), CudaScorer(problem, path="stepping").stepping
-    calls = [(score, n) for score in (stepping.score, stepping.score_listed)
-             for n in (0, 1, 33, 5000)]  # fmt: skip
-    for score, count in calls:
+    for count in (0, 1, 33, 5000):
         cost, status = cp.full(5000, -1.0), cp.full(5000, 7, dtype=np.int8)
         n_listed = cp.asarray([count], dtype=np.int32)
-        score(on_device, cost, status, listed=cp.asarray(listed), n_listed=n_listed)
+        following = cp.asarray([3], dtype=np.int32)
+        stepping.score_listed(on_device, cost, status, cp.asarray(listed), n_listed, following)
+        assert following.get().tolist() == [0]
         some, others = listed[:count], listed[count:]
         assert cost.get()[some] == pytest.approx(truth[some], rel=1e-12)
         assert (cost.get()[others] == -1).all()

@@ -48,25 +48,18 @@ class Host:
     def __init__(self, problem: Problem, dtype: str = "float64") -> None:
         self.problem, self.source = problem, CudaSource(problem.model, dtype)
 
-    def score(
-        self, parameters: np.ndarray, n_jobs: int = 1, listed: list[int] | None = None
-    ) -> Score:
-        """Candidates that are not listed keep a cost of -1."""
+    def score(self, parameters: np.ndarray, n_jobs: int = 1) -> Score:
         packed, n = self.problem.scored, parameters.shape[1]
         w = walk(self.source, packed, schedule(packed, n_jobs))
         assert w.n_jobs <= n_jobs
         cost, status = np.full(n, -1.0), np.full(n, -1, dtype=np.int8)
         partial, partial_status = np.empty((w.n_jobs, n)), np.empty((w.n_jobs, n), np.int8)
-        several: tuple[Any, Any] = (None, None)
-        if listed is not None:
-            several = (np.array(listed + [10**6] * (n - len(listed)), np.int32),
-                       np.array([len(listed)], np.int32))  # fmt: skip
         program = self._program(w, False)
-        grid = (2 if listed else -(-n // BLOCK), w.n_jobs)
-        given = self._given(parameters, w, several)
+        grid = (-(-n // BLOCK), w.n_jobs)
+        given = self._given(parameters, w)
         program.launch(SWEEP, grid, BLOCK, [*given, partial, partial_status, None])
         program.launch(ADD_JOBS, 1, BLOCK, [
-            0, n, *several, w.n_jobs, packed.constant, packed.total_weight, partial,
+            0, n, w.n_jobs, packed.constant, packed.total_weight, partial,
             partial_status, cost, status,
         ])  # fmt: skip
         return Score(cost, status)
@@ -76,7 +69,7 @@ class Host:
         w = walk(self.source, packed, schedule(packed, traced=True), traced=True)
         trace = np.full((len(packed.sample_mV), n), np.nan, self.source.dtype)
         status = np.empty((1, n), np.int8)
-        given = self._given(parameters, w, (None, None))
+        given = self._given(parameters, w)
         self._program(w, True).launch(SWEEP, -(-n // BLOCK), BLOCK, [*given, None, status, trace])
         currents = trace.astype(float)
         return [gathered(currents, places) for places in packed.outputs], status[0]
@@ -86,11 +79,11 @@ class Host:
         return host_program(self.source.specialized(SLOTS, w.varying, traced))
 
     @staticmethod
-    def _given(parameters: np.ndarray, w: Walk, several: tuple[Any, Any]) -> list[Any]:
+    def _given(parameters: np.ndarray, w: Walk) -> list[Any]:
         starts, *others = w.arrays
         n = parameters.shape[1]
         rows = parameters if len(parameters) else np.zeros((1, n))
-        return [rows, n, 0, n, *several, starts, len(starts), *others]
+        return [rows, n, 0, n, starts, len(starts), *others]
 
 
 @cache
@@ -153,20 +146,6 @@ def test_currents_equal_the_reference(name: str, dtype: str) -> None:
         for key, a, b in zip(PROTOCOLS, currents, truth, strict=True)
     }
     assert max(errors.values()) < TOLERANCE[dtype], errors
-
-
-def test_a_listed_few_are_scored_and_nobody_else() -> None:
-    problem = scored("model_b")
-    parameters = candidates(problem.model, N_CANDIDATES, seed=1)
-    host = Host(problem)
-    everyone = host.score(parameters)
-    for listed in ([4, 36, 0], []):
-        for n_jobs in (1, 4):
-            some = host.score(parameters, n_jobs, listed)
-            others = [k for k in range(N_CANDIDATES) if k not in listed]
-            assert some.cost[listed] == pytest.approx(everyone.cost[listed], rel=1e-13)
-            assert (some.status[listed] == OK).all()
-            assert (some.cost[others] == -1).all()
 
 
 def test_jobs_add_up_alike_every_time() -> None:
@@ -473,12 +452,13 @@ def test_a_listed_few_of_the_scorer(device: Device) -> None:
     count = device.asarray(np.array([2], np.int32))
     on_device = device.asarray(parameters)
     truth = ReferenceScorer(problem).score(parameters).cost
-    for score in (stepping.score, stepping.score_listed):
-        cost, status = device.asarray(np.zeros(9)), device.asarray(np.full(9, 7, np.int8))
-        score(on_device, cost, status, listed=listed, n_listed=count)
-        assert cost[[8, 2]] == pytest.approx(truth[[8, 2]], rel=1e-9)
-        assert status.tolist() == [7, 7, OK, 7, 7, 7, 7, 7, OK]
-        assert (cost[status == 7] == 0).all()
+    cost, status = device.asarray(np.zeros(9)), device.asarray(np.full(9, 7, np.int8))
+    following = device.asarray(np.array([5], np.int32))
+    stepping.score_listed(on_device, cost, status, listed, count, following)
+    assert cost[[8, 2]] == pytest.approx(truth[[8, 2]], rel=1e-9)
+    assert status.tolist() == [7, 7, OK, 7, 7, 7, 7, 7, OK]
+    assert (cost[status == 7] == 0).all()
+    assert following.tolist() == [0]
 
 
 def test_what_can_be_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ class Listed:
         self.number = -1
         scorer.scoring._exact = self
 
-    def score_listed(self, parameters, cost, status, listed, n_listed) -> None:
+    def score_listed(self, parameters, cost, status, listed, n_listed, n_next) -> None:
         self.number = int(n_listed[0])
 
 

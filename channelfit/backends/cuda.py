@@ -29,8 +29,6 @@ _LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
 _MOST_JOBS = 64
 _LANES = 32  # of a warp
 _LISTED_WARPS = 16  # a multiprocessor: what its registers hold
-_ROOM = 1 << 22  # sums of jobs for a list of unknown length
-_NULL = np.uintp(0)
 
 #: struct Visit and struct Run of the generated text.
 VISIT = np.dtype([("v", "f8"), ("dt", "f8"), ("first", "i4"), ("last", "i4"),
@@ -272,35 +270,29 @@ class Stepping:
 
     def score(
         self, parameters: Any, cost: Any, status: Any, first: int = 0, last: int | None = None,
-        listed: Any = None, n_listed: Any = None, threads: int | None = None,
+        threads: int | None = None,
     ) -> None:  # fmt: skip
-        """Fill in cost and status of candidates first .. last - 1, or of those listed.
+        """Fill in cost and status of candidates first .. last - 1.
 
         Arguments:
             parameters: (n_parameters, n_candidates) float64, contiguous.
             cost, status: (n_candidates,) float64 and int8, written.
-            listed, n_listed: int32, candidates, and in an array of one how many of them count:
-                the GPU decides, the host need not know.
             threads: of a block.
         """
         xp, packed = gpu.cupy(), self.problem.scored
-        n = len(listed) if listed is not None else (last or parameters.shape[1]) - first
+        n = (last or parameters.shape[1]) - first
         if not n:
             return
         threads = threads or self._threads
-        program = self.program(self._jobs(n, listed is not None))
-        blocks = -(-n // threads)
-        if listed is not None:  # mostly few: the blocks that run at once take one after the other
-            blocks = min(blocks, self._resident // threads)
+        program = self.program(self._jobs(n))
         n_jobs = program.walk.n_jobs
         partial = xp.empty((n_jobs, n))
         partial_status = xp.empty((n_jobs, n), dtype=np.int8)
-        several = (_NULL, _NULL) if listed is None else (listed, n_listed)
-        some = (np.int32(first), np.int32(n), *several)
+        some = np.int32(first), np.int32(n)
         program.kernels[SWEEP](
-            (blocks, n_jobs), (threads,),
+            (-(-n // threads), n_jobs), (threads,),
             (parameters, np.int64(parameters.shape[1]), *some, *program.arrays, partial,
-             partial_status, _NULL),
+             partial_status, gpu.NULL),
         )  # fmt: skip
         program.kernels[ADD_JOBS](
             (-(-n // 256),), (256,),
@@ -309,9 +301,9 @@ class Stepping:
         )  # fmt: skip
 
     def score_listed(
-        self, parameters: Any, cost: Any, status: Any, listed: Any, n_listed: Any
+        self, parameters: Any, cost: Any, status: Any, listed: Any, n_listed: Any, n_next: Any
     ) -> None:
-        """Fill in cost and status of the first *n_listed candidates listed.
+        """Fill in cost and status of the first *n_listed candidates listed, and set *n_next to 0.
 
         The GPU alone knows how many.
         """
@@ -322,7 +314,8 @@ class Stepping:
             (len(sums) // 2,), (2 * _LANES,),
             (parameters, np.int64(parameters.shape[1]), listed, n_listed, starts, n_starts, jobs,
              np.int32(program.walk.n_jobs), *rest, np.float64(packed.constant),
-             np.float64(packed.total_weight), cost, status, sums, flags, arrived),
+             np.float64(packed.total_weight), cost, status, sums, flags, arrived,
+             n_next),
         )  # fmt: skip
 
     @cached_property
@@ -337,8 +330,8 @@ class Stepping:
         program, threads = self.program(1, traced=True), 64
         program.kernels[SWEEP](
             (-(-n // threads),), (threads,),
-            (parameters, np.int64(n), np.int32(0), np.int32(n), _NULL, _NULL, *program.arrays,
-             _NULL, status, trace),
+            (parameters, np.int64(n), np.int32(0), np.int32(n), *program.arrays, gpu.NULL, status,
+             trace),
         )  # fmt: skip
 
     def program(self, n_jobs: int, traced: bool = False, listed: bool = False) -> Program:
@@ -383,14 +376,11 @@ class Stepping:
     def _multiprocessors(self) -> int:
         return gpu.device().n_multiprocessors
 
-    def _jobs(self, n: int, perhaps_fewer: bool = False) -> int:
-        """So many, a power of two, that a population fills the GPU twice over.
-
-        Where only some of n may count, as many as have room for their sums.
-        """
+    def _jobs(self, n: int) -> int:
+        """So many, a power of two, that a population fills the GPU twice over."""
         if self.n_jobs is not None:
             return self.n_jobs
-        wanted = _ROOM // n if perhaps_fewer else -(-2 * self._resident // n)
+        wanted = -(-2 * self._resident // n)
         return int(min(_MOST_JOBS, 1 << max(0, wanted - 1).bit_length()))
 
 

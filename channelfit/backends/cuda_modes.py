@@ -52,8 +52,7 @@ class Modes:
         partial = flags = gpu.NULL
         if n_jobs > 1:
             partial, flags = xp.empty((n_jobs, n)), xp.empty((n_jobs, n), dtype=np.int8)
-        listed, n_listed = self._list(n)
-        n_listed.fill(0)
+        listed, n_listed, n_next = self._list(n)
         results = cost, status, listed, n_listed
         some = np.int32(first), np.int32(n)
         program.kernels[SWEEP_MODES](
@@ -66,7 +65,7 @@ class Modes:
                 (-(-n // 256),), (256,),
                 (*some, np.int32(n_jobs), *sums, partial, flags, *results),
             )  # fmt: skip
-        self._exact.score_listed(parameters, cost, status, listed, n_listed)
+        self._exact.score_listed(parameters, cost, status, listed, n_listed, n_next)
 
     def operations(self) -> float:
         """Floating-point operations of a candidate, those of eigenvalue iterations left out."""
@@ -76,7 +75,7 @@ class Modes:
         """The share of candidates that were stepped, of parameters on the GPU."""
         xp, n = gpu.cupy(), parameters.shape[1]
         self.score(parameters, xp.empty(n), xp.empty(n, dtype=np.int8))
-        return float(int(self._list(n)[1][0]) / n)
+        return float(int(self._numbers[1][0]) / n)
 
     def program(self, n_jobs: int) -> Program:
         """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
@@ -103,14 +102,23 @@ class Modes:
         """Of a block."""
         return int(self.source.threads)
 
-    def _list(self, n: int) -> tuple[Any, Any]:
-        """Room for n candidates and their number, kept between scores."""
-        xp = gpu.cupy()
-        if self._room is None or len(self._room[0]) < n:
-            self._room = xp.empty(n, dtype=np.int32), xp.zeros(1, dtype=np.int32)
-        return self._room
+    def _list(self, n: int) -> tuple[Any, Any, Any]:
+        """Room for n candidates, their number, and the number of the next score.
 
-    _room: tuple[Any, Any] | None = None
+        Two numbers take turns, and whoever steps the candidates of one sets the other to zero: a
+        launch for that alone would cost as much as a hundredth of a score.
+        """
+        xp = gpu.cupy()
+        if self._room is None or len(self._room) < n:
+            self._room = xp.empty(n, dtype=np.int32)
+        self._numbers.reverse()
+        return self._room, self._numbers[1], self._numbers[0]
+
+    _room: Any = None
+
+    @cached_property
+    def _numbers(self) -> list[Any]:
+        return [gpu.cupy().zeros(1, dtype=np.int32) for _ in range(2)]
 
     @cached_property
     def _threads(self) -> int:

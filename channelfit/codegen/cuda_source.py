@@ -1014,19 +1014,19 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 """
 
 _KERNELS = f"""
-// Every candidate (or those listed, as many as *n_listed says) through job blockIdx.y. Sums of
+// Candidates first .. first + n - 1 through job blockIdx.y. Sums of
 // squares go to partial, (jobs, n); or the currents to trace, (samples, n).
 extern "C" __global__ void {SWEEP}(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
-    const int n, const int *__restrict__ listed, const int *__restrict__ n_listed,
-    const double *__restrict__ starts, const int n_starts, const int *__restrict__ jobs,
+    const int n, const double *__restrict__ starts, const int n_starts,
+    const int *__restrict__ jobs,
     const Visit *__restrict__ visits, const Run *__restrict__ runs,
     const real *__restrict__ data, const real *__restrict__ nodes,
     double *__restrict__ partial, signed char *__restrict__ partial_status,
     real *__restrict__ trace) {{
-    const int count = n_listed ? min(*n_listed, n) : n, job = blockIdx.y;
-    for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < count; i += gridDim.x*blockDim.x) {{
-        const int candidate = listed ? listed[i] : first + i;
+    const int job = blockIdx.y;
+    for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < n; i += gridDim.x*blockDim.x) {{
+        const int candidate = first + i;
         Tally tally = {{data, TRACES ? trace + i : nullptr, n, 0.0, OK}};
         walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
                     visits + jobs[job + 1], runs, nodes, tally);
@@ -1037,14 +1037,12 @@ extern "C" __global__ void {SWEEP}(
 
 // The jobs of each candidate added up in their order: cost, pA^2, and status.
 extern "C" __global__ void {ADD_JOBS}(
-    const int first, const int n, const int *__restrict__ listed,
-    const int *__restrict__ n_listed, const int n_jobs, const double constant,
+    const int first, const int n, const int n_jobs, const double constant,
     const double total_weight, const double *__restrict__ partial,
     const signed char *__restrict__ partial_status, double *__restrict__ cost,
     signed char *__restrict__ status) {{
-    const int count = n_listed ? min(*n_listed, n) : n;
-    for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < count; i += gridDim.x*blockDim.x) {{
-        const int candidate = listed ? listed[i] : first + i;
+    for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < n; i += gridDim.x*blockDim.x) {{
+        const int candidate = first + i;
         double sum = constant;
         int worst = OK;
         for (int job = 0; job < n_jobs; ++job) {{
@@ -1073,7 +1071,7 @@ __device__ __forceinline__ void conclude(double sum, bool lost, int worst, const
 
 // The candidates that *n_listed says of those listed. Few of them get a warp for every job, whose
 // lanes share the samples; the last job to arrive adds up. Many get a warp each, and every lane a
-// job. sums, flags and arrived have room for every warp; arrived is zero.
+// job. sums, flags and arrived have room for every warp; arrived is zero. *n_next becomes zero.
 extern "C" __global__ void {LISTED}(
     const double *__restrict__ parameters, const long long n_candidates,
     const int *__restrict__ listed, const int *__restrict__ n_listed,
@@ -1081,7 +1079,8 @@ extern "C" __global__ void {LISTED}(
     const int n_jobs, const Visit *__restrict__ visits, const Run *__restrict__ runs,
     const real *__restrict__ data, const real *__restrict__ nodes, const double constant,
     const double total_weight, double *__restrict__ cost, signed char *__restrict__ status,
-    volatile double *sums, volatile int *flags, int *arrived) {{
+    volatile double *sums, volatile int *flags, int *arrived, int *n_next) {{
+    if (blockIdx.x == 0 && threadIdx.x == 0) *n_next = 0;
     const int count = *n_listed, lane = threadIdx.x % 32, n_warps = gridDim.x*(blockDim.x/32);
     const int warp = (blockIdx.x*blockDim.x + threadIdx.x)/32;
     const bool few = count <= n_warps/n_jobs;

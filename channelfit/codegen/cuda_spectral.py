@@ -72,6 +72,9 @@ class CudaSpectralSource:
     def choose(self, condition: str, yes: str, no: str) -> str:
         return f"({condition} ? {yes} : {no})"
 
+    def both(self, one: str, other: str) -> str:
+        return f"({one} && {other})"
+
     # --- pieces of text
 
     @cached_property
@@ -233,7 +236,7 @@ class CudaSpectralSource:
         w = self.w
         parameters = ["const double *q", "const double dt", "double *s", "double &doubt"]
         with w.device(
-            f"void createSpectrum({', '.join([*parameters, *self._strained('double &')])})",
+            f"void createSpectrum({', '.join([*parameters, *self._strained('bool &')])})",
             "Speeds, limits and modes of every chain at the rates q.",
         ):
             for k, chain in enumerate(self.model.chains):
@@ -291,7 +294,7 @@ class CudaSpectralSource:
         w("const double v = visit_v[visit];", "double q[N_RATES], s[N_KEPT];")
         w("const double2 dts = visit_dt[visit];  // between samples, and of the shortest run")
         w("createQmat(v, p, q, status);")
-        w(*(f"double strained{k};" for k in self.strainable))
+        w(*(f"bool strained{k};" for k in self.strainable))
         w(f"createSpectrum({', '.join(['q', 'dts.y', 's', 'doubt', *self._strained('')])});")
         w("const double gain = conductance*(v - reversal);")
         if self.sampled:
@@ -316,9 +319,16 @@ class CudaSpectralSource:
         with w.block(""):
             names = self.spectrum.forgotten(self, "e", self._decays("dts.x", "e"))
             doubled = self.spectrum.square(dict.fromkeys(self.spectrum.terms, ""))
-            for i, index in enumerate(self.spectrum.sums):
-                twice = "2.0*" if doubled[index][1] else ""
-                w(f"per[{i}] = {twice}reciprocal({names[index]});")
+            wanted = [(names[index], "2.0*" if doubled[index][1] else "")
+                      for index in self.spectrum.sums]  # fmt: skip
+            # Two at a time: one reciprocal of their product and two products are the cheaper.
+            for i in range(0, len(wanted) - 1, 2):
+                (one, twice_one), (two, twice_two) = wanted[i : i + 2]
+                w(f"const double inverse{i} = reciprocal({one}*{two});")
+                w(f"per[{i}] = {twice_one}{two}*inverse{i};")
+                w(f"per[{i + 1}] = {twice_two}{one}*inverse{i};")
+            if len(wanted) % 2:
+                w(f"per[{len(wanted) - 1}] = {wanted[-1][1]}reciprocal({wanted[-1][0]});")
         w("double last_span = -1.0;", "int last_cell = -1;")
         w("double offset[N_DECAYING] = {};", "int cell[N_DECAYING] = {};")
 
@@ -431,7 +441,7 @@ class CudaSpectralSource:
         """Adds up how much cancels between the modes of chains whose speeds nearly agree."""
         for k in self.strainable:
             lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"
-            self.w(f"if (strained{k} > 0.0) cancelled += {lost};")
+            self.w(f"if (strained{k}) cancelled += {lost};")
 
 
 _FINISH = f"""\

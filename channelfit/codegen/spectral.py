@@ -80,6 +80,10 @@ class Scalars(Protocol):
         """A value that depends on a condition."""
         ...
 
+    def both(self, one: str, other: str) -> str:
+        """The condition that two conditions hold."""
+        ...
+
 
 def why_not(model: ChannelModel) -> str | None:
     """Why a model has no modes to sum over, None if it has."""
@@ -243,7 +247,7 @@ class Spectrum:
         c.let(f"gone{k}", c.choose(f"trees{k}*dt > {GONE!r}*sum{k}", "1.0", "0.0"))
         part = c.choose(f"gone{k} > 0.0", repr(LEAST_GAP**2), repr(LEAST_LIVE_GAP**2))
         c.let(f"least{k}", f"{part}*square{k}")
-        close = f"(apart{k} < {GREATEST_LOSS**-2!r}*square{k} && gone{k} == 0.0)"
+        close = c.both(f"apart{k} < {GREATEST_LOSS**-2!r}*square{k}", f"gone{k} == 0.0")
         c.put(f"strained{k}", c.choose(close, "1.0", "0.0"))
         c.let(f"wide{k}", c.choose(f"apart{k} > least{k}", f"apart{k}", f"least{k}"))
         c.let(f"per_gap{k}", f"rootReciprocal(wide{k})")
@@ -311,7 +315,7 @@ class Spectrum:
             losses[f].append(f"loss{k}_{e}_{f}")
         for e, parts in losses.items():
             c.let(f"loss{k}_{e}", "*".join(parts))
-            lost = f"(loss{k}_{e} > {GREATEST_LOSS!r} && {speeds[e]}*dt < {GONE!r})"
+            lost = c.both(f"loss{k}_{e} > {GREATEST_LOSS!r}", f"{speeds[e]}*dt < {GONE!r}")
             c.put("doubt", c.choose(lost, "1.0", "doubt"))
 
     def _scaled(self, c: Scalars, k: int, e: int, f: int) -> str:

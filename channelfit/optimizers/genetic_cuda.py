@@ -28,7 +28,7 @@ from channelfit.optimizers.genetic import Genetic, GeneticState
 from channelfit.optimizers.space import SearchSpace
 
 #: Of a generation's costs, at most so many, evenly spaced, give its median.
-MEDIAN_SAMPLE = 1024
+MEDIAN_SAMPLE = 256
 
 _PAIRS, _THREADS, _MOST_BLOCKS = 128, 256, 264
 _MOST_IN_CHUNK = 16
