@@ -16,11 +16,12 @@ from channelfit.schedule import schedule
 from channelfit.transform import moves
 
 
-def choose_path(problem: Problem, dtype: str, path: str = "auto") -> str:
+def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str = "cuda") -> str:
     """The path that a score takes.
 
     Arguments:
         path: one of `backends.PATHS`.
+        backend: cuda or cpu, which differ in what is faster.
 
     Raises:
         InputError: the problem cannot go this way, and why.
@@ -29,7 +30,7 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto") -> str:
         return "stepping"
     reason = no_modes(problem)
     if path == "auto":
-        faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype)
+        faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype, backend)
         return "closed-form" if faster else "stepping"
     if reason is not None:
         raise InputError(f"--path {path}: {reason}; use --path stepping")
@@ -52,15 +53,19 @@ def samples_per_visit(problem: Problem) -> float:
     return float(samples) / max(1, len(order.voltage))
 
 
-def break_even(problem: Problem, dtype: str) -> float:
+def break_even(problem: Problem, dtype: str, backend: str = "cuda") -> float:
     """Samples a visit from which the closed form is faster than stepping.
 
-    Measured on one NVIDIA H200 and on CPUs by `benchmarks/states.py`: what modes cost grows with
-    the cube of the states, and float32 samples are cheap. The rule decides alone, not a measurement
-    at run time, so that a run repeats; `--path` overrules it.
+    Measured on one NVIDIA H200 by `benchmarks/states.py` and on two CPU cores by
+    `benchmarks/scoring.py`. On a GPU what modes cost grows with the cube of the states, and float32
+    samples are cheap; on a CPU the modes of up to five states cost less than the propagators of
+    stepping, whatever the samples. The rule decides alone, not a measurement at run time, so that a
+    run repeats; `--path` overrules it.
     """
     n = max(len(chain.states) for chain in problem.model.chains)
     if n > MOST_PRODUCTS:
         return np.inf  # too many candidates in doubt
+    if backend == "cpu":
+        return 0.0
     cheap = 1.0 if dtype == "float64" else 4.0
     return float(cheap * {1: 0, 2: 10, 3: 30}.get(n, 6.0 * n**2))

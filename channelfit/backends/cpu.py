@@ -8,19 +8,26 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from channelfit.backends import NOT_FINITE, OK, Score
 from channelfit.cache import cache_folder
+from channelfit.codegen.cuda_spectral import LEAST_COST
 from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
+from channelfit.codegen.numba_spectral import WALK_ARGUMENTS, NumbaSpectralSource
 from channelfit.errors import InputError
 from channelfit.packing import Packed
+from channelfit.paths import choose_path
 from channelfit.problem import Problem
+from channelfit.transform import spectral_walk
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
 _CHUNKS_PER_THREAD = 8
@@ -31,72 +38,150 @@ class CpuScorer:
 
     The first use of a new model compiles (seconds); the machine code is kept in the user's cache
     folder and found again by the hash of its source.
+
+    Arguments:
+        path: see `paths.choose_path`; simulations always step.
     """
 
     backend = "cpu"
+    paths = ("stepping", "modal", "closed-form")
 
-    def __init__(self, problem: Problem, dtype: str = "float64") -> None:
+    def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         self.problem, self.dtype = problem, dtype
-        self.source = NumbaSource(problem.model, dtype)
+        self.path = choose_path(problem, dtype, path, self.backend)
+        self.stepping = Stepping(problem, dtype)
+        self.scoring: Stepping | Modes = self.stepping
+        if self.path != "stepping":
+            self.scoring = Modes(problem, dtype, self.path == "modal")
+        self.source = self.scoring.source
         self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
-        self.module = _compiled(self.source.text)
         self.n_threads = _usable_cores()
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
-        packed = self.problem.scored
-        if packed.total_weight <= 0:
-            raise InputError("nothing to score: no recording has a sample of weight above 0")
-        parameters = _checked(parameters, len(self.problem.model.parameters))
-        data = packed.data_pA.astype(self.dtype)
-        cost, status = self._run(parameters, packed, data, np.empty((0, 0)))
-        cost = (cost + packed.constant) / packed.total_weight
-        status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
-        cost[status != OK] = np.inf
-        return Score(cost, status)
+        parameters = self._scorable(parameters)
+        if isinstance(self.scoring, Stepping):
+            return self.scoring.score(parameters, self.n_threads)
+        score, doubted = self.scoring.score(parameters, self.n_threads)
+        if len(doubted):
+            exact = self._exact.score(parameters[:, doubted], self.n_threads)
+            score.cost[doubted], score.status[doubted] = exact.cost, exact.status
+        return score
+
+    def rescore(self, parameters: np.ndarray) -> Score:
+        """The same by stepping in float64, whatever this scorer's path and precision."""
+        return self._exact.score(self._scorable(parameters), self.n_threads)
 
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
-        packed = self.problem.simulated
         parameters = _checked(parameters, len(self.problem.model.parameters))
+        out = self.stepping.simulate(parameters, self.n_threads)
+        return [gathered(out, places) for places in self.problem.simulated.outputs]
+
+    @cached_property
+    def _exact(self) -> Stepping:
+        return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
+
+    def _scorable(self, parameters: np.ndarray) -> np.ndarray:
+        if self.problem.scored.total_weight <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        return _checked(parameters, len(self.problem.model.parameters))
+
+
+class Stepping:
+    """Every sample from the one before."""
+
+    def __init__(self, problem: Problem, dtype: str) -> None:
+        self.problem, self.dtype = problem, dtype
+        self.source = NumbaSource(problem.model, dtype)
+
+    def score(self, parameters: np.ndarray, n_threads: int) -> Score:
+        """Cost and status of checked parameters."""
+        packed = self.problem.scored
+        data = packed.data_pA.astype(self.dtype)
+        cost, status = self._run(parameters, packed, data, np.empty((0, 0)), n_threads)
+        return _finished((cost + packed.constant) / packed.total_weight, status)
+
+    def simulate(self, parameters: np.ndarray, n_threads: int) -> np.ndarray:
+        """Currents (n_data, n_candidates), NaN where a candidate failed."""
+        packed = self.problem.simulated
         out = np.empty((len(packed.sample_mV), parameters.shape[1]))
-        _, status = self._run(parameters, packed, np.empty(0, self.dtype), out)
+        _, status = self._run(parameters, packed, np.empty(0, self.dtype), out, n_threads)
         out[:, status != OK] = np.nan
-        return [gathered(out, places) for places in packed.outputs]
+        return out
 
     def _run(
-        self, parameters: np.ndarray, packed: Packed, data: np.ndarray, trace: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Sums of squares and statuses, or traces where room for them is given.
-
-        Threads share the blocks of lanes. Each block is computed whole by one thread, so the
-        result does not depend on how many there are.
-        """
+        self, parameters: np.ndarray, packed: Packed, data: np.ndarray, trace: np.ndarray,
+        n_threads: int,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Sums of squares and statuses, or traces where room for them is given."""
         n = parameters.shape[1]
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
         arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
         arguments += [data, cost, trace, trace.size > 0, status]
-        n_blocks = -(-parameters.shape[1] // self.source.lanes)
-        n_chunks = min(n_blocks, self.n_threads * _CHUNKS_PER_THREAD if self.n_threads > 1 else 1)
-        edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
-
-        def run(first: int, last: int) -> None:
-            self.module.runSweeps(parameters, first, last, *arguments)
-
-        chunks = list(pairwise(edges))
-        if chunks:
-            run(*chunks.pop(0))  # compiles, once, before the threads start
-        if not chunks:
-            return cost, status
-        with ThreadPoolExecutor(self.n_threads) as pool:
-            futures = [pool.submit(run, *chunk) for chunk in chunks]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:  # Ctrl-C: what has not begun need not be waited for
-                pool.shutdown(cancel_futures=True)
-                raise
+        run = _compiled(self.source.text).runSweeps
+        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
         return cost, status
+
+
+class Modes:
+    """Sums over the modes of held voltages: the closed form, or at every sample (modal)."""
+
+    def __init__(self, problem: Problem, dtype: str, sampled: bool) -> None:
+        self.problem = problem
+        self.source = NumbaSpectralSource(problem.model, dtype, sampled)
+        packed = problem.scored
+        walk = spectral_walk(packed, sampled=sampled)
+        tables = walk.tables.astype(dtype) if sampled else walk.tables.ravel()
+        # what every sample is compared with need not be added again
+        self.squares = packed.constant + (0.0 if sampled else walk.data_squares)
+        self.least = 0.0 if sampled else LEAST_COST * self.squares
+        self._arguments = [*(getattr(walk, name) for name in WALK_ARGUMENTS), walk.n_slots, tables]
+
+    def score(self, parameters: np.ndarray, n_threads: int) -> tuple[Score, np.ndarray]:
+        """Cost and status of checked parameters, and which candidates are in doubt."""
+        n = parameters.shape[1]
+        cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
+        arguments = [*self._arguments, self.squares, cost, status, doubt]
+        run = _compiled(self.source.text).runSweep
+        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
+        cost += self.squares
+        doubt |= ~np.isfinite(cost) | (cost < self.least)
+        doubted = np.flatnonzero(doubt & (status == OK))
+        return _finished(cost / self.problem.scored.total_weight, status), doubted
+
+
+def _finished(cost: np.ndarray, status: np.ndarray) -> Score:
+    status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
+    cost[status != OK] = np.inf
+    return Score(cost, status)
+
+
+def _side_by_side(
+    sweep: Callable[..., None], parameters: np.ndarray, arguments: list[Any], lanes: int,
+    n_threads: int,
+) -> None:  # fmt: skip
+    """Calls sweep(parameters, first block, last block, *arguments) until every block is done.
+
+    Threads share the blocks of lanes. Each block is computed whole by one thread, so the result
+    does not depend on how many there are.
+    """
+    n_blocks = -(-parameters.shape[1] // lanes)
+    n_chunks = min(n_blocks, n_threads * _CHUNKS_PER_THREAD if n_threads > 1 else 1)
+    edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
+    chunks = list(pairwise(edges))
+    if chunks:
+        sweep(parameters, *chunks.pop(0), *arguments)  # compiles, once, before the threads start
+    if not chunks:
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        futures = [pool.submit(sweep, parameters, *chunk, *arguments) for chunk in chunks]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:  # Ctrl-C: what has not begun need not be waited for
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def gathered(out: np.ndarray, places: np.ndarray) -> np.ndarray:
