@@ -205,6 +205,11 @@ class Adaptive:
         self._grids: list[Any] = []
         self._nodes_steps = self._steps = 0
 
+    def restart(self) -> None:
+        """All nodes are in use again."""
+        self._grids = []
+        self._nodes_steps = self._steps = 0
+
     def largest_step(self, v: Array) -> float:
         """That of the finest spacing; see `largest_explicit_step`."""
         held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]

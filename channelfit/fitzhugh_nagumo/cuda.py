@@ -377,6 +377,11 @@ class AdaptiveCuda(_OnDevice):
         self._grids: Any = None
         self._nodes_steps = self._steps = 0
 
+    def restart(self) -> None:
+        """All nodes are in use again."""
+        self._grids = None
+        self._nodes_steps = self._steps = 0
+
     def largest_step(self, v: Any) -> float:
         """See `Adaptive.largest_step`."""
         return self._settings.largest_step(v)

@@ -101,6 +101,10 @@ class Explicit:
         self.kinds = end_kinds(cable)
         self._pool = ThreadPoolExecutor(n_threads)
 
+    def restart(self) -> None:
+        """The noise begins with its first step again."""
+        self.steps_done = 0
+
     def largest_step(self, v: Array) -> float:
         """The longest stable step for what v (n_cables, n_nodes) and the ends can take on."""
         held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]

@@ -121,6 +121,7 @@ def simulate(
     if np.any(np.diff(moments) <= 0) or moments[0] < 0 or not np.all(np.isfinite(moments)):
         raise InputError("must increase and not be negative", key="times")
     v, w = starting_state(scheme, v, w)
+    getattr(scheme, "restart", bool)()  # of what a scheme remembers of an earlier run
     largest = scheme.largest_step(v)
     if dt is not None and tolerance is not None:
         raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
