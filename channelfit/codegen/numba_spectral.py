@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from channelfit.codegen.lanes import Writer
 from channelfit.codegen.numba_source import NumbaSource
-from channelfit.codegen.spectral import GREATEST_CANCELLATION, MOST_PRODUCTS, Spectrum
+from channelfit.codegen.spectral import GREATEST_CANCELLATION, MOST_PRODUCTS, Scalars, Spectrum
 from channelfit.model import ChannelModel
 from channelfit.transform import DEGREE
 
@@ -58,6 +58,49 @@ class Lanes:
         return f"a[{first}:{first + size}]"
 
 
+class CallingSpectrum(Spectrum):
+    """The same formulas, with Lagrange's factors as calls of one function each.
+
+    Numba takes its time statement by statement; LLVM sees the factors where they are called.
+    """
+
+    def _apply(self, c: Scalars, k: int, name: str, new: str, e: int, f: int) -> None:
+        self._call(c, f"applied{k}", k, name, new, e, f)
+
+    def _advance(self, c: Scalars, k: int, name: str, new: str, e: int, f: int) -> None:
+        self._call(c, f"advanced{k}", k, name, new, e, f)
+
+    def _call(
+        self, c: Scalars, function: str, k: int, name: str, new: str, e: int, f: int
+    ) -> None:  # fmt: skip
+        n = len(self.model.chains[k].states)
+        arguments = ["a", "l", c.at("s", self.layout[k]["speed"] + f), self._scaled(c, k, e, f)]
+        arguments += [f"{name}_{i}" for i in range(n)]
+        c.let(", ".join(f"{new}_{i}" for i in range(n)), f"{function}({', '.join(arguments)})")
+
+    def factors(self, c: Lanes, k: int) -> None:
+        """Bodies of those functions."""
+        names = [f"old_{i}" for i in range(len(self.model.chains[k].states))]
+        for function, write in (("applied", super()._apply), ("advanced", super()._advance)):
+            c.w("", "", "@njit(forceinline=True, **INNER)")
+            with c.w.block(f"def {function}{k}(a, l, speed, scale, {', '.join(names)}):"):
+                write(_Factor(c, self.layout[k]["speed"]), k, "old", "new", 1, 0)
+                c.w(f"return {', '.join(names).replace('old', 'new')}")
+
+
+class _Factor(Lanes):
+    """The scalars of one factor: its speed and scale are arguments."""
+
+    def __init__(self, c: Lanes, speed: int) -> None:
+        super().__init__(c.w, c.lanes, c.sizes)
+        self.speed = speed
+
+    def at(self, array: str, row: int) -> str:
+        if array == "s":
+            return "speed" if row == self.speed else "scale"
+        return super().at(array, row)
+
+
 class NumbaSpectralSource(NumbaSource):
     """The generated module of one model.
 
@@ -71,7 +114,7 @@ class NumbaSpectralSource(NumbaSource):
     """
 
     def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
-        self.sampled, self.spectrum = sampled, Spectrum(model)
+        self.sampled, self.spectrum = sampled, CallingSpectrum(model)
         self.decaying = [index for index in self.spectrum.terms if any(index)]
         #: Chains whose speeds may come close: their amplitudes then cancel.
         self.strainable = [k for k, c in enumerate(model.chains) if len(c.states) == 3]
@@ -100,6 +143,8 @@ class NumbaSpectralSource(NumbaSource):
             self._steady_state(k, chain)
             if len(chain.states) > 3:
                 self._decompose(k)
+            if 3 < len(chain.states) <= MOST_PRODUCTS:
+                self.spectrum.factors(self.c, k)
         self._create_spectrum()
         self._create_units()
         if self.sampled:
