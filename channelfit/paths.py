@@ -53,19 +53,24 @@ def samples_per_visit(problem: Problem) -> float:
     return float(samples) / max(1, len(order.voltage))
 
 
+#: Samples a visit at which closed form and stepping take a GPU the same time, by states.
+_BREAK_EVEN = {
+    "float64": {2: 85, 3: 95, 4: 140, 5: 135, 6: 260},
+    "float32": {2: 130, 3: 165, 4: 310, 5: 570, 6: 620},
+}
+
+
 def break_even(problem: Problem, dtype: str, backend: str = "cuda") -> float:
     """Samples a visit from which the closed form is faster than stepping.
 
     Measured on one NVIDIA H200 by `benchmarks/states.py` and on two CPU cores by
-    `benchmarks/scoring.py`. On a GPU what modes cost grows with the cube of the states, and float32
-    samples are cheap; on a CPU the modes of up to five states cost less than the propagators of
-    stepping, whatever the samples. The rule decides alone, not a measurement at run time, so that a
-    run repeats; `--path` overrules it.
+    `benchmarks/scoring.py`. On a CPU the modes of up to five states cost less than the propagators
+    of stepping, whatever the samples. The rule decides alone, not a measurement at run time, so
+    that a run repeats; `--path` overrules it.
     """
     n = max(len(chain.states) for chain in problem.model.chains)
     if n > MOST_PRODUCTS:
         return np.inf  # too many candidates in doubt
-    if backend == "cpu":
+    if n == 1 or backend == "cpu":
         return 0.0
-    cheap = 1.0 if dtype == "float64" else 4.0
-    return float(cheap * {1: 0, 2: 10, 3: 30}.get(n, 6.0 * n**2))
+    return float(_BREAK_EVEN[dtype][n])
