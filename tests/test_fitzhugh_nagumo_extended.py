@@ -8,7 +8,7 @@ from test_fitzhugh_nagumo_cuda import device  # noqa: F401
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step
+from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step, _weights
 from channelfit.fitzhugh_nagumo.boxes import Box, Splitting
 from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.simulation import order
@@ -29,9 +29,12 @@ def test_a_tolerance_of_nothing_is_the_uniform_grid(ends):
 def test_second_derivatives_of_parabolas_are_exact_at_any_spacing():
     at = np.array([0, 1, 3, 7, 8, 16, 18])
     x = 0.5 * at
-    v, w, out = 0.1 + 0.02 * x**2, np.zeros(7), np.zeros(7)
-    _step(at, v, w, out, np.empty(0), 7, np.array([0.1, 2, 0.01, 1.5, 0.5, 1e-3]))
-    rate = (out - v) / 1e-3 - v * (1 - v) * (v - 0.1)
+    v, out, rows = 0.1 + 0.02 * x**2, np.zeros(9), np.zeros((4, 7))
+    w, left, right, push = rows
+    _weights(at, 7, left, right, np.empty(0), push)
+    wide = np.pad(v, 1)
+    _step(wide, w, out, left, right, push, 7, np.array([0.1, 2, 0.01, 1.5, 0.5, 1e-3]))
+    rate = (out[1:-1] - v) / 1e-3 - v * (1 - v) * (v - 0.1)
     np.testing.assert_allclose(rate[1:-1], 1.5 * 0.04, 1e-9)
 
 

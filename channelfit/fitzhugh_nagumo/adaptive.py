@@ -31,24 +31,30 @@ GROWTH = 0.25  # of the spacing from node to node, in nodes
 
 
 @kernel
-def _step(at: Any, v: Array, w: Array, v_new: Array, drive: Array, n: int, q: Array) -> None:
-    """One step of n nodes at the places `at` (in nodes of the uniform grid)."""
+def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Array) -> None:
+    """Of the neighbors in half the second derivative; `at` in nodes of the uniform grid."""
+    for i in range(1, n - 1):
+        before, after = at[i] - at[i - 1], at[i + 1] - at[i]
+        left[i] = 1.0 / (before * (before + after))
+        right[i] = 1.0 / (after * (before + after))
+    left[0] = right[n - 1] = 0.0
+    right[0] = 1.0 / ((at[1] - at[0]) * (at[1] - at[0]))
+    left[n - 1] = 1.0 / ((at[n - 1] - at[n - 2]) * (at[n - 1] - at[n - 2]))
+    for i in range(n):
+        push[i] = drive[at[i]] if len(drive) else 0.0
+
+
+@kernel
+def _step(v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Array, n: int,
+          q: Array) -> None:  # fmt: skip
+    """One step of n nodes, which stand at 1 .. n of v."""
     a, gamma, epsilon, diffusion, dx, dt = q[0], q[1], q[2], q[3], q[4], q[5]
     scale = 2 * diffusion / (dx * dx)
-    for i in range(1, n - 1):
-        left, right = at[i] - at[i - 1], at[i + 1] - at[i]
-        x = v[i]
-        bend = ((v[i + 1] - x) / right - (x - v[i - 1]) / left) / (left + right)
-        push = drive[at[i]] if len(drive) else 0.0
-        v_new[i] = x + dt * (scale * bend + x * (1 - x) * (x - a) - w[i] + push)
-        w[i] += dt * epsilon * (x - gamma * w[i])
-    for k in range(2):
-        i, inner = (0, 1) if k == 0 else (n - 1, n - 2)
-        gap = float(at[i] - at[inner])
-        x = v[i]
-        push = drive[at[i]] if len(drive) else 0.0
-        bend = (v[inner] - x) / (gap * gap)
-        v_new[i] = x + dt * (scale * bend + x * (1 - x) * (x - a) - w[i] + push)
+    before, here, after, out = v[:n], v[1 : n + 1], v[2 : n + 2], v_new[1 : n + 1]
+    for i in range(n):
+        x = here[i]
+        bend = right[i] * (after[i] - x) - left[i] * (x - before[i])
+        out[i] = x + dt * (scale * bend + x * (1 - x) * (x - a) - w[i] + push[i])
         w[i] += dt * epsilon * (x - gamma * w[i])
 
 
@@ -141,31 +147,36 @@ def _steps(v_full: Array, w_full: Array, at: Any, n: int, drive: Array, q: Array
            every: int) -> tuple[int, int]:  # fmt: skip
     """Advances one cable in place; the number of nodes at the end, and of nodes times steps."""
     size = len(v_full)
-    v, w, v_new = np.empty(size), np.empty(size), np.empty(size)
-    spare, wanted, new_at = np.empty(size), np.empty(size), np.empty(size, np.int64)
-    everywhere = np.arange(size)
+    # v begins and ends with a place that no node has, so that the step needs no special nodes.
+    v, v_new, w, spare = np.zeros(size + 2), np.zeros(size + 2), np.empty(size), np.empty(size)
+    left, right, push = np.empty(size), np.empty(size), np.empty(size)
+    wanted, new_at, everywhere = np.empty(size), np.empty(size, np.int64), np.arange(size)
     for i in range(n):
-        v[i], w[i] = v_full[at[i]], w_full[at[i]]
+        v[i + 1], w[i] = v_full[at[i]], w_full[at[i]]
+    _weights(at, n, left, right, drive, push)
     done = 0
     for step in range(n_steps):
-        _step(at, v, w, v_new, drive, n, q)
+        _step(v, w, v_new, left, right, push, n, q)
         if kinds[0] == 1:
-            v_new[0] = v[0]
+            v_new[1] = v[1]
         if kinds[1] == 1:
-            v_new[n - 1] = v[n - 1]
+            v_new[n] = v[n]
         done += n
         if (step + 1) % every == 0 or step + 1 == n_steps:
             margin = every // 4 + 1
-            _wanted(at, v_new, v, n, size, monitor, coarsest, tolerance, margin, q, wanted)
+            new, old = v_new[1:], v[1:]
+            _wanted(at, new, old, n, size, monitor, coarsest, tolerance, margin, q, wanted)
             m = _place(wanted, size, coarsest, new_at)
-            _interpolate(at, v_new, n, monitor == 1, new_at, m, v)
-            _interpolate(at, w, n, monitor == 1, new_at, m, spare)
             if step + 1 == n_steps:
-                _interpolate(at, v_new, n, monitor == 1, everywhere, size, v_full)
+                _interpolate(at, new, n, monitor == 1, everywhere, size, v_full)
                 _interpolate(at, w, n, monitor == 1, everywhere, size, w_full)
+            _interpolate(at, new, n, monitor == 1, new_at, m, old)
+            _interpolate(at, w, n, monitor == 1, new_at, m, spare)
+            w, spare = spare, w
             n = m
             for i in range(m):
-                w[i], at[i] = spare[i], new_at[i]
+                at[i] = new_at[i]
+            _weights(at, n, left, right, drive, push)
         else:
             v, v_new = v_new, v
     return n, done
@@ -178,7 +189,7 @@ class Adaptive:
         monitor: "indicators" (the published heuristic) or "curvature"; see the module.
         coarsest: largest spacing in nodes, a power of two; 4 at least for the indicators.
         tolerance: of interpolation, for "curvature".
-        every: steps between two choices of a grid; 1 for the indicators, 10 for "curvature".
+        every: steps between two choices of a grid; 1 for the indicators, 80 for "curvature".
 
     Raises:
         InputError: a ring, or an argument that is none.
@@ -200,7 +211,7 @@ class Adaptive:
             raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
         self.equation, self.cable, self.monitor = equation, cable, monitor
         self.coarsest, self.tolerance = coarsest, tolerance
-        self.every = every or (1 if monitor == "indicators" else 10)
+        self.every = every or (1 if monitor == "indicators" else 80)
         self._kinds = end_kinds(cable)
         self._grids: list[Any] = []
         self._nodes_steps = self._steps = 0
