@@ -3,7 +3,8 @@
     python benchmarks/scoring.py
 
 The problem of Ben-Shalom et al. 2012: model B, 25 sweeps of 500 samples at 0.1 ms, candidates drawn
-from the full ranges. Then the growth with states, samples and population.
+from the full ranges. Then the growth with states, samples and population, all by stepping, and the
+same scores from modes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from channelfit.recording import Recording
 
 ROOT = Path(__file__).parent.parent
 PAPER = ("activation", "deactivation")
+WAYS = ("model_a", "model_b", "model_c", "k_hh_gate", "na_hh", "herg_markov")
 GROWTH = ("model_a", "model_b", "model_c", "k_hh", "k_hh_gate", "herg_markov", "na_hh", "na_markov")
 TARGET = 3500  # candidates/s of one CPU core over those of one NEURON core
 
@@ -105,7 +107,7 @@ def headline(model: ChannelModel, protocols: list[Protocol]) -> list[Row]:
                          "candidates/s", neuron))  # fmt: skip
     many = candidates(model, 1 << 17)
     for dtype in ("float64", "float32"):
-        scorer = CpuScorer(paper, dtype)
+        scorer = CpuScorer(paper, dtype, path="stepping")
         cores = scorer.n_threads
         for threads in sorted({1, cores}):
             scorer.n_threads = threads
@@ -121,7 +123,7 @@ def growth(model: ChannelModel, protocols: list[Protocol]) -> list[Row]:
     rows = []
 
     def one_core(p: Problem, n: int, m: ChannelModel) -> float:
-        scorer, drawn = CpuScorer(p), candidates(m, n)
+        scorer, drawn = CpuScorer(p, path="stepping"), candidates(m, n)
         scorer.n_threads = 1
         return rate(lambda: scorer.score(drawn), n, 3)
 
@@ -141,10 +143,28 @@ def growth(model: ChannelModel, protocols: list[Protocol]) -> list[Row]:
     return rows
 
 
+def paths(protocols: list[Protocol]) -> list[Row]:
+    """One core, float64: modes against stepping, with what they doubt stepped as in a fit."""
+    rows = []
+    for name in WAYS:
+        model = load_model(ROOT / "models" / f"{name}.yaml")
+        for factor, n in ((1, 1 << 13), (10, 1 << 11)):
+            finer = [replace(p, sampling_ms=p.sampling_ms / factor) for p in protocols]
+            data, drawn, base = problem(model, finer), candidates(model, n), 0.0
+            for path in CpuScorer.paths:
+                scorer = CpuScorer(data, path=path)
+                scorer.n_threads = 1
+                value = rate(lambda s=scorer, d=drawn: s.score(d), n)
+                base = base or value
+                label = f"{name}, {500 * factor} samples: {path}"
+                rows.append(compared(label, value, "candidates/s", base))
+    return rows
+
+
 def main() -> None:
     model = load_model(ROOT / "models" / "model_b.yaml")
     protocols = [load_protocol(ROOT / "protocols" / f"{name}.yaml") for name in PAPER]
-    rows = headline(model, protocols) + growth(model, protocols)
+    rows = headline(model, protocols) + growth(model, protocols) + paths(protocols)
     finish("scoring", "Candidates scored a second: model B, 25 sweeps x 500 samples", rows)
 
 

@@ -1,5 +1,5 @@
-"""Scores from modes, closed form and modal, as generated CUDA on the CuPy that the host plays (and
-on a real GPU), and the transforms and spectra behind them."""
+"""Scores from modes, closed form and modal, on the CPU and as generated CUDA on the CuPy that the
+host plays (and on a real GPU), and the transforms and spectra behind them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from channelfit import gpu
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 from channelfit.backends.reference import ReferenceScorer
 from channelfit.codegen.cuda_spectral import LEAST_COST, CudaSpectralSource
+from channelfit.codegen.numba_math import cellOf, decay, offsetInCell
 from channelfit.codegen.spectral import Spectrum, keeps_detailed_balance, why_not
 from channelfit.errors import InputError
 from channelfit.model import build_model
@@ -33,14 +34,27 @@ from channelfit.transform import (
 N_CANDIDATES = 41
 
 
-@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+GPUS = ["played", pytest.param("real", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=GPUS)
 def device(request, monkeypatch):
     """A GPU: played by the host, or real."""
-    if request.param == "played":
+    use(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["cpu", *GPUS])
+def backend(request, monkeypatch):
+    """Name of a backend that has all paths."""
+    return use(request.param, monkeypatch)
+
+
+def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    if kind == "played":
         monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    elif not gpu.is_available():
+    elif kind == "real" and not gpu.is_available():
         pytest.skip("needs an NVIDIA GPU and CuPy")
-    return request.param
+    return "cpu" if kind == "cpu" else "cuda"
 
 
 def interpolated(table: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -93,12 +107,85 @@ WITH_MODES = [*SHIPPED, "cycle"]
 @pytest.mark.parametrize("name", WITH_MODES)
 @pytest.mark.parametrize("path", ["closed-form", "modal"])
 def test_costs_equal_the_reference_over_the_full_ranges(device, name, path):
+    check_costs(name, "cuda", path)
+
+
+#: A compile takes seconds, and modal code differs from the closed form behind the modes alone.
+CPU_MODAL = ["model_b", "k_hh_gate", "herg_markov"]
+ALIKE = ("herg_beattie", "k_hh", "na_nav15")
+ON_CPU = [(name, "closed-form") for name in WITH_MODES if name not in ALIKE]
+
+
+@pytest.mark.parametrize(("name", "path"), [*ON_CPU, *((n, "modal") for n in CPU_MODAL)])
+def test_costs_on_the_cpu_equal_the_reference_over_the_full_ranges(name, path):
+    check_costs(name, "cpu", path)
+
+
+def check_costs(name: str, backend: str, path: str) -> None:
     problem = held(name)
     values = candidates(problem.model, N_CANDIDATES)
     exact = ReferenceScorer(problem).score(values)
-    score = make_scorer(problem, "cuda", path=path).score(values)
+    score = make_scorer(problem, backend, path=path).score(values)
     assert np.array_equal(score.status, exact.status)
     assert np.abs(score.cost / exact.cost - 1).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["model_b", "model_c"])
+def test_cpu_and_gpu_doubt_the_same_and_agree(name, monkeypatch):
+    use("played", monkeypatch)
+    problem = held(name)
+    values = candidates(problem.model, N_CANDIDATES, seed=5)
+    cpu, cuda = (make_scorer(problem, b, path="closed-form") for b in ("cpu", "cuda"))
+    assert np.abs(cpu.score(values).cost / cuda.score(values).cost - 1).max() < 1e-11
+    assert n_listed(cpu, values) == n_listed(cuda, values)
+
+
+@pytest.mark.parametrize("path", ["closed-form", "modal"])
+def test_order_threads_and_neighbors_do_not_change_a_bit_on_the_cpu(path):
+    problem = held("herg_markov")
+    scorer = make_scorer(problem, "cpu", path=path)
+    values = candidates(problem.model, 75, seed=3)
+    cost = scorer.score(values).cost
+    order = np.random.default_rng(0).permutation(75)
+    for scorer.n_threads in (1, 2, 5):
+        assert np.array_equal(scorer.score(values[:, order]).cost, cost[order])
+    for n in (0, 1, 16, 17):
+        score = scorer.score(values[:, :n])
+        assert score.status.shape == (n,)
+        assert np.array_equal(score.cost, cost[:n])
+    assert scorer.score(values[:, 74:]).cost[0] == cost[74]
+    values[0, 3] = np.nan
+    others = np.arange(75) != 3
+    assert np.array_equal(scorer.score(values).cost[others], cost[others])
+
+
+def test_rescoring_steps_in_double_precision():
+    problem = held("model_b")
+    values = candidates(problem.model, 3)
+    exact = make_scorer(problem, "cpu", path="stepping").score(values).cost
+    scorer = make_scorer(problem, "cpu", "float32", "modal")
+    assert np.array_equal(scorer.rescore(values).cost, exact)
+
+
+def test_the_cpu_chooses_modes_where_it_can():
+    assert make_scorer(held("model_b"), "cpu").path == "closed-form"
+    assert make_scorer(held("na_markov"), "cpu").path == "stepping"
+    bare = Problem(model_named("model_b"), tuple(Experiment(p) for p in HELD.values()))
+    assert make_scorer(bare, "cpu").path == "stepping"
+
+
+@given(st.floats(0, 1e300))
+def test_decay_keeps_its_digits(x):
+    assert decay(x) == pytest.approx(-np.expm1(-x), rel=1e-15, abs=0)
+
+
+@given(st.floats(0, 80), st.integers(0, 1300))
+def test_cells_of_bits_are_those_of_arithmetic(exponent, last):
+    y = max(1.0, 2.0**exponent)
+    octave = int(np.floor(np.log2(y)))
+    place = int((y / 2**octave - 1) * 2**CELL_BITS)
+    assert cellOf(y, last) == min(octave * 2**CELL_BITS + place, last)
+    assert offsetInCell(y) == y - 2**octave * (1 + (place + 0.5) / 2**CELL_BITS)
 
 
 @pytest.mark.parametrize("path", ["closed-form", "modal"])
@@ -113,26 +200,35 @@ def test_any_number_of_jobs(device, path):
     assert np.abs(np.array(costs) / costs[0] - 1).max() < 1e-11
 
 
-def test_single_precision_of_the_modal_path(device):
+def test_single_precision_of_the_modal_path(backend):
     problem = held("na_hh")
     values = candidates(problem.model, N_CANDIDATES)
     exact = ReferenceScorer(problem).score(values)
-    score = make_scorer(problem, "cuda", "float32", "modal").score(values)
+    score = make_scorer(problem, backend, "float32", "modal").score(values)
     assert np.abs(score.cost / exact.cost - 1).max() < 1e-3
 
 
-class Listed:
-    """What a scorer listed for stepping: counts, and scores nothing."""
+def n_listed(scorer: Any, values: np.ndarray) -> int:
+    """How many candidates a scorer does not trust its modes with."""
+    if scorer.backend == "cpu":
+        return len(scorer.scoring.score(values, 1)[1])
+    listed = Listed()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scorer.scoring, "_exact", listed)
+        scorer.score(values)
+    return listed.number
 
-    def __init__(self, scorer: Any) -> None:
-        self.number = -1
-        scorer.scoring._exact = self
+
+class Listed:
+    """Counts what is listed for stepping on a GPU, and scores nothing."""
+
+    number = -1
 
     def score_listed(self, parameters, cost, status, listed, n_listed, n_next) -> None:
         self.number = int(n_listed[0])
 
 
-def test_speeds_that_agree_are_stepped(device):
+def test_speeds_that_agree_are_stepped(backend):
     """Three states whose two speeds meet: the formula divides by their difference."""
     model = build_model({
         "name": "meeting", "states": ["A", "B", "C"],
@@ -143,15 +239,13 @@ def test_speeds_that_agree_are_stepped(device):
     }, None)  # fmt: skip
     problem = Problem(model, held("model_a").experiments)
     values = np.array([[0.3] * 5, [0.0, 1e-12, 1e-7, 1e-2, 0.5]])
-    scorer = make_scorer(problem, "cuda", path="closed-form")
+    scorer = make_scorer(problem, backend, path="closed-form")
     exact = ReferenceScorer(problem).score(values)
     assert np.abs(scorer.score(values).cost / exact.cost - 1).max() < 1e-9
-    listed = Listed(scorer)
-    scorer.score(values)
-    assert listed.number == 3
+    assert n_listed(scorer, values) == 3
 
 
-def test_a_cost_of_nothing_is_stepped(device):
+def test_a_cost_of_nothing_is_stepped(backend):
     """Where the model meets the data exactly, what is left of the sum is rounding."""
     bare = held("model_b")
     model = bare.model
@@ -163,33 +257,33 @@ def test_a_cost_of_nothing_is_stepped(device):
         for e, current in zip(bare.experiments, currents, strict=True)
     ]  # fmt: skip
     problem = Problem(model, tuple(experiments))
-    scorer = make_scorer(problem, "cuda", path="closed-form")
+    scorer = make_scorer(problem, backend, path="closed-form")
     cost = scorer.score(np.column_stack([values, values * 1.5])).cost
     power = np.mean([np.nanmean(c**2) for c in currents])
     assert 0 <= cost[0] < 1e-20 * power
     assert cost[1] > LEAST_COST * power
 
 
-def test_statuses(device):
+def test_statuses(backend):
     problem = held("cycle")
     values = candidates(problem.model, 4)
     row = list(problem.model.parameter_names).index("k4")
     values[row, 1], values[row, 2] = np.nan, -1.0
     for path in ("closed-form", "modal"):
-        score = make_scorer(problem, "cuda", path=path).score(values)
+        score = make_scorer(problem, backend, path=path).score(values)
         assert score.status.tolist() == [OK, NOT_FINITE, NEGATIVE_RATE, OK]
         assert np.isinf(score.cost[[1, 2]]).all()
 
 
-def test_moving_voltage_and_models_without_modes_say_why(device):
+def test_moving_voltage_and_models_without_modes_say_why(backend):
     ramp = from_yaml(segments=[{"hold": 1}, {"ramp": [-120, 60], "for": 4}])
     moving = Problem(model_named("model_a"), (Experiment(ramp, recording_of(ramp, 0)),))
     with pytest.raises(InputError, match="--path closed-form: the command voltage varies"):
-        make_scorer(moving, "cuda", path="closed-form")
-    assert make_scorer(moving, "cuda").path == "stepping"
+        make_scorer(moving, backend, path="closed-form")
+    assert make_scorer(moving, backend).path == "stepping"
     turning = Problem(build_model(TURNING, None), held("model_a").experiments)
     with pytest.raises(InputError, match="do not keep detailed balance"):
-        make_scorer(turning, "cuda", path="modal")
+        make_scorer(turning, backend, path="modal")
 
 
 #: Four states in a circle that prefers one way round.
