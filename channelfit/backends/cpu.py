@@ -213,9 +213,12 @@ def _compiled(text: str) -> ModuleType:
     """The module of a generated source, imported from the cache folder."""
     import numba
 
+    from channelfit import transform
     from channelfit.codegen import numba_math
 
-    support = Path(numba_math.__file__).read_text(encoding="utf-8")
+    # numba_math compiles constants of transform in.
+    files = [Path(str(module.__file__)) for module in (numba_math, transform)]
+    support = "".join(file.read_text(encoding="utf-8") for file in files)
     key = "|".join((text, support, numba.__version__, sys.version, platform.machine()))
     name = f"channelfit_kernel_{hashlib.sha256(key.encode()).hexdigest()[:24]}"
     with _lock:
