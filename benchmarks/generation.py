@@ -128,7 +128,10 @@ def main() -> None:
         host = waiting(lambda g=on_host, c=known: array_calls(g, space, c), 3)  # type: ignore[misc]
         rows.append(compared(f"{size}: ask and tell on the host", host, UNIT, ours, note))
         whole = generation_time(DeviceGenetic(space.n_free, n, 1), space, scorer, few)
-        note = f"against scoring alone{f'; wanted: {TARGET}' if n == max(POPULATIONS) else ''}"
+        wanted = f"; wanted: {TARGET}" if n == max(POPULATIONS) else ""
+        note = f"against scoring these generations alone{wanted}"
+        rows.append(compared(f"{size}: a generation", whole, UNIT, float(score), note))
+        note = "against scoring random candidates alone"
         rows.append(compared(f"{size}: a generation", whole, UNIT, alone, note))
     device_name = gpu.device().name
     title = f"A generation of model_b, {options.dtype}, on {device_name}"

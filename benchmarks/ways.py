@@ -92,18 +92,22 @@ def host(array: Any) -> np.ndarray:
 
 
 def seconds(scorer: Any, parameters: Any, repeats: int = 5) -> float:
-    """Median time of a score, until its costs could be read; the first call is not counted."""
+    """Median time of a score, the first call not counted.
 
-    def score() -> None:
-        float(scorer.score(parameters).cost[-1])  # waits for the device
+    As a search asks for them: short scores follow each other without a wait, and the costs of the
+    last are read at the end.
+    """
 
-    score()
-    times = []
-    for _ in range(repeats):
+    def scores(n: int) -> float:
         start = time.perf_counter()
-        score()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+        for _ in range(n):
+            cost = scorer.score(parameters).cost
+        float(cost[-1])  # waits for the device
+        return time.perf_counter() - start
+
+    scores(1)
+    n = int(np.clip(0.02 / scores(1), 1, 20))
+    return float(np.median([scores(n) / n for _ in range(repeats)]))
 
 
 def rate(scorer: Any, parameters: Any, repeats: int = 5) -> float:

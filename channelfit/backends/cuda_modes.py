@@ -19,6 +19,8 @@ from channelfit.problem import Problem
 from channelfit.transform import SpectralWalk, spectral_walk
 
 _MOST_JOBS = 64
+#: struct Run of the generated text.
+RUN = np.dtype([("places", "i4", 4), ("values", "f8", 4)])
 
 
 class Modes:
@@ -86,7 +88,9 @@ class Modes:
                 self.source.specialized(walk.n_slots), (), f"{self.problem.model.name}.cu"
             )
             tables = walk.tables.astype(self.dtype) if self.sampled else walk.tables
-            walked = walk.jobs, walk.visits, walk.visit_v, walk.visit_dt, walk.places, walk.values
+            runs = np.empty(len(walk.places), dtype=RUN)
+            runs["places"], runs["values"] = walk.places, walk.values
+            walked = walk.jobs, walk.visits, walk.visit_v, walk.visit_dt, runs.view(np.uint8)
             arrays = [xp.asarray(np.ascontiguousarray(array)) for array in walked]
             starts = xp.asarray(walk.start_v), np.int32(len(walk.start_v))
             # what every sample is compared with need not be added again

@@ -302,9 +302,8 @@ class CudaSpectralSource:
         else:
             self._denominators()
         self._parts["visit"] = w.lines[begun:]
-        w("const int end = visits[visit + 1];", "int run = visits[visit];")
-        w("int4 next_places = run_places[run];")
-        w("double2 next_extent = run_values[2*run], next_datum = run_values[2*run + 1];")
+        w("const Run *run = runs + visits[visit], *end = runs + visits[visit + 1];")
+        w("Run next = *run;")
         with w.block("while (run < end)"):
             w(*_RUN_HEAD.splitlines())
             if self.sampled:
@@ -460,6 +459,11 @@ __device__ __forceinline__ void finish(double sum, int status, bool doubt, doubl
 }}"""
 
 _KERNEL_HEAD = """\
+struct Run {
+    int4 places;  // source, target, first cell (or datum), last cell
+    double2 extent, datum;  // samples, ms in all; weight of each, sum of the data
+};
+
 // One thread: candidate first + i through the visits of job blockIdx.y. With several jobs, partial
 // and flags (jobs, n) take the sums and (status, + 16 for doubt), and addJobs finishes."""
 
@@ -468,8 +472,8 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, %d) runSweep(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
     const int n_scored, const int *__restrict__ jobs, const int *__restrict__ visits,
     const double *__restrict__ visit_v, const double2 *__restrict__ visit_dt,
-    const int4 *__restrict__ run_places, const double2 *__restrict__ run_values,
-    const double *__restrict__ start_v, const int n_starts, const %s *__restrict__ tables,
+    const Run *__restrict__ runs, const double *__restrict__ start_v, const int n_starts,
+    const %s *__restrict__ tables,
     const double squares, const double total_weight, double *__restrict__ partial,
     signed char *__restrict__ flags, double *__restrict__ costs,
     signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed)"""
@@ -490,13 +494,9 @@ for (int start = 0; start < n_starts; ++start) {{
 }}"""
 
 _RUN_HEAD = """\
-const int4 places = next_places;  // source, target, first cell (or datum), last cell
-const double n = next_extent.x, span = next_extent.y;  // samples, ms in all
-const double weight = next_datum.x, sum_d = next_datum.y;  // of each sample; of the data
-++run;
-next_places = run_places[run];  // one is behind the last
-next_extent = run_values[2*run];
-next_datum = run_values[2*run + 1];
+const int4 places = next.places;
+const double n = next.extent.x, span = next.extent.y, weight = next.datum.x, sum_d = next.datum.y;
+next = *++run;  // one is behind the last
 const int target = places.y;
 const double *x = slots + N_X*places.x;"""
 
