@@ -435,8 +435,8 @@ def test_a_search_on_a_real_device_is_the_one_on_the_host():
     if not gpu.is_available():
         pytest.skip("needs an NVIDIA GPU and CuPy")
     for stop in (StopRules(generations=50), StopRules(cost=0.01), StopRules(stagnation=6)):
-        host = optimize(Genetic(2, 1000, 3), LINEAR, Bowl(), stop)
-        device = optimize(DeviceGenetic(2, 1000, 3), LINEAR, Bowl(gpu.cupy()), stop)
+        host = optimize(Genetic(2, 250, 3), LINEAR, Bowl(), stop)
+        device = optimize(DeviceGenetic(2, 250, 3), LINEAR, Bowl(gpu.cupy()), stop)
         assert device.stop_reason == host.stop_reason
         assert device.values.tobytes() == host.values.tobytes()
         for column in ("generation", "best_cost", "median_cost", "failed"):
