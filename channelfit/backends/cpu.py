@@ -20,9 +20,9 @@ import numpy as np
 
 from channelfit.backends import NOT_FINITE, OK, Score
 from channelfit.cache import cache_folder
-from channelfit.codegen.cuda_spectral import LEAST_COST
 from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
 from channelfit.codegen.numba_spectral import WALK_ARGUMENTS, NumbaSpectralSource
+from channelfit.codegen.spectral import LEAST_COST
 from channelfit.errors import InputError
 from channelfit.packing import Packed
 from channelfit.paths import choose_path

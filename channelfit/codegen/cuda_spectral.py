@@ -16,14 +16,17 @@ import numpy as np
 
 from channelfit.backends import NOT_FINITE, OK
 from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
-from channelfit.codegen.spectral import GREATEST_CANCELLATION, MOST_PRODUCTS, Spectrum
+from channelfit.codegen.spectral import (
+    GREATEST_CANCELLATION,
+    LEAST_COST,
+    MOST_PRODUCTS,
+    Spectrum,
+)
 from channelfit.model import ChannelModel
 from channelfit.transform import CELL_BITS, DEGREE, SpectralWalk
 
 #: Names of the kernels.
 SWEEP_MODES, ADD_MODES = "runSweep", "addJobs"
-#: A cost below this part of the data's own sum of squares has lost too many digits.
-LEAST_COST = 1e-6
 
 
 class CudaSpectralSource:

@@ -53,6 +53,8 @@ GREATEST_MISS = 3e-10
 LEAST_LIVE_GAP = 1e-6
 #: Amplitudes that cancel may make up so many times the cost before it is doubted.
 GREATEST_CANCELLATION = 1e5
+#: A cost below this part of the data's own sum of squares has lost too many digits.
+LEAST_COST = 1e-6
 #: Up to so many states Lagrange's products are used.
 MOST_PRODUCTS = 6
 
