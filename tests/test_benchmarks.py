@@ -78,7 +78,7 @@ def test_errors_are_told_by_candidate() -> None:
     assert states.error_note(found, truth) == (
         "cost off by 1e-01 at most, median 5e-02; 1 of 3 cost inf"
     )
-    row = gpu_scoring._exact_row("title", found, truth, 1e-9, None)
+    row = gpu_scoring._exact_row("title", found, truth, 1e-9, None, np.empty((1, 4)))
     assert row.value == 50.0  # one near, one failing rightly
 
 

@@ -245,7 +245,7 @@ def test_interrupt_saves_the_best_so_far(tmp_path):
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
-        watchdog = threading.Timer(80, child.kill)
+        watchdog = threading.Timer(300, child.kill)
         watchdog.start()
         assert child.stderr is not None
         seen = next((line for line in child.stderr if line.startswith("generation")), "")

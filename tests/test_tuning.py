@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
 
-from channelfit import backends, gpu, tuning
+from channelfit import backends, fit, gpu, tuning
 from channelfit.cli import main
 from channelfit.errors import InputError
 from channelfit.report import plots, terminal
@@ -171,6 +171,7 @@ def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
     monkeypatch.setattr("channelfit.backends.make_scorer", make_scorer)
     monkeypatch.setattr(gpu, "device", lambda: types.SimpleNamespace(name=DEVICE))
     monkeypatch.setattr(gpu, "cupy", lambda: np)
+    monkeypatch.setattr(fit, "make_scorer", make_scorer)
     out = tmp_path / "deep" / "x"
     result = CliRunner().invoke(
         main, ["tune", "models/model_b.yaml", "--population", "1000", "--out", str(out),
