@@ -12,7 +12,7 @@ walked by several jobs and scored by the first.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ from channelfit.packing import HELD, KIND, N_SAMPLES, SOURCE, TABLE, TARGET, Pac
 
 #: What a visit costs, in samples: balances jobs.
 _VISIT_WORK = 60
+#: In place of an interval: whichever.
+_ANY = -1.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ def schedule(
     return walk.finished()
 
 
+def walked(packed: Packed) -> list[int]:
+    """The runs that a score needs, in no order of a walk."""
+    return sorted(_needed(_tree(packed), packed.run_weight > 0))
+
+
 def _tree(packed: Packed) -> list[_Node]:
     """Who starts from whose end, read off the slots in the order of `Packed.runs`.
 
@@ -133,77 +140,87 @@ def _cut(packed: Packed, nodes: list[_Node], needed: set[int], n_jobs: int) -> l
     return list(parts.values())
 
 
+@dataclass
+class _Slots:
+    """Who ended in which slot, which are free again, and how many there are."""
+
+    of: dict[int, int]
+    free: list[int]
+    used: int
+
+    def give(self, k: int) -> int:
+        """A slot for the end of run k."""
+        if self.free:
+            self.of[k] = self.free.pop()
+        else:
+            self.of[k] = self.used
+            self.used += 1
+        return self.of[k]
+
+
 class _Walk:
     """Collects visits, and gives out state slots as ends of runs are born and used up."""
 
     def __init__(self, packed: Packed, nodes: list[_Node], single_samples_anywhere: bool) -> None:
-        self.packed, self.nodes, self.anywhere = packed, nodes, single_samples_anywhere
+        self.packed, self.nodes = packed, nodes
         self.n_starts = len(packed.start_voltage)
         self.jobs, self.visits = [0], [0]
         self.voltage: list[int] = []
         self.dt: list[float] = []
         self.rows: list[tuple[int, int, int, float]] = []
         self.n_slots = self.n_starts
+        #: (voltage, interval) of held runs; varying runs have keys of their own.
+        self.keys: list[tuple[int, float]] = []
+        for k, row in enumerate(packed.runs):
+            table = row[TABLE]
+            held = row[KIND] == HELD
+            self.keys.append((int(packed.table_voltage[table]), float(packed.table_dt[table]))
+                             if held else (-1 - k, 0.0))  # fmt: skip
+        single = (packed.runs[:, N_SAMPLES] == 1) | (packed.run_weight == 0)
+        self.single = (single & single_samples_anywhere).tolist()
 
     def add(self, part: set[int], scored: set[int]) -> None:
         """One job: the runs in `part`, scored unless an earlier job did."""
-        slot_of = {-1 - k: k for k in range(self.n_starts)}
-        left = {k: sum(child in part for child in self.nodes[k].children) for k in part}
-        free: list[int] = []
-        used = self.n_starts
-        waiting = set(part)
-        while waiting:
-            ready = [k for k in sorted(waiting) if self.nodes[k].parent not in waiting]
-            key = self._choose(waiting, ready)
+        slots = _Slots({-1 - k: k for k in range(self.n_starts)}, [], self.n_starts)
+        left = {k: len(part.intersection(self.nodes[k].children)) for k in part}
+        ready = sorted(k for k in part if self.nodes[k].parent not in part)
+        unready = Counter(self._claim(k) for k in part.difference(ready))
+        while ready:
+            key = self._choose(ready, unready)
             while members := [k for k in ready if self._belongs(k, key)]:
+                ready = [k for k in ready if not self._belongs(k, key)]
                 for k in members:
-                    parent = self.nodes[k].parent
-                    source, target = slot_of[parent], -1
-                    if parent >= 0:
+                    source, target = slots.of[self.nodes[k].parent], -1
+                    if (parent := self.nodes[k].parent) >= 0:
                         left[parent] -= 1
                         if not left[parent]:
-                            free.append(source)
+                            slots.free.append(source)
                     if left[k]:
-                        if free:
-                            target = free.pop()
-                        else:
-                            target, used = used, used + 1
-                        slot_of[k] = target
+                        target = slots.give(k)
                     weight = 0.0 if k in scored else float(self.packed.run_weight[k])
                     self.rows.append((k, source, target, weight))
-                    waiting.discard(k)
-                if key[0] < 0:
-                    break
-                ready = [k for k in sorted(waiting) if self.nodes[k].parent not in waiting]
+                    children = part.intersection(self.nodes[k].children)
+                    unready.subtract(self._claim(child) for child in children)
+                    ready += children
+                ready.sort()
             self.visits.append(len(self.rows))
             self.voltage.append(key[0])
             self.dt.append(key[1])
         self.jobs.append(len(self.voltage))
-        self.n_slots = max(self.n_slots, used)
+        self.n_slots = max(self.n_slots, slots.used)
 
-    def _key(self, k: int) -> tuple[int, float]:
-        """(voltage, interval) of a held run; varying runs have keys of their own."""
-        row = self.packed.runs[k]
-        if row[KIND] != HELD:
-            return -1 - k, 0.0
-        table = row[TABLE]
-        return int(self.packed.table_voltage[table]), float(self.packed.table_dt[table])
-
-    def _single(self, k: int) -> bool:
-        return self.anywhere and (
-            self.packed.runs[k, N_SAMPLES] == 1 or self.packed.run_weight[k] == 0
-        )
+    def _claim(self, k: int) -> tuple[int, float]:
+        """What a visit must be at for a run to join it: a voltage, and mostly an interval too."""
+        voltage, dt = self.keys[k]
+        return (voltage, _ANY) if voltage >= 0 and self.single[k] else (voltage, dt)
 
     def _belongs(self, k: int, key: tuple[int, float]) -> bool:
-        own = self._key(k)
-        return own == key or (own[0] == key[0] >= 0 and self._single(k))
+        return self._claim(k) in (key, (key[0], _ANY))
 
-    def _choose(self, waiting: set[int], ready: list[int]) -> tuple[int, float]:
+    def _choose(self, ready: list[int], unready: Counter[tuple[int, float]]) -> tuple[int, float]:
         """The voltage with the fewest runs that would still have to wait."""
-        keys = [self._key(k) for k in ready if not self._single(k)] or [self._key(k) for k in ready]
-        unready = waiting.difference(ready)
-        held_back = {key: sum(self._belongs(k, key) for k in unready) for key in keys}
-        return min(keys, key=lambda key: held_back[key])
+        keys = [self.keys[k] for k in ready if not self.single[k]] or [self.keys[k] for k in ready]
+        return min(keys, key=lambda key: unready[key] + unready[key[0], _ANY])
 
     def finished(self) -> Schedule:
         voltage = [v if v >= 0 else -1 for v in self.voltage]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from channelfit.packing import DATA, HELD, KIND, N_SAMPLES, TABLE, Packed
-from channelfit.schedule import schedule
+from channelfit.schedule import schedule, walked
 
 #: Cells to a doubling of y: 2**CELL_BITS; a polynomial errs by up to 5e-12 of sum |d| there. Eight
 #: cells and degree 7 would err by 1e-13 and cost a GPU a tenth more time.
@@ -102,8 +102,7 @@ class SpectralWalk:
 
 def moves(packed: Packed) -> bool:
     """Whether voltage varies anywhere on the way to a scored sample."""
-    walked = schedule(packed).run
-    return bool((packed.runs[walked, KIND] != HELD).any())
+    return bool((packed.runs[walked(packed), KIND] != HELD).any())
 
 
 def spectral_walk(packed: Packed, n_jobs: int = 1, sampled: bool = False) -> SpectralWalk:
