@@ -338,3 +338,22 @@ def test_the_text_compiles_for_a_device():
         for sampled in (False, True):
             source = CudaSpectralSource(model_named(name), "float64", sampled)
             compile_with_nvrtc(source.specialized(4))
+
+
+def test_an_interrupt_between_two_launches_spoils_nothing(monkeypatch):
+    """What was listed then is forgotten; the next score is whole."""
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    problem = held("na_markov")
+    values = candidates(problem.model, 9)
+    scorer = make_scorer(problem, "cuda", path="closed-form")
+    truth = scorer.score(values).cost
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scorer.scoring._exact, "score_listed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scorer.score(values)
+    assert np.array_equal(scorer.score(values).cost, truth)
+    assert np.array_equal(scorer.score(values).cost, truth)

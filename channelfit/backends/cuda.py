@@ -15,7 +15,7 @@ import numpy as np
 from channelfit import gpu, tuning
 from channelfit.backends import OK, Score
 from channelfit.backends.cpu import gathered
-from channelfit.backends.cuda_modes import Modes
+from channelfit.backends.cuda_modes import Modes, jobs_that_fill
 from channelfit.codegen.cuda_source import ADD_JOBS, LISTED, SWEEP, CudaSource
 from channelfit.errors import InputError
 from channelfit.packing import DATA as FIRST_SAMPLE
@@ -26,7 +26,6 @@ from channelfit.schedule import Schedule, schedule
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
-_MOST_JOBS = 64
 _LANES = 32  # of a warp
 _LISTED_WARPS = 16  # a multiprocessor: what its registers hold
 
@@ -377,11 +376,8 @@ class Stepping:
         return gpu.device().n_multiprocessors
 
     def _jobs(self, n: int) -> int:
-        """So many, a power of two, that a population fills the GPU twice over."""
-        if self.n_jobs is not None:
-            return self.n_jobs
-        wanted = -(-2 * self._resident // n)
-        return int(min(_MOST_JOBS, 1 << max(0, wanted - 1).bit_length()))
+        """So many that a population fills the GPU twice over."""
+        return self.n_jobs if self.n_jobs is not None else jobs_that_fill(2 * self._resident, n)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,13 @@ from channelfit.problem import Problem
 from channelfit.transform import SpectralWalk, spectral_walk
 
 _MOST_JOBS = 64
+
+
+def jobs_that_fill(threads: int, n_candidates: int) -> int:
+    """Jobs, a power of two, that make so many threads of a population, if so many can be had."""
+    return int(min(_MOST_JOBS, 1 << max(0, -(-threads // n_candidates) - 1).bit_length()))
+
+
 #: struct Run of the generated text.
 RUN = np.dtype([("places", "i4", 4), ("values", "f8", 4)])
 
@@ -55,6 +62,7 @@ class Modes:
         if n_jobs > 1:
             partial, flags = xp.empty((n_jobs, n)), xp.empty((n_jobs, n), dtype=np.int8)
         listed, n_listed, n_next = self._list(n)
+        self._turn_done = False
         results = cost, status, listed, n_listed
         some = np.int32(first), np.int32(n)
         program.kernels[SWEEP_MODES](
@@ -68,6 +76,7 @@ class Modes:
                 (*some, np.int32(n_jobs), *sums, partial, flags, *results),
             )  # fmt: skip
         self._exact.score_listed(parameters, cost, status, listed, n_listed, n_next)
+        self._turn_done = True
 
     def operations(self) -> float:
         """Floating-point operations of a candidate, those of eigenvalue iterations left out."""
@@ -115,10 +124,13 @@ class Modes:
         xp = gpu.cupy()
         if self._room is None or len(self._room) < n:
             self._room = xp.empty(n, dtype=np.int32)
+        if not self._turn_done:  # interrupted between two launches: a number may not be zero
+            self.__dict__.pop("_numbers", None)
         self._numbers.reverse()
         return self._room, self._numbers[1], self._numbers[0]
 
     _room: Any = None
+    _turn_done = True
 
     @cached_property
     def _numbers(self) -> list[Any]:
@@ -136,10 +148,8 @@ class Modes:
         return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
 
     def _jobs(self, n: int) -> int:
-        """So many, a power of two, that a population fills the GPU."""
-        if self.n_jobs is not None:
-            return self.n_jobs
-        return int(min(_MOST_JOBS, 1 << max(0, -(-self._resident // n) - 1).bit_length()))
+        """So many that a population fills the GPU."""
+        return self.n_jobs if self.n_jobs is not None else jobs_that_fill(self._resident, n)
 
 
 @dataclass(frozen=True, eq=False)
