@@ -242,9 +242,14 @@ def test_interrupt_saves_the_best_so_far(tmp_path):
     out = tmp_path / "x"
     command = [sys.executable, "-m", "channelfit", "optimize", str(MODEL_A), "--out", str(out),
                "--population", "48", "--generations", "10000000"]  # fmt: skip
+
+    def listen() -> None:  # a shell's background jobs ignore it, and their children after them
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=listen,
+    ) as child:  # fmt: skip
         watchdog = threading.Timer(300, child.kill)
         watchdog.start()
         assert child.stderr is not None
