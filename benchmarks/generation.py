@@ -28,7 +28,7 @@ from ways import arguments, results_folder
 from channelfit import gpu
 from channelfit.backends import make_scorer
 from channelfit.model import load_model
-from channelfit.optimizers import Genetic, SearchSpace, StopRules, optimize
+from channelfit.optimizers import Genetic, Objective, SearchSpace, StopRules, optimize
 from channelfit.optimizers.genetic_cuda import DeviceGenetic
 
 POPULATIONS = (112, 1120, 11_200, 112_000, 1 << 20)
@@ -83,7 +83,7 @@ def array_calls(genetic: Genetic, space: SearchSpace, cost: Any) -> None:
 def generation_time(optimizer: Any, space: SearchSpace, scorer: Any, generations: int) -> float:
     """Wall microseconds a generation of a search, without its first third."""
     rules = StopRules(generations=generations)
-    seconds = optimize(optimizer, space, scorer, rules).history["seconds"]
+    seconds = optimize(optimizer, Objective(space, scorer), rules).history["seconds"]
     skipped = generations // 3
     return 1e6 * float(seconds[-1] - seconds[skipped]) / (generations - 1 - skipped)
 

@@ -61,7 +61,7 @@ from ways import (
 from channelfit import gpu
 from channelfit.backends import OK, make_scorer
 from channelfit.model import ChannelModel, load_model
-from channelfit.optimizers import SearchSpace, StopRules, make_optimizer, optimize
+from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Protocol, load_protocol
 from channelfit.recording import Recording
@@ -173,7 +173,9 @@ def generation(run: Run, p: Problem) -> None:
     settings = {"population": n, "crossover_rate": 0.8}
     for generations in (3, 60):  # the first compiles
         genetic = make_optimizer("genetic", settings, space.n_free, 1, device_arrays())
-        history = optimize(genetic, space, scorer, StopRules(generations=generations)).history
+        history = optimize(
+            genetic, Objective(space, scorer), StopRules(generations=generations)
+        ).history
     mine = float((history["seconds"][-1] - history["seconds"][9]) / 50)
     theirs = _generation_2012(p, n)
     run.rows.append(Row(f"a generation of {n:,}, 2012 design with its algorithm on the host",

@@ -55,7 +55,7 @@ from ways import (
 )
 
 from channelfit.model import ChannelModel, load_model
-from channelfit.optimizers import SearchSpace, StopRules, make_optimizer, optimize
+from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
 from channelfit.report.plots import INK, MUTED, STYLE
 
 TARGET = 0.6  # pA^2, the paper's sufficient score
@@ -316,7 +316,7 @@ def search(bench: Bench, scorer: Any, population: int, seed: int, crossover_rate
     if crossover_rate is not None:
         settings["crossover_rate"] = crossover_rate
     optimizer = make_optimizer("genetic", settings, space.n_free, seed, bench.xp)
-    history = optimize(optimizer, space, scorer, stop).history
+    history = optimize(optimizer, Objective(space, scorer), stop).history
     return _course(history["best_cost"], history["seconds"])
 
 

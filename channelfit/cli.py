@@ -282,7 +282,7 @@ def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -
         folder.save_source(scorer)
         screen.begin("scoring the first generation")
         optimizer = fit.make_optimizer(getattr(scorer, "xp", np))
-        result = search(optimizer, fit.space, scorer, fit.stop_rules, on_generation)
+        result = search(optimizer, fit.objective(scorer), fit.stop_rules, on_generation)
         screen.begin("drawing")
         with _compile_notice(screen):
             winner = runs.rescore(fit, scorer, result.values)

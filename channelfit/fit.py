@@ -20,7 +20,9 @@ from channelfit.backends import Scorer, make_scorer
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
 from channelfit.model import ChannelModel, build_model, read_model_document
-from channelfit.optimizers.run import StopRules, make_optimizer, make_stop_rules
+from channelfit.optimizers.choose import make_optimizer
+from channelfit.optimizers.objective import Objective
+from channelfit.optimizers.run import StopRules, make_stop_rules
 from channelfit.optimizers.space import SearchSpace
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
@@ -71,6 +73,10 @@ class Fit:
     def space(self) -> SearchSpace:
         """The space that is searched."""
         return SearchSpace(self.problem.model.parameters)
+
+    def objective(self, scorer: Scorer) -> Objective:
+        """What the search minimizes, scored by a scorer of this problem."""
+        return Objective(self.space, scorer)
 
     @property
     def stop_rules(self) -> StopRules:

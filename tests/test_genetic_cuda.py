@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from channelfit import gpu
 from channelfit.errors import InputError
 from channelfit.model import Parameter
-from channelfit.optimizers import Genetic, SearchSpace, StopRules, make_optimizer, optimize
+from channelfit.optimizers import (
+    Genetic,
+    Objective,
+    SearchSpace,
+    StopRules,
+    make_optimizer,
+    optimize,
+)
 from channelfit.optimizers.genetic_cuda import (
     MEDIAN_SAMPLE,
     DeviceGenetic,
@@ -284,8 +291,10 @@ def readbacks(request, monkeypatch):
 
 def same_results(stop: StopRules, population: int = 60, seed: int = 1):
     host_told, device_told = [], []
-    host = optimize(Genetic(2, population, seed), LINEAR, Bowl(), stop, host_told.append)
-    device = optimize(on_host(2, population, seed), LINEAR, Bowl(), stop, device_told.append)
+    host = optimize(Genetic(2, population, seed), Objective(LINEAR, Bowl()), stop, host_told.append)
+    device = optimize(
+        on_host(2, population, seed), Objective(LINEAR, Bowl()), stop, device_told.append
+    )
     for name in ("stop_reason", "generations", "evaluations", "cost", "failures", "settings"):
         assert getattr(device, name) == getattr(host, name), name
     assert device.values.tobytes() == host.values.tobytes()
@@ -317,7 +326,7 @@ def test_a_search_ends_where_it_ends_on_the_host(readbacks, stop, reason):
 
 def test_the_device_never_scores_more_than_the_rules_allow(readbacks):
     scorer = Bowl()
-    optimize(on_host(2, 60, 1), LINEAR, scorer, StopRules(generations=12))
+    optimize(on_host(2, 60, 1), Objective(LINEAR, scorer), StopRules(generations=12))
     assert scorer.calls == 12
 
 
@@ -327,7 +336,7 @@ def test_the_device_is_ahead_of_what_is_read_but_not_far(readbacks):
     def note(progress):
         leads.append(scorer.calls - progress.generation)
 
-    optimize(on_host(2, 60, 1), LINEAR, scorer, StopRules(generations=60), note)
+    optimize(on_host(2, 60, 1), Objective(LINEAR, scorer), StopRules(generations=60), note)
     assert max(leads) <= 17
     if readbacks != "at once":
         assert max(leads) >= 1
@@ -335,22 +344,26 @@ def test_the_device_is_ahead_of_what_is_read_but_not_far(readbacks):
 
 
 def test_seconds_stop_a_search_on_the_device():
-    result = optimize(on_host(2, 60, 1), LINEAR, Bowl(), StopRules(seconds=0.2))
+    result = optimize(on_host(2, 60, 1), Objective(LINEAR, Bowl()), StopRules(seconds=0.2))
     assert "s passed of 0.2 s allowed" in result.stop_reason
     assert result.seconds >= 0.2
 
 
 def test_an_interrupt_keeps_what_has_arrived(readbacks):
-    result = optimize(on_host(2, 60, 1), LINEAR, Bowl(interrupt=40), StopRules(generations=90))
+    result = optimize(
+        on_host(2, 60, 1), Objective(LINEAR, Bowl(interrupt=40)), StopRules(generations=90)
+    )
     assert result.stop_reason == "interrupted"
     assert 1 <= result.generations <= 39
-    whole = optimize(on_host(2, 60, 1), LINEAR, Bowl(), StopRules(generations=result.generations))
+    whole = optimize(
+        on_host(2, 60, 1), Objective(LINEAR, Bowl()), StopRules(generations=result.generations)
+    )
     assert result.values.tobytes() == whole.values.tobytes()
     assert result.history["best_cost"].tobytes() == whole.history["best_cost"].tobytes()
     if readbacks == "at once":
         assert result.generations == 39
     with pytest.raises(KeyboardInterrupt):
-        optimize(on_host(2, 60, 1), LINEAR, Bowl(interrupt=1), StopRules(generations=90))
+        optimize(on_host(2, 60, 1), Objective(LINEAR, Bowl(interrupt=1)), StopRules(generations=90))
 
 
 def test_an_interrupt_in_the_callback_keeps_the_generation(readbacks):
@@ -359,7 +372,7 @@ def test_an_interrupt_in_the_callback_keeps_the_generation(readbacks):
             raise KeyboardInterrupt
 
     stop = StopRules(generations=100)
-    result = optimize(on_host(2, 60, 1), LINEAR, Bowl(), stop, stop_at_five)
+    result = optimize(on_host(2, 60, 1), Objective(LINEAR, Bowl()), stop, stop_at_five)
     assert (result.generations, result.stop_reason) == (5, "interrupted")
 
 
@@ -372,7 +385,7 @@ def test_a_search_on_the_device_in_which_everything_fails_says_how():
 
     message = "of 120 candidates 48 not finite, 48 occupancy lost, 24 negative rate"
     with pytest.raises(InputError, match=message):
-        optimize(on_host(2, 60, 1), LINEAR, Hopeless(), StopRules(generations=2))
+        optimize(on_host(2, 60, 1), Objective(LINEAR, Hopeless()), StopRules(generations=2))
 
 
 def test_the_result_has_the_cost_of_the_exact_score():
@@ -382,7 +395,7 @@ def test_the_result_has_the_cost_of_the_exact_score():
             return Bowl(offset=100.0).score(parameters)
 
     for optimizer in (Genetic(2, 60, 1), on_host(2, 60, 1)):
-        result = optimize(optimizer, LINEAR, Twice(), StopRules(generations=5))
+        result = optimize(optimizer, Objective(LINEAR, Twice()), StopRules(generations=5))
         assert result.cost == 100.0 + (
             (result.parameters["a"] - 2) ** 2 + (result.parameters["k"] - 1) ** 2
         )
@@ -395,7 +408,7 @@ def test_a_search_goes_on_from_a_snapshot_on_the_device():
         candidates = first.ask()
         first.tell(candidates, Bowl().score(LINEAR.to_physical(candidates)).cost)
     again = DeviceGenetic.from_state(first.state(), xp=np, compile_cuda=OnHost)
-    result = optimize(again, LINEAR, Bowl(offset=50.0), StopRules(generations=1))
+    result = optimize(again, Objective(LINEAR, Bowl(offset=50.0)), StopRules(generations=1))
     np.testing.assert_array_equal(result.values, LINEAR.to_physical(first.best[:, None])[:, 0])
     assert result.cost == first.best_cost
 
@@ -435,8 +448,8 @@ def test_a_search_on_a_real_device_is_the_one_on_the_host():
     if not gpu.is_available():
         pytest.skip("needs an NVIDIA GPU and CuPy")
     for stop in (StopRules(generations=50), StopRules(cost=0.01), StopRules(stagnation=6)):
-        host = optimize(Genetic(2, 250, 3), LINEAR, Bowl(), stop)
-        device = optimize(DeviceGenetic(2, 250, 3), LINEAR, Bowl(gpu.cupy()), stop)
+        host = optimize(Genetic(2, 250, 3), Objective(LINEAR, Bowl()), stop)
+        device = optimize(DeviceGenetic(2, 250, 3), Objective(LINEAR, Bowl(gpu.cupy())), stop)
         assert device.stop_reason == host.stop_reason
         assert device.values.tobytes() == host.values.tobytes()
         for column in ("generation", "best_cost", "median_cost", "failed"):

@@ -12,6 +12,7 @@ from channelfit.errors import InputError
 from channelfit.model import Parameter
 from channelfit.optimizers import (
     Genetic,
+    Objective,
     SearchSpace,
     StopRules,
     make_optimizer,
@@ -92,7 +93,7 @@ def genetic(population: int = 50, seed: int = 1) -> Genetic:
 
 
 def fit(stop: StopRules, scorer=None, on_generation=None, **more):
-    return optimize(genetic(**more), SPACE, scorer or Bowl(), stop, on_generation)
+    return optimize(genetic(**more), Objective(SPACE, scorer or Bowl()), stop, on_generation)
 
 
 def test_the_minimum_is_found_and_told_in_physical_units():
@@ -362,7 +363,9 @@ def test_the_result_prints_itself():
             return parameters[0] + np.log10(parameters[2]) ** 2
 
     optimizer = Genetic(2, 50, 1, initial=np.array([0.0, 0.5]))
-    lines = str(optimize(optimizer, SPACE, AtTheEdge(), StopRules(generations=3))).splitlines()
+    lines = str(
+        optimize(optimizer, Objective(SPACE, AtTheEdge()), StopRules(generations=3))
+    ).splitlines()
     assert lines[0] == "stopped:     3 generations done"
     assert "evaluations: 150 candidates" in lines
     assert (

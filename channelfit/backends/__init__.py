@@ -47,6 +47,23 @@ class Score:
     status: np.ndarray
 
 
+@dataclass(frozen=True)
+class Linearization:
+    """A score and how it changes with the parameters.
+
+    cost (n_candidates,) pA^2 and status (n_candidates,) as in `Score`.
+    gradient: (n_parameters, n_candidates), of the cost, by parameters in base units.
+    curvature: (n_parameters, n_parameters, n_candidates), ``2 J^T W J / sum w`` with J the
+        derivatives of the currents: the Gauss-Newton part of the second derivative.
+    Rows of fixed parameters are 0; so is everything of a failed candidate.
+    """
+
+    cost: np.ndarray
+    status: np.ndarray
+    gradient: np.ndarray
+    curvature: np.ndarray
+
+
 class Scorer(Protocol):
     """What every backend offers. `parameters` is (n_parameters, n_candidates), base units."""
 
@@ -60,6 +77,10 @@ class Scorer(Protocol):
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost and status of every candidate."""
+        ...
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and Gauss-Newton curvature of every candidate, exact derivatives."""
         ...
 
 

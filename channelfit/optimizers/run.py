@@ -5,11 +5,10 @@ It sees candidates and costs, never a model, and serves every optimizer and ever
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,25 +16,16 @@ import numpy as np
 
 from channelfit.errors import InputError
 from channelfit.gpu import Readback
-from channelfit.optimizers.genetic import Genetic
-from channelfit.optimizers.genetic_cuda import DeviceGenetic, Record
-from channelfit.optimizers.space import SearchSpace, array_module
+from channelfit.optimizers.choose import number, unknown, whole
+from channelfit.optimizers.genetic_cuda import Record
+from channelfit.optimizers.objective import FAILURES, Generation, Objective, summarized
+from channelfit.optimizers.space import SearchSpace
 
-DEFAULT_POPULATION = 1120
 DEFAULT_GENERATIONS = 300
 
 # How far the device may run ahead of what the host has read: never idle, but little in vain when
 # a rule says stop.
 _SECONDS_AHEAD, _MOST_AHEAD = 5e-3, 16
-
-# Status codes of a score, in words.
-_FAILURES = {
-    1: "not finite",
-    2: "occupancy lost",
-    3: "outside bounds",
-    4: "negative rate",
-}
-_N_STATUS = max(_FAILURES) + 1
 
 HISTORY_COLUMNS = np.dtype(
     [
@@ -72,20 +62,17 @@ class ResidentOptimizer(Optimizer, Protocol):
     def learn(self, score: Any) -> Readback: ...
 
 
-class ScoreLike(Protocol):
-    """cost (n_candidates,), inf where it failed, and status (n_candidates,), 0 where it is good."""
+@runtime_checkable
+class DirectedOptimizer(Protocol):
+    """An optimizer that scores what it wants by itself, stage after stage."""
+
+    name: str
+    seed: int
 
     @property
-    def cost(self) -> Any: ...
+    def settings(self) -> Mapping[str, float]: ...
 
-    @property
-    def status(self) -> Any: ...
-
-
-class Scorer(Protocol):
-    """Scores physical parameters (n_parameters, n_candidates)."""
-
-    def score(self, parameters: Any) -> ScoreLike: ...
+    def search(self, objective: Objective) -> Iterator[Generation]: ...
 
 
 @dataclass(frozen=True)
@@ -114,12 +101,12 @@ class StopRules:
     def __post_init__(self) -> None:
         for name in ("generations", "evaluations", "stagnation"):
             if (value := getattr(self, name)) is not None:
-                _whole(value, f"stop.{name}", least=1)
+                whole(value, f"stop.{name}", least=1)
         if self.cost is not None:
-            _number(self.cost, "stop.cost")
-        if self.seconds is not None and _number(self.seconds, "stop.seconds") <= 0:
+            number(self.cost, "stop.cost")
+        if self.seconds is not None and number(self.seconds, "stop.seconds") <= 0:
             raise InputError(f"must be above 0, not {self.seconds:g}", key="stop.seconds")
-        if _number(self.tolerance, "stop.tolerance") < 0:
+        if number(self.tolerance, "stop.tolerance") < 0:
             raise InputError(f"must not be negative, not {self.tolerance:g}", key="stop.tolerance")
 
     @property
@@ -228,32 +215,34 @@ class _Tally:
     values: np.ndarray | None = None
     milestone: float = math.inf
     milestone_generation: int = 0
-    failures: np.ndarray = field(default_factory=lambda: np.zeros(_N_STATUS, dtype=np.int64))
+    failures: np.ndarray = field(default_factory=lambda: np.zeros(max(FAILURES) + 1, np.int64))
     history: list[tuple[float, ...]] = field(default_factory=list)
 
 
 def optimize(
-    optimizer: Optimizer,
-    space: SearchSpace,
-    scorer: Scorer,
+    optimizer: Optimizer | DirectedOptimizer,
+    objective: Objective,
     stop: StopRules,
     on_generation: Callable[[Progress], object] | None = None,
 ) -> FitResult:
-    """Minimize the scorer's cost over the space.
+    """Minimize an objective.
 
     Ctrl-C ends the search with the best so far; once that has been noticed a second one is an
     ordinary KeyboardInterrupt. It is one too before the first generation is scored.
 
     Raises: InputError when no stop rule is on, and when no candidate had a finite cost.
     """
-    if not stop.any:
+    directed = isinstance(optimizer, DirectedOptimizer)
+    if not stop.any and not directed:
         raise InputError("at least one rule must say when to stop", key="stop")
     tally = _Tally(started=time.perf_counter())
     reason: str | None = None
-    if isinstance(optimizer, ResidentOptimizer):
-        generations = _on_device(optimizer, space, scorer, _most_generations(stop, optimizer))
+    if isinstance(optimizer, DirectedOptimizer):
+        generations = optimizer.search(objective)
+    elif isinstance(optimizer, ResidentOptimizer):
+        generations = _on_device(optimizer, objective, _most_generations(stop, optimizer))
     else:
-        generations = _on_host(optimizer, space, scorer)
+        generations = _on_host(optimizer, objective)
     try:
         for generation in generations:
             _record(tally, generation, stop.tolerance)
@@ -266,55 +255,21 @@ def optimize(
         if not tally.generations:
             raise
         reason = reason or "interrupted"
-    return _result(tally, optimizer, space, scorer, reason or "nothing more to score")
+    return _result(tally, optimizer, objective, reason or "nothing more to score")
 
 
-@dataclass(frozen=True, eq=False)
-class _Generation:
-    """What scoring a generation brought.
-
-    mean and median of its finite costs, NaN without one; best: its lowest cost, or the lowest
-    so far, and values (n_parameters,) of that candidate; failures (n_status,).
-    """
-
-    n_candidates: int
-    n_finite: int
-    mean: float
-    median: float
-    best: float
-    values: np.ndarray
-    failures: np.ndarray
-
-
-def _on_host(optimizer: Optimizer, space: SearchSpace, scorer: Scorer) -> Iterator[_Generation]:
+def _on_host(optimizer: Optimizer, objective: Objective) -> Iterator[Generation]:
     """Generations, each scored and told before the next is asked for."""
     while True:
         candidates = optimizer.ask()
-        physical = space.to_physical(candidates)
-        score = scorer.score(physical)
+        score = objective.score(candidates)
         optimizer.tell(candidates, score.cost)
-        yield _scored(physical, score)
-
-
-def _scored(physical: Any, score: ScoreLike) -> _Generation:
-    xp = array_module(score.cost)
-    finite = xp.isfinite(score.cost)
-    costs = score.cost[finite].astype(np.float64)
-    place = int(xp.where(finite, score.cost, np.inf).argmin())
-    return _Generation(
-        n_candidates=int(score.cost.size),
-        n_finite=int(costs.size),
-        mean=float(costs.mean()) if costs.size else math.nan,
-        median=float(xp.median(costs)) if costs.size else math.nan,
-        best=float(score.cost[place]) if costs.size else math.inf,
-        values=_to_host(physical[:, place]),
-        failures=_count_failures(score.status, finite, xp),
-    )
+        yield summarized(objective, candidates, score)
 
 
 def _on_device(
-    optimizer: ResidentOptimizer, space: SearchSpace, scorer: Scorer, most: float
-) -> Iterator[_Generation]:
+    optimizer: ResidentOptimizer, objective: Objective, most: float
+) -> Iterator[Generation]:
     """Generations, each read while the device is already at later ones.
 
     It is never more than some milliseconds, or one generation, ahead, and never beyond `most`
@@ -324,11 +279,11 @@ def _on_device(
     pending: deque[tuple[Readback, int]] = deque()
     started, launched, read = time.perf_counter(), 0, 0
 
-    def next_read() -> _Generation:
+    def next_read() -> Generation:
         readback, n = pending[0]
         record = Record.read(readback)
         pending.popleft()
-        return _Generation(
+        return Generation(
             n, record.n_finite, record.mean_cost, record.median_cost, record.best_cost,
             record.values, record.failures,
         )  # fmt: skip
@@ -336,8 +291,8 @@ def _on_device(
     try:
         while pending or launched < most:
             if launched < most:
-                physical = optimizer.breed(space)
-                readback = optimizer.learn(scorer.score(physical))
+                physical = optimizer.breed(objective.space)
+                readback = optimizer.learn(objective.scorer.score(physical))
                 pending.append((readback, physical.shape[1]))
                 launched += 1
             pace = (time.perf_counter() - started) / read if read else math.inf
@@ -360,7 +315,7 @@ def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
     return most
 
 
-def _record(tally: _Tally, generation: _Generation, tolerance: float) -> None:
+def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
     """Add a scored generation.
 
     The tally changes in the last lines only, so that an interrupt finds a whole generation in
@@ -373,23 +328,13 @@ def _record(tally: _Tally, generation: _Generation, tolerance: float) -> None:
     seconds = time.perf_counter() - tally.started
     n_candidates = generation.n_candidates
     generations, evaluations = tally.generations + 1, tally.evaluations + n_candidates
-    failed = 1 - generation.n_finite / n_candidates
+    failed = int(generation.failures.sum()) / n_candidates
     row = (generations, evaluations, seconds, best, generation.median, failed)
     if best < math.inf and not best >= tally.milestone - tolerance * abs(tally.milestone):
         tally.milestone, tally.milestone_generation = best, generations
     tally.cost, tally.values, tally.failures = best, values, failures
     tally.generations, tally.evaluations, tally.seconds = generations, evaluations, seconds
     tally.history.append(row)
-
-
-def _count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
-    """How many candidates (n_status,) failed in which way.
-
-    A cost that is not finite though its status is good counts as "not finite".
-    """
-    codes = xp.clip(xp.asarray(status)[~finite].astype(np.int64), 0, _N_STATUS - 1)
-    codes[codes == 0] = 1
-    return np.asarray(_to_host(xp.bincount(codes, minlength=_N_STATUS)))
 
 
 def _reason_to_stop(stop: StopRules, tally: _Tally) -> str | None:
@@ -431,9 +376,10 @@ def _progress(tally: _Tally, mean_cost: float, stop: StopRules) -> Progress:
 
 
 def _result(
-    tally: _Tally, optimizer: Optimizer, space: SearchSpace, scorer: Scorer, reason: str
+    tally: _Tally, optimizer: Optimizer | DirectedOptimizer, objective: Objective, reason: str
 ) -> FitResult:
-    failures = {what: int(tally.failures[code]) for code, what in _FAILURES.items()}
+    space, scorer = objective.space, objective.scorer
+    failures = {what: int(tally.failures[code]) for code, what in FAILURES.items()}
     if tally.values is None:
         counts = ", ".join(f"{n} {what}" for what, n in failures.items() if n)
         raise InputError(
@@ -475,70 +421,15 @@ def _notes(space: SearchSpace, values: np.ndarray) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _text(scorer: Scorer, attribute: str) -> str | None:
+def _text(scorer: Any, attribute: str) -> str | None:
     value = getattr(scorer, attribute, None)
     if value is None or isinstance(value, str):
         return value
     return np.dtype(value).name if attribute == "dtype" else str(value)
 
 
-def _to_host(array: Any) -> np.ndarray:
-    return array.get() if hasattr(array, "get") else np.array(array)
-
-
 def _plural(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def make_optimizer(
-    name: str,
-    settings: Mapping[str, Any],
-    n_parameters: int,
-    seed: int,
-    xp: Any = np,
-    initial: Any = None,
-) -> Genetic:
-    """An optimizer by name, with what a user wrote under `optimizer:`.
-
-    Arguments:
-        name: a key of OPTIMIZERS.
-        settings: by name; what is not given takes its default. `generations` may stand among
-            them, it is a stop rule (`make_stop_rules`) and is checked but not used here.
-        n_parameters: free parameters.
-        seed: 0 .. 2**64-1.
-        xp: numpy, or cupy for an optimizer that lives on the device.
-        initial: (n_parameters, n_points) starting points in the unit cube.
-
-    Raises: InputError for an unknown name or setting (with what is known) or a bad value.
-    """
-    key = "optimizer"
-    if name not in OPTIMIZERS:
-        raise InputError(_unknown("optimizer", name, OPTIMIZERS), key=f"{key}.name")
-    if "generations" in settings:
-        _whole(settings["generations"], f"{key}.generations", least=1)
-    own = {name: value for name, value in settings.items() if name not in ("name", "generations")}
-    return OPTIMIZERS[name](own, n_parameters, seed, xp, initial)
-
-
-def _make_genetic(
-    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
-) -> Genetic:
-    known = ("population", "generations", "crossover_rate", "mutation_rate")
-    for name in settings:
-        if name not in known:
-            raise InputError(_unknown("setting", name, known), key=f"optimizer.{name}")
-    population = settings.get("population", DEFAULT_POPULATION)
-    _whole(population, "optimizer.population", least=1)
-    rates = {
-        name: _rate(settings[name], f"optimizer.{name}")
-        for name in ("crossover_rate", "mutation_rate")
-        if name in settings
-    }
-    kind: Callable[..., Genetic] = Genetic if xp is np else DeviceGenetic
-    return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
-
-
-OPTIMIZERS: dict[str, Callable[..., Genetic]] = {"genetic": _make_genetic}
 
 
 def make_stop_rules(
@@ -554,40 +445,14 @@ def make_stop_rules(
     known = tuple(rule.name for rule in fields(StopRules))
     for name in stop:
         if name not in known:
-            raise InputError(_unknown("stop rule", name, known), key=f"stop.{name}")
+            raise InputError(unknown("stop rule", name, known), key=f"stop.{name}")
     rules = StopRules(**{name: value for name, value in stop.items() if value is not None})
     generations = optimizer_settings.get("generations")
     if generations is not None:
-        _whole(generations, "optimizer.generations", least=1)
+        whole(generations, "optimizer.generations", least=1)
     if None not in (generations, rules.generations) and generations != rules.generations:
         raise InputError(
             f"{rules.generations}, but optimizer.generations says {generations}",
             key="stop.generations",
         )
     return replace(rules, generations=rules.generations or generations or DEFAULT_GENERATIONS)
-
-
-def _unknown(kind: str, name: object, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'
-
-
-def _whole(value: Any, key: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"must be a whole number, {least} or more, not {value!r}", key=key)
-    return int(value)
-
-
-def _number(value: Any, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise InputError(f"must be a number, not {value!r}", key=key)
-    if not math.isfinite(value):
-        raise InputError(f"must be finite, not {value}", key=key)
-    return float(value)
-
-
-def _rate(value: Any, key: str) -> float:
-    if not 0 <= _number(value, key) <= 1:
-        raise InputError(f"must lie between 0 and 1, not {value}", key=key)
-    return float(value)

@@ -105,6 +105,22 @@ class SearchSpace:
             row[...] = _share(values, parameter, xp)
         return unit
 
+    def slope(self, unit: Any) -> Any:
+        """How fast physical parameters change with unit coordinates: (n_free, n_candidates).
+
+        By the chain rule; on a bound and beyond it is that of the bound's inner side.
+        """
+        xp = array_module(unit)
+        slope = xp.empty(unit.shape, dtype=np.float64)
+        physical = self.to_physical(unit)
+        for row, place in zip(slope, self.free, strict=True):
+            parameter = self.parameters[place]
+            if parameter.scale == "linear":
+                row[...] = parameter.upper - parameter.lower
+            else:
+                row[...] = physical[place] * math.log(parameter.upper / parameter.lower)
+        return slope
+
     def _scale(self, place: int) -> str:
         return self.parameters[place].scale
 

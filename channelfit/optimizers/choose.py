@@ -1,0 +1,97 @@
+"""Optimizers by name, with what a user wrote under `optimizer:` checked."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from channelfit.errors import InputError
+from channelfit.optimizers.genetic import Genetic
+from channelfit.optimizers.genetic_cuda import DeviceGenetic
+
+DEFAULT_POPULATION = 1120
+
+
+def make_optimizer(
+    name: str,
+    settings: Mapping[str, Any],
+    n_parameters: int,
+    seed: int,
+    xp: Any = np,
+    initial: Any = None,
+) -> Genetic:
+    """An optimizer by name, with what a user wrote under `optimizer:`.
+
+    Arguments:
+        name: a key of OPTIMIZERS.
+        settings: by name; what is not given takes its default. `generations` may stand among
+            them, it is a stop rule (`make_stop_rules`) and is checked but not used here.
+        n_parameters: free parameters.
+        seed: 0 .. 2**64-1.
+        xp: numpy, or cupy for an optimizer that lives on the device.
+        initial: (n_parameters, n_points) starting points in the unit cube.
+
+    Raises: InputError for an unknown name or setting (with what is known) or a bad value.
+    """
+    key = "optimizer"
+    if name not in OPTIMIZERS:
+        raise InputError(unknown("optimizer", name, OPTIMIZERS), key=f"{key}.name")
+    if "generations" in settings:
+        whole(settings["generations"], f"{key}.generations", least=1)
+    own = {name: value for name, value in settings.items() if name not in ("name", "generations")}
+    return OPTIMIZERS[name](own, n_parameters, seed, xp, initial)
+
+
+def _make_genetic(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Genetic:
+    known = ("population", "generations", "crossover_rate", "mutation_rate")
+    for name in settings:
+        if name not in known:
+            raise InputError(unknown("setting", name, known), key=f"optimizer.{name}")
+    population = settings.get("population", DEFAULT_POPULATION)
+    whole(population, "optimizer.population", least=1)
+    rates = {
+        name: rate(settings[name], f"optimizer.{name}")
+        for name in ("crossover_rate", "mutation_rate")
+        if name in settings
+    }
+    kind: Callable[..., Genetic] = Genetic if xp is np else DeviceGenetic
+    return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
+
+
+OPTIMIZERS: dict[str, Callable[..., Genetic]] = {"genetic": _make_genetic}
+
+
+def unknown(kind: str, name: object, known: Collection[str]) -> str:
+    """What to say of a name that is not known."""
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'
+
+
+def whole(value: Any, key: str, least: int) -> int:
+    """A whole number of at least so much. Raises InputError."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"must be a whole number, {least} or more, not {value!r}", key=key)
+    return int(value)
+
+
+def number(value: Any, key: str) -> float:
+    """A finite number. Raises InputError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise InputError(f"must be a number, not {value!r}", key=key)
+    if not math.isfinite(value):
+        raise InputError(f"must be finite, not {value}", key=key)
+    return float(value)
+
+
+def rate(value: Any, key: str) -> float:
+    """A number from 0 to 1. Raises InputError."""
+    if not 0 <= number(value, key) <= 1:
+        raise InputError(f"must lie between 0 and 1, not {value}", key=key)
+    return float(value)
