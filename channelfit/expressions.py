@@ -822,13 +822,16 @@ def _expanded_terms(node: sympy.Expr) -> int:
 # Values
 
 
-def evaluate(expression: sympy.Expr, values: Mapping[str, npt.ArrayLike]) -> Array:
+def evaluate(
+    expression: sympy.Expr, values: Mapping[str, npt.ArrayLike], xp: Any = np
+) -> Array:  # fmt: skip
     """The value of an expression in float64, by walking its tree with NumPy.
 
     Arguments:
         expression: anything ``parse_expression`` and ``remove_singularities`` give, and their
             derivatives.
         values: for each symbol's name a number or an array; they are broadcast together.
+        xp: the array module of the values, numpy or cupy.
 
     Returns:
         float64, of the broadcast shape of the values that the expression uses. Overflow is inf and
@@ -839,117 +842,125 @@ def evaluate(expression: sympy.Expr, values: Mapping[str, npt.ArrayLike]) -> Arr
         TypeError: a function that expressions do not have.
     """
     with np.errstate(all="ignore"):
-        return np.asarray(_evaluated(expression, values, {}), dtype=np.float64)
+        value: Array = xp.asarray(_Evaluation(values, xp).of(expression), dtype=np.float64)
+    return value
 
 
-def exprel_values(x: npt.ArrayLike) -> Array:
+def exprel_values(x: Any, xp: Any = np) -> Array:
     """(exp(x) - 1)/x elementwise, 1 at 0, within two roundings everywhere."""
-    x = np.asarray(x, dtype=np.float64)
+    x = xp.asarray(x, dtype=np.float64)
     with np.errstate(all="ignore"):
-        return np.where(x == 0, 1.0, np.where(x == np.inf, np.inf, np.expm1(x) / x))
+        value: Array = xp.where(x == 0, 1.0, xp.where(x == np.inf, np.inf, xp.expm1(x) / x))
+    return value
 
 
-def exprel_slope_values(x: npt.ArrayLike) -> Array:
+def exprel_slope_values(x: Any, xp: Any = np) -> Array:
     """d exprel/dx elementwise: by its series sum_k x^k/(k! (k + 2)) where |x| < 1."""
-    x = np.asarray(x, dtype=np.float64)
-    near = np.where(np.abs(x) < 1, x, 0.0)
-    series = np.zeros_like(near)
+    x = xp.asarray(x, dtype=np.float64)
+    near = xp.where(xp.abs(x) < 1, x, 0.0)
+    series = xp.zeros_like(near)
     for k in range(19, -1, -1):
         series = series * near + 1 / (math.factorial(k) * (k + 2))
     with np.errstate(all="ignore"):
-        far = (1 - 1 / x) * (np.exp(x) / x) + 1 / x / x
-    far = np.where(np.isinf(x), np.where(x > 0, np.inf, 0.0), far)
-    return np.where(np.abs(x) < 1, series, far)
+        far = (1 - 1 / x) * (xp.exp(x) / x) + 1 / x / x
+    far = xp.where(xp.isinf(x), xp.where(x > 0, np.inf, 0.0), far)
+    value: Array = xp.where(xp.abs(x) < 1, series, far)
+    return value
 
 
-_ONE_ARGUMENT: dict[type[sympy.Basic], Callable[[Any], Any]] = {
-    sympy.exp: np.exp,
-    sympy.log: np.log,
-    sympy.Abs: np.abs,
-    sympy.tanh: np.tanh,
-    sympy.sign: np.sign,
+#: By their names in an array module.
+_ONE_ARGUMENT: dict[type[sympy.Basic], str] = {
+    sympy.exp: "exp",
+    sympy.log: "log",
+    sympy.Abs: "abs",
+    sympy.tanh: "tanh",
+    sympy.sign: "sign",
+    sympy.Not: "logical_not",
+}
+_OWN_FUNCTIONS: dict[type[sympy.Basic], Callable[..., Array]] = {
     exprel: exprel_values,
     exprel_slope: exprel_slope_values,
-    sympy.Not: np.logical_not,
 }
-_TWO_ARGUMENTS: dict[type[sympy.Basic], Callable[[Any, Any], Any]] = {
-    sympy.Min: np.minimum,
-    sympy.Max: np.maximum,
-    sympy.Heaviside: np.heaviside,
-    sympy.And: np.logical_and,
-    sympy.Or: np.logical_or,
-    sympy.StrictLessThan: np.less,
-    sympy.LessThan: np.less_equal,
-    sympy.StrictGreaterThan: np.greater,
-    sympy.GreaterThan: np.greater_equal,
-    sympy.Equality: np.equal,
-    sympy.Unequality: np.not_equal,
+_TWO_ARGUMENTS: dict[type[sympy.Basic], str] = {
+    sympy.Min: "minimum",
+    sympy.Max: "maximum",
+    sympy.Heaviside: "heaviside",
+    sympy.And: "logical_and",
+    sympy.Or: "logical_or",
+    sympy.StrictLessThan: "less",
+    sympy.LessThan: "less_equal",
+    sympy.StrictGreaterThan: "greater",
+    sympy.GreaterThan: "greater_equal",
+    sympy.Equality: "equal",
+    sympy.Unequality: "not_equal",
 }
 
 
-def _evaluated(node: Any, values: Mapping[str, Any], done: dict[Any, Any]) -> Any:
-    if node not in done:
-        done[node] = _evaluated_anew(node, values, done)
-    return done[node]
+class _Evaluation:
+    """One walk over a tree; a part that occurs twice is evaluated once."""
 
+    def __init__(self, values: Mapping[str, Any], xp: Any) -> None:
+        self.values, self.xp = values, xp
+        self.done: dict[Any, Any] = {}
 
-def _evaluated_anew(node: Any, values: Mapping[str, Any], done: dict[Any, Any]) -> Any:
-    if isinstance(node, sympy.Symbol):
-        return np.asarray(values[node.name], dtype=np.float64)
-    if node in (sympy.true, sympy.false):
-        return bool(node)
-    if node.is_number and not node.args:
-        return np.float64(_as_float(node))
-    if isinstance(node, sympy.Mul):
-        return _evaluated_product(node, values, done)
-    if isinstance(node, sympy.Pow):
-        return _evaluated_power(node.base, node.exp, values, done)
-    if isinstance(node, sympy.Piecewise):
-        return _evaluated_piecewise(node, values, done)
-    arguments = [_evaluated(argument, values, done) for argument in node.args]
-    if isinstance(node, sympy.Add):
-        return sum(arguments[1:], arguments[0])
-    if type(node) in _ONE_ARGUMENT:
-        return _ONE_ARGUMENT[type(node)](arguments[0])
-    if type(node) in _TWO_ARGUMENTS:
-        function, result = _TWO_ARGUMENTS[type(node)], arguments[0]
-        for argument in arguments[1:]:
-            result = function(result, argument)
+    def of(self, node: Any) -> Any:
+        if node not in self.done:
+            self.done[node] = self.anew(node)
+        return self.done[node]
+
+    def anew(self, node: Any) -> Any:
+        if isinstance(node, sympy.Symbol):
+            return self.xp.asarray(self.values[node.name], dtype=np.float64)
+        if node in (sympy.true, sympy.false):
+            return bool(node)
+        if node.is_number and not node.args:
+            return np.float64(_as_float(node))
+        if isinstance(node, sympy.Mul):
+            return self.product(node)
+        if isinstance(node, sympy.Pow):
+            return self.power(node.base, node.exp)
+        if isinstance(node, sympy.Piecewise):
+            return self.piecewise(node)
+        arguments = [self.of(argument) for argument in node.args]
+        if isinstance(node, sympy.Add):
+            return sum(arguments[1:], arguments[0])
+        if type(node) in _ONE_ARGUMENT:
+            return getattr(self.xp, _ONE_ARGUMENT[type(node)])(arguments[0])
+        if type(node) in _OWN_FUNCTIONS:
+            return _OWN_FUNCTIONS[type(node)](arguments[0], self.xp)
+        if type(node) in _TWO_ARGUMENTS:
+            function, result = getattr(self.xp, _TWO_ARGUMENTS[type(node)]), arguments[0]
+            for argument in arguments[1:]:
+                result = function(result, argument)
+            return result
+        raise TypeError(f"no value for {type(node).__name__} in {_shortened(str(node), 60)}")
+
+    def product(self, node: sympy.Mul) -> Any:
+        """A quotient of two products: v/10 is divided by 10, not multiplied by a rounded 0.1."""
+        over, under = np.float64(1.0), np.float64(1.0)
+        for factor in node.args:
+            if isinstance(factor, sympy.Rational):
+                over, under = over * _as_float(factor.p), under * _as_float(factor.q)
+            elif isinstance(factor, sympy.Pow) and factor.exp.is_number and factor.exp.is_negative:
+                under = under * self.power(factor.base, -factor.exp)
+            else:
+                over = over * self.of(factor)
+        return over / under
+
+    def power(self, base: Any, power: Any) -> Any:
+        of_base = self.of(base)
+        if power == sympy.Rational(1, 2):
+            return self.xp.sqrt(of_base)
+        if power == -1:
+            return 1 / of_base
+        return self.xp.power(of_base, self.of(power))
+
+    def piecewise(self, node: sympy.Piecewise) -> Any:
+        result: Any = np.float64(np.nan)
+        for pair in reversed(node.args):
+            assert isinstance(pair, ExprCondPair)
+            result = self.xp.where(self.of(pair.cond), self.of(pair.expr), result)
         return result
-    raise TypeError(f"no value for {type(node).__name__} in {_shortened(str(node), 60)}")
-
-
-def _evaluated_product(node: sympy.Mul, values: Mapping[str, Any], done: dict[Any, Any]) -> Any:
-    """A quotient of two products: v/10 is divided by 10, not multiplied by a rounded 0.1."""
-    over, under = np.float64(1.0), np.float64(1.0)
-    for factor in node.args:
-        if isinstance(factor, sympy.Rational):
-            over, under = over * _as_float(factor.p), under * _as_float(factor.q)
-        elif isinstance(factor, sympy.Pow) and factor.exp.is_number and factor.exp.is_negative:
-            under = under * _evaluated_power(factor.base, -factor.exp, values, done)
-        else:
-            over = over * _evaluated(factor, values, done)
-    return over / under
-
-
-def _evaluated_power(base: Any, power: Any, values: Mapping[str, Any], done: dict[Any, Any]) -> Any:
-    of_base = _evaluated(base, values, done)
-    if power == sympy.Rational(1, 2):
-        return np.sqrt(of_base)
-    if power == -1:
-        return 1 / of_base
-    return np.power(of_base, _evaluated(power, values, done))
-
-
-def _evaluated_piecewise(
-    node: sympy.Piecewise, values: Mapping[str, Any], done: dict[Any, Any]
-) -> Any:
-    result: Any = np.float64(np.nan)
-    for pair in reversed(node.args):
-        assert isinstance(pair, ExprCondPair)
-        condition = _evaluated(pair.cond, values, done)
-        result = np.where(condition, _evaluated(pair.expr, values, done), result)
-    return result
 
 
 # Definitions
