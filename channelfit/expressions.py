@@ -259,11 +259,17 @@ def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
     if not isinstance(text, str):
         kind = type(text).__name__
         raise ExpressionError(f'an expression must be text such as "a*exp(z*v)", not a {kind}')
-    return _Reader(text, names).read()
+    return Reader(text, names).read()
 
 
-class _Reader:
-    """One text on its way to SymPy; every refusal passes through ``refuse``."""
+class Reader:
+    """One text on its way to SymPy; every refusal passes through ``refuse``.
+
+    functions, characters: what the language has; `indexed.py` has one with more.
+    """
+
+    functions = _FUNCTIONS
+    characters = _CHARACTERS
 
     def __init__(self, text: str, names: Collection[str]) -> None:
         self.names = frozenset(names) | {V.name}
@@ -319,7 +325,7 @@ class _Reader:
             raise ExpressionError('an expression is empty; write for example "a*exp(z*v)"')
         depth = 0
         for index, character in enumerate(self.text):
-            if not _CHARACTERS.fullmatch(character):
+            if not self.characters.fullmatch(character):
                 name = unicodedata.name(character, "unprintable")
                 told = f" ({name})" if ord(character) > 126 or ord(character) < 32 else ""
                 problem = f'unexpected character "{_printable(character)}"{told}'
@@ -384,7 +390,9 @@ class _Reader:
             return self.conditional(node)
         if isinstance(node, (ast.Compare, ast.BoolOp)):
             self.refuse("a condition where a number is wanted", node, 'use "a if v < b else c"')
-        self.refuse(f"{_kind(node)} cannot be used", node, f"functions: {', '.join(FUNCTIONS)}")
+        self.refuse(
+            f"{_kind(node)} cannot be used", node, f"functions: {', '.join(self.functions)}"
+        )
 
     def literal(self, node: ast.Constant) -> _Constant:
         value = node.value
@@ -399,7 +407,7 @@ class _Reader:
     def name(self, node: ast.Name) -> sympy.Expr:
         if node.id in self.names:
             return symbol(node.id)
-        if node.id in _FUNCTIONS:
+        if node.id in self.functions:
             self.refuse(
                 f'"{node.id}" is a function and wants arguments', node, f"write {node.id}(v)"
             )
@@ -456,13 +464,13 @@ class _Reader:
                 self.number(node.func)
             self.refuse("only a function can be called", node, 'is a "*" missing?')
         name = node.func.id
-        if name not in _FUNCTIONS:
+        if name not in self.functions:
             if name in self.names:
                 self.refuse(f'"{name}" is not a function', node, 'is a "*" missing?')
-            self.refuse_name(name, node, "function", FUNCTIONS)
+            self.refuse_name(name, node, "function", self.functions)
         if node.keywords:
             self.refuse(f"{name}() takes no named arguments", node)
-        wanted, on_floats, on_symbols = _FUNCTIONS[name]
+        wanted, on_floats, on_symbols = self.functions[name]
         count = len(node.args)
         if count != wanted if wanted else not 1 <= count <= MAX_ARGUMENTS:
             takes = "1 argument" if wanted else f"1 to {MAX_ARGUMENTS} arguments"
@@ -874,6 +882,8 @@ _ONE_ARGUMENT: dict[type[sympy.Basic], str] = {
     sympy.log: "log",
     sympy.Abs: "abs",
     sympy.tanh: "tanh",
+    sympy.cos: "cos",
+    sympy.sin: "sin",
     sympy.sign: "sign",
     sympy.Not: "logical_not",
 }
@@ -909,6 +919,8 @@ class _Evaluation:
         return self.done[node]
 
     def anew(self, node: Any) -> Any:
+        if hasattr(node, "evaluated"):  # of indexed.py: values change inside a sum
+            return node.evaluated(self.values)
         if isinstance(node, sympy.Symbol):
             return self.xp.asarray(self.values[node.name], dtype=np.float64)
         if node in (sympy.true, sympy.false):
