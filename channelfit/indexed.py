@@ -278,8 +278,9 @@ class _IndexedReader(Reader):
 def whole_text(index: sympy.Expr, names: Mapping[str, str]) -> str:
     """A whole-number index as text, for C and Python alike."""
     terms = []
-    for part, count in index.as_coefficients_dict().items():
-        number = int(count)
+    counts = index.as_coefficients_dict()
+    for part in sorted(counts, key=lambda part: (bool(part.is_Integer), str(part))):
+        number = int(counts[part])
         if part.is_Integer:
             terms.append(str(number * int(part)))
         else:
