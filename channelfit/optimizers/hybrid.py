@@ -1,0 +1,206 @@
+"""Global search and least squares together: scan wide, refine many, go on until they agree.
+
+One round scores points spread over the whole space, takes the best that differ, and refines them
+side by side; those that fall behind are dropped on the way. From the second round on, half of the
+starts come from what is known already: the best solution with some coordinates from another one,
+or drawn anew. The search ends when enough starts that knew nothing of each other have arrived at
+the same lowest cost, or when several rounds in a row brought nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from channelfit.optimizers.least_squares import Starts, begin, improve, to_numpy
+from channelfit.optimizers.objective import Generation, Objective, count_failures
+
+#: Relative difference of costs that count as the same solution.
+SAME = 1e-3
+#: Costs below this share of a typical random candidate's are a perfect fit.
+PERFECT = 1e-13
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Refined points: unit (n_free, n), cost (n,), and whether each began afresh."""
+
+    unit: np.ndarray
+    cost: np.ndarray
+    fresh: np.ndarray
+
+    def best(self) -> np.ndarray:
+        return self.unit[:, int(self.cost.argmin())]
+
+
+@dataclass
+class Hybrid:
+    """See the module; a `DirectedOptimizer`.
+
+    Arguments:
+        n_parameters: free parameters.
+        seed: of all random numbers.
+        scan: points scored in a round.
+        starts: of them refined.
+        agree: independent starts that must arrive at the lowest cost.
+        patience: rounds without a gain after which the search ends anyway.
+    """
+
+    n_parameters: int
+    seed: int
+    scan: int = 0
+    starts: int = 0
+    agree: int = 3
+    patience: int = 4
+    name: str = field(default="hybrid", init=False)
+
+    def __post_init__(self) -> None:
+        self.scan = self.scan or 512 * self.n_parameters
+        self.starts = self.starts or max(16, 2 * self.n_parameters)
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        """By the names a user writes."""
+        return {"scan": self.scan, "starts": self.starts, "agree": self.agree,
+                "patience": self.patience}  # fmt: skip
+
+    def search(self, objective: Objective) -> Iterator[Generation]:
+        """Stage after stage; ends by itself."""
+        random = np.random.Generator(np.random.Philox(self.seed))
+        found: _Found | None = None
+        scale, idle, turn = math.nan, 0, 0
+        while True:
+            turn += 1
+            pool = yield from self._scan(objective, random, found)
+            if turn == 1:
+                finite = pool.cost[np.isfinite(pool.cost)]
+                scale = float(np.median(finite)) if finite.size else math.nan
+            if not np.isfinite(pool.cost).any():
+                idle += 1
+            else:
+                before = math.inf if found is None else float(found.cost.min())
+                new = yield from self._refine(objective, pool, before, PERFECT * scale)
+                found = _joined(found, new)
+                idle = 0 if found.cost.min() < before * (1 - SAME) else idle + 1
+                if found.cost.min() <= PERFECT * scale or self._agreed(found):
+                    return
+            if idle >= self.patience:
+                return
+
+    def _agreed(self, found: _Found) -> bool:
+        arrived = found.cost <= found.cost.min() * (1 + SAME)
+        return int((arrived & found.fresh).sum()) >= self.agree
+
+    def _scan(
+        self, objective: Objective, random: np.random.Generator, found: _Found | None
+    ) -> Generator[Generation, None, _Found]:
+        """The starts of a round, chosen by cost."""
+        parts = []
+        n_fresh = self.starts if found is None else self.starts - self.starts // 2
+        unit = objective.sample(self.scan * n_fresh // self.starts, random)
+        cost = yield from _scored(objective, unit, "scanning")
+        parts.append(_chosen(unit, cost, n_fresh, fresh=True))
+        if found is not None:
+            n = self.starts - n_fresh
+            unit = _children(objective, found, self.scan * n // self.starts, random)
+            cost = yield from _scored(objective, unit, "crossing")
+            parts.append(_chosen(unit, cost, n, fresh=False))
+        return _joined(*parts)
+
+    def _refine(
+        self, objective: Objective, pool: _Found, best: float, perfect: float
+    ) -> Generator[Generation, None, _Found]:
+        """Refine all, drop what falls behind, finish the rest."""
+        before = objective.evaluations
+        starts = begin(objective, pool.unit)
+        memory = [starts.cost.copy()]
+        for iteration in range(200):
+            yield _generation(objective, starts, objective.evaluations - before, "refining")
+            before = objective.evaluations
+            if starts.done.all() or starts.cost.min() <= perfect:
+                break
+            starts = improve(objective, starts)
+            memory.append(starts.cost.copy())
+            if iteration >= 10:
+                starts = _dropped(starts, memory[-10], min(best, float(starts.cost.min())))
+        return _Found(starts.unit, starts.cost, pool.fresh)
+
+
+def _dropped(starts: Starts, earlier: np.ndarray, best: float) -> Starts:
+    """Those that would not reach the best at the pace of their last ten iterations."""
+    with np.errstate(all="ignore"):
+        pace = np.log(earlier / starts.cost) / 10
+        left = np.log(starts.cost / (best * (1 + SAME)))
+        hopeless = (starts.cost > best * (1 + SAME)) & (left > 150 * pace)
+    return Starts(starts.unit, starts.local, starts.damping, starts.done | hopeless)
+
+
+def _scored(
+    objective: Objective, unit: np.ndarray, stage: str
+) -> Generator[Generation, None, np.ndarray]:
+    """Costs (n_points,) of points, chunk by chunk."""
+    costs = []
+    for first in range(0, unit.shape[1], _CHUNK):
+        piece = unit[:, first : first + _CHUNK]
+        score = objective.score(piece)
+        cost, status = to_numpy(score.cost), to_numpy(score.status)
+        costs.append(cost)
+        yield _stage(objective, piece, cost, status, piece.shape[1], stage)
+    return np.concatenate(costs)
+
+
+def _generation(objective: Objective, starts: Starts, n: int, stage: str) -> Generation:
+    return _stage(objective, starts.unit, starts.cost, starts.local.status, n, stage)
+
+
+def _stage(
+    objective: Objective, unit: np.ndarray, cost: np.ndarray, status: np.ndarray, n: int, stage: str
+) -> Generation:  # fmt: skip
+    finite = np.isfinite(cost)
+    good, place = cost[finite], int(np.where(finite, cost, np.inf).argmin())
+    return Generation(
+        n_candidates=n,
+        n_finite=n - int((~finite).sum()),
+        mean=float(good.mean()) if good.size else math.nan,
+        median=float(np.median(good)) if good.size else math.nan,
+        best=float(cost[place]) if good.size else math.inf,
+        values=objective.physical(unit[:, place : place + 1])[:, 0],
+        failures=count_failures(status, finite, np),
+        stage=stage,
+    )
+
+
+def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> _Found:
+    """The n of lowest cost."""
+    order = np.argsort(cost, kind="stable")[:n]
+    order = order[np.isfinite(cost[order])]
+    return _Found(unit[:, order], cost[order], np.full(len(order), fresh))
+
+
+def _children(
+    objective: Objective, found: _Found, n: int, random: np.random.Generator
+) -> np.ndarray:
+    """Points (n_free, n) of the best with some coordinates of another solution, or drawn anew."""
+    order = np.argsort(found.cost, kind="stable")[: max(4, len(found.cost) // 4)]
+    n_free = len(found.unit)
+    one = found.unit[:, order[(len(order) * random.random(n) ** 2).astype(int)]]
+    other = found.unit[:, order[random.integers(len(order), size=n)]]
+    other = np.where(random.random(n) < 0.5, other, objective.sample(n, random))
+    share = random.random(n) * 0.6
+    taken = random.random((n_free, n)) < share
+    # at least one coordinate
+    taken[random.integers(n_free, size=n), np.arange(n)] = True
+    return np.where(taken, other, one)
+
+
+def _joined(*parts: _Found | None) -> _Found:
+    known = [part for part in parts if part is not None]
+    return _Found(
+        np.concatenate([p.unit for p in known], axis=1),
+        np.concatenate([p.cost for p in known]),
+        np.concatenate([p.fresh for p in known]),
+    )
