@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from channelfit import gpu, tuning
-from channelfit.backends import OK, Score
+from channelfit.backends import OK, Linearization, Score
 from channelfit.backends.cpu import gathered
 from channelfit.backends.cuda_modes import Modes, jobs_that_fill
+from channelfit.backends.cuda_tangents import Tangents
 from channelfit.codegen.cuda_source import ADD_JOBS, LISTED, SWEEP, CudaSource
 from channelfit.errors import InputError
 from channelfit.packing import DATA as FIRST_SAMPLE
@@ -169,6 +170,28 @@ class CudaScorer:
         """The same by stepping in float64, whatever this scorer's path and precision."""
         return self._score(parameters, self._exact)
 
+    def linearize(self, parameters: Any) -> Linearization:
+        """Cost, gradient and curvature, in float64; see `backends.Linearization`.
+
+        CuPy parameters give CuPy arrays.
+        """
+        self._check_data()
+        xp, tangents = self.xp, self._tangents
+        on_device = isinstance(parameters, xp.ndarray)
+        parameters = self._checked(parameters)
+        chunks = self._chunks(parameters.shape[1], tangents.bytes_a_candidate) or [(0, 0)]
+        with gpu.gpu_errors():
+            parts = []
+            for a, b in chunks:
+                some = parameters[:, a:b]
+                some = xp.ascontiguousarray(some) if on_device else self._on_device(some, 0, b - a)
+                results = tangents.linearize(some)
+                parts.append(results if on_device else [array.get() for array in results])
+        module = xp if on_device else np
+        if len(parts) == 1:
+            return Linearization(*parts[0])
+        return Linearization(*(module.concatenate(a, axis=-1) for a in zip(*parts, strict=True)))
+
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
         packed = self.problem.simulated
@@ -214,9 +237,16 @@ class CudaScorer:
     def _exact(self) -> Stepping:
         return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
 
-    def _score(self, parameters: Any, scoring: Stepping | Modes) -> Score:
+    @cached_property
+    def _tangents(self) -> Tangents:
+        return Tangents(self.problem)
+
+    def _check_data(self) -> None:
         if self.problem.scored.total_weight <= 0:
             raise InputError("nothing to score: no recording has a sample of weight above 0")
+
+    def _score(self, parameters: Any, scoring: Stepping | Modes) -> Score:
+        self._check_data()
         xp = self.xp
         parameters = self._checked(parameters)
         n = parameters.shape[1]

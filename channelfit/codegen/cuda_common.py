@@ -93,14 +93,19 @@ class CudaWriter:
 class CudaChannel:
     """A model's part of the text: the same functions for every kernel that scores it.
 
+    Arguments:
+        dual: rates, gains and occupancies are of the type Dual, a float64 with derivatives, which
+            the text must define after `cuda_math` (see `cuda_tangents`).
+
     Attributes:
         transitions: of all chains, one after the other: the rows of q.
         first_rate, first_x: per chain, where its rates begin in q and its occupancies in x. Of n
             occupancies the last n - 1 are kept; the first is one minus the rest.
     """
 
-    def __init__(self, model: ChannelModel) -> None:
+    def __init__(self, model: ChannelModel, dual: bool = False) -> None:
         self.model = model
+        self.number = "Dual" if dual else "double"
         self.transitions = [t for chain in model.chains for t in chain.transitions]
         self.n_rates = len(self.transitions)
         self.n_x = sum(len(c.states) - 1 for c in model.chains)
@@ -130,6 +135,10 @@ class CudaChannel:
         w(f"constexpr int N_RATES = {max(1, self.n_rates)};")
         w(f"constexpr int N_X = {max(1, self.n_x)};  // occupancies: all but each chain's first")
         w("", *cuda_math().splitlines(), "", *_EXPREL.splitlines())
+        self.write_functions(w)
+
+    def write_functions(self, w: CudaWriter) -> None:
+        """What `write` writes behind constants and elementary functions."""
         self._rates(w)
         self._gains(w)
         self._steady_states(w)
@@ -141,28 +150,32 @@ class CudaChannel:
     def _assign(self, w: CudaWriter, steps: Iterable[tuple[str, sympy.Expr]]) -> ScalarPrinter:
         printer = ScalarPrinter(CUDA, self._names())
         for name, expression in steps:
-            w(f"const double {printer.names.get(name, name)} = {printer.text(expression)};")
+            w(f"const {self.number} {printer.names.get(name, name)} = {printer.text(expression)};")
         return printer
 
     def _rates(self, w: CudaWriter) -> None:
         steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
+        number, value = self.number, "" if self.number == "double" else ".v"
         with w.device(
-            "void createQmat(const double v, const double *p, double *q, int &status)",
+            f"void createQmat(const double v, const {number} *p, {number} *q, int &status)",
             "Rates of all transitions at v mV, 1/ms: the generator's off-diagonal elements.",
         ):
             printer = self._assign(w, steps)
-            w("double r;", "unsigned strange = 0u;")
+            w(f"{number} r;", "unsigned strange = 0u;")
             for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                 w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
-                w("strange = max(strange, (unsigned)__double2hiint(r));", f"q[{row}] = r;")
+                w(f"strange = max(strange, (unsigned)__double2hiint(r{value}));", f"q[{row}] = r;")
             # One look at the leading bits finds what is negative or not a number; it is rare.
             with w.block("if (strange > 0x7ff00000u)"):
                 w("#pragma unroll")
                 with w.block(f"for (int i = 0; i < {self.n_rates}; ++i)"):
                     w(f"if (q[i] < 0.0 && status == {OK}) status = {NEGATIVE_RATE};")
-                    w(f"if (isnan(q[i])) status = {NOT_FINITE};")
+                    w(f"if (isnan(q[i]{value})) status = {NOT_FINITE};")
             for row, t in enumerate(self.transitions):
                 times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
+                if value:
+                    w(f"q[{row}] = {times}between(q[{row}], {RATE_FLOOR!r}, {RATE_CEILING!r});")
+                    continue
                 # Written out: fmin and fmax of float64 would move NaNs about in six steps more.
                 w(f"r = q[{row}] > {RATE_FLOOR!r} ? q[{row}] : {RATE_FLOOR!r};")
                 w(f"q[{row}] = {times}(r < {RATE_CEILING!r} ? r : {RATE_CEILING!r});")
@@ -190,10 +203,10 @@ class CudaChannel:
                 w(f"q[{row}] = {times}least(r, {RATE_CEILING!r}f);")
 
     def _gains(self, w: CudaWriter) -> None:
-        pair = [self.model.conductance, self.model.reversal]
+        number, pair = self.number, [self.model.conductance, self.model.reversal]
         steps, pair = assignments(self.model.definitions, pair)
         with w.device(
-            "void createGains(const double *p, double &g, double &e, int &status)",
+            f"void createGains(const {number} *p, {number} &g, {number} &e, int &status)",
             "Conductance, nS, and reversal potential, mV.",
         ):
             printer = self._assign(w, steps)
@@ -203,7 +216,7 @@ class CudaChannel:
 
     def _steady_states(self, w: CudaWriter) -> None:
         with w.device(
-            "void initStateProbs(const double *q, double *x)",
+            f"void initStateProbs(const {self.number} *q, {self.number} *x)",
             "Steady state at the rates q (Grassmann, Taksar and Heyman 1985).",
         ):
             for k, chain in enumerate(self.model.chains):
@@ -214,17 +227,17 @@ class CudaChannel:
     def _steady_state(self, w: CudaWriter, k: int, chain: Chain) -> None:
         n = len(chain.states)
         unroll = "#pragma unroll" if n <= _UNROLLED_STATES else "#pragma unroll 1"
-        w(f"double m[{n}][{n}] = {{}};")
+        w(f"{self.number} m[{n}][{n}] = {{}};")
         w(*(f"m[{i}][{j}] = q[{row}];" for i, j, row in self.entries(k)))
         w(unroll)
         with w.block(f"for (int last = {n - 1}; last > 0; --last)"):
-            w("double out = 1e-200;  // normal, and its reciprocal too", unroll)
+            w(f"{self.number} out = 1e-200;  // normal, and its reciprocal too", unroll)
             w("for (int j = 0; j < last; ++j) out += m[last][j];")
-            w("const double per_out = reciprocal(out);", unroll)
+            w(f"const {self.number} per_out = reciprocal(out);", unroll)
             with w.block("for (int i = 0; i < last; ++i)"):
                 w("m[i][last] *= per_out;", unroll)
                 w("for (int j = 0; j < last; ++j) if (i != j) m[i][j] += m[i][last]*m[last][j];")
-        w(f"double y[{n}];", "y[0] = 1.0;", "double total = 1.0;", unroll)
+        w(f"{self.number} y[{n}];", "y[0] = 1.0;", f"{self.number} total = 1.0;", unroll)
         with w.block(f"for (int last = 1; last < {n}; ++last)"):
             w("y[last] = 0.0;", unroll)
             w("for (int i = 0; i < last; ++i) y[last] += y[i]*m[i][last];")

@@ -1,0 +1,456 @@
+"""Currents and their derivatives on the GPU, and from them gradients and curvatures.
+
+The kernel writes dual numbers where the recording is looked at; everything behind it is linear
+algebra of a library: samples into the space of a run (`compression`), then the inner products of
+all columns of a candidate, residuals and derivatives alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from channelfit import gpu, tuning
+from channelfit.backends import NOT_FINITE, OK
+from channelfit.backends.cuda_modes import jobs_that_fill
+from channelfit.codegen.cuda_tangents import TRACE_TANGENTS, CudaTangentSource
+from channelfit.packing import DATA, N_SAMPLES, N_SUB, NODES, TABLE, Packed
+from channelfit.problem import Problem
+from channelfit.schedule import Schedule, schedule
+
+#: struct Visit, Step and Move of the generated text, and its kinds of visits.
+VISIT = np.dtype([("v", "f8"), ("dt", "f8"), ("kind", "i4"), ("first", "i4"), ("last", "i4"),
+                  ("unused", "i4")])  # fmt: skip
+STEP = np.dtype([(name, "i4") for name in ("source", "target", "level", "steps", "row", "lead")])
+MOVE = np.dtype([("dt", "f8"), ("n", "i4"), ("n_sub", "i4"), ("nodes", "i4"), ("source", "i4"),
+                 ("target", "i4"), ("row", "i4")])  # fmt: skip
+_REST, _HELD, _VARYING = range(3)
+
+_THREADS = (128, 64, 96, 32)  # of a block, the first of the fullest
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What of one run is looked at.
+
+    points: (n_points,) indices of samples. matrix: (rank, n_points) to what is compared with
+    target (rank,), None for the identity; both hold the root of the weight.
+    """
+
+    points: np.ndarray
+    matrix: np.ndarray | None
+    target: np.ndarray
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A schedule as the arrays that the kernel reads.
+
+    jobs: (n_jobs + 1,) int32; visits, steps, moves: bytes of VISIT, STEP and MOVE; nodes: mV.
+    n_slots: state slots; varying: whether any run is at varying voltage.
+    """
+
+    jobs: np.ndarray
+    visits: np.ndarray
+    steps: np.ndarray
+    moves: np.ndarray
+    nodes: np.ndarray
+    n_slots: int
+    varying: bool
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """In the order of the kernel's parameters."""
+        return self.jobs, self.visits, self.steps, self.moves, self.nodes
+
+
+@dataclass(frozen=True)
+class _Op:
+    """A step of the walk between states that are named, not yet given slots."""
+
+    level: int
+    source: int
+    target: int
+    steps: int = 0
+    row: int = -1
+    lead: bool = False
+
+
+class _Layout:
+    """Collects what a thread does, then gives out slots: a state lives from its first use on to
+    its last.
+
+    Arguments:
+        rows: run -> where its currents begin.
+        seen: run -> what is looked at.
+    """
+
+    def __init__(
+        self, source: CudaTangentSource, packed: Packed, order: Schedule, seen: dict[int, Seen],
+        rows: dict[int, int],
+    ) -> None:  # fmt: skip
+        self.source, self.packed, self.order = source, packed, order
+        self.seen, self.rows = seen, rows
+        self.n_states = 0
+        self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
+        self.steps, self.moves = list[_Op](), list[tuple[Any, ...]]()
+        self.nodes, self.n_nodes = list[np.ndarray](), 0
+        #: state -> first and last time at which it is used; the time counts everything done
+        self.lives: dict[int, list[int]] = {}
+        self.time = 0
+
+    def walk(self) -> Walk:
+        """The finished walk."""
+        for a, b in pairwise(self.order.jobs):
+            self._job(range(a, b))
+        slots = self._slots()
+        visits = np.array(self.visits, dtype=VISIT)
+        rest = visits["kind"] == _REST
+        visits["first"][rest] = [slots[k] for k in visits["first"][rest]]
+        steps = [(slots[op.source], slots[op.target], op.level, op.steps, op.row, op.lead)
+                 for op in self.steps]  # fmt: skip
+        moves = np.array(self.moves, dtype=MOVE)
+        for name in ("source", "target"):
+            moves[name] = [slots[k] for k in moves[name]]
+        n_slots = 1 + max(slots.values(), default=0)
+        nodes = np.concatenate([np.zeros(1), *self.nodes])
+        return Walk(
+            np.array(self.jobs, np.int32), _bytes(visits), _bytes(np.array(steps, dtype=STEP)),
+            _bytes(moves), nodes, -(-n_slots // 4) * 4, bool(len(moves)),
+        )  # fmt: skip
+
+    def _new(self) -> int:
+        self.n_states += 1
+        return self.n_states - 1
+
+    def _used(self, *states: int) -> None:
+        for state in states:
+            self.lives.setdefault(state, [self.time, self.time])[1] = self.time
+        self.time += 1
+
+    def _job(self, visits: range) -> None:
+        """One job: steady states first, then its visits."""
+        packed, order = self.packed, self.order
+        now: dict[int, int] = {}  # slot of the schedule -> state
+        needed = {int(s) for k in visits for s in self._of(order.source, k)}
+        for slot, voltage in enumerate(packed.start_voltage):
+            if slot in needed:
+                now[slot] = self._new()
+                self._used(now[slot])
+                v = float(packed.voltages[voltage])
+                self.visits.append((v, 0.0, _REST, now[slot], 0, 0))
+        for k in visits:
+            walks = range(order.visits[k], order.visits[k + 1])
+            if order.voltage[k] < 0:
+                for w in walks:
+                    self._move(w, now)
+                continue
+            for some in self._rounds(walks):
+                begin = len(self.steps)
+                ops: list[_Op] = []
+                ends = {}
+                for w in some:
+                    own, end = self._held(w, now)
+                    ops += own
+                    ends[int(order.target[w])] = end
+                for op in sorted(ops, key=lambda op: op.level):
+                    self._used(op.source, op.target)
+                    self.steps.append(op)
+                now |= {slot: state for slot, state in ends.items() if slot >= 0}
+                v = float(packed.voltages[order.voltage[k]])
+                place = begin, len(self.steps)
+                if self.visits[-1][:3] == (v, order.dt[k], _HELD) and some[0] != walks[0]:
+                    place = self.visits.pop()[3], place[1]
+                self.visits.append((v, float(order.dt[k]), _HELD, *place, 0))
+        self.jobs.append(len(self.visits))
+
+    def _of(self, array: np.ndarray, visit: int) -> np.ndarray:
+        return array[self.order.visits[visit] : self.order.visits[visit + 1]]
+
+    def _rounds(self, walks: range) -> Iterator[list[int]]:
+        """The runs of a visit, those that start where another of it ends in a later round."""
+        some: list[int] = []
+        for w in walks:
+            ended = {int(self.order.target[k]) for k in some}
+            if int(self.order.source[w]) in ended or int(self.order.target[w]) in ended - {-1}:
+                yield some
+                some = []
+            some.append(w)
+        yield some
+
+    def _held(self, w: int, now: dict[int, int]) -> tuple[list[_Op], int]:
+        """What serves one run, and the state at its end (-1 where nobody needs it).
+
+        Points are reached one from the other as long as their distances grow. What lies behind
+        branches off where that leaves the fewest powers of two to go: a power that has been left
+        behind is not come back to.
+        """
+        run, start = int(self.order.run[w]), now[int(self.order.source[w])]
+        n, row = int(self.packed.runs[run, N_SAMPLES]), self.rows.get(run, -1)
+        points = self.seen[run].points if self.order.weight[w] > 0 else np.zeros(0, np.int64)
+        goals: list[tuple[int, int]] = []  # sample, and its row
+        ops: list[_Op] = []
+        bases = [(0, 0, start)]  # level, sample, state: where one may branch off
+        if len(points):
+            gaps = np.diff(points)
+            growing = int(np.argmax(np.append(np.diff(gaps) < 0, True))) + 1 if len(gaps) else 0
+            levels = np.log2(gaps[:growing]).astype(int)
+            main, at = self._new(), 0
+            ops.append(_Op(0, start, main, 0, row, True))
+            bases = []
+            for level in range(int(levels.max(initial=0)) + 1):
+                steps = int((levels == level).sum())
+                if steps:
+                    ops.append(_Op(level, main, main, steps, row + at + 1))
+                    at += steps
+                bases.append((level, int(points[at]), main))
+            goals = [(int(points[k]), row + k) for k in range(at + 1, len(points))]
+        end = -1
+        if self.order.target[w] >= 0:
+            goals.append((n, -1))
+        for goal, its_row in goals:
+            level, sample, base = min(
+                (b for b in bases if goal >= b[1] and (goal - b[1]) % (1 << b[0]) == 0),
+                key=lambda b: ((goal - b[1]).bit_count(), -b[0]),
+            )
+            state, left = self._new(), goal - sample
+            bits = [b for b in range(left.bit_length()) if left >> b & 1]
+            ops.append(_Op(level, base, state, int(bits[0] == level), -1))
+            ops += [_Op(b, state, state, 1) for b in bits if b != level]
+            last = ops.pop()
+            ops.append(_Op(last.level, last.source, state, last.steps, its_row))
+            if its_row < 0:
+                end = state
+        return ops, end
+
+    def _move(self, w: int, now: dict[int, int]) -> None:
+        run, start = int(self.order.run[w]), now[int(self.order.source[w])]
+        row, end = self.packed.runs[run], self._new()
+        self._used(start, end)
+        n_steps = row[N_SAMPLES] * row[N_SUB]
+        nodes = self.packed.nodes_mV[row[TABLE] : row[TABLE] + n_steps * len(NODES)]
+        self.nodes.append(self.source.voltages(nodes.reshape(n_steps, len(NODES))))
+        its_row = self.rows.get(run, -1) if self.order.weight[w] > 0 else -1
+        self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
+        self.moves.append((
+            self.packed.run_dt[run], row[N_SAMPLES], row[N_SUB], 1 + self.n_nodes, start, end,
+            its_row,
+        ))  # fmt: skip
+        self.n_nodes += len(self.nodes[-1])
+        if self.order.target[w] >= 0:
+            now[int(self.order.target[w])] = end
+
+    def _slots(self) -> dict[int, int]:
+        """state -> slot."""
+        slots: dict[int, int] = {}
+        free: list[int] = []
+        dying = defaultdict[int, list[int]](list)
+        for state, (_, last) in self.lives.items():
+            dying[last].append(state)
+        used = 0
+        born = sorted(self.lives, key=lambda state: self.lives[state][0])
+        begun = 0
+        for time in range(self.time):
+            while begun < len(born) and self.lives[born[begun]][0] == time:
+                if free:
+                    slots[born[begun]] = free.pop()
+                else:
+                    slots[born[begun]], used = used, used + 1
+                begun += 1
+            free += [slots[state] for state in dying.get(time, ())]
+        return slots
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """As bytes, one record at least: a kernel's array is never empty."""
+    return (array if len(array) else np.zeros(1, array.dtype)).view(np.uint8)
+
+
+def seen_samples(packed: Packed) -> dict[int, Seen]:
+    """Of every scored run what is looked at: all its samples."""
+    out = {}
+    for run in np.flatnonzero(packed.run_weight > 0).tolist():
+        first, n = packed.runs[run, DATA], packed.runs[run, N_SAMPLES]
+        data, root = packed.data_pA[first : first + n], np.sqrt(packed.run_weight[run])
+        out[run] = Seen(np.arange(n), None, root * data)
+    return out
+
+
+class Tangents:
+    """The kernel of one problem and the algebra behind it, on arrays that lie on the GPU.
+
+    Arguments:
+        tangents: derivatives a thread carries; None for what suits the model.
+    """
+
+    def __init__(self, problem: Problem, tangents: int | None = None) -> None:
+        self.problem = problem
+        self.source = CudaTangentSource(problem.model, tangents)
+        self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
+        self.n_jobs: int | None = None  # for every call, where it is given
+        self.threads: int | None = None  # of a block, likewise
+        self._programs: dict[int, Program] = {}
+
+    @property
+    def bytes_a_candidate(self) -> int:
+        """What `linearize` needs of the GPU's memory: currents, what is compared, two copies."""
+        return 8 * (1 + len(self.free)) * (self._n_rows + 3 * self._algebra.n_compared)
+
+    def linearize(self, parameters: Any) -> tuple[Any, Any, Any, Any]:
+        """Cost, status, gradient and curvature; see `backends.Linearization`.
+
+        Arguments:
+            parameters: (n_parameters, n_candidates) float64, contiguous.
+        """
+        xp, packed = gpu.cupy(), self.problem.scored
+        n_parameters, n = len(self.problem.model.parameters), parameters.shape[1]
+        gradient = xp.zeros((n_parameters, n))
+        curvature = xp.zeros((n_parameters, n_parameters, n))
+        if not n:
+            return xp.empty(0), xp.empty(0, dtype=np.int8), gradient, curvature
+        currents, status = self.trace(parameters)
+        products = self._algebra.products(currents)
+        products *= 1.0 / packed.total_weight
+        cost = products[:, 0, 0] + self._algebra.constant / packed.total_weight
+        good = xp.isfinite(products).all(axis=(1, 2))
+        status = xp.where((status == OK) & ~good, NOT_FINITE, status).astype(np.int8)
+        failed = status != OK
+        cost[failed] = np.inf
+        products[failed] = 0.0
+        free = xp.asarray(np.array(self.free, dtype=np.int64))
+        gradient[free] = 2.0 * products[:, 0, 1:].T
+        curvature[free[:, None], free] = 2.0 * products[:, 1:, 1:].transpose(1, 2, 0)
+        return cost, status, gradient, curvature
+
+    def trace(self, parameters: Any) -> tuple[Any, Any]:
+        """Currents (n_rows, n_candidates, 1 + n_free), pA: value, then derivatives; and status."""
+        xp, n = gpu.cupy(), parameters.shape[1]
+        n_free = len(self.free)
+        n_groups = max(1, -(-n_free // self.source.tangents))
+        n_jobs = self._jobs(n * n_groups)
+        program, threads = self.program(n_jobs), self.threads or self._threads
+        n_jobs = len(program.walk.jobs) - 1
+        currents = xp.empty((self._n_rows, n, 1 + n_free))
+        status = xp.empty((n_jobs, n), dtype=np.int8)
+        free = xp.asarray(np.array(self.free or [-1], dtype=np.int32))
+        program.kernel(
+            (-(-n * n_groups // threads), n_jobs), (threads,),
+            (parameters, np.int64(n), np.int32(0), np.int32(n), free, np.int32(n_free),
+             np.int32(n_groups), *program.arrays, currents, status),
+        )  # fmt: skip
+        worst = xp.where((status == NOT_FINITE).any(axis=0), NOT_FINITE, status.max(axis=0))
+        return currents, worst
+
+    def program(self, n_jobs: int) -> Program:
+        """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
+        if n_jobs not in self._programs:
+            packed = self.problem.scored
+            order = schedule(packed, n_jobs)
+            walk = _Layout(self.source, packed, order, self._seen, self._rows).walk()
+            text = self.source.specialized(walk.n_slots, walk.varying)
+            module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
+            arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
+            self._programs[n_jobs] = Program(walk, arrays, module.kernel(TRACE_TANGENTS))
+        return self._programs[n_jobs]
+
+    @cached_property
+    def _seen(self) -> dict[int, Seen]:
+        return seen_samples(self.problem.scored)
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        """run -> its first row; those that a matrix shrinks come first."""
+        runs = sorted(self._seen, key=lambda run: self._seen[run].matrix is None)
+        begins = np.cumsum([0, *(len(self._seen[run].points) for run in runs)])
+        return dict(zip(runs, begins.tolist(), strict=False))
+
+    @property
+    def _n_rows(self) -> int:
+        return sum(len(seen.points) for seen in self._seen.values())
+
+    @cached_property
+    def _algebra(self) -> Algebra:
+        seen = [self._seen[run] for run in self._rows]
+        return Algebra(seen, self.problem.scored, list(self._rows))
+
+    @cached_property
+    def _threads(self) -> int:
+        """What was found by tuning; else what fills the GPU best."""
+        found = tuning.remembered(self.source.hash, gpu.device().name, TRACE_TANGENTS)
+        if found is not None:
+            return found.threads
+        kernel = self.program(1).kernel
+        choices = [t for t in _THREADS if t <= int(kernel.max_threads_per_block)]
+        return max(choices, key=lambda t: gpu.occupancy(kernel, t).fraction)
+
+    @cached_property
+    def _resident(self) -> int:
+        """Threads that run at once."""
+        blocks = gpu.occupancy(self.program(1).kernel, self._threads).blocks
+        return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
+
+    def _jobs(self, n_threads: int) -> int:
+        """So many that the GPU is full."""
+        if self.n_jobs is not None:
+            return self.n_jobs
+        return jobs_that_fill(self._resident, n_threads)
+
+
+class Algebra:
+    """From currents and derivatives to their inner products.
+
+    Arguments:
+        seen: of every run in the order of its rows, those with a matrix first.
+        runs: their indices in `packed.runs`.
+
+    Attributes:
+        n_compared: rows that are left after the matrices.
+        constant: what is added to the sum of squares, pA^2.
+    """
+
+    def __init__(self, seen: list[Seen], packed: Packed, runs: list[int]) -> None:
+        xp = gpu.cupy()
+        self.matrices = [xp.asarray(s.matrix) for s in seen if s.matrix is not None]
+        targets = [s.target for s in seen]
+        self.n_compared = sum(len(t) for t in targets)
+        self.targets = xp.asarray(np.concatenate(targets))
+        whole = [np.full(len(s.points), np.sqrt(packed.run_weight[run]))
+                 for s, run in zip(seen, runs, strict=True) if s.matrix is None]  # fmt: skip
+        self.roots = xp.asarray(np.concatenate([np.zeros(0), *whole]))
+        self.constant = packed.constant
+
+    def products(self, currents: Any) -> Any:
+        """(n_candidates, width, width): residual and derivatives with each other.
+
+        Arguments:
+            currents: (n_rows, n_candidates, width); taken as room for the result of a step.
+        """
+        xp = gpu.cupy()
+        _, n, width = currents.shape
+        compared = xp.empty((n, self.n_compared, width))
+        row = out = 0
+        for matrix in self.matrices:
+            rank, n_points = matrix.shape
+            some = currents[row : row + n_points].reshape(n_points, n * width)
+            part = xp.matmul(matrix, some).reshape(rank, n, width)
+            compared[:, out : out + rank] = part.transpose(1, 0, 2)
+            row, out = row + n_points, out + rank
+        whole = currents[row:] * self.roots[:, None, None]
+        compared[:, out:] = whole.transpose(1, 0, 2)
+        compared[:, :, 0] -= self.targets
+        return xp.matmul(compared.transpose(0, 2, 1), compared)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A walk on the GPU and the kernel compiled for it."""
+
+    walk: Walk
+    arrays: tuple[Any, ...]
+    kernel: Any

@@ -1,0 +1,777 @@
+"""A channel as CUDA that writes currents and their derivatives: stepping in dual numbers.
+
+A dual number is a float64 with its derivatives by a few parameters (Wengert 1964): an operation on
+it applies the rule of differentiation beside itself, so derivatives are exact, of the very
+algorithm that computes the currents. Rates, gains and steady states are the text of the other
+kernels with another type; propagators, Magnus steps and relaxations are written here once more,
+since they may be longer and slower: all in float64, no tables of rows.
+
+A thread walks a candidate through one job with TANGENTS of its directions; neighbouring threads
+have the other directions of the same candidate. Currents are wanted at some samples only, whose
+distances are powers of two, so a visit to a voltage squares its propagator again and again, and
+serves all its runs at each power: only one propagator is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from channelfit.backends import NOT_FINITE, OCCUPANCY_LOST, OK
+from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
+from channelfit.codegen.cuda_math import cuda_math
+from channelfit.model import RATE_FLOOR, ChannelModel
+
+#: Name of the kernel.
+TRACE_TANGENTS = "traceTangents"
+
+#: Derivatives that a thread carries. What one number costs is shared by more of them; but a scheme
+#: of many states fills the registers with its propagator.
+_TANGENTS_BY_STATES = {1: 4, 2: 4, 3: 2}
+
+
+class CudaTangentSource:
+    """The generated text of one model.
+
+    Arguments:
+        tangents: derivatives that a thread carries; None for what suits the model.
+
+    Attributes:
+        text: the source; what is compiled is that of `specialized`.
+        hash: 16 hexadecimal digits of its SHA-256.
+    """
+
+    def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
+        self.model = model
+        self.channel = CudaChannel(model, dual=True)
+        self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
+        self.largest = max(len(c.states) for c in model.chains)
+        self.tangents = tangents or _TANGENTS_BY_STATES.get(self.largest, 1)
+        self.text = self._text()
+        self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def specialized(self, n_slots: int, varying: bool) -> str:
+        """The text for one walk: its state slots, and whether any run is at varying voltage."""
+        return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{self.text}"
+
+    def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
+        """Voltages of one varying run as the text reads them.
+
+        Arguments:
+            nodes_mV: (n_steps, n_nodes) at `packing.NODES` of every step.
+
+        Returns:
+            Flat: start, middle and end of each step for chains of two states; for schemes the
+            start, the Gauss points and those of the quarters.
+        """
+        columns = [0, 1, 2] if self.model.relaxes else [0, *range(3, nodes_mV.shape[1])]
+        return nodes_mV[:, columns].ravel()
+
+    # --- pieces of text
+
+    def _text(self) -> str:
+        w = CudaWriter()
+        w(self.channel.title("currents and their derivatives"), "")
+        w("#ifndef N_SLOTS  // what the protocols decide: `specialized` defines it")
+        w("#define N_SLOTS 16  // of states between runs", "#define VARYING 1", "#endif", "")
+        w(f"constexpr int TANGENTS = {self.tangents};  // derivatives that a thread carries")
+        w(f"constexpr int N_PARAMETERS = {max(1, len(self.model.parameters))};")
+        w(f"constexpr int N_RATES = {max(1, self.channel.n_rates)};")
+        w(f"constexpr int N_X = {max(1, self.channel.n_x)};  // occupancies: all but each first")
+        w(f"constexpr double FLOOR = {RATE_FLOOR!r};  // of a rate, 1/ms")
+        w("", *cuda_math().splitlines(), *_DUAL.splitlines())
+        self.channel.write_functions(w)
+        w(*_PROPAGATOR.splitlines())
+        self._chains(w)
+        w(*_PROGRAM.splitlines())
+        w("", "#if VARYING")
+        if self.model.relaxes:
+            self._gates(w)
+            w(*_RELAXATION.splitlines())
+        else:
+            self._scheme(w)
+            w(*_MAGNUS.splitlines())
+        w(*_MOVE.splitlines(), "#endif", *_KERNEL.splitlines())
+        return w.text
+
+    def _chains(self, w: CudaWriter) -> None:
+        """Propagators of all chains, what they do to a state, and what is read off it."""
+        w("", "struct Propagators {")
+        w(*(f"    Propagator<{len(c.states)}> chain{k};" for k, c in self.chains), "};")
+        with w.device(
+            "void createPropagators(const Dual *q, const double h, Propagators &p)",
+            "Of all chains over h ms at the rates q.",
+        ):
+            for k, chain in self.chains:
+                n = len(chain.states)
+                with w.block(""):
+                    w(f"Dual a[{n}][{n}] = {{}};")
+                    w(*(f"a[{j}][{i}] = q[{row}]*h;" for i, j, row in self.channel.entries(k)))
+                    w(f"createPropagator(a, p.chain{k});")
+        with w.device("void square(Propagators &p)", "To those of twice the time."):
+            w(*(f"square(p.chain{k});" for k, _ in self.chains))
+        with w.device("void advance(const Propagators &p, Dual *x)", "A state, in place."):
+            for k, _ in self.chains:
+                w(f"advance(p.chain{k}, x + {self.channel.first_x[k]});")
+        with w.device("Dual openOf(const Dual *x)", "Open probability."):
+            factors = []
+            for k, chain in enumerate(self.model.chains):
+                c, first = chain.conductances, self.channel.first_x[k]
+                terms = [repr(float(c[0]))] if c[0] or len(c) == 1 else []
+                terms += [
+                    f"{c[i] - c[0]!r}*x[{first + i - 1}]" for i in range(1, len(c)) if c[i] != c[0]
+                ]
+                w(f"const Dual o{k} = {' + '.join(terms) or '0.0'};")
+                factors += [f"o{k}"] * chain.power
+            w(f"return {'*'.join(factors)};")
+        with w.device(
+            "bool lost(const Dual *x)", "Whether occupancies, NaN included, left [0, 1]."
+        ):
+            tests = []
+            for k, chain in self.chains:
+                xs = [f"x[{self.channel.first_x[k] + i}].v" for i in range(len(chain.states) - 1)]
+                tests += [f"{x} >= -1e-6" for x in xs] + [f"{' + '.join(xs)} <= 1.000001"]
+            w(f"return !({' && '.join(tests) or 'true'});")
+
+    def _gates(self, w: CudaWriter) -> None:
+        w("", f"constexpr int N_GATES = {len(self.chains)};")
+        with w.device(
+            "void createGates(const double v, const Dual *p, Dual *limit, Dual *speed,\n"
+            "                                            int &status)",
+            "Chains of two states at v mV: where they relax to, and how fast, 1/ms.",
+        ):
+            w("Dual q[N_RATES];", "createQmat(v, p, q, status);")
+            for x, (k, _) in enumerate(self.chains):
+                rows = {source: row for source, _, row in self.channel.entries(k)}
+                w(f"speed[{x}] = q[{rows[0]}] + q[{rows[1]}];")
+                w(f"limit[{x}] = q[{rows[0]}]*reciprocal(speed[{x}]);")
+
+    def _scheme(self, w: CudaWriter) -> None:
+        (k, chain), *_ = self.chains
+        n, entries = len(chain.states), self.channel.entries(k)
+        w("", f"constexpr int N = {n};")
+        with w.device("double exitRate(const Dual *q)", "The largest rate of leaving a state."):
+            leaving: dict[int, list[str]] = {}
+            for source, _, row in entries:
+                leaving.setdefault(source, []).append(f"q[{row}].v")
+            w("double fastest = 0.0;")
+            w(*(f"fastest = fmax(fastest, {' + '.join(rates)});" for rates in leaving.values()))
+            w("return fastest;")
+        with w.device("void fillGenerator(const Dual *q, Dual (&a)[N][N])", "Off its diagonal."):
+            w(*(f"a[{j}][{i}] = q[{row}];" for i, j, row in entries))
+        with w.device(
+            "void flow(const Dual *q, const Dual *x, Dual *dx)", "The generator times a state."
+        ):
+            w("Dual flux;", *(f"dx[{i}] = 0.0;" for i in range(n)))
+            for i, j, row in entries:
+                w(f"flux = q[{row}]*x[{i}];", f"dx[{i}] -= flux;", f"dx[{j}] += flux;")
+
+
+_DUAL = """
+// --- dual numbers --------------------------------------------------------------------------------
+
+#define EACH_TANGENT _Pragma("unroll") for (int t = 0; t < TANGENTS; ++t)
+#define INLINE __device__ __forceinline__
+
+// A value and its derivatives.
+struct Dual {
+    double v, d[TANGENTS];
+
+    Dual() = default;
+    INLINE Dual(const double value) : v(value) { EACH_TANGENT d[t] = 0.0; }
+};
+
+INLINE Dual operator-(const Dual &a) {
+    Dual y;
+    y.v = -a.v;
+    EACH_TANGENT y.d[t] = -a.d[t];
+    return y;
+}
+
+INLINE Dual operator+(const Dual &a, const Dual &b) {
+    Dual y;
+    y.v = a.v + b.v;
+    EACH_TANGENT y.d[t] = a.d[t] + b.d[t];
+    return y;
+}
+
+INLINE Dual operator+(Dual a, const double b) { a.v += b; return a; }
+INLINE Dual operator+(const double a, const Dual &b) { return b + a; }
+
+INLINE Dual operator-(const Dual &a, const Dual &b) {
+    Dual y;
+    y.v = a.v - b.v;
+    EACH_TANGENT y.d[t] = a.d[t] - b.d[t];
+    return y;
+}
+
+INLINE Dual operator-(Dual a, const double b) { a.v -= b; return a; }
+INLINE Dual operator-(const double a, const Dual &b) { return -b + a; }
+
+INLINE Dual operator*(const Dual &a, const Dual &b) {
+    Dual y;
+    y.v = a.v*b.v;
+    EACH_TANGENT y.d[t] = a.v*b.d[t] + a.d[t]*b.v;
+    return y;
+}
+
+INLINE Dual operator*(const Dual &a, const double b) {
+    Dual y;
+    y.v = a.v*b;
+    EACH_TANGENT y.d[t] = a.d[t]*b;
+    return y;
+}
+
+INLINE Dual operator*(const double a, const Dual &b) { return b*a; }
+
+INLINE Dual operator/(const Dual &a, const Dual &b) {
+    const double per = 1.0/b.v;
+    Dual y;
+    y.v = a.v/b.v;
+    EACH_TANGENT y.d[t] = (a.d[t] - y.v*b.d[t])*per;
+    return y;
+}
+
+INLINE Dual operator/(const Dual &a, const double b) {
+    Dual y;
+    y.v = a.v/b;
+    EACH_TANGENT y.d[t] = a.d[t]/b;
+    return y;
+}
+
+INLINE Dual operator/(const double a, const Dual &b) { return Dual(a)/b; }
+
+INLINE Dual &operator+=(Dual &a, const Dual &b) { return a = a + b; }
+INLINE Dual &operator-=(Dual &a, const Dual &b) { return a = a - b; }
+INLINE Dual &operator*=(Dual &a, const Dual &b) { return a = a*b; }
+
+INLINE double valueOf(const Dual &a) { return a.v; }
+INLINE double valueOf(const double a) { return a; }
+
+#define COMPARISON(sign)                                                                \\
+    INLINE bool operator sign(const Dual &a, const Dual &b) { return a.v sign b.v; }    \\
+    INLINE bool operator sign(const Dual &a, const double b) { return a.v sign b; }     \\
+    INLINE bool operator sign(const double a, const Dual &b) { return a sign b.v; }
+COMPARISON(<)
+COMPARISON(<=)
+COMPARISON(>)
+COMPARISON(>=)
+COMPARISON(==)
+COMPARISON(!=)
+
+// y = f(x) with its slope there. What x does not depend on, y does not, however steep f is.
+INLINE Dual composed(const Dual &x, const double value, const double slope) {
+    Dual y;
+    y.v = value;
+    EACH_TANGENT y.d[t] = x.d[t] == 0.0 ? 0.0 : slope*x.d[t];
+    return y;
+}
+
+// Slopes end here, so that a saturated 1/(1 + exp(x)) has the slope 0 and not infinity over itself.
+constexpr double STEEPEST = 1e300;
+
+INLINE Dual exponential(const Dual &x) {
+    const double y = exponential(x.v);
+    return composed(x, y, y < STEEPEST ? y : STEEPEST);
+}
+
+// (exp(x) - 1)/x, 1 at 0
+INLINE double exprel(const double x) {
+    return fabs(x) < 1e-5 ? 1.0 + x*(0.5 + x*(1.0/6.0)) : expm1(x)/x;
+}
+
+// Its slope: a series where the closed forms would lose digits.
+INLINE double exprelSlope(const double x) {
+    if (fabs(x) < 1.0) {
+        double sum = 0.0;
+#pragma unroll
+        for (int k = 18; k >= 0; --k) sum = sum*x*(1.0/(k + 2)) + (k + 1.0)/(k + 2.0);
+        return sum;
+    }
+    const double slope = (exponential(x)*(1.0 - 1.0/x) + 1.0/x)/x;
+    return slope < STEEPEST ? slope : STEEPEST;
+}
+
+INLINE Dual exprel(const Dual &x) { return composed(x, exprel(x.v), exprelSlope(x.v)); }
+INLINE Dual log(const Dual &x) { return composed(x, log(x.v), 1.0/x.v); }
+INLINE Dual fabs(const Dual &x) {
+    return composed(x, fabs(x.v), x.v > 0.0 ? 1.0 : x.v < 0.0 ? -1.0 : 0.0);
+}
+
+INLINE Dual sqrt(const Dual &x) {
+    const double y = sqrt(x.v);
+    return composed(x, y, 0.5/y);
+}
+
+INLINE Dual tanh(const Dual &x) {
+    const double y = tanh(x.v), e = exponential(-2.0*fabs(x.v)), s = 1.0/(1.0 + e);
+    return composed(x, y, 4.0*e*s*s);
+}
+
+INLINE Dual pow(const Dual &a, const double b) {
+    return composed(a, pow(a.v, b), b == 0.0 ? 0.0 : b*pow(a.v, b - 1.0));
+}
+INLINE Dual pow(const double a, const Dual &b) {
+    const double y = pow(a, b.v);
+    return composed(b, y, a == 0.0 ? 0.0 : y*log(a));
+}
+INLINE Dual pow(const Dual &a, const Dual &b) {
+    Dual y = pow(a, b.v);
+    const Dual by_exponent = pow(a.v, b);
+    EACH_TANGENT y.d[t] += by_exponent.d[t];
+    return y;
+}
+
+INLINE Dual reciprocal(const Dual &x) {
+    Dual y;
+    y.v = reciprocal(x.v);
+    EACH_TANGENT y.d[t] = -(y.v*(y.v*x.d[t]));
+    return y;
+}
+
+// A rate within its bounds: constant outside; a slope that is no number (0 times infinity where a
+// term is saturated, the root of nothing) counts as none.
+INLINE Dual between(const Dual &x, const double least, const double most) {
+    Dual y;
+    const bool inside = x.v > least && x.v < most;
+    y.v = x.v > least ? x.v : least;
+    y.v = y.v < most ? y.v : most;
+    EACH_TANGENT y.d[t] = inside && fabs(x.d[t]) < 1e306 ? x.d[t] : 0.0;
+    return y;
+}
+
+INLINE Dual smaller(const Dual &a, const Dual &b) { return b.v < a.v ? b : a; }
+INLINE Dual larger(const Dual &a, const Dual &b) { return b.v > a.v ? b : a; }"""
+
+_PROPAGATOR = """
+// --- propagators ---------------------------------------------------------------------------------
+
+constexpr int DEGREE = 12;  // of Taylor's polynomial
+constexpr double TAYLOR_NORM = 1.0/6.0;  // where it is exact to rounding
+constexpr int UNROLLED = 5;  // states: loops written out
+
+template <int N> struct Propagator { Dual p[N][N]; };
+
+// Two states relax: x <- gained + kept x.
+template <> struct Propagator<2> { Dual gained, kept; };
+
+// How often a norm must be halved until it is at most TAYLOR_NORM.
+INLINE int halvings(const double norm) {
+    const int exponent = (__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022;
+    return exponent > 0 ? exponent : 0;
+}
+
+// The diagonal is what is left of one: columns sum to one and nothing is negative; the columns of
+// derivatives sum to zero.
+template <int N> INLINE void closeColumns(Dual (&p)[N][N]) {
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int j = 0; j < N; ++j) {
+        Dual rest = 1.0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) if (i != j) rest -= p[i][j];
+        rest.v = rest.v > 0.0 ? rest.v : 0.0;
+        p[j][j] = rest;
+    }
+}
+
+template <int N>
+INLINE void multiply(const Dual (&a)[N][N], const Dual (&b)[N][N], Dual (&out)[N][N]) {
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int i = 0; i < N; ++i) {
+        Dual row[N] = {};
+#pragma unroll(N <= UNROLLED ? N : 1)
+        for (int k = 0; k < N; ++k) {
+            const Dual some = a[i][k];
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                const Dual other = b[k][j];
+                row[j].v += some.v*other.v;
+                EACH_TANGENT row[j].d[t] += some.v*other.d[t] + some.d[t]*other.v;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < N; ++j) out[i][j] = row[j];
+    }
+}
+
+template <int N> INLINE void square(Propagator<N> &p) {
+    Dual out[N][N];
+    multiply(p.p, p.p, out);
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) p.p[i][j] = out[i][j];
+    }
+    closeColumns(p.p);
+}
+
+INLINE void square(Propagator<2> &p) {
+    p.gained += p.gained*p.kept;
+    p.kept *= p.kept;
+}
+
+// Two terms: p = 1 + a/(k + 1) + b/((k + 1)(k + 2)).
+template <int N>
+INLINE void taylor(const int k, const Dual (&a)[N][N], const Dual (&b)[N][N], Dual (&p)[N][N]) {
+    const double first = 1.0/(k + 1), second = 1.0/((k + 1)*(k + 2));
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            p[i][j] = second*b[i][j] + first*a[i][j];
+            if (i == j) p[i][j].v += 1.0;
+        }
+    }
+}
+
+// exp(a), of a only what is off the diagonal: Taylor, two degrees a product, then squared. Products
+// of non-negative matrices cancel nothing and the diagonal closes each column, so slow rates keep
+// their digits through any number of squarings (after Xue and Ye 2013).
+template <int N> __device__ __noinline__ void createPropagator(Dual (&a)[N][N], Propagator<N> &p) {
+    double fastest = 0.0;
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int j = 0; j < N; ++j) {
+        double out = 0.0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) if (i != j) out += a[i][j].v;
+        fastest = fmax(fastest, out);
+    }
+    const int levels = halvings(fastest);
+    const double scale = __hiloint2double((1023 - levels) << 20, 0);
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int j = 0; j < N; ++j) {
+        Dual out = 0.0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            if (i == j) continue;
+            a[i][j] = a[i][j]*scale;
+            out -= a[i][j];
+        }
+        a[j][j] = out;
+    }
+    Dual a2[N][N], next[N][N];
+    multiply(a, a, a2);
+    taylor(DEGREE - 2, a, a2, p.p);
+#pragma unroll 1
+    for (int k = DEGREE - 4; k >= 0; k -= 2) {
+        multiply(a2, p.p, next);
+        taylor(k, a, next, p.p);
+    }
+    closeColumns(p.p);
+#pragma unroll 1
+    for (int level = 0; level < levels; ++level) square(p);
+}
+
+INLINE void createPropagator(Dual (&a)[2][2], Propagator<2> &p) {
+    const Dual whole = a[1][0] + a[0][1];
+    p.kept = exponential(-whole);
+    const double gone = decay(whole.v);
+    p.gained = a[1][0]*reciprocal(whole)*composed(whole, gone, p.kept.v);
+}
+
+template <int N> INLINE void advance(const Propagator<N> &p, Dual *x) {
+    Dual next[N - 1], first = 1.0;
+#pragma unroll
+    for (int j = 0; j < N - 1; ++j) first -= x[j];
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int i = 1; i < N; ++i) {
+        Dual sum = p.p[i][0]*first;
+#pragma unroll
+        for (int j = 1; j < N; ++j) sum += p.p[i][j]*x[j - 1];
+        next[i - 1] = sum;
+    }
+#pragma unroll
+    for (int j = 0; j < N - 1; ++j) x[j] = next[j];
+}
+
+INLINE void advance(const Propagator<2> &p, Dual *x) { x[0] = p.gained + p.kept*x[0]; }
+"""
+
+_PROGRAM = f"""
+enum {{ OK = {OK}, NOT_FINITE = {NOT_FINITE}, OCCUPANCY_LOST = {OCCUPANCY_LOST} }};  // statuses
+
+// --- what a thread walks through -----------------------------------------------------------------
+
+enum {{ REST, HELD, VARYING_VOLTAGE }};
+
+struct Visit {{
+    double v, dt;        // mV, and ms between samples
+    int kind;            // REST: a steady state
+    int first, last;     // steps; REST: first is its slot; varying: its move
+    int unused;
+}};
+
+// At a held voltage: from the state in `source`, `steps` times 2^level samples on, to `target`. The
+// current is written at the start (lead) and after each step, to row, row + 1 .. unless row < 0.
+struct Step {{ int source, target, level, steps, row, lead; }};
+
+// A run at varying voltage: n samples of n_sub steps of dt ms.
+struct Move {{
+    double dt;
+    int n, n_sub, nodes, source, target, row;
+}};
+
+// Where a thread's results go.
+struct Trace {{
+    double *currents;    // of its candidate in row 0: the value, then all derivatives
+    long long stride;    // from row to row
+    int first, n_free;   // its directions
+    bool writes_value;
+}};
+
+INLINE void write(const Trace &trace, const int row, const Dual &current) {{
+    double *place = trace.currents + row*trace.stride;
+    if (trace.writes_value) place[0] = current.v;
+    EACH_TANGENT if (trace.first + t < trace.n_free) place[1 + trace.first + t] = current.d[t];
+}}
+
+INLINE void check(const Dual *x, int &status) {{
+    if (lost(x) && status == OK) status = OCCUPANCY_LOST;
+}}"""
+
+_RELAXATION = """
+// --- voltage that varies: chains of two states ---------------------------------------------------
+
+constexpr int N_NODES = 3;  // voltages of a step: start, middle and end
+
+struct Moving { Dual limit[N_X], speed[N_X]; };
+
+// x' = speed (limit - x). With u the integral of the speed from a time to the end of the step, x is
+// exp(-L) x plus the integral of exp(-u) limit over u from 0 to L. The limit is the parabola in u
+// through start, middle and end: order four where the gate is slow, and no lag where it is fast.
+INLINE Dual relaxed(const Dual &x, const Dual &whole, const Dual &late, const Dual &x0,
+                    const Dual &xm, const Dual &x1) {
+    const Dual half = smaller(larger(late, 0.05*whole), 0.95*whole);
+    const Dual left = exponential(-whole), square = whole*whole;
+    // The integrals of exp(-u), u exp(-u), u^2 exp(-u): from the first up where that loses no
+    // digits, from the last (a series) down where it would.
+    Dual j0, j1, j2;
+    if (whole.v < 0.5) {
+        Dual series = 0.0;
+#pragma unroll
+        for (int k = 13; k >= 0; --k) {
+            series *= whole*(-1.0/(k + 1));
+            series.v += 1.0/(k + 3);
+        }
+        j2 = square*whole*series;
+        j1 = 0.5*(j2 + square*left);
+        j0 = j1 + whole*left;
+    } else {
+        j0 = 1.0 - left;
+        j1 = j0 - whole*left;
+        j2 = 2.0*j1 - square*left;
+    }
+    const Dual rest = whole - half, inverse = reciprocal(half*whole*rest);
+    const Dual slope = (xm - x1)*(inverse*whole*rest);
+    const Dual bend = ((x0 - x1)*(inverse*half*rest) - slope)*(inverse*half*whole);
+    const Dual y = x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1);
+    return smaller(larger(y, 0.0), 1.0);
+}
+
+INLINE void begin(Moving &m, const double *nodes, const Dual *p, int &status) {
+    createGates(nodes[0], p, m.limit, m.speed, status);
+}
+
+INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, Dual *x,
+                 int &status) {
+    Dual limit[2][N_X], speed[2][N_X];
+#pragma unroll 1
+    for (int k = 0; k < 2; ++k) createGates(nodes[1 + k], p, limit[k], speed[k], status);
+#pragma unroll
+    for (int k = 0; k < N_GATES; ++k) {
+        const Dual &s0 = m.speed[k], &sm = speed[0][k], &s1 = speed[1][k];
+        // Simpson's rule, and the same parabola from the middle on.
+        const Dual whole = h*(1.0/6.0)*(s0 + s1 + 4.0*sm);
+        const Dual late = h*(1.0/24.0)*(8.0*sm + 5.0*s1 - s0);
+        x[k] = relaxed(x[k], whole, late, m.limit[k], limit[0][k], limit[1][k]);
+        m.limit[k] = limit[1][k];
+        m.speed[k] = s1;
+    }
+}"""
+
+_MAGNUS = """
+// --- voltage that varies: schemes ----------------------------------------------------------------
+
+constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, those of its quarters
+
+struct Moving {};
+
+INLINE void begin(Moving &, const double *, const Dual *, int &) {}
+
+// How many terms of Taylor's series are exact to rounding.
+INLINE int degree(const double norm) {
+    return norm < 1e-6 ? 3 : norm < 1e-3 ? 5 : norm < 0.02 ? 8 : DEGREE;
+}
+
+// x <- exp(A) x, A from rates times ms: Taylor on the vector where the norm allows, the full
+// propagator elsewhere.
+__device__ __noinline__ void exponentialOf(const Dual *q, Dual *x) {
+    const double norm = exitRate(q);
+    if (!(norm <= TAYLOR_NORM)) {
+        Dual a[N][N] = {};
+        Propagator<N> p;
+        fillGenerator(q, a);
+        createPropagator(a, p);
+        advance(p, x);
+        return;
+    }
+    Dual term[N], change[N], total[N] = {};
+    term[0] = 1.0;
+#pragma unroll
+    for (int i = 1; i < N; ++i) {
+        term[i] = x[i - 1];
+        term[0] -= term[i];
+    }
+    const int last = degree(norm);
+#pragma unroll 1
+    for (int k = 1; k <= last; ++k) {
+        flow(q, term, change);
+        const double share = 1.0/k;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            term[i] = change[i]*share;
+            total[i] += term[i];
+        }
+    }
+#pragma unroll
+    for (int i = 1; i < N; ++i) x[i - 1] += total[i];
+}
+
+// Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials, from the rates at
+// the two Gauss points. Where a rate changes more than 14-fold within a step a combination could
+// turn negative; cut at the floor it stays a rate. Returns the largest exit rates times ms.
+__device__ __noinline__ double combine(const double *nodes, const double h, const Dual *p,
+                                       Dual (&q)[2][N_RATES], int &status) {
+    const double more = (0.25 + 0.28867513459481287)*h, less = (0.25 - 0.28867513459481287)*h;
+#pragma unroll 1
+    for (int k = 0; k < 2; ++k) createQmat(nodes[k], p, q[k], status);
+#pragma unroll(N_RATES <= 12 ? N_RATES : 1)
+    for (int i = 0; i < N_RATES; ++i) {
+        const Dual one = q[0][i], two = q[1][i];
+        q[0][i] = larger(more*one + less*two, FLOOR);
+        q[1][i] = larger(less*one + more*two, FLOOR);
+    }
+    return exitRate(q[0]) + exitRate(q[1]);
+}
+
+// Order four is lost where a rate is fast against the step: a candidate of which a state empties
+// within it takes quarters instead.
+INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, Dual *x,
+                 int &status) {
+    Dual q[2][N_RATES];
+    const bool stiff = !(combine(nodes + 1, h, p, q, status) <= 1.0);
+#pragma unroll 1
+    for (int k = 0; k < (stiff ? 4 : 1); ++k) {
+        if (stiff) combine(nodes + 3 + 2*k, 0.25*h, p, q, status);
+#pragma unroll 1
+        for (int part = 0; part < 2; ++part) exponentialOf(q[part], x);
+    }
+}"""
+
+_MOVE = """
+INLINE void walkMove(const Move &move, const double *all_nodes, const Dual *p, const Dual &g,
+                     const Dual &e, Dual *x, const Trace &trace, int &status) {
+    const double *nodes = all_nodes + move.nodes;
+    Moving m;
+    begin(m, nodes, p, status);
+#pragma unroll 1
+    for (int sample = 0; sample < move.n; ++sample) {
+        if (move.row >= 0)
+            write(trace, move.row + sample, g*(nodes[0] - e)*openOf(x));
+#pragma unroll 1
+        for (int k = 0; k < move.n_sub; ++k, nodes += N_NODES)
+            step(m, nodes, move.dt, p, x, status);
+    }
+    check(x, status);
+}"""
+
+_KERNEL = f"""
+// --- the kernel ----------------------------------------------------------------------------------
+
+INLINE void copy(const Dual *from, Dual *to) {{
+#pragma unroll
+    for (int i = 0; i < N_X; ++i) to[i] = from[i];
+}}
+
+INLINE void walkHeld(const Visit &visit, const Step *steps, const Dual *q, const Dual &scale,
+                     Dual (&slots)[N_SLOTS][N_X], const Trace &trace, int &status) {{
+    Propagators first, p;
+    createPropagators(q, visit.dt, first);
+    int level = 0;
+    p = first;
+#pragma unroll 1
+    for (int s = visit.first; s < visit.last; ++s) {{
+        const Step step = steps[s];
+        Dual x[N_X];
+        if (step.level < level) {{
+            level = 0;
+            p = first;
+        }}
+#pragma unroll 1
+        for (; level < step.level; ++level) square(p);
+        copy(slots[step.source], x);
+        int row = step.row;
+        if (step.lead && row >= 0) write(trace, row++, scale*openOf(x));
+#pragma unroll 1
+        for (int k = 0; k < step.steps; ++k) {{
+            advance(p, x);
+            if (row >= 0) write(trace, row++, scale*openOf(x));
+        }}
+        copy(x, slots[step.target]);
+        check(x, status);
+    }}
+}}
+
+// Candidates first .. first + n - 1 through job blockIdx.y; thread i has candidate i/n_groups and
+// the directions (i % n_groups)*TANGENTS .. by parameters free[]. Writes currents, pA, (rows, n, 1
+// + n_free): the value and then the derivatives by each free parameter; status (jobs, n).
+extern "C" __global__ void {TRACE_TANGENTS}(
+    const double *__restrict__ parameters, const long long n_candidates, const int first,
+    const int n, const int *__restrict__ free, const int n_free, const int n_groups,
+    const int *__restrict__ jobs, const Visit *__restrict__ visits,
+    const Step *__restrict__ steps, const Move *__restrict__ moves,
+    const double *__restrict__ nodes, double *__restrict__ currents,
+    signed char *__restrict__ statuses) {{
+    const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
+    if (i >= (long long)n*n_groups) return;
+    const int candidate = int(i/n_groups), group = int(i % n_groups), width = 1 + n_free;
+    const Trace trace = {{currents + (long long)candidate*width, (long long)n*width,
+                         group*TANGENTS, n_free, group == 0}};
+    Dual p[N_PARAMETERS];
+#pragma unroll
+    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n_candidates + first + candidate];
+    EACH_TANGENT {{
+        const int place = trace.first + t < n_free ? free[trace.first + t] : -1;
+#pragma unroll
+        for (int k = 0; k < N_PARAMETERS; ++k) p[k].d[t] = k == place ? 1.0 : 0.0;
+    }}
+    Dual slots[N_SLOTS][N_X], g, e;
+    int status = OK;
+    createGains(p, g, e, status);
+#pragma unroll 1
+    for (int k = jobs[blockIdx.y]; k < jobs[blockIdx.y + 1]; ++k) {{
+        const Visit visit = visits[k];
+#if VARYING
+        if (visit.kind == VARYING_VOLTAGE) {{
+            const Move move = moves[visit.first];
+            Dual x[N_X];
+            copy(slots[move.source], x);
+            walkMove(move, nodes, p, g, e, x, trace, status);
+            copy(x, slots[move.target]);
+            continue;
+        }}
+#endif
+        Dual q[N_RATES];
+        createQmat(visit.v, p, q, status);
+        if (visit.kind == REST) {{
+            Dual x[N_X] = {{}};
+            initStateProbs(q, x);
+            copy(x, slots[visit.first]);
+        }} else {{
+            walkHeld(visit, steps, q, g*(visit.v - e), slots, trace, status);
+        }}
+    }}
+    if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
+}}
+"""
