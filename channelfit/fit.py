@@ -11,12 +11,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from channelfit.backends import Scorer, make_scorer
+from channelfit.constraints import Bounded, read_rate_bounds
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
 from channelfit.model import ChannelModel, build_model, read_model_document
@@ -55,6 +57,7 @@ class Fit:
     document: the raw model document, overrides applied, without `fit`; section: the raw `fit`.
     file: where the `fit` section stands and its relative paths start; model_file: the model's.
     surrogate: whether the data were simulated, with Gaussian noise of standard deviation noise_pA.
+    constraints: what candidates must keep to besides the parameters' ranges.
     """
 
     problem: Problem
@@ -68,15 +71,16 @@ class Fit:
     seed: int = 0
     section: dict[str, Any] = field(default_factory=dict)
     model_file: Path = Path()
+    constraints: tuple[Bounded, ...] = ()
 
     @property
     def space(self) -> SearchSpace:
         """The space that is searched."""
         return SearchSpace(self.problem.model.parameters)
 
-    def objective(self, scorer: Scorer) -> Objective:
+    def objective(self, scorer: Scorer | None) -> Objective:
         """What the search minimizes, scored by a scorer of this problem."""
-        return Objective(self.space, scorer)
+        return Objective(self.space, scorer, self.constraints)
 
     @property
     def stop_rules(self) -> StopRules:
@@ -84,9 +88,22 @@ class Fit:
         return make_stop_rules(self.stop, self.settings)
 
     def make_optimizer(self, xp: Any = np, initial: Any = None) -> Any:
-        """The optimizer, ready to ask; arguments as in `optimizers.make_optimizer`."""
+        """The optimizer, ready to ask; arguments as in `optimizers.make_optimizer`.
+
+        Where there are constraints and no initial points, its first population, if it has one,
+        is drawn from what they allow.
+        """
         n_free = self.space.n_free
-        return make_optimizer(self.optimizer, self.settings, n_free, self.seed, xp, initial)
+        make = partial(make_optimizer, self.optimizer, self.settings, n_free, self.seed, xp)
+        optimizer = make(initial)
+        population = optimizer.settings.get("population")
+        if initial is None and self.constraints and population:
+            random = np.random.Generator(np.random.Philox(self.seed))
+            try:
+                optimizer = make(self.objective(None).sample(int(population), random))
+            except InputError as error:
+                raise error.at(self.file, "fit") from None
+        return optimizer
 
 
 def load_fit(
@@ -115,7 +132,9 @@ def load_fit(
             f"`model: {file.name}`:{_EXAMPLE}", file,
         )  # fmt: skip
     section = Section(raw, file, "fit")
-    section.expect("protocols", "experiments", "surrogate", "optimizer", "stop", "seed")
+    section.expect(
+        "protocols", "experiments", "surrogate", "optimizer", "stop", "seed", "rates_within"
+    )
     names = ("protocols", "experiments")
     if sum(name in section for name in names) != 1:
         raise section.error(
@@ -127,9 +146,10 @@ def load_fit(
     settings, stop = _mapping(section, "optimizer"), _mapping(section, "stop")
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
     seed = section.integer("seed", 0)
+    constraints = read_rate_bounds(section, model, [e.protocol for e in experiments])
     fit = Fit(
         Problem(model, tuple(experiments)), optimizer, settings, stop, document, file, surrogate,
-        noise, seed, copy.deepcopy(dict(raw)), model_file,
+        noise, seed, copy.deepcopy(dict(raw)), model_file, constraints,
     )  # fmt: skip
     _check_search(fit)
     if not surrogate:

@@ -666,3 +666,27 @@ def test_sodium_fit() -> None:
     assert (
         recording.weight[:, (recording.time_ms > 10.39) & (recording.time_ms < 29.9)] == 1
     ).all()
+
+
+# --- bounds on rates -----------------------------------------------------------------------------
+
+
+def test_rates_within_bounds_go_with_the_fit(folder: Path) -> None:
+    within = {"range": ["1.0e-3 /ms", "20 /ms"], "of": "largest"}
+    fit = load_fit(model_with(folder, SURROGATE | {"rates_within": within}), backend="reference")
+    assert [c.name for c in fit.constraints] == ["C -> O", "O -> C"]
+    first = fit.make_optimizer().ask()
+    objective = fit.objective(make_scorer(fit.problem, "reference"))
+    assert (objective.score(first).status == 0).all()
+    again = load_fit(save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference")
+    assert [(c.lower, c.upper, c.largest) for c in again.constraints] == [(1e-3, 20, True)] * 2
+
+
+def test_bounds_that_no_candidate_can_keep_are_told_where_they_stand(folder: Path) -> None:
+    fit = load_fit(
+        model_with(folder, SURROGATE | {"rates_within": [900, 1000]}), backend="reference"
+    )
+    with pytest.raises(InputError) as error:
+        fit.make_optimizer()
+    assert error.value.key == "fit"
+    assert "keeps to the bounds of" in str(error.value)

@@ -11,13 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from channelfit.optimizers.sampling import Constraint, allowed, sample_allowed
 from channelfit.optimizers.space import SearchSpace, array_module
 
+OUTSIDE_BOUNDS = 3
 # Status codes of a score, in words.
 FAILURES = {
     1: "not finite",
     2: "occupancy lost",
-    3: "outside bounds",
+    OUTSIDE_BOUNDS: "outside bounds",
     4: "negative rate",
 }
 
@@ -71,15 +73,25 @@ class Generation:
     stage: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """cost (n_points,), inf where it failed, and status (n_points,) int8."""
+
+    cost: Any
+    status: Any
+
+
 @dataclass
 class Objective:
     """The cost of points of the unit cube.
 
-    evaluations: candidates scored so far; a derivative costs as many as it has columns.
+    constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is not
+    scored. evaluations: candidates scored so far; a derivative costs as many as it has columns.
     """
 
     space: SearchSpace
     scorer: Any
+    constraints: tuple[Constraint, ...] = ()
     evaluations: int = 0
 
     @property
@@ -87,31 +99,71 @@ class Objective:
         """Dimensions of the unit cube."""
         return self.space.n_free
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the cost of a point is what the scorer says of its parameters, no more."""
+        return not self.constraints
+
     def score(self, unit: Any) -> ScoreLike:
         """Cost and status of points (n_free, n_points)."""
-        self.evaluations += unit.shape[1]
-        score: ScoreLike = self.scorer.score(self.space.to_physical(unit))
-        return score
+        physical = self.space.to_physical(unit)
+        if not self.constraints:
+            return self._scored(physical)
+        xp = array_module(physical)
+        inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
+        n_inside, n = int(inside.size), physical.shape[1]
+        if n_inside == n:
+            return self._scored(physical)
+        cost = xp.full(n, np.inf)
+        status = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8)
+        if n_inside:
+            score = self._scored(xp.ascontiguousarray(physical[:, inside]))
+            cost[inside], status[inside] = score.cost, score.status
+        return Scored(cost, status)
 
     def linearize(self, unit: Any) -> Local:
         """Cost, gradient and curvature at points (n_free, n_points), by unit coordinates."""
-        self.evaluations += (1 + self.n_free) * unit.shape[1]
-        local = self.scorer.linearize(self.space.to_physical(unit))
-        slope, free = self.space.slope(unit), list(self.space.free)
-        return Local(
-            local.cost,
-            local.status,
-            local.gradient[free] * slope,
-            local.curvature[free][:, free] * slope[:, None] * slope[None, :],
-        )
+        physical, slope = self.space.to_physical(unit), self.space.slope(unit)
+        if not self.constraints:
+            return self._linearized(physical, slope)
+        xp = array_module(physical)
+        inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
+        n_inside, n, n_free = int(inside.size), physical.shape[1], self.n_free
+        if n_inside == n:
+            return self._linearized(physical, slope)
+        cost, gradient = xp.full(n, np.inf), xp.zeros((n_free, n))
+        status, curvature = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8), xp.zeros((n_free, n_free, n))
+        if n_inside:
+            local = self._linearized(xp.ascontiguousarray(physical[:, inside]), slope[:, inside])
+            cost[inside], status[inside] = local.cost, local.status
+            gradient[:, inside], curvature[:, :, inside] = local.gradient, local.curvature
+        return Local(cost, status, gradient, curvature)
 
     def physical(self, unit: Any) -> np.ndarray:
         """Parameters (n_parameters, n_points), base units, on the host."""
         return to_host(self.space.to_physical(unit))
 
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
-        """Points (n_free, n), evenly over the part of the cube that is allowed."""
-        return random.random((self.n_free, n))
+        """Points (n_free, n), evenly over the part of the cube that is allowed.
+
+        Raises: InputError when no point is found that is allowed.
+        """
+        return sample_allowed(self.space, self.constraints, n, random)
+
+    def _scored(self, physical: Any) -> ScoreLike:
+        self.evaluations += physical.shape[1]
+        score: ScoreLike = self.scorer.score(physical)
+        return score
+
+    def _linearized(self, physical: Any, slope: Any) -> Local:
+        self.evaluations += (1 + self.n_free) * physical.shape[1]
+        local, free = self.scorer.linearize(physical), list(self.space.free)
+        return Local(
+            local.cost,
+            local.status,
+            local.gradient[free] * slope,
+            local.curvature[free][:, free] * slope[:, None] * slope[None, :],
+        )
 
 
 def summarized(objective: Objective, unit: Any, score: ScoreLike, stage: str = "") -> Generation:

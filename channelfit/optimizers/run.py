@@ -239,7 +239,7 @@ def optimize(
     reason: str | None = None
     if isinstance(optimizer, DirectedOptimizer):
         generations = optimizer.search(objective)
-    elif isinstance(optimizer, ResidentOptimizer):
+    elif isinstance(optimizer, ResidentOptimizer) and objective.is_plain:
         generations = _on_device(optimizer, objective, _most_generations(stop, optimizer))
     else:
         generations = _on_host(optimizer, objective)
