@@ -21,6 +21,7 @@ from channelfit.backends import Scorer, make_scorer
 from channelfit.constraints import Bounded, read_rate_bounds
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
+from channelfit.functions import is_function
 from channelfit.model import ChannelModel, build_model, read_model_document
 from channelfit.optimizers.choose import make_optimizer
 from channelfit.optimizers.objective import Objective
@@ -124,6 +125,10 @@ def load_fit(
     """
     file = Path(path)
     document, model_file = read_fit_document(file, overrides)
+    if is_function(document):
+        from channelfit.function_fit import load_function_fit  # which is a kind of Fit
+
+        return load_function_fit(document, file, model_file)
     model = build_model(document, model_file)
     raw = document.pop("fit", None)
     if raw is None:
