@@ -19,6 +19,7 @@ import numpy as np
 
 from channelfit.errors import InputError
 from channelfit.optimizers import philox
+from channelfit.optimizers.population import check_size, starting_points
 
 LARGE_POPULATION = 5000
 
@@ -85,7 +86,8 @@ class Genetic:
     ) -> None:
         if crossover_rate is None:
             crossover_rate = default_crossover_rate(population)
-        _check(n_parameters, population, seed, crossover_rate, mutation_rate)
+        check_size(n_parameters, population, seed)
+        _check_rates(crossover_rate=crossover_rate, mutation_rate=mutation_rate)
         self.n_parameters = n_parameters
         self.population_size = population
         self.seed = seed
@@ -94,7 +96,7 @@ class Genetic:
         self.xp = xp
         self.dtype = np.dtype(dtype)
         self.generation = 0
-        self._initial = _as_points(initial, n_parameters, population)
+        self._initial = starting_points(initial, n_parameters, population)
         self._key = philox.split_seed(seed)
         self._population: Any = None
         self._cost: Any = None
@@ -289,37 +291,10 @@ class Genetic:
         children[parameter, candidate] = philox.uniform(words[:, 1], words[:, 2])
 
 
-def _check(
-    n_parameters: int, population: int, seed: int, crossover_rate: float, mutation_rate: float
-) -> None:
-    if n_parameters < 1:
-        raise InputError(f"there must be at least one free parameter, not {n_parameters}")
-    if not 1 <= population < 2**32:
-        raise InputError(f"population must be 1 or more, not {population}")
-    if not 0 <= seed < 2**64:
-        raise InputError(f"seed must be a whole number from 0 to 2**64-1, not {seed}")
-    for name, rate in (("crossover_rate", crossover_rate), ("mutation_rate", mutation_rate)):
+def _check_rates(**rates: float) -> None:
+    for name, rate in rates.items():
         if not 0 <= rate <= 1:
             raise InputError(f"{name} must lie between 0 and 1, not {rate}")
-
-
-def _as_points(initial: Any, n_parameters: int, population: int) -> np.ndarray | None:
-    """Checked copy (n_parameters, n_points) of the given starting points."""
-    if initial is None:
-        return None
-    points = np.array(_to_host(initial), dtype=np.float64)
-    points = points[:, None] if points.ndim == 1 else points
-    if points.ndim != 2 or points.shape[0] != n_parameters:
-        raise InputError(
-            f"starting points must have {n_parameters} values each, not shape {points.shape}"
-        )
-    if points.shape[1] > population:
-        raise InputError(
-            f"{points.shape[1]} starting points do not fit into a population of {population}"
-        )
-    if not ((points >= 0) & (points <= 1)).all():
-        raise InputError("starting points must lie inside the bounds of their parameters")
-    return points
 
 
 def _to_host(array: Any) -> Any:
