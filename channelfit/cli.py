@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from channelfit.runs import RunFolder
 
 BAD_INPUT, INTERRUPTED = 2, 130
+#: More parameters than this are not listed on the screen; they stand in the results' folder.
+_MOST_ROWS = 64
 
 
 class _Commands(click.Group):
@@ -180,7 +182,7 @@ def optimize(
             fit, scorer = _prepare(model, options, backend, dtype, path, screen)
             _set_chunk(scorer, chunk)
             _score_one(fit, scorer, screen)
-        folder = runs.RunFolder(out or runs.default_folder(fit.problem.model.name), fit)
+        folder = runs.open_folder(out or runs.default_folder(fit.problem.model.name), fit)
         summary = _search(fit, scorer, folder, screen)
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
@@ -225,6 +227,7 @@ def _prepare(
 ) -> tuple[Fit, Scorer]:
     from channelfit.backends import make_scorer
     from channelfit.fit import load_fit
+    from channelfit.problem import Problem
 
     screen.begin(f"reading {file.name} and its data")
     fit = load_fit(file, options, backend)
@@ -236,6 +239,7 @@ def _prepare(
     screen.say(screen.title)
     screen.say(_backend_line(scorer, backend))
     screen.rules = fit.stop_rules
+    screen.of_currents = isinstance(fit.problem, Problem)
     return fit, scorer
 
 
@@ -270,7 +274,6 @@ def _backend_line(scorer: Scorer, asked: str) -> str:
 def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -> dict[str, Any]:
     import numpy as np
 
-    from channelfit import runs
     from channelfit.optimizers import optimize as search
     from channelfit.optimizers.run import Progress
 
@@ -285,7 +288,7 @@ def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -
         result = search(optimizer, fit.objective(scorer), fit.stop_rules, on_generation)
         screen.begin("drawing")
         with _compile_notice(screen):
-            winner = runs.rescore(fit, scorer, result.values)
+            winner = folder.rescore(scorer, result.values)
         summary: dict[str, Any] = folder.finish(result, scorer, winner)
     except BaseException:
         folder.abandon()
@@ -356,8 +359,9 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
 
     console = Console(highlight=False)
     console.print()
-    console.print(terminal.result_table(summary["parameters"]))
-    console.print()
+    if len(summary["parameters"]) <= _MOST_ROWS:
+        console.print(terminal.result_table(summary["parameters"]))
+        console.print()
     for line in terminal.result_lines(summary):
         console.print(line, soft_wrap=True, markup=False)
     console.print(f"results    {folder}", soft_wrap=True, markup=False)
@@ -432,9 +436,12 @@ def _model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelMod
 def _load(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str, Any]]:
     """The model of a model file or a fit file, and the whole document."""
     from channelfit.fit import read_fit_document
+    from channelfit.functions import is_function
     from channelfit.model import build_model
 
     document, model_file = read_fit_document(file, overrides)
+    if is_function(document):
+        raise InputError("a function has no currents; only optimize and show serve it", file)
     return build_model(document, model_file), document
 
 
@@ -466,6 +473,27 @@ def _writing(place: Path) -> Iterator[None]:
 # --- show --------------------------------------------------------------------------------------
 
 
+def _show_function(file: Path, source: str | None, dtype: str, overrides: Sequence[str]) -> bool:
+    """Shows a function, if it is one."""
+    from channelfit.codegen.functions import FunctionSource
+    from channelfit.fit import read_fit_document
+    from channelfit.functions import build_function, is_function
+    from channelfit.report.functions import describe
+
+    document, function_file = read_fit_document(file, overrides)
+    if not is_function(document):
+        return False
+    problem = build_function(document, function_file)
+    if source == "nmodl":
+        raise InputError("a function is no mechanism for NEURON; --source cpu or cuda", file)
+    if source is None:
+        click.echo(describe(problem), nl=False)
+    else:
+        target = "cuda" if source == "cuda" else "cpu"
+        click.echo(FunctionSource(problem, dtype, target).text, nl=False)
+    return True
+
+
 @main.command(short_help="Scheme, rates, generator matrix and parameters.")
 @_model
 @click.option(
@@ -494,6 +522,8 @@ def show(
       channelfit show models/model_b.yaml --source cuda --dtype float32 > model_b.cu
       channelfit show models/na_hh.yaml --source nmodl > na_hh.mod
     """
+    if _show_function(model, source, dtype, overrides):
+        return
     channel, _ = _load(model, overrides)
     if source in ("cpu", "numba"):
         from channelfit.codegen.numba_source import NumbaSource

@@ -148,6 +148,14 @@ def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
     return Winner(column[:, 0], traces, squares / total if total else math.nan, peak, deviation)
 
 
+def open_folder(path: Path, fit: Fit) -> RunFolder:
+    """The folder of a new run. Raises: InputError when it cannot be written, or holds something."""
+    from channelfit.function_fit import FunctionFit
+    from channelfit.function_runs import FunctionRunFolder
+
+    return FunctionRunFolder(path, fit) if isinstance(fit, FunctionFit) else RunFolder(path, fit)
+
+
 @dataclass
 class RunFolder:
     """One run's folder while the search goes on and after it."""
@@ -184,7 +192,11 @@ class RunFolder:
                 self._saved_cost = progress.best_cost
             self._saved = time.monotonic()
 
-    def finish(self, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
+    def rescore(self, scorer: Scorer, values: np.ndarray) -> Any:
+        """The best candidate once more, in float64."""
+        return rescore(self.fit, scorer, values)
+
+    def finish(self, result: FitResult, scorer: Scorer, winner: Any) -> dict[str, Any]:
         """Writes everything; returns what stands in ``summary.json``."""
         self._save_history(result.history.tolist())
         self._save_fit(result.values)
@@ -245,7 +257,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "rms_pA": winner.rms_pA,
         "rms_relative_to_peak": winner.rms_pA / winner.peak_pA if winner.peak_pA else None,
         "peak_pA": winner.peak_pA,
-        "parameters": _parameters(fit, result),
+        "parameters": parameter_rows(fit, result),
         "experiments": [
             {"protocol": e.protocol.name, "rms_pA": root_mean_square(fitted(e, traces)),
              "weight": e.weight}
@@ -267,13 +279,14 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "source_hash": result.source_hash,
         "search_cost": result.cost,
         "largest_deviation_from_float64_pA": winner.deviation_pA,
-        "versions": versions() | (_gpu_versions() if scorer.backend == "cuda" else {}),
+        "versions": versions(scorer.backend == "cuda"),
         "machine": machine() | ({"gpu": gpu.device().name} if scorer.backend == "cuda" else {}),
         "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
     }  # fmt: skip
 
 
-def _parameters(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
+def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
+    """What `summary.json` says of every parameter."""
     rows = {}
     places = zip(fit.problem.model.parameters, result.values, result.notes, strict=True)
     for parameter, value, note in places:
@@ -287,12 +300,12 @@ def _parameters(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def versions() -> dict[str, str]:
+def versions(on_gpu: bool = False) -> dict[str, str]:
     """Of what computes: Python, channelfit and the libraries under it."""
     found = {"channelfit": __version__, "python": platform.python_version()}
     for name in ("numpy", "scipy", "sympy", "numba"):
         found[name] = importlib.metadata.version(name)
-    return found
+    return found | (_gpu_versions() if on_gpu else {})
 
 
 def _gpu_versions() -> dict[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from channelfit import gpu
 from channelfit.errors import InputError
+from channelfit.functions import FunctionProblem
 
 if TYPE_CHECKING:
     from channelfit.problem import Problem
@@ -106,6 +108,10 @@ def make_scorer(
         raise InputError(f'backend "{backend}" is not one of auto, {", ".join(BACKENDS)}')
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
+    if isinstance(problem, FunctionProblem):
+        if path != "auto":
+            raise InputError("a function has no paths; leave --path out")
+        return _function_scorer(problem, backend, dtype)
     module, name = BACKENDS[backend]
     kind = getattr(importlib.import_module(module), name)
     paths = getattr(kind, "paths", ("stepping",))
@@ -115,3 +121,12 @@ def make_scorer(
         kind(problem, dtype, path=path) if hasattr(kind, "paths") else kind(problem, dtype)
     )
     return scorer
+
+
+def _function_scorer(problem: FunctionProblem, backend: str, dtype: str) -> Any:
+    from channelfit.backends.functions import FunctionCpu, FunctionCuda, FunctionReference
+
+    kinds: dict[str, Callable[..., Any]] = {
+        "reference": FunctionReference, "cpu": FunctionCpu, "cuda": FunctionCuda,
+    }  # fmt: skip
+    return kinds[backend](problem, dtype)

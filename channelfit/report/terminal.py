@@ -53,6 +53,8 @@ class SearchScreen:
         self.console = console or Console(stderr=True, highlight=False)
         self.stage = "reading the files"
         self.rules = StopRules()
+        #: Whether a cost is a mean square of currents; else it is a plain number.
+        self.of_currents = True
         self.last: Progress | None = None
         self._costs: list[float] = []
         self._began = time.perf_counter()
@@ -111,12 +113,16 @@ class SearchScreen:
         left = progress.seconds_left
         parts = [
             f"generation {self._generation(progress)}",
-            f"best cost {number(progress.best_cost)} pA^2",
-            f"RMS {number(math.sqrt(progress.best_cost))} pA",
+            *self._costs_in_words(progress.best_cost),
             f"{number(progress.candidates_per_second)} candidates/s",
             f"{duration(left)} left" if left is not None else f"{duration(progress.seconds)}",
         ]
         return ", ".join(parts)
+
+    def _costs_in_words(self, cost: float) -> list[str]:
+        if not self.of_currents:
+            return [f"best cost {number(cost)}"]
+        return [f"best cost {number(cost)} pA^2", f"RMS {number(math.sqrt(cost))} pA"]
 
     def _generation(self, progress: Progress) -> str:
         of = f" of {self.rules.generations}" if self.rules.generations else ""
@@ -136,10 +142,10 @@ class SearchScreen:
             ProgressBar(total=1.0, completed=done, width=min(40, self.console.width // 2)),
             f"generation {self._generation(p)}",
         )
-        cost, speed = number(p.best_cost), number(p.candidates_per_second)
+        speed = number(p.candidates_per_second)
         remaining = "" if left is None else f", {duration(left)} left"
         rows = [
-            ("best", f"RMS {number(math.sqrt(p.best_cost))} pA, cost {cost} pA^2  {self._spark()}"),
+            ("best", f"{', '.join(self._costs_in_words(p.best_cost))}  {self._spark()}"),
             ("speed", f"{speed} candidates/s, {p.evaluations:,} scored"),
             ("time", f"{duration(passed)}{remaining}  (Ctrl-C stops and keeps the best)"),
         ]
@@ -189,6 +195,14 @@ def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def result_lines(summary: Mapping[str, Any]) -> list[str]:
     """What came out and what it took, in a few lines."""
+    return [*_costs(summary), *_search(summary)]
+
+
+def _costs(summary: Mapping[str, Any]) -> list[str]:
+    if "experiments" not in summary:  # a function
+        error = summary["rms_error"]
+        root = [] if error is None else [f"RMS        {error:.4g}, root of the cost"]
+        return [*root, f"cost       {summary['cost']:.6g}"]
     share = summary["rms_relative_to_peak"]
     of_peak = (
         f", {100 * share:.3g} % of the data's peak of {summary['peak_pA']:.4g} pA" if share else ""
@@ -205,7 +219,11 @@ def result_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"float64    scored again; {summary['dtype']} was off by at most {apart:.2g} pA"
         )
-    lines += [
+    return lines
+
+
+def _search(summary: Mapping[str, Any]) -> list[str]:
+    lines = [
         f"stopped    {summary['stop_reason']}",
         f"search     {summary['evaluations']:,} candidates in {summary['seconds']:.3g} s "
         f"({number(summary['candidates_per_second'])} a second), seed {summary['seed']}",

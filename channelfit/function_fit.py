@@ -1,0 +1,77 @@
+"""A function and its search: what `fit.load_fit` gives for a file with a cost or outputs."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from channelfit.documents import Section
+from channelfit.errors import InputError
+from channelfit.fit import Fit, _moved
+from channelfit.functions import FunctionProblem, build_function, fitted_document
+from channelfit.optimizers.choose import make_optimizer
+from channelfit.optimizers.run import make_stop_rules
+from channelfit.problem import Problem
+from channelfit.units import shown
+
+#: It needs no derivatives, which functions do not have yet.
+DEFAULT_OPTIMIZER = "genetic"
+
+
+@dataclass(frozen=True)
+class FunctionFit(Fit):
+    """A `Fit` whose problem is a function; `function` is the same by its own type."""
+
+    function: FunctionProblem = field(kw_only=True)
+
+    def saved(self, values: np.ndarray, folder: str | os.PathLike[str]) -> dict[str, Any]:
+        """A complete file with the fitted values (n_parameters,), to be saved in a folder."""
+        document = fitted_document(self.document, self.function.model, values)
+        if self.function.data is not None:
+            document["data"]["file"] = _moved(document["data"]["file"], self.model_file, folder)
+        document["fit"] = copy.deepcopy(self.section)
+        return document
+
+
+def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path) -> FunctionFit:
+    """The fit in a document of a function.
+
+    Arguments:
+        file: of the `fit` section; model_file: of the function.
+
+    Raises: InputError with file, key and what would be right.
+    """
+    function = build_function(document, model_file)
+    plain = {key: value for key, value in document.items() if key != "fit"}
+    section = Section(document.get("fit") or {}, file, "fit")
+    section.expect("optimizer", "stop", "seed")
+    settings, stop = (dict(section.rows(key, {})) for key in ("optimizer", "stop"))
+    optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
+    if not isinstance(optimizer, str):
+        raise InputError(f"a name was expected, not {shown(optimizer)}", file, "fit.optimizer.name")
+    fit = FunctionFit(
+        cast(Problem, function), optimizer, settings, stop, plain, file,
+        seed=section.integer("seed", 0), section=copy.deepcopy(dict(document.get("fit") or {})),
+        model_file=model_file, function=function,
+    )  # fmt: skip
+    try:
+        n_free = fit.space.n_free
+    except InputError as error:
+        raise error.at(model_file) from None
+    try:
+        made = make_optimizer(optimizer, settings, n_free, fit.seed)
+        make_stop_rules(stop, settings)
+    except InputError as error:
+        raise error.at(file, "fit") from None
+    if getattr(made, "needs_derivatives", False):
+        raise InputError(
+            f"{optimizer} needs derivatives, which functions do not have; choose an optimizer that "
+            "needs costs alone, such as genetic or ring", file, "fit.optimizer.name",
+        )  # fmt: skip
+    return fit
