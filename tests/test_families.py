@@ -9,9 +9,9 @@ import pytest
 from uncertain import curve_objective
 
 from channelfit.errors import InputError
-from channelfit.families import families, good_fits
 from channelfit.model import Parameter
 from channelfit.uncertainty import estimate
+from channelfit.uncertainty.families import families, good_fits
 
 pytest.importorskip("sklearn")
 N = 60

@@ -10,8 +10,8 @@ from uncertain import curve_objective
 
 from channelfit.errors import InputError
 from channelfit.model import Parameter
-from channelfit.posterior import log_posterior, sample_posterior, split_r_hat
 from channelfit.uncertainty import estimate
+from channelfit.uncertainty.posterior import log_posterior, sample_posterior, split_r_hat
 
 pytest.importorskip("emcee")
 N = 40

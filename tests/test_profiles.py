@@ -11,8 +11,8 @@ from uncertain import Differences, curve_objective, loaded
 
 from channelfit.model import Parameter
 from channelfit.optimizers.least_squares import refine
-from channelfit.profiles import profile, profiles
 from channelfit.uncertainty import count_samples, estimate
+from channelfit.uncertainty.profiles import profile, profiles
 
 
 def line(n: int = 40):

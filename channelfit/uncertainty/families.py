@@ -20,7 +20,7 @@ from scipy.spatial.distance import pdist, squareform
 from channelfit.errors import InputError
 from channelfit.optimizers.least_squares import refine
 from channelfit.optimizers.objective import to_host
-from channelfit.uncertainty import Estimate
+from channelfit.uncertainty.curvature import Estimate
 
 _NEIGHBORS = 6
 _LOOKS = 11  # on the straight line between two fits

@@ -17,7 +17,7 @@ import numpy as np
 
 from channelfit.optimizers.least_squares import refine
 from channelfit.optimizers.objective import Local, Objective
-from channelfit.uncertainty import LEVEL, Estimate, estimate, quantile
+from channelfit.uncertainty.curvature import LEVEL, Estimate, estimate, quantile
 
 _POINTS = 10  # a side
 _ROUNDS = 8  # of choosing how far a side reaches

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from channelfit.errors import InputError
-from channelfit.families import INSTALL
 from channelfit.optimizers.objective import to_host
-from channelfit.uncertainty import LEVEL, Estimate
+from channelfit.uncertainty.curvature import LEVEL, Estimate
+from channelfit.uncertainty.families import INSTALL
 
 #: A chain should be so many autocorrelation times long (emcee's own advice).
 LONG_ENOUGH = 50

@@ -1,0 +1,166 @@
+"""A fit judged: its estimate, what is open in words, and what of it to believe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.optimizers.least_squares import refine
+from channelfit.uncertainty.curvature import (
+    ASSUMED_NOISE,
+    LEVEL,
+    Combination,
+    Estimate,
+    correlation_time,
+    count_samples,
+    estimate,
+    peak_pA,
+    undetermined,
+)
+
+if TYPE_CHECKING:
+    from channelfit.backends import Scorer
+    from channelfit.fit import Fit
+
+#: Of the peak: no recording has less noise, so the data were simulated without any.
+_NOISE_FREE = 1e-4
+#: Standard errors from the minimum beyond which the fit was not finished.
+_UNFINISHED = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """How sure a fit is.
+
+    estimate: of the fit. open: what the data do not determine. remarks: sentences on what the
+    numbers rest on. refined_from: the cost before it was refined, pA^2, or None.
+    """
+
+    estimate: Estimate
+    open: tuple[Combination, ...]
+    remarks: tuple[str, ...]
+    refined_from: float | None = None
+
+
+def can_assess(scorer: Any) -> bool:
+    """Whether a scorer gives the derivatives that this needs."""
+    return hasattr(scorer, "linearize")
+
+
+def assess(
+    fit: Fit, scorer: Scorer, values: np.ndarray, finish: bool = False,
+    traces: Sequence[np.ndarray] | None = None,
+) -> Assessment:  # fmt: skip
+    """Judge fitted values.
+
+    Data that were simulated without noise are judged as if they had noise of a hundredth of their
+    peak, so that a rehearsal can tell what its protocols determine.
+
+    Arguments:
+        values: (n_parameters,), base units.
+        finish: refine them by least squares first.
+        traces: per experiment (n_sweeps, n_times) pA, of these values where they are known.
+
+    Raises: InputError when they cannot be scored, or there are too few samples.
+    """
+    objective = fit.objective(scorer)
+    unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])
+    before = None
+    if finish:
+        before = float(objective.score(unit).cost[0])
+        refined = refine(objective, unit)
+        if refined.cost[0] < before:
+            unit, traces = refined.unit, None
+    if traces is None:
+        traces = [c[:, :, 0] for c in scorer.simulate(objective.physical(unit))]
+    n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
+    found = estimate(objective, unit[:, 0], n_samples)
+    noise_free = fit.surrogate and fit.noise_pA == 0
+    if noise_free or found.cost < (_NOISE_FREE * peak) ** 2:
+        found = estimate(objective, unit[:, 0], n_samples, sigma_pA=ASSUMED_NOISE * peak)
+    else:
+        time = correlation_time(fit.problem, traces)
+        found = estimate(objective, unit[:, 0], n_samples, time)
+    return judge(found, before)
+
+
+def judge(found: Estimate, refined_from: float | None = None) -> Assessment:
+    """The words for an estimate."""
+    return Assessment(
+        found, tuple(undetermined(found)), tuple(_remarks(found)), refined_from
+    )  # fmt: skip
+
+
+def _remarks(found: Estimate) -> list[str]:
+    remarks = []
+    if found.assumed:
+        remarks.append(
+            f"the data are free of noise; errors are those of noise of {found.sigma_pA:.3g} pA, "
+            f"{100 * ASSUMED_NOISE:g} % of the peak, independent in every sample"
+        )
+    elif found.correlation_time > 1:
+        factor = math.sqrt(found.correlation_time)
+        remarks.append(
+            f"residuals are correlated over {found.correlation_time:.3g} samples (filtered noise, "
+            f"or a model that cannot follow the data); errors are widened {factor:.2g} times for "
+            "that, and say nothing of a wrong model"
+        )
+    else:
+        remarks.append("residuals look independent of each other, as the errors assume")
+    if found.distance > _UNFINISHED:
+        remarks.append(
+            f"the search ended about {found.distance:.2g} standard errors from the minimum; "
+            "`channelfit uncertainty` refines the fit first"
+        )
+    for name, side in zip(found.names, found.pushed, strict=True):
+        if side:
+            remarks.append(
+                f"{name} is pushed against its {'upper' if side > 0 else 'lower'} bound; it has no "
+                "error, and those of the others take it to be there"
+            )
+    return remarks
+
+
+def parameter_rows(found: Estimate, level: float = LEVEL) -> dict[str, dict[str, Any]]:
+    """What `summary.json` says of how sure each free parameter is.
+
+    standard_error in the parameter's unit; relative_error for a log scale, of its logarithm;
+    interval, both ends; None where a parameter is at a bound.
+    """
+    lower, upper = found.interval(level)
+    space = found.objective.space
+    rows: dict[str, dict[str, Any]] = {}
+    for k, place in enumerate(space.free):
+        parameter = space.parameters[place]
+        if found.pushed[k]:
+            rows[parameter.name] = {"standard_error": None, "interval": None}
+            continue
+        row: dict[str, Any] = {"standard_error": float(found.physical_errors[place])}
+        if parameter.scale == "log":
+            width = math.log(parameter.upper / parameter.lower)
+            row["relative_error"] = float(found.errors[k]) * width
+        rows[parameter.name] = row | {"interval": [float(lower[k]), float(upper[k])]}
+    return rows
+
+
+def as_plain(judged: Assessment, level: float = LEVEL) -> dict[str, Any]:
+    """An assessment as plain data, for `summary.json`."""
+    found = judged.estimate
+    return {
+        "level": level,
+        "noise_pA": found.sigma_pA,
+        "noise_assumed": found.assumed,
+        "samples": found.n_samples,
+        "correlation_time_samples": found.correlation_time,
+        "standard_errors_from_minimum": found.distance,
+        "undetermined": [
+            {"parameters": list(c.names), "open_directions": c.n_open, "text": c.text}
+            for c in judged.open
+        ],
+        "remarks": list(judged.remarks),
+        "correlations": {"parameters": list(found.names), "matrix": found.correlations.tolist()},
+    }
