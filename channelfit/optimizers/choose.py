@@ -12,6 +12,7 @@ import numpy as np
 from channelfit.errors import InputError
 from channelfit.optimizers.genetic import Genetic
 from channelfit.optimizers.genetic_cuda import DeviceGenetic
+from channelfit.optimizers.hybrid import Hybrid
 
 DEFAULT_POPULATION = 1120
 
@@ -23,7 +24,7 @@ def make_optimizer(
     seed: int,
     xp: Any = np,
     initial: Any = None,
-) -> Genetic:
+) -> Any:
     """An optimizer by name, with what a user wrote under `optimizer:`.
 
     Arguments:
@@ -64,7 +65,18 @@ def _make_genetic(
     return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
 
 
-OPTIMIZERS: dict[str, Callable[..., Genetic]] = {"genetic": _make_genetic}
+def _make_hybrid(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Hybrid:
+    known = ("scan", "starts", "agree", "patience", "generations")
+    for name in settings:
+        if name not in known:
+            raise InputError(unknown("setting", name, known), key=f"optimizer.{name}")
+        whole(settings[name], f"optimizer.{name}", least=1)
+    return Hybrid(n_parameters, seed, **settings)
+
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {"genetic": _make_genetic, "hybrid": _make_hybrid}
 
 
 def unknown(kind: str, name: object, known: Collection[str]) -> str:
