@@ -25,6 +25,7 @@ import numpy as np
 
 from channelfit import gpu
 from channelfit.optimizers.genetic import Genetic, GeneticState
+from channelfit.optimizers.philox import CUDA_TEXT
 from channelfit.optimizers.space import SearchSpace
 
 #: Of a generation's costs, at most so many, evenly spaced, give its median.
@@ -37,38 +38,12 @@ _N_STATUS = 5
 _FAILED = 4
 _VALUES = _FAILED + _N_STATUS
 
-TEXT = """\
+TEXT = """
 // One generation of the genetic algorithm; the definition is channelfit/optimizers/genetic.py.
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
 enum { INITIAL, TOURNAMENT, CROSSOVER, MUTATION, REPLACEMENT };
 #define STRIDE (CHUNK | 1)  // odd: the rows of a warp then start in different banks
 #define BLOCKS_OF_16 (PAIRS / 16 + 1)
 #define INFINITE __longlong_as_double(0x7ff0000000000000ll)
-
-// Philox4x32-10, Salmon et al. 2011.
-__device__ __forceinline__ uint4 philox(u32 x0, u32 x1, u32 x2, u32 x3, u64 seed)
-{
-    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
-    #pragma unroll
-    for (int i = 0; i < 10; i++) {
-        const u32 high0 = __umulhi(0xD2511F53u, x0), low0 = 0xD2511F53u * x0;
-        const u32 high2 = __umulhi(0xCD9E8D57u, x2), low2 = 0xCD9E8D57u * x2;
-        x0 = high2 ^ x1 ^ k0;
-        x1 = low2;
-        x2 = high0 ^ x3 ^ k1;
-        x3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return make_uint4(x0, x1, x2, x3);
-}
-
-__device__ __forceinline__ double uniform(u32 high, u32 low)
-{
-    return (double)(((u64)(high >> 5) << 26) | (low >> 6)) * (1.0 / 9007199254740992.0);
-}
 
 __device__ __forceinline__ double finite_or_infinite(double cost)
 {
@@ -417,7 +392,7 @@ def generation_text(n_free: int) -> str:
         "N_STATUS": _N_STATUS,
         "VALUES": _VALUES,
     }
-    return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + TEXT
+    return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + CUDA_TEXT + TEXT
 
 
 class DeviceGenetic(Genetic):

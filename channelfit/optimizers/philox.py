@@ -27,6 +27,35 @@ _WORD = np.dtype("<u4")
 # pass over it. A device wants one launch over everything instead.
 _HOST_PIECE = 8192
 
+#: The same words, and `uniform` of two of them, in kernels.
+CUDA_TEXT = """\
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Philox4x32-10, Salmon et al. 2011.
+__device__ __forceinline__ uint4 philox(u32 x0, u32 x1, u32 x2, u32 x3, u64 seed)
+{
+    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+    #pragma unroll
+    for (int i = 0; i < 10; i++) {
+        const u32 high0 = __umulhi(0xD2511F53u, x0), low0 = 0xD2511F53u * x0;
+        const u32 high2 = __umulhi(0xCD9E8D57u, x2), low2 = 0xCD9E8D57u * x2;
+        x0 = high2 ^ x1 ^ k0;
+        x1 = low2;
+        x2 = high0 ^ x3 ^ k1;
+        x3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return make_uint4(x0, x1, x2, x3);
+}
+
+__device__ __forceinline__ double uniform(u32 high, u32 low)
+{
+    return (double)(((u64)(high >> 5) << 26) | (low >> 6)) * (1.0 / 9007199254740992.0);
+}
+"""
+
 
 def split_seed(seed: int) -> tuple[int, int]:
     """The two 32-bit words of the key for a seed of up to 64 bits."""
