@@ -774,7 +774,7 @@ def _ratio(factor: sympy.Expr, u: sympy.Expr) -> sympy.Expr | None:
     """r with factor = r*u and r free of v, or None: both linear in a symbol, with one root."""
     shared = factor.free_symbols & u.free_symbols
     for name in sorted(shared, key=lambda s: (s != V, s.name)):
-        of_factor, of_u = _linear(factor, name), _linear(u, name)
+        of_factor, of_u = linear_in(factor, name), linear_in(u, name)
         if of_factor is None or of_u is None or _is_zero(of_factor[0]) or _is_zero(of_u[0]):
             continue
         ratio = of_factor[0] / of_u[0]
@@ -783,14 +783,14 @@ def _ratio(factor: sympy.Expr, u: sympy.Expr) -> sympy.Expr | None:
     return None
 
 
-def _linear(node: sympy.Expr, name: sympy.Symbol) -> tuple[sympy.Expr, sympy.Expr] | None:
+def linear_in(node: sympy.Expr, name: sympy.Symbol) -> tuple[sympy.Expr, sympy.Expr] | None:
     """(slope, intercept) of an expression that is visibly linear in a symbol, or None."""
     if not node.has(name):
         return sympy.Integer(0), node
     if node == name:
         return sympy.Integer(1), sympy.Integer(0)
     if isinstance(node, sympy.Add):
-        parts = [_linear(term, name) for term in node.args]
+        parts = [linear_in(term, name) for term in node.args]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None
@@ -798,7 +798,7 @@ def _linear(node: sympy.Expr, name: sympy.Symbol) -> tuple[sympy.Expr, sympy.Exp
         return sympy.Add(*slopes), sympy.Add(*intercepts)
     if isinstance(node, sympy.Mul):
         inner = [factor for factor in node.args if factor.has(name)]
-        part = _linear(inner[0], name) if len(inner) == 1 else None
+        part = linear_in(inner[0], name) if len(inner) == 1 else None
         if part is not None:
             rest = sympy.Mul(*(factor for factor in node.args if factor is not inner[0]))
             return rest * part[0], rest * part[1]

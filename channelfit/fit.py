@@ -25,15 +25,19 @@ from channelfit.functions import is_function
 from channelfit.model import ChannelModel, build_model, read_model_document
 from channelfit.optimizers.choose import make_optimizer
 from channelfit.optimizers.objective import Objective
+from channelfit.optimizers.projection import Linear
 from channelfit.optimizers.run import StopRules, make_stop_rules
-from channelfit.optimizers.space import SearchSpace
-from channelfit.problem import Experiment, Problem
+from channelfit.optimizers.space import SearchSpace, middle
+from channelfit.problem import Experiment, Problem, mean_square, n_scored
 from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
 from channelfit.recording import Recording, load_recording, masks
 from channelfit.units import shown
 
 DEFAULT_OPTIMIZER = "genetic"
-_PARAMETER_KEYS = ("range", "unit", "value", "scale", "fixed")
+#: Optimizers with derivatives solve a conductance by default: one dimension less, and the one that
+#: trades against all others. A population would pay two or three scores for every candidate.
+SOLVING_OPTIMIZERS = ("hybrid",)
+_PARAMETER_KEYS = ("range", "unit", "value", "scale", "fixed", "prior")
 
 _EXAMPLE = """
 fit:
@@ -58,7 +62,9 @@ class Fit:
     document: the raw model document, overrides applied, without `fit`; section: the raw `fit`.
     file: where the `fit` section stands and its relative paths start; model_file: the model's.
     surrogate: whether the data were simulated, with Gaussian noise of standard deviation noise_pA.
-    constraints: what candidates must keep to besides the parameters' ranges.
+    constraints: what candidates must keep to besides the parameters' ranges. solved: names of
+    parameters that follow from the others, at most one. prior_noise_pA: of a sample, by which
+    priors are weighed against the data.
     """
 
     problem: Problem
@@ -73,15 +79,41 @@ class Fit:
     section: dict[str, Any] = field(default_factory=dict)
     model_file: Path = Path()
     constraints: tuple[Bounded, ...] = ()
+    solved: tuple[str, ...] = ()
+    prior_noise_pA: float = 0.0
 
     @property
     def space(self) -> SearchSpace:
         """The space that is searched."""
-        return SearchSpace(self.problem.model.parameters)
+        return SearchSpace(self.problem.model.parameters, self.solved)
 
     def objective(self, scorer: Scorer | None) -> Objective:
         """What the search minimizes, scored by a scorer of this problem."""
-        return Objective(self.space, scorer, self.constraints)
+        return Objective(self.space, scorer, self.constraints, self._linear(), self._prior_weight())
+
+    def _linear(self) -> Linear | None:
+        """The solved parameter, as `optimizers.projection` wants it."""
+        model = self.problem.model
+        for place, p in enumerate(model.parameters):
+            if p.name not in self.solved:
+                continue
+            at_zero = None
+            if model.linear_parameters()[p.name]:
+                none = self._prior_weight() * p.prior.deviation(0.0) ** 2 if p.prior else 0.0
+                at_zero = mean_square(self.problem) + none
+            largest = max(abs(p.lower), abs(p.upper))
+            return Linear(place, p.lower, p.upper, abs(middle(p)) or largest, at_zero)
+        return None
+
+    def _prior_weight(self) -> float:
+        """pA^2 that a squared standard deviation from a prior's center costs.
+
+        n cost/(2 noise^2) + deviation^2/2 is the negative logarithm of the posterior; times
+        2 noise^2/n it is in the cost's own unit.
+        """
+        if not any(p.prior for p in self.problem.model.parameters):
+            return 0.0
+        return self.prior_noise_pA**2 / n_scored(self.problem)
 
     @property
     def stop_rules(self) -> StopRules:
@@ -138,7 +170,15 @@ def load_fit(
         )  # fmt: skip
     section = Section(raw, file, "fit")
     section.expect(
-        "protocols", "experiments", "surrogate", "optimizer", "stop", "seed", "rates_within"
+        "protocols",
+        "experiments",
+        "surrogate",
+        "optimizer",
+        "stop",
+        "seed",
+        "rates_within",
+        "solve",
+        "noise",
     )
     names = ("protocols", "experiments")
     if sum(name in section for name in names) != 1:
@@ -152,9 +192,11 @@ def load_fit(
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
     seed = section.integer("seed", 0)
     constraints = read_rate_bounds(section, model, [e.protocol for e in experiments])
+    solved = _solved(section, model, optimizer, constraints)
+    prior_noise = _prior_noise(section, model)
     fit = Fit(
         Problem(model, tuple(experiments)), optimizer, settings, stop, document, file, surrogate,
-        noise, seed, copy.deepcopy(dict(raw)), model_file, constraints,
+        noise, seed, copy.deepcopy(dict(raw)), model_file, constraints, solved, prior_noise,
     )  # fmt: skip
     _check_search(fit)
     if not surrogate:
@@ -355,6 +397,54 @@ def _surrogate(section: Section) -> tuple[float, int]:
     return noise, seed
 
 
+def _solved(
+    section: Section, model: ChannelModel, optimizer: object, constraints: Sequence[Bounded]
+) -> tuple[str, ...]:
+    """``solve: auto``, ``none``, or the name of a parameter in which the current is linear."""
+    by_default = "auto" if optimizer in SOLVING_OPTIMIZERS else "none"
+    names = [str(name) for name in section.items("solve", [by_default])]
+    linear, kept = model.linear_parameters(), {}
+    for p in model.parameters:
+        if p.prior and p.prior.kind == "lognormal":
+            kept[p.name] = "its prior is not a parabola in it"
+    for place in {place for c in constraints for place in c.places}:
+        kept[model.parameters[place].name] = "a bound depends on it"
+    if names == ["none"]:
+        return ()
+    if names == ["auto"]:
+        proportional = [n for n, by_itself in linear.items() if by_itself and n not in kept]
+        return tuple(proportional[:1])
+    if len(names) != 1:
+        raise section.error(
+            "one parameter was expected, auto or none: the current is linear in the conductance "
+            f"or in the reversal potential, not in both together; not {shown(names)}", "solve",
+        )  # fmt: skip
+    if names[0] not in linear:
+        known = ", ".join(linear) or "none of this model's"
+        raise section.error(
+            f"the current is not a straight line in {shown(names[0])}; it is in: {known}", "solve"
+        )
+    if names[0] in kept:
+        raise section.error(f"{names[0]} cannot be solved: {kept[names[0]]}", "solve")
+    return (names[0],)
+
+
+def _prior_noise(section: Section, model: ChannelModel) -> float:
+    """Standard deviation of a sample, pA: needed where a parameter has a prior."""
+    noise: float | None = section.quantity("noise", "current", None)
+    named = [p.name for p in model.parameters if p.prior]
+    if noise is None:
+        if named:
+            raise section.error(
+                f"{named[0]} has a prior, and only the noise of a sample tells how much that "
+                "weighs against the data; add for example noise: 5 pA"
+            )
+        return 0.0
+    if noise <= 0:
+        raise section.error(f"a standard deviation above 0 was expected, not {noise:g}", "noise")
+    return noise
+
+
 def _mapping(section: Section, key: str) -> dict[str, Any]:
     return {} if section.take(key, None) is None else dict(section.rows(key))
 
@@ -521,6 +611,8 @@ def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarra
         row["value"] = float(value)
         if parameter.unit:
             row["unit"] = parameter.unit
+        if parameter.prior:
+            row["prior"] = {parameter.prior.kind: [parameter.prior.center, parameter.prior.spread]}
 
 
 def _with_data(fit: Fit, section: dict[str, Any]) -> dict[str, Any]:

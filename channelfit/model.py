@@ -26,6 +26,7 @@ from channelfit.errors import InputError
 from channelfit.expressions import (
     V,
     definition_order,
+    linear_in,
     parse_expression,
     remove_singularities,
     symbol,
@@ -56,6 +57,32 @@ _KEYS = (
 
 
 @dataclass(frozen=True)
+class Prior:
+    """What is known of a parameter beforehand: it, or its logarithm, is normally distributed.
+
+    kind "normal": center and spread are mean and standard deviation, base units. "lognormal":
+    center is the median, and spread the factor that is one standard deviation of the logarithm.
+    """
+
+    kind: str
+    center: float
+    spread: float
+
+    def deviation(self, values: Any) -> Any:
+        """How many standard deviations values (any array) lie from the center."""
+        if self.kind == "normal":
+            return (values - self.center) / self.spread
+        # an array's own method would do, but CuPy answers to NumPy's functions too
+        return np.log(values / self.center) / math.log(self.spread)
+
+    def slope(self, values: Any) -> Any:
+        """The derivative of `deviation` by the parameter."""
+        if self.kind == "normal":
+            return 1.0 / self.spread
+        return 1.0 / (math.log(self.spread) * values)
+
+
+@dataclass(frozen=True)
 class Parameter:
     """One number of the model, in base units; `value` makes surrogate data, or is what is fixed."""
 
@@ -66,6 +93,7 @@ class Parameter:
     scale: str = "linear"
     value: float | None = None
     fixed: bool = False
+    prior: Prior | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +185,34 @@ class ChannelModel:
         """The same model with these values (n_parameters,)."""
         pairs = zip(self.parameters, values, strict=True)
         return replace(self, parameters=tuple(replace(p, value=float(x)) for p, x in pairs))
+
+    def linear_parameters(self) -> dict[str, bool]:
+        """Free parameters in which the current is visibly a straight line, each by itself.
+
+        Returns: by name, whether it is proportional to the parameter, as to a plain conductance.
+        """
+        used = self._rate_names()
+        found = {}
+        for p in self.parameters:
+            of_conductance, of_reversal = (
+                linear_in(e, symbol(p.name)) for e in (self.conductance, self.reversal)
+            )
+            if p.fixed or p.name in used or of_conductance is None or of_reversal is None:
+                continue
+            if of_reversal[0] == 0:
+                found[p.name] = bool(of_conductance[1] == 0)
+            elif of_conductance[0] == 0:
+                found[p.name] = False
+        return found
+
+    def _rate_names(self) -> set[str]:
+        """Names on which a rate depends, directly or through definitions."""
+        rates = [t.rate for chain in self.chains for t in chain.transitions]
+        names = {s.name for rate in rates for s in rate.free_symbols}
+        for name, expression in reversed(self.definitions):
+            if name in names:
+                names |= {s.name for s in expression.free_symbols}
+        return names
 
     def generator(self) -> sympy.Matrix:
         """A (n_states, n_states), 1/ms: A[j, i] is the rate i -> j and every column sums to zero.
@@ -345,9 +401,39 @@ def _parameter(root: Section, name: str, row: object) -> Parameter:
         name, unit, lower, upper,
         section.choice("scale", ("linear", "log"), "linear"), value, section.flag("fixed", False),
     )  # fmt: skip
+    prior = _prior(section, parameter, factor)
     section.finish()
     _check_parameter(section, parameter)
-    return parameter
+    return replace(parameter, prior=prior)
+
+
+def _prior(section: Section, p: Parameter, factor: float) -> Prior | None:
+    """``{normal: [mean, sd]}`` or ``{lognormal: [median, factor]}``, in the parameter's unit."""
+    if section.take("prior", None) is None:
+        return None
+    if p.fixed:
+        raise section.error("a fixed parameter has no prior", "prior")
+    row = section.section("prior")
+    row.expect("normal", "lognormal")
+    if ("normal" in row) == ("lognormal" in row):
+        raise row.error("either normal: [mean, sd] or lognormal: [median, factor] was expected")
+    kind = "normal" if "normal" in row else "lognormal"
+    pair = row.items(kind)
+    if len(pair) != 2:
+        raise row.error(f"two numbers were expected, not {shown(pair)}", kind)
+    center, spread = (_number(row, x, kind) for x in pair)
+    if kind == "normal":
+        if spread <= 0:
+            raise row.error(f"a standard deviation above 0 was expected, not {spread:g}", kind)
+        return Prior(kind, factor * center, factor * spread)
+    if center <= 0 or spread <= 1:
+        raise row.error(
+            f"a median above 0 and a factor above 1 were expected, not {center:g} and {spread:g}",
+            kind,
+        )
+    if p.lower <= 0:
+        raise row.error("a lognormal prior needs a range that starts above 0", kind)
+    return Prior(kind, factor * center, spread)
 
 
 def _number(section: Section, value: object, key: str) -> float:

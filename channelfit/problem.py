@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from channelfit.model import ChannelModel
 from channelfit.packing import Packed, pack
 from channelfit.protocol import Protocol
@@ -42,3 +44,28 @@ class Problem:
         """Every sample of every protocol, packed for simulation."""
         none = [None] * len(self.experiments)
         return pack([e.protocol for e in self.experiments], none, none)
+
+
+def mean_square(problem: Problem) -> float:
+    """The cost of no current at all, pA^2: the weighted mean square of the data."""
+    squares = total = 0.0
+    for weight, data in _weighted(problem):
+        squares += float((weight * data**2).sum())
+        total += float(weight.sum())
+    return squares / total
+
+
+def n_scored(problem: Problem) -> int:
+    """Samples of a weight above 0."""
+    return sum(weight.size for weight, _ in _weighted(problem))
+
+
+def _weighted(problem: Problem) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weights and data of the samples that count, an experiment each."""
+    pairs = []
+    for experiment in problem.experiments:
+        if experiment.recording is not None:
+            weight = experiment.weight * experiment.recording.weight
+            counts = weight > 0
+            pairs.append((weight[counts], experiment.recording.current_pA[counts]))
+    return pairs

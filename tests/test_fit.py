@@ -690,3 +690,90 @@ def test_bounds_that_no_candidate_can_keep_are_told_where_they_stand(folder: Pat
         fit.make_optimizer()
     assert error.value.key == "fit"
     assert "keeps to the bounds of" in str(error.value)
+
+
+# --- a parameter solved, and priors --------------------------------------------------------------
+
+
+def test_the_conductance_is_solved_when_asked(folder: Path) -> None:
+    fit = load_fit(model_with(folder, SURROGATE | {"solve": "g"}), backend="reference")
+    assert fit.space.n_free == 2
+    objective = fit.objective(make_scorer(fit.problem, "reference"))
+    truth = fit.problem.model.values()
+    unit = fit.space.to_unit(truth[:, None])
+    found = objective.physical(unit)[:, 0]
+    assert found[[0, 1, 2]] == pytest.approx(truth[[0, 1, 2]])
+    assert found[3] == pytest.approx(truth[3], rel=0.02)
+    scorer = objective.scorer
+    steps = np.repeat(found[:, None], 3, axis=1)
+    steps[3] *= [1 - 1e-4, 1, 1 + 1e-4]
+    assert scorer.score(steps).cost.argmin() == 1
+    assert objective.score(unit).cost[0] == pytest.approx(scorer.score(steps).cost[1], rel=1e-12)
+
+
+def test_solving_is_the_default_where_derivatives_lead(folder: Path) -> None:
+    assert loaded(model_with(folder, SURROGATE)).solved == ()
+    assert loaded(model_with(folder, SURROGATE | {"solve": "auto"})).solved == ("g",)
+    assert loaded(model_with(folder, SURROGATE | {"solve": "none"})).solved == ()
+
+
+def test_what_cannot_be_solved_is_told(folder: Path) -> None:
+    told = complaint(model_with(folder, SURROGATE | {"solve": ["a"]}))
+    assert "fit.solve" in told
+    assert "it is in: g" in told
+    assert "one parameter was expected" in complaint(
+        model_with(folder, SURROGATE | {"solve": ["g", "a"]})
+    )
+    parameters = MODEL["parameters"] | {
+        "g": {"range": [1, 100], "value": 10, "prior": {"lognormal": [10, 2]}}
+    }
+    fit = SURROGATE | {"solve": "g", "noise": "5 pA"}
+    told = complaint(model_with(folder, fit, parameters=parameters))
+    assert "g cannot be solved" in told
+
+
+def test_a_prior_counts_against_the_noise(folder: Path) -> None:
+    """n cost/(2 noise^2) must grow by half a squared standard deviation."""
+    a = MODEL["parameters"]["a"] | {"prior": {"lognormal": [50, 2]}}
+    path = model_with(
+        folder, SURROGATE | {"noise": "2 pA"}, parameters=MODEL["parameters"] | {"a": a}
+    )
+    fit = load_fit(path, backend="reference")
+    scorer = make_scorer(fit.problem, "reference")
+    unit = np.array([[0.3, 0.6], [0.2, 0.2], [0.4, 0.4]])
+    physical = fit.space.to_physical(unit)
+    n = 3 * 25
+    grown = (fit.objective(scorer).score(unit).cost - scorer.score(physical).cost) * n / (2 * 4.0)
+    np.testing.assert_allclose(
+        grown, 0.5 * (np.log(physical[0] / 0.05) / np.log(2)) ** 2, rtol=1e-9
+    )
+    again = load_fit(save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference")
+    assert again.problem.model.parameters[0].prior == fit.problem.model.parameters[0].prior
+    assert again.objective(scorer).prior_weight == fit.objective(scorer).prior_weight
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ({"normal": [1, 0]}, "a.prior.normal: a standard deviation above 0"),
+        ({"lognormal": [1, 1]}, "a.prior.lognormal: a median above 0 and a factor above 1"),
+        ({"lognormal": [-1, 3]}, "a median above 0 and a factor above 1"),
+        ({"normal": [1]}, "two numbers were expected"),
+        ({"uniform": [1, 2]}, 'unknown key "uniform"'),
+        ({}, "either normal: [mean, sd] or lognormal"),
+        ({"normal": [1, "wide"]}, "a.prior.normal"),
+        (3, "a mapping"),
+    ],
+)
+def test_what_is_no_prior_is_told(folder: Path, prior: object, message: str) -> None:
+    a = MODEL["parameters"]["a"] | {"prior": prior}
+    fit = SURROGATE | {"noise": "2 pA"}
+    told = complaint(model_with(folder, fit, parameters=MODEL["parameters"] | {"a": a}))
+    assert message in told
+
+
+def test_a_prior_asks_for_the_noise(folder: Path) -> None:
+    a = MODEL["parameters"]["a"] | {"prior": {"lognormal": [50, 2]}}
+    told = complaint(model_with(folder, SURROGATE, parameters=MODEL["parameters"] | {"a": a}))
+    assert "a has a prior" in told
+    assert "noise: 5 pA" in told

@@ -16,8 +16,9 @@ from channelfit.backends import Linearization, Score
 from channelfit.constraints import Bounded, bounded_expression, rate_names, read_rate_bounds
 from channelfit.documents import Section
 from channelfit.errors import InputError
-from channelfit.model import ChannelModel, Parameter, build_model, load_model
+from channelfit.model import ChannelModel, Parameter, Prior, build_model, load_model
 from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
+from channelfit.optimizers.projection import Linear
 from channelfit.optimizers.sampling import allowed, sample_allowed
 from channelfit.protocol import Protocol, load_protocol
 
@@ -399,3 +400,241 @@ def test_bounded_needs_only_its_own_definitions():
     assert isinstance(bound, Bounded)
     assert [name for name, _ in bound.definitions] == ["a2"]
     assert set(bound.rows) == {"k2", "s2"}
+
+
+# --- one parameter solved ------------------------------------------------------------------------
+
+TIMES = np.linspace(0, 5, 200)
+DATA = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES) + 0.1 * np.sin(37 * TIMES)
+
+
+class Line:
+    """Current offset + c exp(-a t) cos(b t), c the first row: a straight line in c."""
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.offset = offset
+
+    def currents(self, p: np.ndarray) -> np.ndarray:
+        c, a, b = p[:, None, :]
+        t = TIMES[:, None]
+        return self.offset + c * np.exp(-a * t) * np.cos(b * t)
+
+    def score(self, p: np.ndarray) -> Score:
+        cost = ((self.currents(p) - DATA[:, None]) ** 2).mean(axis=0)
+        bad = p[1] > 2.9
+        return Score(np.where(bad, np.inf, cost), np.where(bad, 2, 0).astype(np.int8))
+
+    def linearize(self, p: np.ndarray) -> Linearization:
+        c, a, b = p[:, None, :]
+        t = TIMES[:, None]
+        wave, turned = np.exp(-a * t) * np.cos(b * t), -np.exp(-a * t) * np.sin(b * t)
+        slopes = np.stack([wave, -c * t * wave, c * t * turned])
+        residual = self.currents(p) - DATA[:, None]
+        score = self.score(p)
+        gradient = 2 * (slopes * residual).mean(axis=1)
+        curvature = 2 * np.einsum("itn,jtn->ijn", slopes, slopes) / len(TIMES)
+        return Linearization(score.cost, score.status, gradient, curvature)
+
+
+def line_space(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> SearchSpace:
+    rows = (
+        Parameter("c", "nS", *c, scale=scale),
+        Parameter("a", "", 0.1, 3.0, scale="log"),
+        Parameter("b", "", 0.5, 4.0),
+    )
+    return SearchSpace(rows, ("c",))
+
+
+def solving(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> Objective:
+    middle = 10.0 if scale == "linear" else 1.4
+    linear = Linear(0, *c, middle, float((DATA**2).mean()))
+    return Objective(line_space(scale, c), Line(), linear=linear)
+
+
+def best_by_hand(objective: Objective, unit: np.ndarray) -> np.ndarray:
+    """c (n,) by linear least squares, cut at its range; unit (2, n)."""
+    p = objective.space.to_physical(unit)
+    p[0] = 1.0
+    wave = objective.scorer.currents(p) - objective.scorer.offset
+    target = DATA[:, None] - objective.scorer.offset
+    best = (wave * target).sum(axis=0) / (wave**2).sum(axis=0)
+    return np.clip(best, objective.linear.lower, objective.linear.upper)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_the_solved_value_is_that_of_linear_least_squares(scale):
+    objective = solving(scale, (0.1, 6.0))
+    assert objective.n_free == 2
+    unit = np.random.default_rng(9).random((2, 300)) * 0.95
+    score = objective.score(unit)
+    assert 600 <= objective.evaluations <= 900
+    best = best_by_hand(objective, unit)
+    assert 0 < (best == 6).sum() < 300
+    physical = objective.physical(unit)
+    np.testing.assert_allclose(physical[0], best, rtol=1e-12)
+    np.testing.assert_allclose(score.cost, objective.scorer.score(physical).cost, rtol=1e-12)
+
+
+def test_a_line_that_does_not_begin_at_zero_takes_a_score_more():
+    objective = Objective(line_space(), Line(-0.7), linear=Linear(0, 0.1, 20.0, 10.0))
+    unit = np.random.default_rng(10).random((2, 100)) * 0.95
+    score = objective.score(unit)
+    assert objective.evaluations >= 300
+    physical = objective.physical(unit)
+    np.testing.assert_allclose(physical[0], best_by_hand(objective, unit), rtol=1e-11)
+    np.testing.assert_allclose(score.cost, objective.scorer.score(physical).cost, rtol=1e-12)
+
+
+def test_a_perfect_fit_keeps_its_digits():
+    """Data of the model itself: the parabola's lowest value is all rounding, the score is not."""
+
+    class Exact(Line):
+        def score(self, p: np.ndarray) -> Score:
+            target = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES)
+            cost = ((self.currents(p) - target[:, None]) ** 2).mean(axis=0)
+            return Score(cost, np.zeros(p.shape[1], dtype=np.int8))
+
+    target = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES)
+    linear = Linear(0, 0.1, 20.0, 10.0, float((target**2).mean()))
+    objective = Objective(line_space(), Exact(), linear=linear)
+    truth = objective.space.to_unit(np.array([[7.0], [1.3], [2.0]]))
+    assert objective.score(truth).cost[0] < 1e-28
+    near = truth + 1e-9 * np.array([[1.0], [1.0]])
+    cost = objective.score(near).cost[0]
+    np.testing.assert_allclose(
+        cost, objective.scorer.score(objective.physical(near)).cost[0], rtol=1e-6
+    )
+    assert 1e-22 < cost < 1e-16
+
+
+def test_solved_on_a_bound_and_without_any_current():
+    objective = solving(c=(0.1, 3.0))
+    best = objective.space.to_unit(np.array([[1.0], [1.3], [2.0]]))
+    assert objective.physical(best)[0, 0] == 3.0
+
+    class Silent(Line):
+        def currents(self, p: np.ndarray) -> np.ndarray:
+            return np.zeros((len(TIMES), p.shape[1]))
+
+    silent = Objective(objective.space, Silent(), linear=objective.linear)
+    score = silent.score(best)
+    assert score.cost[0] == pytest.approx((DATA**2).mean(), rel=1e-15)
+    assert 0.1 <= silent.physical(best)[0, 0] <= 3.0
+
+
+def test_failures_pass_through_and_spoil_no_neighbor():
+    objective = solving()
+    a = np.array([0.5, 2.95, 0.7])
+    unit = np.stack([np.log(a / 0.1) / np.log(30), np.full(3, 0.4)])
+    score = objective.score(unit)
+    assert score.status.tolist() == [0, 2, 0]
+    assert np.isinf(score.cost[1])
+    alone = solving().score(unit[:, [0, 2]])
+    np.testing.assert_array_equal(score.cost[[0, 2]], alone.cost)
+    local = objective.linearize(unit)
+    assert local.status.tolist() == [0, 2, 0]
+
+
+@given(st.floats(0.05, 0.9), st.floats(0.05, 0.9))
+@settings(max_examples=40, deadline=None)
+def test_derivatives_are_those_of_the_cost_of_the_best_value(x, y):
+    """The gradient against central differences; the curvature against its closed form."""
+    objective, unit, h = solving(), np.array([[x], [y]]), 1e-5
+    local = objective.linearize(unit)
+    ahead = objective.score(unit + h * np.eye(2)).cost
+    behind = objective.score(unit - h * np.eye(2)).cost
+    np.testing.assert_allclose(
+        local.gradient[:, 0], (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-6 * (DATA**2).mean()
+    )
+    assert local.cost[0] == pytest.approx(objective.score(unit).cost[0], rel=1e-11)
+    whole = objective.scorer.linearize(objective.physical(unit)).curvature[..., 0]
+    if 0.1 < objective.physical(unit)[0, 0] < 20:
+        reduced = np.linalg.inv(np.linalg.inv(whole)[1:, 1:])
+    else:
+        reduced = whole[1:, 1:]
+    slope = objective.space.slope(unit)[:, 0]
+    expected = reduced * slope[:, None] * slope[None, :]
+    np.testing.assert_allclose(local.curvature[..., 0], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_solving_on_a_device_gives_the_same(cupy):
+    unit = np.random.default_rng(12).random((2, 50)) * 0.95
+    device, host = solving(), solving().score(unit)
+
+    class OnDevice(Line):
+        def score(self, p: Any) -> Score:
+            found = Line().score(p.get())
+            return Score(cupy.array(found.cost), cupy.array(found.status))
+
+    device.scorer = OnDevice()
+    score = device.score(cupy.array(unit))
+    assert isinstance(score.cost, Disguised)
+    np.testing.assert_allclose(score.cost.get(), host.cost, rtol=1e-13)
+    np.testing.assert_array_equal(score.status.get(), host.status)
+
+
+# --- priors --------------------------------------------------------------------------------------
+
+PRIORS = (
+    Parameter("c", "nS", 0.1, 20.0, prior=Prior("normal", 5.0, 0.5)),
+    Parameter("a", "", 0.1, 3.0, scale="log", prior=Prior("lognormal", 1.0, 1.5)),
+    Parameter("b", "", 0.5, 4.0),
+)
+
+
+def posterior(p: np.ndarray, noise: float) -> float:
+    """The negative logarithm of the posterior of (3,) parameters, up to a constant."""
+    squares = ((Line().currents(p[:, None])[:, 0] - DATA) ** 2).sum() / (2 * noise**2)
+    of_c = stats.norm(5.0, 0.5).logpdf(p[0])
+    of_log_a = stats.norm(0.0, np.log(1.5)).logpdf(np.log(p[1]))
+    return float(squares - of_c - of_log_a)
+
+
+def test_priors_add_what_the_posterior_says():
+    noise, n = 0.3, len(TIMES)
+    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=noise**2 / n)
+    unit = np.random.default_rng(13).random((3, 20)) * 0.9
+    cost, physical = objective.score(unit).cost, objective.physical(unit)
+    expected = np.array([posterior(p, noise) for p in physical.T])
+    np.testing.assert_allclose(
+        (cost - cost[0]) * n / (2 * noise**2), expected - expected[0], rtol=1e-10, atol=1e-8
+    )
+
+
+def test_priors_have_exact_derivatives():
+    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=0.4)
+    plain, unit, h = Objective(SearchSpace(PRIORS), Line()), np.array([[0.4], [0.6], [0.3]]), 1e-5
+    local = objective.linearize(unit)
+    difference = (
+        objective.score(unit + h * np.eye(3)).cost - objective.score(unit - h * np.eye(3)).cost
+    ) / (2 * h)
+    np.testing.assert_allclose(local.gradient[:, 0], difference, rtol=1e-7)
+    assert local.cost[0] == objective.score(unit).cost[0]
+    added = (local.curvature - plain.linearize(unit).curvature)[..., 0]
+    per_unit = np.array([19.9 / 0.5, np.log(30) / np.log(1.5), 0])
+    np.testing.assert_allclose(added, np.diag(0.8 * per_unit**2), rtol=1e-9, atol=1e-7)
+
+
+def test_a_solved_parameter_keeps_its_normal_prior():
+    weight = 0.05
+    linear = Linear(0, 0.1, 20.0, 10.0, float((DATA**2).mean() + weight * (5.0 / 0.5) ** 2))
+    solved = Objective(SearchSpace(PRIORS, ("c",)), Line(), linear=linear, prior_weight=weight)
+    unit = np.array([[0.7], [0.5]])
+    best = solved.physical(unit)
+    around = best + np.array([[0.0, 1e-3, -1e-3], [0, 0, 0], [0, 0, 0]])
+    every = Objective(SearchSpace(PRIORS), Line(), prior_weight=weight)
+    costs = every.score(every.space.to_unit(around)).cost
+    assert costs.argmin() == 0
+    assert solved.score(unit).cost[0] == pytest.approx(costs[0], rel=1e-12)
+
+
+def test_a_rescored_winner_keeps_its_priors():
+    class Rescoring(Line):
+        def rescore(self, p: np.ndarray) -> Score:
+            return self.score(p)
+
+    objective = Objective(SearchSpace(PRIORS), Rescoring(), prior_weight=0.4)
+    unit = np.array([[0.4], [0.6], [0.3]])
+    again = objective.rescore(objective.physical(unit)[:, 0])
+    assert again == pytest.approx(objective.score(unit).cost[0], rel=1e-14)
+    assert Objective(SearchSpace(PRIORS), Line()).rescore(np.ones(3)) is None

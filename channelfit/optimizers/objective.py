@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from channelfit.optimizers.projection import Linear, eliminated, solve
 from channelfit.optimizers.sampling import Constraint, allowed, sample_allowed
 from channelfit.optimizers.space import SearchSpace, array_module
+
+if TYPE_CHECKING:
+    from channelfit.model import Prior
 
 OUTSIDE_BOUNDS = 3
 # Status codes of a score, in words.
@@ -86,12 +90,17 @@ class Objective:
     """The cost of points of the unit cube.
 
     constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is not
-    scored. evaluations: candidates scored so far; a derivative costs as many as it has columns.
+    scored. linear: the parameter that is solved, which is then no dimension of the cube.
+    prior_weight: pA^2; so much is added to the cost for every squared standard deviation of a
+    parameter from the middle of its prior. evaluations: candidates scored so far; a derivative
+    costs as many as it has columns.
     """
 
     space: SearchSpace
     scorer: Any
     constraints: tuple[Constraint, ...] = ()
+    linear: Linear | None = None
+    prior_weight: float = 0.0
     evaluations: int = 0
 
     @property
@@ -102,27 +111,30 @@ class Objective:
     @property
     def is_plain(self) -> bool:
         """Whether the cost of a point is what the scorer says of its parameters, no more."""
-        return not self.constraints
+        return not (self.constraints or self.linear or self.prior_weight)
 
     def score(self, unit: Any) -> ScoreLike:
         """Cost and status of points (n_free, n_points)."""
         physical = self.space.to_physical(unit)
         if not self.constraints:
-            return self._scored(physical)
+            return self._best(physical)
         xp = array_module(physical)
         inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
         n_inside, n = int(inside.size), physical.shape[1]
         if n_inside == n:
-            return self._scored(physical)
+            return self._best(physical)
         cost = xp.full(n, np.inf)
         status = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8)
         if n_inside:
-            score = self._scored(xp.ascontiguousarray(physical[:, inside]))
+            score = self._best(xp.ascontiguousarray(physical[:, inside]))
             cost[inside], status[inside] = score.cost, score.status
         return Scored(cost, status)
 
     def linearize(self, unit: Any) -> Local:
-        """Cost, gradient and curvature at points (n_free, n_points), by unit coordinates."""
+        """Cost, gradient and curvature at points (n_free, n_points), by unit coordinates.
+
+        With a parameter solved they are those of the cost of its best value.
+        """
         physical, slope = self.space.to_physical(unit), self.space.slope(unit)
         if not self.constraints:
             return self._linearized(physical, slope)
@@ -140,8 +152,8 @@ class Objective:
         return Local(cost, status, gradient, curvature)
 
     def physical(self, unit: Any) -> np.ndarray:
-        """Parameters (n_parameters, n_points), base units, on the host."""
-        return to_host(self.space.to_physical(unit))
+        """Parameters (n_parameters, n_points), base units, solved ones too, on the host."""
+        return to_host(self._solved(self.space.to_physical(unit)))
 
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
         """Points (n_free, n), evenly over the part of the cube that is allowed.
@@ -150,19 +162,71 @@ class Objective:
         """
         return sample_allowed(self.space, self.constraints, n, random)
 
+    def penalty(self, physical: Any) -> Any:
+        """What the priors add to the cost of parameters (n_parameters, n): (n,) pA^2."""
+        total = 0.0
+        for place, prior in self._priors:
+            total = total + self.prior_weight * prior.deviation(physical[place]) ** 2
+        return total
+
+    def rescore(self, values: np.ndarray) -> float | None:
+        """The cost of parameters (n_parameters,) by the scorer's `rescore`, None without one."""
+        if not hasattr(self.scorer, "rescore"):
+            return None
+        column = values[:, None]
+        return float(np.ravel(self.scorer.rescore(column).cost + self.penalty(column))[0])
+
+    @property
+    def _priors(self) -> list[tuple[int, Prior]]:
+        parameters = enumerate(self.space.parameters)
+        return [(k, p.prior) for k, p in parameters if p.prior] if self.prior_weight else []
+
     def _scored(self, physical: Any) -> ScoreLike:
+        """Of physical parameters, priors included."""
         self.evaluations += physical.shape[1]
         score: ScoreLike = self.scorer.score(physical)
+        if self.prior_weight:
+            return Scored(score.cost + self.penalty(physical), score.status)
         return score
 
+    def _best(self, physical: Any) -> ScoreLike:
+        """Of physical parameters, the linear one at its best."""
+        if self.linear is None:
+            return self._scored(physical)
+        return solve(self._scored, physical, self.linear)
+
+    def _solved(self, physical: Any) -> Any:
+        """Physical parameters with the linear one at its best."""
+        if self.linear is not None:
+            solution = solve(self._scored, physical, self.linear, exact=False)
+            physical[self.linear.place] = solution.value
+        return physical
+
     def _linearized(self, physical: Any, slope: Any) -> Local:
-        self.evaluations += (1 + self.n_free) * physical.shape[1]
-        local, free = self.scorer.linearize(physical), list(self.space.free)
+        physical = self._solved(physical)
+        free, linear = list(self.space.free), self.linear
+        self.evaluations += (1 + len(free)) * physical.shape[1]
+        local = self.scorer.linearize(physical)
+        cost, gradient, curvature = local.cost, local.gradient, local.curvature
+        if self.prior_weight:
+            good = array_module(cost).isfinite(cost)
+            cost, gradient, curvature = (
+                cost + self.penalty(physical),
+                gradient.copy(),
+                curvature.copy(),
+            )
+            for place, prior in self._priors:
+                off, change = prior.deviation(physical[place]), prior.slope(physical[place])
+                gradient[place] += 2 * self.prior_weight * good * off * change
+                curvature[place, place] += 2 * self.prior_weight * good * change**2
+        if linear is None:
+            gradient, curvature = gradient[free], curvature[free][:, free]
+        else:
+            value = physical[linear.place]
+            inside = (value > linear.lower) & (value < linear.upper)
+            gradient, curvature = eliminated(gradient, curvature, linear.place, free, inside)
         return Local(
-            local.cost,
-            local.status,
-            local.gradient[free] * slope,
-            local.curvature[free][:, free] * slope[:, None] * slope[None, :],
+            cost, local.status, gradient * slope, curvature * slope[:, None] * slope[None, :]
         )
 
 

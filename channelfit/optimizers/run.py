@@ -386,8 +386,9 @@ def _result(
             f"no candidate could be scored: of {_plural(tally.evaluations, 'candidate')} {counts}"
         )
     cost = tally.cost
-    if hasattr(scorer, "rescore"):
-        cost = float(scorer.rescore(tally.values[:, None]).cost[0])
+    again = objective.rescore(tally.values)
+    if again is not None:
+        cost = again
     return FitResult(
         names=tuple(parameter.name for parameter in space.parameters),
         units=tuple(parameter.unit for parameter in space.parameters),

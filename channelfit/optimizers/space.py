@@ -26,7 +26,8 @@ class SearchSpace:
     """The parameters of a model, of which those not fixed are searched.
 
     A free parameter runs over [lower, upper], evenly in its value (scale "linear") or in its
-    logarithm (scale "log"). A fixed one keeps its value.
+    logarithm (scale "log"). A fixed one keeps its value. A solved one is not searched but follows
+    from the others (see `Objective`); until then it stands in the middle of its range.
 
     Raises: InputError, naming the parameter, for bounds that cannot be searched, for a log
     scale that does not start above zero, for a fixed parameter without a value, and when no
@@ -34,6 +35,7 @@ class SearchSpace:
     """
 
     parameters: tuple[Parameter, ...]
+    solved: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for parameter in self.parameters:
@@ -44,7 +46,11 @@ class SearchSpace:
     @property
     def free(self) -> tuple[int, ...]:
         """Places, among all parameters, of those that are searched."""
-        return tuple(i for i, parameter in enumerate(self.parameters) if not parameter.fixed)
+        return tuple(
+            i
+            for i, parameter in enumerate(self.parameters)
+            if not parameter.fixed and parameter.name not in self.solved
+        )
 
     @property
     def n_parameters(self) -> int:
@@ -71,6 +77,8 @@ class SearchSpace:
         for place, parameter in enumerate(self.parameters):
             if parameter.fixed:
                 physical[place] = parameter.value
+            elif parameter.name in self.solved:
+                physical[place] = middle(parameter)
         for scale in ("linear", "log"):
             rows = [i for i, place in enumerate(self.free) if self._scale(place) == scale]
             # on the host a row at a time stays in the cache; a device wants few launches
@@ -141,6 +149,13 @@ class SearchSpace:
     def _check_rows(array: Any, n_rows: int) -> None:
         if array.ndim != 2 or array.shape[0] != n_rows:
             raise ValueError(f"expected an array ({n_rows}, n_candidates), not {array.shape}")
+
+
+def middle(parameter: Parameter) -> float:
+    """The middle of a parameter's range, in its scale."""
+    if parameter.scale == "log":
+        return math.sqrt(parameter.lower) * math.sqrt(parameter.upper)
+    return 0.5 * parameter.lower + 0.5 * parameter.upper
 
 
 def _check(parameter: Parameter) -> None:
