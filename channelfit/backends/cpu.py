@@ -14,11 +14,11 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.backends import NOT_FINITE, OK, Score
+from channelfit.backends import NOT_FINITE, OK, Linearization, Score
 from channelfit.cache import cache_folder
 from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
 from channelfit.codegen.numba_spectral import WALK_ARGUMENTS, NumbaSpectralSource
@@ -28,6 +28,9 @@ from channelfit.packing import Packed
 from channelfit.paths import choose_path
 from channelfit.problem import Problem
 from channelfit.transform import spectral_walk
+
+if TYPE_CHECKING:
+    from channelfit.backends.cpu_tangents import Linearizer
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
 _CHUNKS_PER_THREAD = 8
@@ -77,6 +80,42 @@ class CpuScorer:
         parameters = _checked(parameters, len(self.problem.model.parameters))
         out = self.stepping.simulate(parameters, self.n_threads)
         return [gathered(out, places) for places in self.problem.simulated.outputs]
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature; in float64, whatever this scorer's path and precision."""
+        parameters = self._scorable(parameters)
+        n_parameters, n = parameters.shape
+        out = Linearization(
+            np.empty(n), np.zeros(n, np.int8), np.zeros((n_parameters, n)),
+            np.zeros((n_parameters, n_parameters, n)),
+        )  # fmt: skip
+        arrays = [out.cost, out.status, out.gradient, out.curvature]
+        _side_by_side(self._tangents.linearize, parameters, arrays, 1, self.n_threads)
+        return out
+
+    def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Compressed residuals: cost = (sum of their squares + constant)/total weight.
+
+        Returns:
+            residuals (n_residuals, n_candidates), pA times the root of a weight; their Jacobian
+            (n_residuals, n_parameters, n_candidates); the constant, pA^2. NaN where a candidate
+            failed; fixed parameters have zeros.
+        """
+        parameters = self._scorable(parameters)
+        n_parameters, n = parameters.shape
+        plan = self._tangents.plan
+        residuals = np.empty((plan.n_residuals, n))
+        jacobian = np.zeros((plan.n_residuals, n_parameters, n))
+        _side_by_side(
+            self._tangents.residuals, parameters, [residuals, jacobian], 1, self.n_threads
+        )
+        return residuals, jacobian, plan.constant
+
+    @cached_property
+    def _tangents(self) -> Linearizer:
+        from channelfit.backends.cpu_tangents import Linearizer  # compiles: only where wanted
+
+        return Linearizer(self.problem, _compiled)
 
     @cached_property
     def _exact(self) -> Stepping:

@@ -1,0 +1,463 @@
+"""Linearizations on the CPU: costs with exact derivatives, from compressed recordings.
+
+A plan is made once per problem: which samples of each run are needed, where each run's currents go,
+and what the recordings look like in the space of all traces (`compression`). For each candidate the
+kernels of `codegen.tangent_kernels` then fill a flat array with currents and derivatives, and
+matrix products make residuals and their Jacobian of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.codegen import tangent_kernels as kernels
+from channelfit.codegen.numba_tangents import TangentSource
+from channelfit.compression import compression
+from channelfit.errors import InputError
+from channelfit.model import Chain
+from channelfit.packing import (
+    DATA,
+    KIND,
+    N_SAMPLES,
+    N_SUB,
+    NODES,
+    SOURCE,
+    TABLE,
+    TARGET,
+    VARYING,
+    Packed,
+)
+from channelfit.problem import Problem
+
+#: Steps of varying voltage taken together: their rates and derivatives stay in the cache.
+#: A step in which some state is left more often than this is taken in quarters.
+STIFF = 1.0
+_STEPS = {"relax": 512, "scheme": 64}
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Held runs of equally many samples: one matrix product for all of them."""
+
+    matrix: np.ndarray  # (rank, n_points)
+    points: slice  # of the flat array, (n_points, n_runs, width)
+    residuals: slice  # rows, (rank, n_runs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretch:
+    """Consecutive held runs, or one varying run with its voltages."""
+
+    first: int
+    last: int
+    nodes: tuple[np.ndarray, ...] = ()
+
+
+class Plan:
+    """Where everything of one packed problem goes.
+
+    runs: (n_runs, 9) int64, columns of `tangent_kernels`; stretches in order; n_flat numbers in the
+    flat array, of which the last n_residuals * width are the residuals; target, scale
+    (n_residuals,): residual = scale * (shown - target); constant: squares outside all residuals.
+    """
+
+    def __init__(self, packed: Packed, width: int, oscillating: bool, relaxes: bool) -> None:
+        self.packed, self.width = packed, width
+        runs = packed.runs
+        n = len(runs)
+        held = runs[:, KIND] != VARYING
+        sampled = packed.run_weight > 0
+        self.runs = np.zeros((n, 9), np.int64)
+        self.runs[held, 0] = packed.table_voltage[runs[held, TABLE]]
+        self.runs[held, 1] = runs[held, TABLE]
+        self.runs[:, 2:5] = runs[:, [N_SAMPLES, SOURCE, TARGET]]
+        self.run_dt = packed.run_dt.copy()
+        self.run_dt[held] = packed.table_dt[runs[held, TABLE]]
+        self.constant = packed.constant
+        self._place(packed, held, sampled, oscillating)
+        self.levels = np.ones(len(packed.table_dt), np.int64)
+        for r in np.flatnonzero(held):
+            k = runs[r, TABLE]
+            self.levels[k] = max(self.levels[k], int(runs[r, N_SAMPLES]).bit_length())
+        self.stretches = list(self._stretches(packed, held, relaxes))
+
+    def _place(
+        self, packed: Packed, held: np.ndarray, sampled: np.ndarray, oscillating: bool
+    ) -> None:
+        runs, width = packed.runs, self.width
+        by_length: dict[int, list[int]] = {}
+        whole: list[int] = []
+        for r in np.flatnonzero(sampled).tolist():
+            few = held[r] and not compression(int(runs[r, N_SAMPLES]), oscillating).is_whole
+            (by_length.setdefault(int(runs[r, N_SAMPLES]), []) if few else whole).append(r)
+        short: dict[int, int] = {}  # all samples of held runs, as points
+        points: list[np.ndarray] = []
+        n_points = flat = rows = 0
+        self.groups: list[_Group] = []
+        target: list[np.ndarray] = []
+        scale: list[np.ndarray] = []
+        for length, members in by_length.items():
+            kept = compression(length, oscillating)
+            rank, n_kept = kept.matrix.shape
+            stride = len(members) * width
+            shown = np.empty((rank, len(members)))
+            for k, r in enumerate(members):
+                self.runs[r, 5:9] = flat + k * width, stride, n_points, n_kept
+                shown[:, k], rest = kept.project(self._data(packed, r))
+                self.constant += packed.run_weight[r] * rest
+            self.groups.append(_Group(
+                kept.matrix, slice(flat, flat + n_kept * stride),
+                slice(rows, rows + rank * len(members)),
+            ))  # fmt: skip
+            target.append(shown.ravel())
+            scale.append(np.tile(np.sqrt(packed.run_weight[members]), rank))
+            points.append(kept.points)
+            n_points, flat = n_points + n_kept, flat + n_kept * stride
+            rows += rank * len(members)
+        self.n_compressed = flat
+        for r in whole:
+            length = int(runs[r, N_SAMPLES])
+            self.runs[r, 5:7] = flat + rows * width, width
+            if held[r]:
+                if length not in short:
+                    short[length] = n_points
+                    points.append(np.arange(length))
+                    n_points += length
+                self.runs[r, 7:9] = short[length], length
+            target.append(self._data(packed, r))
+            scale.append(np.full(length, np.sqrt(packed.run_weight[r])))
+            rows += length
+        self.n_residuals, self.n_flat = rows, flat + rows * width
+        self.points = _joined(points, np.int64)
+        self.target, self.scale = _joined(target), _joined(scale)
+
+    @staticmethod
+    def _data(packed: Packed, r: int) -> np.ndarray:
+        begin = packed.runs[r, DATA]
+        return packed.data_pA[begin : begin + packed.runs[r, N_SAMPLES]]
+
+    @staticmethod
+    def _stretches(packed: Packed, held: np.ndarray, relaxes: bool) -> Any:
+        r = 0
+        while r < len(held):
+            last = r + 1
+            if held[r]:
+                while last < len(held) and held[last]:
+                    last += 1
+                yield _Stretch(r, last)
+            else:
+                yield _Stretch(r, last, _nodes(packed, r, relaxes))
+            r = last
+
+
+def _nodes(packed: Packed, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
+    """Voltages of a varying run: (edges, middles), or (Gauss points, those of the quarters)."""
+    row = packed.runs[r]
+    n = int(row[N_SAMPLES] * row[N_SUB])
+    first = int(row[TABLE])
+    nodes = packed.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
+    if relaxes:
+        return np.append(nodes[:1, 0], nodes[:, 2]), nodes[:, 1].copy()
+    return nodes[:, 3:5].ravel(), nodes[:, 5:].ravel()
+
+
+class Linearizer:
+    """Cost, gradient and curvature of the candidates of one problem.
+
+    Arguments:
+        load: a generated source -> its module (`cpu.compiled`).
+    """
+
+    def __init__(self, problem: Problem, load: Callable[[str], ModuleType]) -> None:
+        model = problem.model
+        if not model.relaxes and (len(model.chains) > 1 or model.chains[0].power != 1):
+            raise InputError(
+                "derivatives are for one scheme, or for gates of two states; write the product of "
+                "several schemes as one scheme"
+            )
+        self.problem, self.source = problem, TangentSource(model)
+        self.free = np.array(self.source.free, np.int64)
+        oscillating = not all(_is_tree(chain) for chain in model.chains)
+        width = 1 + len(self.free)
+        self.plan = Plan(problem.scored, width, oscillating, model.relaxes)
+        self._load = load
+
+    def linearize(
+        self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray,
+        gradient: np.ndarray, curvature: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Fills in the columns first .. last - 1 of a `Linearization`'s arrays."""
+        total = self.problem.scored.total_weight
+        free = self.free
+        for c, status[c], residuals in self._candidates(parameters, first, last):
+            normal = residuals.T @ residuals
+            good = status[c] == OK and bool(np.isfinite(normal).all())
+            if not good:
+                status[c] = status[c] or NOT_FINITE
+                cost[c] = np.inf
+                continue
+            cost[c] = (normal[0, 0] + self.plan.constant) / total
+            gradient[free, c] = (2.0 / total) * normal[0, 1:]
+            curvature[free[:, None], free, c] = (2.0 / total) * normal[1:, 1:]
+
+    def residuals(
+        self, parameters: np.ndarray, first: int, last: int, residuals: np.ndarray,
+        jacobian: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Fills in the same columns of residuals and Jacobian, NaN where a candidate failed."""
+        for c, status, shown in self._candidates(parameters, first, last):
+            residuals[:, c] = shown[:, 0] if status == OK else np.nan
+            jacobian[:, self.free, c] = shown[:, 1:] if status == OK else np.nan
+
+    def _candidates(
+        self, parameters: np.ndarray, first: int, last: int
+    ) -> Iterator[tuple[int, int, np.ndarray]]:
+        """(candidate, status, (n_residuals, width)); the array is used again for the next."""
+        plan, module = self.plan, self._load(self.source.text)
+        walk = (_Relaxing if self.problem.model.relaxes else _Scheme)(self.source, plan, module)
+        flat = np.zeros(plan.n_flat)
+        residuals = flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
+        for c in range(first, last):
+            status = walk.shown(np.ascontiguousarray(parameters[:, c]), flat)
+            if status == OK:
+                for group in plan.groups:
+                    rank, n_points = group.matrix.shape
+                    np.matmul(
+                        group.matrix,
+                        flat[group.points].reshape(n_points, -1),
+                        out=residuals[group.residuals].reshape(rank, -1),
+                    )
+                residuals[:, 0] -= plan.target
+                residuals *= plan.scale[:, None]
+            yield c, status, residuals
+
+
+class _Walk:
+    """One candidate after the other through all runs; holds the scratch arrays of one thread."""
+
+    def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
+        self.source, self.plan, self.module = source, plan, module
+        self.packed = plan.packed
+        self.model = source.model
+        self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
+        self.gain = np.empty((2, plan.width))
+        self.flags = np.zeros(2, np.int64)
+
+    def shown(self, theta: np.ndarray, flat: np.ndarray) -> int:
+        """Fills the flat array with currents and derivatives; returns a status."""
+        self.flags[:] = 0
+        self.module.createGains(theta, self.gain)
+        self._start(theta)
+        for stretch in self.plan.stretches:
+            if stretch.nodes:
+                self._varying(theta, stretch, flat)
+            else:
+                self._held(stretch, flat)
+        if self.flags[0] or not (np.abs(self.gain) < 1e300).all():
+            return NOT_FINITE
+        return NEGATIVE_RATE if self.flags[1] else OK
+
+    def _room(self, n_voltages: int) -> tuple[np.ndarray, np.ndarray]:
+        """Arrays that `createRates` fills: rates and slopes at so many voltages."""
+        return (
+            np.empty((len(self.source.rates), n_voltages)),
+            np.empty((len(self.partials), n_voltages)),
+        )
+
+    def _rates(self, theta: np.ndarray, v: np.ndarray, room: tuple[np.ndarray, np.ndarray]) -> None:
+        self.module.createRates(v, theta, *room, self.flags)
+
+    def _start(self, theta: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class _Relaxing(_Walk):
+    """Chains of two states (or one)."""
+
+    def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
+        super().__init__(source, plan, module)
+        row_of = {pair: k for k, pair in enumerate(source.partials)}
+        own: list[list[int]] = []
+        chains, rows = [], []
+        for chain in self.model.chains:
+            pair = _opening_and_closing(chain, source)
+            up, down = (u for u, _ in pair)
+            own.append(sorted({d for u, d in source.partials if u in (up, down)}))
+            rows.append([[row_of.get((u, d), -1) for u in (up, down)] for d in own[-1]])
+            chains.append([up, down, pair[0][1], pair[1][1], chain.power, len(own[-1])])
+        widest = max(1, *map(len, own))
+        self.chains = np.array(chains, np.int64)
+        self.rows = np.full((len(own), widest, 2), -1, np.int64)
+        self.directions = np.zeros((len(own), widest), np.int64)
+        for c, some in enumerate(own):
+            self.directions[c, : len(some)] = some
+            self.rows[c, : len(some)] = np.reshape(rows[c], (-1, 2))
+        self.conductances = np.array([(*c.conductances, 0.0)[:2] for c in self.model.chains])
+        self.states = np.zeros((self.packed.n_slots, len(own)))
+        self.dstates = np.zeros((self.packed.n_slots, len(own), widest))
+        self.at_held = self._room(len(self.packed.voltages))
+        self.edges = self._room(_STEPS["relax"] + 1)
+        self.middles = self._room(_STEPS["relax"])
+
+    def _start(self, theta: np.ndarray) -> None:
+        self._rates(theta, self.packed.voltages, self.at_held)
+        kernels.relaxStart(
+            self.chains, self.rows, *self.at_held, self.packed.start_voltage, self.states,
+            self.dstates,
+        )  # fmt: skip
+
+    def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
+        kernels.relaxHeld(
+            self.plan.runs, self.plan.run_dt, stretch.first, stretch.last, self.packed.voltages,
+            self.plan.points, self.chains, self.rows, self.directions, self.conductances,
+            *self.at_held, self.gain, self.states, self.dstates, flat,
+        )  # fmt: skip
+
+    def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
+        run = _VaryingRun(self.plan, stretch.first)
+        x, dx = self.states[run.target], self.dstates[run.target]
+        x[:], dx[:] = self.states[run.source], self.dstates[run.source]
+        edges, middles = stretch.nodes
+        for begin, end in run.blocks(_STEPS["relax"]):
+            self._rates(theta, edges[begin : end + 1], self.edges)
+            self._rates(theta, middles[begin:end], self.middles)
+            kernels.relaxVarying(
+                end - begin, run.n_sub, run.h, run.samples(begin), *self.edges, *self.middles,
+                run.sample_voltage(begin), self.chains, self.rows, self.directions,
+                self.conductances, self.gain, x, dx, flat, run.place(begin),
+            )  # fmt: skip
+
+
+class _Scheme(_Walk):
+    """One scheme of three states or more."""
+
+    def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
+        super().__init__(source, plan, module)
+        (chain,) = self.model.chains
+        index = {state: i for i, state in enumerate(chain.states)}
+        self.transitions = np.array([
+            (index[t.source], index[t.target], source.rates.index(t.rate), t.multiplicity)
+            for t in chain.transitions
+        ], np.int64)  # fmt: skip
+        n, n_rates, width = len(index), len(source.rates), plan.width - 1
+        self.conductances = np.array(chain.conductances)
+        packed, n_tables = self.packed, len(self.packed.table_dt)
+        n_levels = int(plan.levels.max(initial=1))
+        self.states = np.zeros((packed.n_slots, n))
+        self.dstates = np.zeros((packed.n_slots, n, width))
+        self.powers = np.empty((n_tables, n_levels, n, n))
+        self.dpowers = np.empty((n_tables, n_levels, n, n, n_rates))
+        self.m, self.dm = np.empty((7, n, n)), np.empty((7, n, n, n_rates))
+        self.at_held = self._room(len(packed.voltages))
+        self.by_held = self._by_voltage(len(packed.voltages))
+        self.at_nodes = self._room(8 * _STEPS["scheme"])
+        self.by_nodes = self._by_voltage(2 * _STEPS["scheme"])
+        self.by_quarters = self._by_voltage(8 * _STEPS["scheme"])
+
+    def _by_voltage(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        n_rates = len(self.source.rates)
+        return np.empty((n, n_rates)), np.empty((n, n_rates, self.plan.width - 1))
+
+    def _start(self, theta: np.ndarray) -> None:
+        packed = self.packed
+        self._rates(theta, packed.voltages, self.at_held)
+        kernels.byVoltage(*self.at_held, self.partials, len(packed.voltages), *self.by_held)
+        kernels.schemeTables(
+            *self.by_held, packed.start_voltage, packed.table_voltage, packed.table_dt,
+            self.plan.levels, self.transitions, self.powers, self.dpowers, self.states,
+            self.dstates, self.m, self.dm,
+        )  # fmt: skip
+
+    def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
+        kernels.schemeHeld(
+            self.plan.runs, stretch.first, stretch.last, self.packed.voltages, self.plan.points,
+            self.conductances, self.by_held[1], self.powers, self.dpowers, self.gain, self.states,
+            self.dstates, flat,
+        )  # fmt: skip
+
+    def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
+        run = _VaryingRun(self.plan, stretch.first)
+        x, dx = self.states[run.target], self.dstates[run.target]
+        x[:], dx[:] = self.states[run.source], self.dstates[run.source]
+        points, quarters = stretch.nodes
+        depth = np.empty(_STEPS["scheme"])
+        for begin, end in run.blocks(_STEPS["scheme"]):
+            n = end - begin
+            self._at_nodes(theta, points[2 * begin : 2 * end], self.by_nodes)
+            kernels.stiffness(run.h, self.by_nodes[0], self.transitions, depth[:n])
+            stiff = np.flatnonzero(depth[:n] > STIFF)
+            fine = np.full(n, -1)
+            if len(stiff):
+                fine[stiff] = 8 * np.arange(len(stiff))
+                wanted = quarters.reshape(-1, 8)[begin:end][stiff].ravel()
+                self._at_nodes(theta, wanted, self.by_quarters)
+            kernels.schemeVarying(
+                n, run.n_sub, run.h, run.samples(begin), *self.by_nodes, fine, *self.by_quarters,
+                self.transitions, run.sample_voltage(begin), self.conductances, self.gain, x, dx,
+                flat, run.place(begin), self.m, self.dm,
+            )  # fmt: skip
+
+    def _at_nodes(
+        self, theta: np.ndarray, v: np.ndarray, into: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        self._rates(theta, v, self.at_nodes)
+        kernels.byVoltage(*self.at_nodes, self.partials, len(v), *into)
+
+
+class _VaryingRun:
+    """One run of varying voltage: its numbers, and the parts in which it is taken."""
+
+    def __init__(self, plan: Plan, r: int) -> None:
+        row = plan.packed.runs[r]
+        self.n_steps, self.n_sub = int(row[N_SAMPLES] * row[N_SUB]), int(row[N_SUB])
+        self.source, self.target = int(row[SOURCE]), int(row[TARGET])
+        self.h, self.sampled = float(plan.run_dt[r]), bool(plan.packed.run_weight[r] > 0)
+        self._first_sample, self._voltage = int(row[DATA]), plan.packed.sample_mV
+        self._out, self._stride = int(plan.runs[r, 5]), plan.width
+
+    def blocks(self, most: int) -> Iterator[tuple[int, int]]:
+        """[begin, end) of steps; `most` and n_sub are powers of two, so samples begin blocks."""
+        for begin in range(0, self.n_steps, most):
+            yield begin, min(begin + most, self.n_steps)
+
+    def samples(self, step: int) -> bool:
+        """Whether there is a sample to take in a block that begins with this step."""
+        return self.sampled and step % self.n_sub == 0
+
+    def sample_voltage(self, step: int) -> np.ndarray:
+        """Voltages at the samples from a step on."""
+        return self._voltage[self._first_sample + step // self.n_sub :]
+
+    def place(self, step: int) -> int:
+        """Where the first sample from a step on goes in the flat array."""
+        return self._out + step // self.n_sub * self._stride
+
+
+def _opening_and_closing(chain: Chain, source: TangentSource) -> list[tuple[int, int]]:
+    """(rate, multiplicity) of opening and closing of a chain of two states; (-1, 1) of one."""
+    pair = [(-1, 1), (-1, 1)]
+    for t in chain.transitions:
+        pair[chain.states.index(t.source)] = (source.rates.index(t.rate), t.multiplicity)
+    return pair
+
+
+def _is_tree(chain: Chain) -> bool:
+    """Whether no cycle can make occupancies oscillate."""
+    edges = {frozenset((t.source, t.target)) for t in chain.transitions}
+    return len(edges) == len(chain.states) - 1
+
+
+def _joined(parts: list[np.ndarray], dtype: Any = float) -> np.ndarray:
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)

@@ -1,0 +1,824 @@
+# mypy: disable-error-code="no-untyped-def"
+"""States and currents with their derivatives: what every linearization runs, whatever the model.
+
+Written by hand, loops over states and directions, compiled once and cached. Value and derivative
+are carried through the same steps, so that the derivative is that of the value as computed.
+
+Names: a *rate* is a distinct rate expression u, a *direction* d a parameter that is not fixed.
+Matrices are differentiated by the logarithm of each rate, states (`x`, with `dx`) by direction;
+`slope[v, u, d]`, d log rate / d direction, leads from one to the other.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from channelfit.codegen.lanes import TAYLOR_NORM
+from channelfit.codegen.numba_math import decay, exp
+from channelfit.model import RATE_FLOOR
+
+#: Columns of the table of runs. OUT and STRIDE say where the row of a run's first point stands in
+#: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
+VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
+#: The largest exit rate times step for which a state is advanced by the series alone.
+MOST_IN_SERIES = 64.0
+_PART_OF_SERIES = 8.0
+
+_OPTIONS: Any = {
+    "error_model": "numpy", "fastmath": {"contract"}, "nogil": True, "cache": True,
+}  # fmt: skip
+_SERIES = tuple(1.0 / (factorial(k) * (k + 3)) for k in range(14))
+_C = tuple(1.0 / factorial(k) for k in range(13))
+
+_M, _T = "float64[:,::1]", "float64[:,:,::1]"
+
+
+# --- matrices with derivatives --------------------------------------------------------------------
+
+
+@njit(f"void({_M}, {_T}, {_M}, {_T}, {_M}, {_T})", **_OPTIONS)
+def product(a, da, b, db, c, dc):
+    """c = a b: (n, n), derivatives (n, n, n_rates)."""
+    n, n_rates = a.shape[0], da.shape[2]
+    for i in range(n):
+        for j in range(n):
+            c[i, j] = 0.0
+            for u in range(n_rates):
+                dc[i, j, u] = 0.0
+        for k in range(n):
+            left = a[i, k]
+            for j in range(n):
+                right = b[k, j]
+                c[i, j] += left * right
+                for u in range(n_rates):
+                    dc[i, j, u] += left * db[k, j, u] + right * da[i, k, u]
+
+
+@njit(f"void({_M}, {_T})", **_OPTIONS)
+def closeColumns(p, dp):
+    """The diagonal is what the rest of a column leaves of one."""
+    n, n_rates = p.shape[0], dp.shape[2]
+    for j in range(n):
+        rest = 1.0
+        for i in range(n):
+            if i != j:
+                rest -= p[i, j]
+        p[j, j] = max(rest, 0.0)
+        for u in range(n_rates):
+            dp[j, j, u] = 0.0
+        if rest > 0.0:
+            for i in range(n):
+                if i != j:
+                    for u in range(n_rates):
+                        dp[j, j, u] -= dp[i, j, u]
+
+
+@njit(f"void(float64[::1], int64[:,::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])", **_OPTIONS)
+def propagator(depth, transitions, p, dp, m, dm):
+    """p = exp(A), and by the logarithm of each rate.
+
+    depth (n_rates,): rates times duration. transitions (n_transitions, 4): source, target, rate,
+    multiplicity. m, dm: scratch of six matrices. A = B - a with B >= 0 and a the fastest exit, so
+    that the series adds without cancellation; then squared, columns closed each time.
+    """
+    n, n_rates = p.shape[0], dp.shape[2]
+    a, da = m[0], dm[0]
+    a[:] = 0.0
+    da[:] = 0.0
+    for t in range(transitions.shape[0]):
+        i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+        flow = transitions[t, 3] * depth[u]
+        a[j, i] += flow
+        a[i, i] -= flow
+        da[j, i, u] += flow
+        da[i, i, u] -= flow
+    fastest = 0.0
+    for i in range(n):
+        fastest = max(fastest, -a[i, i])
+    levels, scale = 0, 1.0
+    while fastest * scale > TAYLOR_NORM:
+        levels += 1
+        scale *= 0.5
+    for i in range(n):
+        a[i, i] += fastest
+        for j in range(n):
+            a[i, j] *= scale
+            for u in range(n_rates):
+                da[i, j, u] *= scale
+    # Degree 12 in five products (Paterson and Stockmeyer).
+    product(a, da, a, da, m[1], dm[1])
+    product(m[1], dm[1], a, da, m[2], dm[2])
+    product(m[1], dm[1], m[1], dm[1], m[3], dm[3])
+    for i in range(n):
+        for j in range(n):
+            m[4, i, j] = _C[12] * m[3, i, j] + _C[11] * m[2, i, j] + _C[10] * m[1, i, j]
+            m[4, i, j] += _C[9] * a[i, j] + (_C[8] if i == j else 0.0)
+            for u in range(n_rates):
+                dm[4, i, j, u] = (
+                    _C[12] * dm[3, i, j, u]
+                    + _C[11] * dm[2, i, j, u]
+                    + _C[10] * dm[1, i, j, u]
+                    + _C[9] * da[i, j, u]
+                )
+    product(m[4], dm[4], m[3], dm[3], m[5], dm[5])
+    for i in range(n):
+        for j in range(n):
+            m[5, i, j] += _C[7] * m[2, i, j] + _C[6] * m[1, i, j] + _C[5] * a[i, j]
+            m[5, i, j] += _C[4] if i == j else 0.0
+            for u in range(n_rates):
+                dm[5, i, j, u] += (
+                    _C[7] * dm[2, i, j, u] + _C[6] * dm[1, i, j, u] + _C[5] * da[i, j, u]
+                )
+    product(m[5], dm[5], m[3], dm[3], p, dp)
+    left = exp(-fastest * scale)
+    for i in range(n):
+        for j in range(n):
+            p[i, j] += _C[3] * m[2, i, j] + _C[2] * m[1, i, j] + a[i, j]
+            p[i, j] = left * (p[i, j] + (1.0 if i == j else 0.0))
+            for u in range(n_rates):
+                dp[i, j, u] += _C[3] * dm[2, i, j, u] + _C[2] * dm[1, i, j, u] + da[i, j, u]
+                dp[i, j, u] *= left
+    closeColumns(p, dp)
+    for level in range(levels):
+        if level % 2 == 0:
+            product(p, dp, p, dp, m[5], dm[5])
+            closeColumns(m[5], dm[5])
+        else:
+            product(m[5], dm[5], m[5], dm[5], p, dp)
+            closeColumns(p, dp)
+    if levels % 2 == 1:
+        p[:] = m[5]
+        dp[:] = dm[5]
+
+
+@njit(f"void(float64[::1], int64[:,::1], float64[::1], {_M}, {_M}, {_T})", **_OPTIONS)
+def steadyState(rate, transitions, x, dx, m, dm):
+    """x (n,) with A x = 0, and by the logarithm of each rate (n, n_rates).
+
+    States are eliminated one by one without a subtraction (Grassmann, Taksar and Heyman 1985).
+    m (2, ..) is scratch; of each the first n rows are used.
+    """
+    n, n_rates = x.shape[0], dx.shape[1]
+    m[:] = 0.0
+    dm[:] = 0.0
+    for t in range(transitions.shape[0]):
+        i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+        flow = transitions[t, 3] * rate[u]
+        m[j, i] += flow
+        dm[j, i, u] += flow
+    for e in range(n - 1):
+        k = n - 1 - e
+        out = 0.0
+        for i in range(k):
+            out += m[i, k]
+        for i in range(k):
+            m[k, i] /= out
+            for u in range(n_rates):
+                lost = 0.0
+                for j in range(k):
+                    lost += dm[j, k, u]
+                dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out
+        for i in range(k):
+            for j in range(k):
+                if i != j:
+                    m[i, j] += m[i, k] * m[k, j]
+                    for u in range(n_rates):
+                        dm[i, j, u] += dm[i, k, u] * m[k, j] + m[i, k] * dm[k, j, u]
+    x[:] = 0.0
+    dx[:] = 0.0
+    x[0] = 1.0
+    for k in range(1, n):
+        for i in range(k):
+            x[k] += m[k, i] * x[i]
+            for u in range(n_rates):
+                dx[k, u] += dm[k, i, u] * x[i] + m[k, i] * dx[i, u]
+        total = 1.0 + x[k]
+        for i in range(k + 1):
+            x[i] /= total
+        for u in range(n_rates):
+            grown = dx[k, u]
+            for i in range(k + 1):
+                dx[i, u] = (dx[i, u] - x[i] * grown) / total
+
+
+# --- one scheme of any number of states -----------------------------------------------------------
+
+
+@njit(
+    f"void({_M}, {_T}, int64[::1], int64[::1], float64[::1], int64[::1], int64[:,::1],"
+    f" float64[:,:,:,::1], float64[:,:,:,:,::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])",
+    **_OPTIONS,
+)
+def schemeTables(
+    rate, slope, start_voltage, table_voltage, table_dt, levels, transitions, powers, dpowers,
+    states, dstates, m, dm,
+):  # fmt: skip
+    """Propagators of 2^0 .. 2^(levels - 1) samples, and the states at rest in the first slots.
+
+    rate (n_voltages, n_rates); powers (n_tables, n_levels, n, n); states (n_slots, n), dstates
+    (n_slots, n, n_directions).
+    """
+    n, n_rates, n_directions = states.shape[1], rate.shape[1], dstates.shape[2]
+    for k in range(table_dt.shape[0]):
+        v = table_voltage[k]
+        depth = np.empty(n_rates)
+        for u in range(n_rates):
+            depth[u] = rate[v, u] * table_dt[k]
+        propagator(depth, transitions, powers[k, 0], dpowers[k, 0], m, dm)
+        for level in range(1, levels[k]):
+            p, dp = powers[k, level - 1], dpowers[k, level - 1]
+            product(p, dp, p, dp, powers[k, level], dpowers[k, level])
+            closeColumns(powers[k, level], dpowers[k, level])
+    by_rate = np.empty((n, n_rates))
+    for k in range(start_voltage.shape[0]):
+        v = start_voltage[k]
+        steadyState(rate[v], transitions, states[k], by_rate, m[0], dm[0])
+        for i in range(n):
+            for d in range(n_directions):
+                total = 0.0
+                for u in range(n_rates):
+                    total += by_rate[i, u] * slope[v, u, d]
+                dstates[k, i, d] = total
+
+
+@njit(f"void(float64[::1], {_M}, float64[::1], {_M}, {_M}, {_T}, float64[::1], {_M})", **_OPTIONS)
+def _stepped(x, z, x2, z2, p, dp, row, scratch):
+    """x <- p x, z <- p z + dp x, row <- row p; x2, z2 are scratch."""
+    n, n_rates = p.shape[0], z.shape[1]
+    for i in range(n):
+        x2[i] = 0.0
+        for u in range(n_rates):
+            z2[i, u] = 0.0
+        for j in range(n):
+            there, here = p[i, j], x[j]
+            x2[i] += there * here
+            for u in range(n_rates):
+                z2[i, u] += there * z[j, u] + dp[i, j, u] * here
+    for j in range(n):
+        total = 0.0
+        for i in range(n):
+            total += row[i] * p[i, j]
+        scratch[0, j] = total
+    for i in range(n):
+        x[i] = x2[i]
+        row[i] = scratch[0, i]
+        for u in range(n_rates):
+            z[i, u] = z2[i, u]
+
+
+@njit(
+    f"void(int64[:,::1], int64, int64, float64[::1], int64[::1], float64[::1], {_T},"
+    f" float64[:,:,:,::1], float64[:,:,:,:,::1], {_M}, {_M}, {_T}, float64[::1])",
+    **_OPTIONS,
+)
+def schemeHeld(
+    runs, first, last, voltages, points, conductances, slope, powers, dpowers, gain, states,
+    dstates, out,
+):  # fmt: skip
+    """Runs first .. last - 1, all at held voltages: currents and derivatives at their points."""
+    n, n_directions = states.shape[1], gain.shape[1] - 1
+    n_rates = slope.shape[1]
+    x, x2, row = np.empty(n), np.empty(n), np.empty(n)
+    z, z2, scratch = np.empty((n, n_rates)), np.empty((n, n_rates)), np.empty((1, n))
+    shown = np.empty(n_rates)
+    width = dstates.shape[2]
+    moved, moved2, seen = np.empty((n, width)), np.empty((n, width)), np.empty(width)
+    for r in range(first, last):
+        source, target, table, v = (
+            runs[r, SOURCE],
+            runs[r, TARGET],
+            runs[r, TABLE],
+            runs[r, VOLTAGE],
+        )
+        n_samples = runs[r, N]
+        for i in range(n):
+            x[i] = states[source, i]
+            row[i] = conductances[i]
+            for u in range(n_rates):
+                z[i, u] = 0.0
+        drive = voltages[v] - gain[1, 0]
+        s = gain[0, 0] * drive
+        place, done = runs[r, OUT], 0
+        for k in range(runs[r, N_POINTS]):
+            here = points[runs[r, POINTS] + k]
+            gap, level = here - done, 0
+            while gap > 0:
+                if gap & 1:
+                    _stepped(
+                        x, z, x2, z2, powers[table, level], dpowers[table, level], row, scratch
+                    )
+                gap >>= 1
+                level += 1
+            done = here
+            is_open = 0.0
+            for u in range(n_rates):
+                shown[u] = 0.0
+            for d in range(width):
+                seen[d] = 0.0
+            for i in range(n):
+                is_open += conductances[i] * x[i]
+                if conductances[i] != 0.0:
+                    for u in range(n_rates):
+                        shown[u] += conductances[i] * z[i, u]
+                for d in range(width):
+                    seen[d] += row[i] * dstates[source, i, d]
+            for u in range(n_rates):
+                for d in range(width):
+                    seen[d] += shown[u] * slope[v, u, d]
+            out[place] = s * is_open
+            for d in range(n_directions):
+                ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+                out[place + 1 + d] = s * seen[d] + ds * is_open
+            place += runs[r, STRIDE]
+        gap, level = n_samples - done, 0
+        while gap > 0:
+            if gap & 1:
+                _stepped(x, z, x2, z2, powers[table, level], dpowers[table, level], row, scratch)
+            gap >>= 1
+            level += 1
+        for i in range(n):
+            for d in range(width):
+                moved[i, d] = dstates[source, i, d]
+        gap, level = n_samples, 0
+        while gap > 0:
+            if gap & 1:
+                p = powers[table, level]
+                for i in range(n):
+                    for d in range(width):
+                        moved2[i, d] = 0.0
+                    for j in range(n):
+                        there = p[i, j]
+                        for d in range(width):
+                            moved2[i, d] += there * moved[j, d]
+                moved, moved2 = moved2, moved
+            gap >>= 1
+            level += 1
+        for i in range(n):
+            states[target, i] = x[i]
+            for d in range(width):
+                dstates[target, i, d] = moved[i, d]
+            for u in range(n_rates):
+                for d in range(width):
+                    dstates[target, i, d] += z[i, u] * slope[v, u, d]
+
+
+@njit(
+    f"void(float64[::1], {_M}, int64[:,::1], float64[::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])",
+    **_OPTIONS,
+)
+def _exponential(depth, bend, transitions, x, dx, work, m, dm):
+    """x <- exp(A) x, and dx (n, width) with it.
+
+    depth (n_rates,): rates times duration; bend (n_rates, width): their derivatives by direction.
+    work (3, n, 1 + width): scratch. m, dm: of `propagator`, which takes over from large depths on.
+    """
+    n, width = dx.shape
+    n_rates = depth.shape[0]
+    leaving = np.zeros(n)
+    for t in range(transitions.shape[0]):
+        leaving[transitions[t, 0]] += transitions[t, 3] * depth[transitions[t, 2]]
+    fastest = 0.0
+    for i in range(n):
+        fastest = max(fastest, leaving[i])
+    if fastest > MOST_IN_SERIES:
+        p, dp = m[6], dm[6]
+        propagator(depth, transitions, p, dp, m, dm)
+        for i in range(n):
+            total = 0.0
+            for d in range(width):
+                work[0, i, d] = 0.0
+            for j in range(n):
+                total += p[i, j] * x[j]
+                for d in range(width):
+                    work[0, i, d] += p[i, j] * dx[j, d]
+                for u in range(n_rates):
+                    share = dp[i, j, u] * x[j] / depth[u]
+                    for d in range(width):
+                        work[0, i, d] += share * bend[u, d]
+            work[0, i, width] = total
+        for i in range(n):
+            x[i] = work[0, i, width]
+            for d in range(width):
+                dx[i, d] = work[0, i, d]
+        return
+    parts = 1 + int(fastest / _PART_OF_SERIES)
+    shift = fastest / parts
+    left = exp(-shift)
+    term, new, total = work[0], work[1], work[2]
+    for _ in range(parts):
+        for i in range(n):
+            term[i, width] = x[i]
+            total[i, width] = x[i]
+            for d in range(width):
+                term[i, d] = dx[i, d]
+                total[i, d] = dx[i, d]
+        size, degree = 1.0, 0
+        # until the terms of exp(shift) are below rounding, and the derivatives' a little further
+        while degree < 3 or size > 1e-18:
+            degree += 1
+            size *= shift / degree
+            share = 1.0 / (degree * parts)
+            for i in range(n):
+                stay = (fastest - leaving[i]) * share
+                for d in range(width + 1):
+                    new[i, d] = stay * term[i, d]
+            for t in range(transitions.shape[0]):
+                i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+                rate = transitions[t, 3] * share
+                come, here = rate * depth[u], rate * term[i, width]
+                new[j, width] += come * term[i, width]
+                for d in range(width):
+                    flow = here * bend[u, d]
+                    new[i, d] -= flow
+                    new[j, d] += come * term[i, d] + flow
+            for i in range(n):
+                for d in range(width + 1):
+                    total[i, d] += new[i, d]
+            term, new = new, term
+        for i in range(n):
+            x[i] = left * total[i, width]
+            for d in range(width):
+                dx[i, d] = left * total[i, d]
+
+
+@njit(f"void({_M}, {_M}, int64[:,::1], int64, {_M}, {_T})", **_OPTIONS)
+def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
+    """From (n_rates, n_voltages), (n_partials, n_voltages) to voltage first, zeros filled in."""
+    slope_v[:n_voltages] = 0.0
+    for v in range(n_voltages):
+        for u in range(rate.shape[0]):
+            rate_v[v, u] = rate[u, v]
+        for k in range(partials.shape[0]):
+            slope_v[v, partials[k, 0], partials[k, 1]] = slope[k, v]
+
+
+@njit(f"void(float64, {_M}, int64[:,::1], float64[::1])", **_OPTIONS)
+def stiffness(h, rate, transitions, out):
+    """out (n_steps,): the largest exit rate times step of the two halves of each, added.
+
+    rate (2 n_steps, n_rates): at the Gauss points.
+    """
+    early, late = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
+    n = 0
+    for t in range(transitions.shape[0]):
+        n = max(n, transitions[t, 0] + 1)
+    first, second = np.empty(n), np.empty(n)
+    for step in range(out.shape[0]):
+        one, two = rate[2 * step], rate[2 * step + 1]
+        first[:] = 0.0
+        second[:] = 0.0
+        for t in range(transitions.shape[0]):
+            i, u, times = transitions[t, 0], transitions[t, 2], transitions[t, 3]
+            first[i] += times * max(early * one[u] + late * two[u], RATE_FLOOR)
+            second[i] += times * max(late * one[u] + early * two[u], RATE_FLOOR)
+        out[step] = first.max() + second.max()
+
+
+@njit(
+    f"void(int64, float64, {_M}, {_T}, int64[:,::1], float64[::1], {_M}, float64[::1], {_M}, {_T},"
+    f" {_T}, float64[:,:,:,::1])",
+    **_OPTIONS,
+)
+def _magnus(node, h, rate, slope, transitions, x, dx, depth, bend, work, m, dm):
+    """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
+    more, less = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
+    for half in range(2):
+        one, two = (more, less) if half == 0 else (less, more)
+        for u in range(depth.shape[0]):
+            first, second = one * rate[node, u], two * rate[node + 1, u]
+            sum_ = first + second
+            depth[u] = max(sum_, RATE_FLOOR)
+            if sum_ > RATE_FLOOR:
+                for d in range(bend.shape[1]):
+                    bend[u, d] = first * slope[node, u, d] + second * slope[node + 1, u, d]
+            else:
+                for d in range(bend.shape[1]):
+                    bend[u, d] = 0.0
+        _exponential(depth, bend, transitions, x, dx, work, m, dm)
+
+
+@njit(
+    f"void(int64, int64, float64, boolean, {_M}, {_T}, int64[::1], {_M}, {_T}, int64[:,::1],"
+    f" float64[::1], float64[::1], {_M}, float64[::1], {_M}, float64[::1], int64, {_T},"
+    " float64[:,:,:,::1])",
+    **_OPTIONS,
+)
+def schemeVarying(
+    n_steps, n_sub, h, sampled, rate, slope, fine, fine_rate, fine_slope, transitions,
+    sample_voltage, conductances, gain, x, dx, out, place, m, dm,
+):  # fmt: skip
+    """n_steps steps of h ms, a sample before each n_sub-th; x (n,), dx (n, width) go along.
+
+    rate, slope: at the two Gauss points of each step. fine (n_steps,): -1, or the first of eight
+    rows of fine_rate, fine_slope: the Gauss points of the quarters of a stiff step.
+    """
+    n, width = dx.shape
+    n_directions = gain.shape[1] - 1
+    depth, bend = np.empty(rate.shape[1]), np.empty((rate.shape[1], width))
+    work, seen = np.empty((3, n, width + 1)), np.empty(width)
+    for step in range(n_steps):
+        if sampled and step % n_sub == 0:
+            drive = sample_voltage[step // n_sub] - gain[1, 0]
+            s, is_open = gain[0, 0] * drive, 0.0
+            seen[:] = 0.0
+            for i in range(n):
+                if conductances[i] != 0.0:
+                    is_open += conductances[i] * x[i]
+                    for d in range(width):
+                        seen[d] += conductances[i] * dx[i, d]
+            out[place] = s * is_open
+            for d in range(n_directions):
+                ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+                out[place + 1 + d] = s * seen[d] + ds * is_open
+            place += 1 + n_directions
+        if fine[step] < 0:
+            _magnus(2 * step, h, rate, slope, transitions, x, dx, depth, bend, work, m, dm)
+        else:
+            for quarter in range(4):
+                node = fine[step] + 2 * quarter
+                _magnus(
+                    node, 0.25 * h, fine_rate, fine_slope, transitions, x, dx, depth, bend, work,
+                    m, dm,
+                )  # fmt: skip
+
+
+# --- chains of two states -------------------------------------------------------------------------
+
+#: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state.
+UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS = range(6)
+
+
+@njit(
+    f"void(int64[::1], int64[:,::1], {_M}, {_M}, int64, float64[::1], float64[::1], {_M}, {_M})",
+    **_OPTIONS,
+)
+def _limits(chain, rows, rate, slope, n, speed, limit, dspeed, dlimit):
+    """Speed and limit of one chain at n voltages, and by its own directions (n_own, n).
+
+    rows (n_own, 2): rows of `slope` for opening and closing, -1 where there is none.
+    """
+    up, down = chain[UP], chain[DOWN]
+    for v in range(n):
+        opening, closing = chain[TIMES_UP] * rate[up, v], chain[TIMES_DOWN] * rate[down, v]
+        speed[v] = opening + closing
+        limit[v] = opening / speed[v]
+    for j in range(chain[N_DIRECTIONS]):
+        first, second = rows[j, 0], rows[j, 1]
+        for v in range(n):
+            a = slope[first, v] if first >= 0 else 0.0
+            b = slope[second, v] if second >= 0 else 0.0
+            opening, closing = limit[v], chain[TIMES_DOWN] * rate[down, v] / speed[v]
+            dspeed[j, v] = speed[v] * (opening * a + closing * b)
+            dlimit[j, v] = opening * closing * (a - b)
+
+
+@njit(
+    f"void(int64[:,::1], int64[:,::1], {_M}, {_T}, {_M}, int64, int64, float64[::1], float64[::1],"
+    " int64, int64)",
+    **_OPTIONS,
+)
+def _currents(
+    chains, directions, is_open, dopen, gain, n, first_voltage, voltage, out, place, stride
+):
+    """n currents from the open shares (n_chains, n) of every chain, dopen (n_chains, n_own, n)."""
+    n_directions = gain.shape[1] - 1
+    for k in range(n):
+        drive = voltage[first_voltage + k] - gain[1, 0]
+        s, whole = gain[0, 0] * drive, 1.0
+        for c in range(chains.shape[0]):
+            for _ in range(chains[c, POWER]):
+                whole *= is_open[c, k]
+        out[place] = s * whole
+        for d in range(n_directions):
+            ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+            out[place + 1 + d] = ds * whole
+        for c in range(chains.shape[0]):
+            if chains[c, N_DIRECTIONS] == 0:
+                continue
+            partial = s * chains[c, POWER]
+            for other in range(chains.shape[0]):
+                power = chains[other, POWER] - (1 if other == c else 0)
+                for _ in range(power):
+                    partial *= is_open[other, k]
+            for j in range(chains[c, N_DIRECTIONS]):
+                out[place + 1 + directions[c, j]] += partial * dopen[c, j, k]
+        place += stride
+
+
+@njit(
+    f"void(int64[:,::1], int64[:,:,::1], {_M}, {_M}, int64[::1], {_M}, {_T})",
+    **_OPTIONS,
+)
+def relaxStart(chains, rows, rate, slope, start_voltage, states, dstates):
+    """States at rest into the first slots: states (n_slots, n_chains), dstates (.., n_own)."""
+    n_v, widest = rate.shape[1], dstates.shape[2]
+    speed, limit = np.empty(n_v), np.empty(n_v)
+    dspeed, dlimit = np.empty((widest, n_v)), np.empty((widest, n_v))
+    for c in range(chains.shape[0]):
+        if chains[c, UP] < 0:
+            continue
+        _limits(chains[c], rows[c], rate, slope, n_v, speed, limit, dspeed, dlimit)
+        for k in range(start_voltage.shape[0]):
+            states[k, c] = limit[start_voltage[k]]
+            for j in range(chains[c, N_DIRECTIONS]):
+                dstates[k, c, j] = dlimit[j, start_voltage[k]]
+
+
+@njit(
+    f"void(int64[:,::1], float64[::1], int64, int64, float64[::1], int64[::1], int64[:,::1],"
+    f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, {_M}, {_M}, {_M}, {_T}, float64[::1])",
+    **_OPTIONS,
+)
+def relaxHeld(
+    runs, run_dt, first, last, voltages, points, chains, rows, directions, conductances, rate,
+    slope, gain, states, dstates, out,
+):  # fmt: skip
+    """Runs first .. last - 1 at held voltages: currents and derivatives at their points."""
+    n_v, n_chains, widest = rate.shape[1], chains.shape[0], dstates.shape[2]
+    speed, limit = np.empty((n_chains, n_v)), np.empty((n_chains, n_v))
+    dspeed = np.empty((n_chains, widest, n_v))
+    dlimit = np.empty((n_chains, widest, n_v))
+    for c in range(n_chains):
+        if chains[c, UP] >= 0:
+            _limits(chains[c], rows[c], rate, slope, n_v, speed[c], limit[c], dspeed[c], dlimit[c])
+    most = 1
+    for r in range(first, last):
+        most = max(most, runs[r, N_POINTS])
+    is_open, dopen = np.empty((n_chains, most)), np.empty((n_chains, widest, most))
+    held = np.empty(most)
+    for r in range(first, last):
+        source, target, v = runs[r, SOURCE], runs[r, TARGET], runs[r, VOLTAGE]
+        n_points, begin, dt = runs[r, N_POINTS], runs[r, POINTS], run_dt[r]
+        for c in range(n_chains):
+            closed, opened = conductances[c, 0], conductances[c, 1]
+            if chains[c, UP] < 0:
+                for k in range(n_points):
+                    is_open[c, k] = closed
+                continue
+            fast, x = speed[c, v], states[source, c]
+            away = limit[c, v] - x
+            for k in range(n_points):
+                gone = decay(fast * dt * points[begin + k])
+                is_open[c, k] = closed + (opened - closed) * (x + away * gone)
+            for j in range(chains[c, N_DIRECTIONS]):
+                dx = dstates[source, c, j]
+                ds, dl = dspeed[c, j, v], dlimit[c, j, v]
+                for k in range(n_points):
+                    t = dt * points[begin + k]
+                    gone, left = decay(fast * t), exp(-fast * t)
+                    slope_x = dx * left + dl * gone + away * (t * ds * left)
+                    dopen[c, j, k] = (opened - closed) * slope_x
+        for k in range(n_points):
+            held[k] = voltages[v]
+        _currents(
+            chains, directions, is_open, dopen, gain, n_points, 0, held, out, runs[r, OUT],
+            runs[r, STRIDE],
+        )  # fmt: skip
+        t = dt * runs[r, N]
+        for c in range(n_chains):
+            if chains[c, UP] < 0:
+                continue
+            fast, x = speed[c, v], states[source, c]
+            away, gone, left = limit[c, v] - x, decay(fast * t), exp(-fast * t)
+            for j in range(chains[c, N_DIRECTIONS]):
+                bent = dstates[source, c, j] * left + dlimit[c, j, v] * gone
+                dstates[target, c, j] = bent + away * (t * dspeed[c, j, v] * left)
+            states[target, c] = x + away * gone
+
+
+@njit(
+    f"void(int64, float64, float64[::1], float64[::1], {_M}, {_M}, float64[::1], float64[::1],"
+    f" {_M}, {_M}, int64, float64[::1], float64[::1], {_M}, {_M})",
+    **_OPTIONS,
+)
+def _relaxations(
+    n, h, speed, limit, dspeed, dlimit, middle_speed, middle_limit, middle_dspeed, middle_dlimit,
+    n_own, kept, gained, dkept, dgained,
+):  # fmt: skip
+    """n steps x -> kept x + gained of one chain; see `NumbaSource._relaxation` for the formula.
+
+    speed, limit (n + 1,) at the edges of the steps, middle_.. (n,) between them.
+    """
+    for i in range(n):
+        s0, s1, s2 = speed[i], middle_speed[i], speed[i + 1]
+        x0, x1, x2 = limit[i], middle_limit[i], limit[i + 1]
+        whole = h / 6.0 * (s0 + 4.0 * s1 + s2)
+        wanted = h / 24.0 * (8.0 * s1 + 5.0 * s2 - s0)
+        half = min(max(wanted, 0.05 * whole), 0.95 * whole)
+        left = exp(-whole)
+        series = _SERIES[13]
+        series = _SERIES[12] - whole * series
+        series = _SERIES[11] - whole * series
+        series = _SERIES[10] - whole * series
+        series = _SERIES[9] - whole * series
+        series = _SERIES[8] - whole * series
+        series = _SERIES[7] - whole * series
+        series = _SERIES[6] - whole * series
+        series = _SERIES[5] - whole * series
+        series = _SERIES[4] - whole * series
+        series = _SERIES[3] - whole * series
+        series = _SERIES[2] - whole * series
+        series = _SERIES[1] - whole * series
+        series = _SERIES[0] - whole * series
+        square = whole * whole
+        small = whole < 0.5
+        low = square * whole * series
+        j2 = low
+        j1 = 0.5 * (j2 + square * left)
+        j0 = j1 + whole * left
+        far0 = 1.0 - left
+        far1 = far0 - whole * left
+        far2 = 2.0 * far1 - square * left
+        j0 = j0 if small else far0
+        j1 = j1 if small else far1
+        j2 = j2 if small else far2
+        rest = whole - half
+        slope = (x1 - x2) / half
+        bend = ((x0 - x2) / whole - slope) / rest
+        curved = j2 - half * j1
+        kept[i] = left
+        gained[i] = x2 * j0 + slope * j1 + bend * curved
+        # by the limits, and by the two depths
+        by0 = curved / (whole * rest)
+        by1 = j1 / half - curved / (half * rest)
+        by2 = j0 - j1 / half + curved / rest * (1.0 / half - 1.0 / whole)
+        by_half = -slope / half * j1 + (slope / half + bend) / rest * curved - bend * j1
+        by_whole = left * (x2 + slope * whole + bend * (square - half * whole))
+        by_whole -= ((x0 - x2) / square + bend) / rest * curved
+        cut = half / whole
+        free = 1.0 if half == wanted else 0.0
+        by_whole += (1.0 - free) * cut * by_half
+        by_half *= free
+        for_s0 = h / 24.0 * (4.0 * by_whole - by_half)
+        for_s1 = h / 24.0 * (16.0 * by_whole + 8.0 * by_half)
+        for_s2 = h / 24.0 * (4.0 * by_whole + 5.0 * by_half)
+        for j in range(n_own):
+            d0, d1, d2 = dspeed[j, i], middle_dspeed[j, i], dspeed[j, i + 1]
+            dkept[j, i] = -left * (h / 6.0) * (d0 + 4.0 * d1 + d2)
+            by_limits = by0 * dlimit[j, i] + by1 * middle_dlimit[j, i] + by2 * dlimit[j, i + 1]
+            dgained[j, i] = for_s0 * d0 + for_s1 * d1 + for_s2 * d2 + by_limits
+
+
+@njit(
+    f"void(int64, int64, float64, boolean, {_M}, {_M}, {_M}, {_M}, float64[::1], int64[:,::1],"
+    f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, float64[::1], {_M}, float64[::1], int64)",
+    **_OPTIONS,
+)
+def relaxVarying(
+    n_steps, n_sub, h, sampled, rate, slope, middle_rate, middle_slope, sample_voltage, chains,
+    rows, directions, conductances, gain, x, dx, out, place,
+):  # fmt: skip
+    """n_steps steps of h ms, a sample before each n_sub-th; x (n_chains,), dx (.., n_own) go along.
+
+    rate, slope: at the n_steps + 1 edges of the steps; middle_..: between them.
+    """
+    n_chains, widest = dx.shape
+    n_samples = (n_steps + n_sub - 1) // n_sub
+    speed, limit = np.empty(n_steps + 1), np.empty(n_steps + 1)
+    dspeed, dlimit = np.empty((widest, n_steps + 1)), np.empty((widest, n_steps + 1))
+    middle_speed, middle_limit = np.empty(n_steps), np.empty(n_steps)
+    middle_dspeed, middle_dlimit = np.empty((widest, n_steps)), np.empty((widest, n_steps))
+    kept, gained = np.empty(n_steps), np.empty(n_steps)
+    dkept, dgained = np.empty((widest, n_steps)), np.empty((widest, n_steps))
+    is_open, dopen = np.empty((n_chains, n_samples)), np.empty((n_chains, widest, n_samples))
+    for c in range(n_chains):
+        closed, opened = conductances[c, 0], conductances[c, 1]
+        if chains[c, UP] < 0:
+            is_open[c] = closed
+            continue
+        n_own = chains[c, N_DIRECTIONS]
+        _limits(chains[c], rows[c], rate, slope, n_steps + 1, speed, limit, dspeed, dlimit)
+        _limits(
+            chains[c], rows[c], middle_rate, middle_slope, n_steps, middle_speed, middle_limit,
+            middle_dspeed, middle_dlimit,
+        )  # fmt: skip
+        _relaxations(
+            n_steps, h, speed, limit, dspeed, dlimit, middle_speed, middle_limit, middle_dspeed,
+            middle_dlimit, n_own, kept, gained, dkept, dgained,
+        )  # fmt: skip
+        here = x[c]
+        sample = 0
+        for i in range(n_steps):
+            if i == sample * n_sub:
+                is_open[c, sample] = closed + (opened - closed) * here
+                for j in range(n_own):
+                    dopen[c, j, sample] = (opened - closed) * dx[c, j]
+                sample += 1
+            new = here * kept[i] + gained[i]
+            for j in range(n_own):
+                dx[c, j] = kept[i] * dx[c, j] + (dkept[j, i] * here + dgained[j, i])
+            here = min(max(new, 0.0), 1.0)
+            if here != new:
+                for j in range(n_own):
+                    dx[c, j] = 0.0
+        x[c] = here
+    if sampled:
+        stride = gain.shape[1]
+        _currents(
+            chains, directions, is_open, dopen, gain, n_samples, 0, sample_voltage, out, place,
+            stride,
+        )  # fmt: skip
