@@ -1,7 +1,7 @@
-"""Currents and their derivatives on the GPU, and from them gradients and curvatures.
+"""Residuals and their derivatives on the GPU, and from them gradients and curvatures.
 
 The kernel writes dual numbers where the recording is looked at; everything behind it is linear
-algebra of a library: samples into the space of a run (`compression`), then the inner products of
+algebra of a library: points into the space of a run (`compression`), then the inner products of
 all columns of a candidate, residuals and derivatives alike.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -20,32 +20,90 @@ from channelfit import gpu, tuning
 from channelfit.backends import NOT_FINITE, OK
 from channelfit.backends.cuda_modes import jobs_that_fill
 from channelfit.codegen.cuda_tangents import TRACE_TANGENTS, CudaTangentSource
-from channelfit.packing import DATA, N_SAMPLES, N_SUB, NODES, TABLE, Packed
+from channelfit.compression import compression
+from channelfit.model import Chain
+from channelfit.packing import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, Packed
 from channelfit.problem import Problem
 from channelfit.schedule import Schedule, schedule
 
-#: struct Visit, Step and Move of the generated text, and its kinds of visits.
+#: struct Visit, Step, Move and Run of the generated text, and its kinds of visits.
 VISIT = np.dtype([("v", "f8"), ("dt", "f8"), ("kind", "i4"), ("first", "i4"), ("last", "i4"),
                   ("unused", "i4")])  # fmt: skip
-STEP = np.dtype([(name, "i4") for name in ("source", "target", "level", "steps", "row", "lead")])
+STEP = np.dtype([(name, "i4") for name in ("source", "target", "level", "steps", "run", "point",
+                                           "lead", "unused")])  # fmt: skip
 MOVE = np.dtype([("dt", "f8"), ("n", "i4"), ("n_sub", "i4"), ("nodes", "i4"), ("source", "i4"),
-                 ("target", "i4"), ("row", "i4")])  # fmt: skip
+                 ("target", "i4"), ("run", "i4")])  # fmt: skip
+RUN = np.dtype([("root", "f8"), ("data", "i4"), ("before", "i4"), ("rows", "i4"), ("first", "i4"),
+                ("stride", "i4"), ("unused", "i4")])  # fmt: skip
 _REST, _HELD, _VARYING = range(3)
 
 _THREADS = (128, 64, 96, 32)  # of a block, the first of the fullest
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What of one run is looked at.
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs whose rows lie side by side: of equally many samples, or all that are kept whole.
 
-    points: (n_points,) indices of samples. matrix: (rank, n_points) to what is compared with
-    target (rank,), None for the identity; both hold the root of the weight.
+    matrix: (rank, n_points) from points to residuals, None for the identity.
+    n_rows: points of all its runs; row k*n_runs + r is point k of run r where there is a matrix.
     """
 
-    points: np.ndarray
     matrix: np.ndarray | None
-    target: np.ndarray
+    n_rows: int
+
+
+class Rows:
+    """Which samples of a recording are looked at, and where their residuals go.
+
+    Attributes:
+        points: run -> indices of its samples (n_points,).
+        place: run -> its place in `runs`.
+        runs: RUN, in which `data` holds currents, pA: at points, such that the matrix of the
+            group makes of them what `compression` sees of the recording.
+        groups: in the order of their rows; n_rows: of all.
+        constant: squares that no channel can change, pA^2.
+    """
+
+    def __init__(self, packed: Packed, oscillating: bool) -> None:
+        self.points: dict[int, np.ndarray] = {}
+        self.constant = packed.constant
+        members: dict[int, list[int]] = {0: []}  # samples, 0 where all are kept -> runs
+        for run in np.flatnonzero(packed.run_weight > 0).tolist():
+            n = int(packed.runs[run, N_SAMPLES])
+            held = packed.runs[run, KIND] == HELD
+            few = compression(n, oscillating) if held else None
+            if few is None or few.is_whole:
+                members[0].append(run)
+                self.points[run] = np.arange(n)
+            else:
+                members.setdefault(n, []).append(run)
+                self.points[run] = few.points
+        self.place: dict[int, int] = {}
+        self.groups: list[Group] = []
+        self.n_rows = 0
+        records: list[tuple[Any, ...]] = []
+        data = [np.zeros(0)]
+        for n, some in members.items():
+            rows = sum(len(self.points[run]) for run in some)
+            matrix = compression(n, oscillating).matrix if n else None
+            first = n_data = 0
+            for k, run in enumerate(some):
+                self.place[run] = len(records)
+                n_data = sum(map(len, data))
+                begin, weight = packed.runs[run, DATA], packed.run_weight[run]
+                own = packed.data_pA[begin : begin + packed.runs[run, N_SAMPLES]]
+                if matrix is not None:
+                    target, rest = compression(n, oscillating).project(own)
+                    self.constant += weight * rest
+                    own = np.linalg.lstsq(matrix, target, rcond=None)[0]
+                where = (k, len(some)) if n else (first, 1)
+                records.append((np.sqrt(weight), n_data, self.n_rows, rows, *where, 0))
+                data.append(own)
+                first += len(own)
+            if some:
+                self.groups.append(Group(matrix, rows))
+            self.n_rows += rows
+        self.runs, self.data = np.array(records, dtype=RUN), np.concatenate(data)
 
 
 @dataclass(frozen=True)
@@ -78,7 +136,8 @@ class _Op:
     source: int
     target: int
     steps: int = 0
-    row: int = -1
+    run: int = -1
+    point: int = 0
     lead: bool = False
 
 
@@ -86,17 +145,13 @@ class _Layout:
     """Collects what a thread does, then gives out slots: a state lives from its first use on to
     its last.
 
-    Arguments:
-        rows: run -> where its currents begin.
-        seen: run -> what is looked at.
     """
 
     def __init__(
-        self, source: CudaTangentSource, packed: Packed, order: Schedule, seen: dict[int, Seen],
-        rows: dict[int, int],
-    ) -> None:  # fmt: skip
-        self.source, self.packed, self.order = source, packed, order
-        self.seen, self.rows = seen, rows
+        self, source: CudaTangentSource, packed: Packed, order: Schedule, rows: Rows
+    ) -> None:
+        self.source, self.packed, self.order, self.rows = source, packed, order, rows
+        self._most_together = 2 if source.model.relaxes else 6
         self.n_states = 0
         self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
         self.steps, self.moves = list[_Op](), list[tuple[Any, ...]]()
@@ -113,8 +168,8 @@ class _Layout:
         visits = np.array(self.visits, dtype=VISIT)
         rest = visits["kind"] == _REST
         visits["first"][rest] = [slots[k] for k in visits["first"][rest]]
-        steps = [(slots[op.source], slots[op.target], op.level, op.steps, op.row, op.lead)
-                 for op in self.steps]  # fmt: skip
+        steps = [(slots[op.source], slots[op.target], op.level, op.steps, op.run, op.point,
+                  op.lead, 0) for op in self.steps]  # fmt: skip
         moves = np.array(self.moves, dtype=MOVE)
         for name in ("source", "target"):
             moves[name] = [slots[k] for k in moves[name]]
@@ -174,11 +229,15 @@ class _Layout:
         return array[self.order.visits[visit] : self.order.visits[visit + 1]]
 
     def _rounds(self, walks: range) -> Iterator[list[int]]:
-        """The runs of a visit, those that start where another of it ends in a later round."""
+        """The runs of a visit, those that start where another of it ends in a later round.
+
+        A few at a time: all their states have to be kept, while the powers of a gate cost nothing.
+        """
         some: list[int] = []
         for w in walks:
-            ended = {int(self.order.target[k]) for k in some}
-            if int(self.order.source[w]) in ended or int(self.order.target[w]) in ended - {-1}:
+            ended = {int(self.order.target[k]) for k in some} - {-1}
+            slots = {int(self.order.source[w]), int(self.order.target[w])}
+            if ended & slots or len(some) == self._most_together:
                 yield some
                 some = []
             some.append(w)
@@ -192,42 +251,44 @@ class _Layout:
         behind is not come back to.
         """
         run, start = int(self.order.run[w]), now[int(self.order.source[w])]
-        n, row = int(self.packed.runs[run, N_SAMPLES]), self.rows.get(run, -1)
-        points = self.seen[run].points if self.order.weight[w] > 0 else np.zeros(0, np.int64)
-        goals: list[tuple[int, int]] = []  # sample, and its row
+        n, place = int(self.packed.runs[run, N_SAMPLES]), self._place(w)
+        goals: list[tuple[int, int]] = []  # sample, and which point it is
         ops: list[_Op] = []
         bases = [(0, 0, start)]  # level, sample, state: where one may branch off
-        if len(points):
+        if place >= 0:
+            points = self.rows.points[run]
             gaps = np.diff(points)
             growing = int(np.argmax(np.append(np.diff(gaps) < 0, True))) + 1 if len(gaps) else 0
             levels = np.log2(gaps[:growing]).astype(int)
             main, at = self._new(), 0
-            ops.append(_Op(0, start, main, 0, row, True))
+            ops.append(_Op(0, start, main, 0, place, 0, True))
             bases = []
             for level in range(int(levels.max(initial=0)) + 1):
                 steps = int((levels == level).sum())
                 if steps:
-                    ops.append(_Op(level, main, main, steps, row + at + 1))
+                    ops.append(_Op(level, main, main, steps, place, at + 1))
                     at += steps
                 bases.append((level, int(points[at]), main))
-            goals = [(int(points[k]), row + k) for k in range(at + 1, len(points))]
-        end = -1
+            goals = [(int(points[k]), k) for k in range(at + 1, len(points))]
         if self.order.target[w] >= 0:
             goals.append((n, -1))
-        for goal, its_row in goals:
+        state = -1
+        for goal, point in goals:
             level, sample, base = min(
                 (b for b in bases if goal >= b[1] and (goal - b[1]) % (1 << b[0]) == 0),
                 key=lambda b: ((goal - b[1]).bit_count(), -b[0]),
             )
             state, left = self._new(), goal - sample
             bits = [b for b in range(left.bit_length()) if left >> b & 1]
-            ops.append(_Op(level, base, state, int(bits[0] == level), -1))
+            ops.append(_Op(level, base, state, int(bits[0] == level)))
             ops += [_Op(b, state, state, 1) for b in bits if b != level]
-            last = ops.pop()
-            ops.append(_Op(last.level, last.source, state, last.steps, its_row))
-            if its_row < 0:
-                end = state
-        return ops, end
+            if point >= 0:
+                ops[-1] = replace(ops[-1], run=place, point=point)
+        return ops, state if self.order.target[w] >= 0 else -1
+
+    def _place(self, w: int) -> int:
+        """Of the residuals of one run, -1 where it is only walked through."""
+        return self.rows.place[int(self.order.run[w])] if self.order.weight[w] > 0 else -1
 
     def _move(self, w: int, now: dict[int, int]) -> None:
         run, start = int(self.order.run[w]), now[int(self.order.source[w])]
@@ -236,11 +297,10 @@ class _Layout:
         n_steps = row[N_SAMPLES] * row[N_SUB]
         nodes = self.packed.nodes_mV[row[TABLE] : row[TABLE] + n_steps * len(NODES)]
         self.nodes.append(self.source.voltages(nodes.reshape(n_steps, len(NODES))))
-        its_row = self.rows.get(run, -1) if self.order.weight[w] > 0 else -1
         self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
         self.moves.append((
             self.packed.run_dt[run], row[N_SAMPLES], row[N_SUB], 1 + self.n_nodes, start, end,
-            its_row,
+            self._place(w),
         ))  # fmt: skip
         self.n_nodes += len(self.nodes[-1])
         if self.order.target[w] >= 0:
@@ -272,14 +332,10 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return (array if len(array) else np.zeros(1, array.dtype)).view(np.uint8)
 
 
-def seen_samples(packed: Packed) -> dict[int, Seen]:
-    """Of every scored run what is looked at: all its samples."""
-    out = {}
-    for run in np.flatnonzero(packed.run_weight > 0).tolist():
-        first, n = packed.runs[run, DATA], packed.runs[run, N_SAMPLES]
-        data, root = packed.data_pA[first : first + n], np.sqrt(packed.run_weight[run])
-        out[run] = Seen(np.arange(n), None, root * data)
-    return out
+def _has_cycles(chain: Chain) -> bool:
+    """Whether the modes of a chain might oscillate: those of a tree do not."""
+    pairs = {frozenset((t.source, t.target)) for t in chain.transitions}
+    return len(pairs) >= len(chain.states) > 1
 
 
 class Tangents:
@@ -299,8 +355,9 @@ class Tangents:
 
     @property
     def bytes_a_candidate(self) -> int:
-        """What `linearize` needs of the GPU's memory: currents, what is compared, two copies."""
-        return 8 * (1 + len(self.free)) * (self._n_rows + 3 * self._algebra.n_compared)
+        """What `linearize` needs of the GPU's memory: residuals, and a group's three times over."""
+        largest = max(group.n_rows for group in self.rows.groups)
+        return 8 * (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
 
     def linearize(self, parameters: Any) -> tuple[Any, Any, Any, Any]:
         """Cost, status, gradient and curvature; see `backends.Linearization`.
@@ -314,10 +371,10 @@ class Tangents:
         curvature = xp.zeros((n_parameters, n_parameters, n))
         if not n:
             return xp.empty(0), xp.empty(0, dtype=np.int8), gradient, curvature
-        currents, status = self.trace(parameters)
-        products = self._algebra.products(currents)
+        residuals, status = self.trace(parameters)
+        products = self._products(residuals, n)
         products *= 1.0 / packed.total_weight
-        cost = products[:, 0, 0] + self._algebra.constant / packed.total_weight
+        cost = products[:, 0, 0] + self.rows.constant / packed.total_weight
         good = xp.isfinite(products).all(axis=(1, 2))
         status = xp.where((status == OK) & ~good, NOT_FINITE, status).astype(np.int8)
         failed = status != OK
@@ -329,30 +386,44 @@ class Tangents:
         return cost, status, gradient, curvature
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
-        """Currents (n_rows, n_candidates, 1 + n_free), pA: value, then derivatives; and status."""
-        xp, n = gpu.cupy(), parameters.shape[1]
-        n_free = len(self.free)
+        """Residuals, pA times the root of a weight, each with its derivatives; and status.
+
+        Returns: flat, the arrays (n_candidates, n_rows, 1 + n_free) of all groups; (n_candidates,).
+        """
+        xp, n, n_free = gpu.cupy(), parameters.shape[1], len(self.free)
         n_groups = max(1, -(-n_free // self.source.tangents))
-        n_jobs = self._jobs(n * n_groups)
-        program, threads = self.program(n_jobs), self.threads or self._threads
+        program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads
         n_jobs = len(program.walk.jobs) - 1
-        currents = xp.empty((self._n_rows, n, 1 + n_free))
+        residuals = xp.empty(self.rows.n_rows * n * (1 + n_free))
         status = xp.empty((n_jobs, n), dtype=np.int8)
-        free = xp.asarray(np.array(self.free or [-1], dtype=np.int32))
         program.kernel(
             (-(-n * n_groups // threads), n_jobs), (threads,),
-            (parameters, np.int64(n), np.int32(0), np.int32(n), free, np.int32(n_free),
-             np.int32(n_groups), *program.arrays, currents, status),
+            (parameters, np.int64(n), self._on_device.free, np.int32(n_free), np.int32(n_groups),
+             *program.arrays, self._on_device.runs, self._on_device.data, residuals, status),
         )  # fmt: skip
         worst = xp.where((status == NOT_FINITE).any(axis=0), NOT_FINITE, status.max(axis=0))
-        return currents, worst
+        return residuals, worst
+
+    def _products(self, residuals: Any, n: int) -> Any:
+        """(n_candidates, 1 + n_free, 1 + n_free): residual and derivatives with each other."""
+        xp, width, begin = gpu.cupy(), 1 + len(self.free), 0
+        products = xp.zeros((n, width, width))
+        for group, matrix in zip(self.rows.groups, self._on_device.matrices, strict=True):
+            size = group.n_rows * n * width
+            part = residuals[begin : begin + size]
+            begin += size
+            if matrix is not None:
+                part = xp.matmul(matrix, part.reshape(n, matrix.shape[1], -1))
+            part = part.reshape(n, -1, width)
+            products += xp.matmul(part.transpose(0, 2, 1), part)
+        return products
 
     def program(self, n_jobs: int) -> Program:
         """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
         if n_jobs not in self._programs:
             packed = self.problem.scored
             order = schedule(packed, n_jobs)
-            walk = _Layout(self.source, packed, order, self._seen, self._rows).walk()
+            walk = _Layout(self.source, packed, order, self.rows).walk()
             text = self.source.specialized(walk.n_slots, walk.varying)
             module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
             arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
@@ -360,24 +431,20 @@ class Tangents:
         return self._programs[n_jobs]
 
     @cached_property
-    def _seen(self) -> dict[int, Seen]:
-        return seen_samples(self.problem.scored)
+    def rows(self) -> Rows:
+        """What of the recordings is looked at."""
+        oscillating = any(_has_cycles(chain) for chain in self.problem.model.chains)
+        return Rows(self.problem.scored, oscillating)
 
     @cached_property
-    def _rows(self) -> dict[int, int]:
-        """run -> its first row; those that a matrix shrinks come first."""
-        runs = sorted(self._seen, key=lambda run: self._seen[run].matrix is None)
-        begins = np.cumsum([0, *(len(self._seen[run].points) for run in runs)])
-        return dict(zip(runs, begins.tolist(), strict=False))
-
-    @property
-    def _n_rows(self) -> int:
-        return sum(len(seen.points) for seen in self._seen.values())
-
-    @cached_property
-    def _algebra(self) -> Algebra:
-        seen = [self._seen[run] for run in self._rows]
-        return Algebra(seen, self.problem.scored, list(self._rows))
+    def _on_device(self) -> OnDevice:
+        xp, rows = gpu.cupy(), self.rows
+        return OnDevice(
+            xp.asarray(np.array(self.free or [-1], dtype=np.int32)),
+            xp.asarray(rows.runs.view(np.uint8)), xp.asarray(rows.data),
+            [None if g.matrix is None else xp.asarray(np.ascontiguousarray(g.matrix))
+             for g in rows.groups],
+        )  # fmt: skip
 
     @cached_property
     def _threads(self) -> int:
@@ -402,49 +469,14 @@ class Tangents:
         return jobs_that_fill(self._resident, n_threads)
 
 
-class Algebra:
-    """From currents and derivatives to their inner products.
+@dataclass(frozen=True, eq=False)
+class OnDevice:
+    """Arrays of `Rows` on the GPU; free: (n_free,) int32 indices of parameters."""
 
-    Arguments:
-        seen: of every run in the order of its rows, those with a matrix first.
-        runs: their indices in `packed.runs`.
-
-    Attributes:
-        n_compared: rows that are left after the matrices.
-        constant: what is added to the sum of squares, pA^2.
-    """
-
-    def __init__(self, seen: list[Seen], packed: Packed, runs: list[int]) -> None:
-        xp = gpu.cupy()
-        self.matrices = [xp.asarray(s.matrix) for s in seen if s.matrix is not None]
-        targets = [s.target for s in seen]
-        self.n_compared = sum(len(t) for t in targets)
-        self.targets = xp.asarray(np.concatenate(targets))
-        whole = [np.full(len(s.points), np.sqrt(packed.run_weight[run]))
-                 for s, run in zip(seen, runs, strict=True) if s.matrix is None]  # fmt: skip
-        self.roots = xp.asarray(np.concatenate([np.zeros(0), *whole]))
-        self.constant = packed.constant
-
-    def products(self, currents: Any) -> Any:
-        """(n_candidates, width, width): residual and derivatives with each other.
-
-        Arguments:
-            currents: (n_rows, n_candidates, width); taken as room for the result of a step.
-        """
-        xp = gpu.cupy()
-        _, n, width = currents.shape
-        compared = xp.empty((n, self.n_compared, width))
-        row = out = 0
-        for matrix in self.matrices:
-            rank, n_points = matrix.shape
-            some = currents[row : row + n_points].reshape(n_points, n * width)
-            part = xp.matmul(matrix, some).reshape(rank, n, width)
-            compared[:, out : out + rank] = part.transpose(1, 0, 2)
-            row, out = row + n_points, out + rank
-        whole = currents[row:] * self.roots[:, None, None]
-        compared[:, out:] = whole.transpose(1, 0, 2)
-        compared[:, :, 0] -= self.targets
-        return xp.matmul(compared.transpose(0, 2, 1), compared)
+    free: Any
+    runs: Any
+    data: Any
+    matrices: list[Any]
 
 
 @dataclass(frozen=True, eq=False)

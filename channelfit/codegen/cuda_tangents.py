@@ -1,4 +1,4 @@
-"""A channel as CUDA that writes currents and their derivatives: stepping in dual numbers.
+"""A channel as CUDA that writes residuals and their derivatives: stepping in dual numbers.
 
 A dual number is a float64 with its derivatives by a few parameters (Wengert 1964): an operation on
 it applies the rule of differentiation beside itself, so derivatives are exact, of the very
@@ -43,6 +43,7 @@ class CudaTangentSource:
     """
 
     def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
+        assert model.relaxes or len(model.chains) == 1  # what varying voltages are written for
         self.model = model
         self.channel = CudaChannel(model, dual=True)
         self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
@@ -72,7 +73,7 @@ class CudaTangentSource:
 
     def _text(self) -> str:
         w = CudaWriter()
-        w(self.channel.title("currents and their derivatives"), "")
+        w(self.channel.title("residuals and their derivatives"), "")
         w("#ifndef N_SLOTS  // what the protocols decide: `specialized` defines it")
         w("#define N_SLOTS 16  // of states between runs", "#define VARYING 1", "#endif", "")
         w(f"constexpr int TANGENTS = {self.tangents};  // derivatives that a thread carries")
@@ -503,27 +504,41 @@ struct Visit {{
 }};
 
 // At a held voltage: from the state in `source`, `steps` times 2^level samples on, to `target`. The
-// current is written at the start (lead) and after each step, to row, row + 1 .. unless row < 0.
-struct Step {{ int source, target, level, steps, row, lead; }};
+// current is wanted at the start (lead) and after each step: points `point` and on of a run, unless
+// run < 0.
+struct Step {{ int source, target, level, steps, run, point, lead, unused; }};
 
 // A run at varying voltage: n samples of n_sub steps of dt ms.
 struct Move {{
     double dt;
-    int n, n_sub, nodes, source, target, row;
+    int n, n_sub, nodes, source, target, run;
+}};
+
+// What a run is compared with, and where the difference times `root` goes: point k to row first +
+// k*stride of an array (candidates, rows, 1 + n_free), before which there are `before` rows of all
+// candidates.
+struct Run {{
+    double root;
+    int data, before, rows, first, stride, unused;
 }};
 
 // Where a thread's results go.
 struct Trace {{
-    double *currents;    // of its candidate in row 0: the value, then all derivatives
-    long long stride;    // from row to row
-    int first, n_free;   // its directions
-    bool writes_value;
+    const Run *runs;
+    const double *data;
+    double *residuals;
+    long long n;              // candidates
+    int candidate, n_free, first;  // its first direction
 }};
 
-INLINE void write(const Trace &trace, const int row, const Dual &current) {{
-    double *place = trace.currents + row*trace.stride;
-    if (trace.writes_value) place[0] = current.v;
-    EACH_TANGENT if (trace.first + t < trace.n_free) place[1 + trace.first + t] = current.d[t];
+INLINE void write(const Trace &trace, const int r, const int point, const Dual &current) {{
+    const Run run = trace.runs[r];
+    const long long row = run.before*trace.n + (long long)run.rows*trace.candidate + run.first
+        + point*run.stride;
+    double *place = trace.residuals + row*(1 + trace.n_free);
+    if (trace.first == 0) place[0] = run.root*(current.v - trace.data[run.data + point]);
+    place += 1 + trace.first;
+    EACH_TANGENT if (trace.first + t < trace.n_free) place[t] = run.root*current.d[t];
 }}
 
 INLINE void check(const Dual *x, int &status) {{
@@ -677,8 +692,7 @@ INLINE void walkMove(const Move &move, const double *all_nodes, const Dual *p, c
     begin(m, nodes, p, status);
 #pragma unroll 1
     for (int sample = 0; sample < move.n; ++sample) {
-        if (move.row >= 0)
-            write(trace, move.row + sample, g*(nodes[0] - e)*openOf(x));
+        if (move.run >= 0) write(trace, move.run, sample, g*(nodes[0] - e)*openOf(x));
 #pragma unroll 1
         for (int k = 0; k < move.n_sub; ++k, nodes += N_NODES)
             step(m, nodes, move.dt, p, x, status);
@@ -711,36 +725,35 @@ INLINE void walkHeld(const Visit &visit, const Step *steps, const Dual *q, const
 #pragma unroll 1
         for (; level < step.level; ++level) square(p);
         copy(slots[step.source], x);
-        int row = step.row;
-        if (step.lead && row >= 0) write(trace, row++, scale*openOf(x));
+        int point = step.point;
+        if (step.lead && step.run >= 0) write(trace, step.run, point++, scale*openOf(x));
 #pragma unroll 1
         for (int k = 0; k < step.steps; ++k) {{
             advance(p, x);
-            if (row >= 0) write(trace, row++, scale*openOf(x));
+            if (step.run >= 0) write(trace, step.run, point++, scale*openOf(x));
         }}
         copy(x, slots[step.target]);
         check(x, status);
     }}
 }}
 
-// Candidates first .. first + n - 1 through job blockIdx.y; thread i has candidate i/n_groups and
-// the directions (i % n_groups)*TANGENTS .. by parameters free[]. Writes currents, pA, (rows, n, 1
-// + n_free): the value and then the derivatives by each free parameter; status (jobs, n).
+// The n candidates through job blockIdx.y: thread i has candidate i/n_groups and the directions
+// (i % n_groups)*TANGENTS and on, by parameters free[]. Writes residuals, pA times the root of a
+// weight, and behind each its derivatives; status (jobs, n).
 extern "C" __global__ void {TRACE_TANGENTS}(
-    const double *__restrict__ parameters, const long long n_candidates, const int first,
-    const int n, const int *__restrict__ free, const int n_free, const int n_groups,
-    const int *__restrict__ jobs, const Visit *__restrict__ visits,
-    const Step *__restrict__ steps, const Move *__restrict__ moves,
-    const double *__restrict__ nodes, double *__restrict__ currents,
-    signed char *__restrict__ statuses) {{
+    const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
+    const int n_free, const int n_groups, const int *__restrict__ jobs,
+    const Visit *__restrict__ visits, const Step *__restrict__ steps,
+    const Move *__restrict__ moves, const double *__restrict__ nodes,
+    const Run *__restrict__ runs, const double *__restrict__ data,
+    double *__restrict__ residuals, signed char *__restrict__ statuses) {{
     const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
-    if (i >= (long long)n*n_groups) return;
-    const int candidate = int(i/n_groups), group = int(i % n_groups), width = 1 + n_free;
-    const Trace trace = {{currents + (long long)candidate*width, (long long)n*width,
-                         group*TANGENTS, n_free, group == 0}};
+    if (i >= n*n_groups) return;
+    const int candidate = int(i/n_groups), group = int(i % n_groups);
+    const Trace trace = {{runs, data, residuals, n, candidate, n_free, group*TANGENTS}};
     Dual p[N_PARAMETERS];
 #pragma unroll
-    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n_candidates + first + candidate];
+    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n + candidate];
     EACH_TANGENT {{
         const int place = trace.first + t < n_free ? free[trace.first + t] : -1;
 #pragma unroll
