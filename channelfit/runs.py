@@ -250,6 +250,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
     from channelfit.report.plots import fitted, root_mean_square
 
     pairs = list(zip(fit.problem.experiments, winner.traces, strict=True))
+    sure, errors = _uncertainty(fit, scorer, winner)
     return {
         "model": fit.problem.model.name,
         "file": str(fit.file),
@@ -257,7 +258,10 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "rms_pA": winner.rms_pA,
         "rms_relative_to_peak": winner.rms_pA / winner.peak_pA if winner.peak_pA else None,
         "peak_pA": winner.peak_pA,
-        "parameters": parameter_rows(fit, result),
+        "parameters": {
+            name: row | errors.get(name, {}) for name, row in parameter_rows(fit, result).items()
+        },
+        "uncertainty": sure,
         "experiments": [
             {"protocol": e.protocol.name, "rms_pA": root_mean_square(fitted(e, traces)),
              "weight": e.weight}
@@ -283,6 +287,24 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "machine": machine() | ({"gpu": gpu.device().name} if scorer.backend == "cuda" else {}),
         "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
     }  # fmt: skip
+
+
+def _uncertainty(
+    fit: Fit, scorer: Scorer, winner: Winner
+) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+    """How sure the winner is, as a whole and by parameter; None where the backend cannot tell."""
+    from channelfit.backends import make_scorer
+    from channelfit.uncertainty.assessment import as_plain, assess, can_assess, parameter_rows
+
+    if scorer.dtype != "float64":
+        scorer = make_scorer(fit.problem, scorer.backend, "float64")
+    if not can_assess(scorer):
+        return None, {}
+    try:
+        judged = assess(fit, scorer, winner.values, traces=winner.traces)
+    except InputError as error:  # too few samples: the fit itself stands
+        return {"remarks": [str(error)], "undetermined": []}, {}
+    return as_plain(judged), parameter_rows(judged.estimate)
 
 
 def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:

@@ -181,21 +181,51 @@ def table(
 
 
 def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Fitted parameters, beside them the true values where the data were simulated."""
+    """Fitted parameters with their standard errors where those are known, and beside them the true
+    values where the data were simulated."""
     known = any("true_value" in row for row in parameters.values())
-    headers = ["parameter", "value", *(["true value"] if known else []), "unit", "range", ""]
+    sure = any("standard_error" in row for row in parameters.values())
+    headers = ["parameter", "value", *(["±"] if sure else []), *(["true value"] if known else []),
+               "unit", "range", ""]  # fmt: skip
     rows = []
     for name, row in parameters.items():
+        error = [error_text(row)] if sure else []
         true = [f"{row['true_value']:.6g}"] if known else []
         span = f"{row['lower']:.4g} .. {row['upper']:.4g}"
-        rows.append([name, f"{row['value']:.6g}", *true, row["unit"], span, row.get("note", "")])
-    unit = 2 + known
+        rows.append(
+            [name, f"{row['value']:.6g}", *error, *true, row["unit"], span, row.get("note", "")]
+        )
+    unit = 2 + known + sure
     return table(headers, rows, left=(0, unit, unit + 1, unit + 2))
+
+
+def error_text(row: Mapping[str, Any]) -> str:
+    """A standard error: of the value, or relative for a log scale; as a factor where it is large.
+
+    "open" where the interval is all of the range.
+    """
+    error, interval = row.get("standard_error"), row.get("interval")
+    if error is None or interval is None:
+        return ""
+    if interval[0] <= row["lower"] and interval[1] >= row["upper"]:
+        return "open"
+    relative = row.get("relative_error")
+    if relative is None:
+        return f"{error:.2g}"
+    return f"{100 * relative:.2g} %" if relative < 0.3 else f"factor {math.exp(relative):.2g}"
 
 
 def result_lines(summary: Mapping[str, Any]) -> list[str]:
     """What came out and what it took, in a few lines."""
-    return [*_costs(summary), *_search(summary)]
+    return [*_costs(summary), *sure_lines(summary.get("uncertainty")), *_search(summary)]
+
+
+def sure_lines(uncertainty: Mapping[str, Any] | None) -> list[str]:
+    """What the data leave open, and what the standard errors rest on."""
+    if not uncertainty:
+        return []
+    lines = [f"open       {row['text']}" for row in uncertainty["undetermined"]]
+    return lines + [f"errors     {remark}" for remark in uncertainty["remarks"]]
 
 
 def _costs(summary: Mapping[str, Any]) -> list[str]:
@@ -232,6 +262,83 @@ def _search(summary: Mapping[str, Any]) -> list[str]:
     if failed:
         lines.append(f"failed     {', '.join(f'{n:,} {what}' for what, n in failed.items())}")
     return lines
+
+
+def profile_table(summary: Mapping[str, Any]) -> Table:
+    """Intervals from the curvature, from profiles and from the posterior, side by side."""
+    profiles = summary.get("profiles", {})
+    posterior = summary.get("posterior", {}).get("parameters", {})
+    headers = ["95 % interval", "curvature", *(["profile"] if profiles else []),
+               *(["posterior"] if posterior else [])]  # fmt: skip
+    rows = []
+    for name, row in summary["parameters"].items():
+        if row.get("note") == "fixed":
+            continue
+        cells = [name, _interval(row.get("interval"))]
+        if profiles:
+            own = profiles.get(name, {})
+            cells.append(_interval(own.get("interval"), own.get("open_below"),
+                                   own.get("open_above")))  # fmt: skip
+        if posterior:
+            cells.append(_interval(posterior[name]["interval"]))
+        rows.append(cells)
+    return table(headers, rows, left=(0, 1, 2, 3))
+
+
+def _interval(
+    ends: Sequence[float | None] | None, open_below: bool = False, open_above: bool = False
+) -> str:
+    """Two ends; one that the range cut off is in parentheses."""
+    if ends is None or None in ends:
+        return ""
+    lower, upper = (f"{end:.4g}" for end in ends)
+    lower = f"({lower})" if open_below else lower
+    return f"{lower} .. {f'({upper})' if open_above else upper}"
+
+
+def family_lines(families: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many families of equally good fits there are, and how large they are."""
+    if len(families) == 1:
+        return [f"families   one: all {families[0]['fits']} good fits hang together"]
+    each = ", ".join(
+        f"{f['fits']} fit{'s' * (f['fits'] > 1)} (chi square {f['least_chi_square']:.2g})"
+        for f in families
+    )
+    return [f"families   {len(families)} that no good fit connects: {each}"]
+
+
+def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
+    """Schemes on the same data, in the order given."""
+    predicted = sorted({name for fit in fits for name in fit["predicted_rms_pA"]})
+    headers = ["fit", "free", "RMS (pA)", *(f"held out: {name}" for name in predicted),
+               "AIC", "weight", "BIC", "weight"]  # fmt: skip
+    rows = []
+    for fit in fits:
+        held_out = [f"{fit['predicted_rms_pA'].get(name, math.nan):.4g}" for name in predicted]
+        rows.append(
+            [fit["label"], str(fit["free_parameters"]), f"{fit['rms_pA']:.4g}", *held_out,
+             _difference(fit["aic_difference"]), f"{100 * fit['aic_weight']:.3g} %",
+             _difference(fit["bic_difference"]), f"{100 * fit['bic_weight']:.3g} %"]
+        )  # fmt: skip
+    return table(headers, rows)
+
+
+def _difference(value: float | None) -> str:
+    if value is None:
+        return "far"
+    return "best" if value == 0 else f"+{value:.4g}"
+
+
+def comparison_parameters(fits: Sequence[Mapping[str, Any]]) -> Table:
+    """The parameters of all schemes, those of the same name in one row."""
+    names = list(dict.fromkeys(name for fit in fits for name in fit["parameters"]))
+    rows = []
+    for name in names:
+        own = [fit["parameters"].get(name) for fit in fits]
+        unit = next(row["unit"] for row in own if row)
+        rows.append([name, *(f"{row['value']:.5g}" if row else "" for row in own), unit])
+    return table(["parameter", *(fit["label"] for fit in fits), "unit"], rows,
+                 left=(0, len(fits) + 1))  # fmt: skip
 
 
 def print_launches(rows: Sequence[Measured], n_candidates: int) -> None:

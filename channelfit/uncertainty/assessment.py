@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +67,8 @@ def assess(
 
     Raises: InputError when they cannot be scored, or there are too few samples.
     """
-    objective = fit.objective(scorer)
+    # a parameter that the search solves is as uncertain as any
+    objective = replace(fit, solved=()).objective(scorer)
     unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])
     before = None
     if finish:

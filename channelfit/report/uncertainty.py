@@ -1,0 +1,299 @@
+"""Figures of how sure a fit is: intervals and correlations, profiles, families, posterior; and of
+several schemes on the same data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from channelfit.errors import InputError
+from channelfit.model import Parameter
+from channelfit.report.plots import DATA, DPI, INK, MUTED, SINGLE, STYLE, decimated
+from channelfit.uncertainty.comparison import Contender
+from channelfit.uncertainty.curvature import LEVEL, Estimate, quantile
+from channelfit.uncertainty.families import INSTALL, Family
+from channelfit.uncertainty.posterior import Posterior
+from channelfit.uncertainty.profiles import Profile
+
+#: Okabe and Ito's palette, told apart with any color vision.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_COLUMNS = 4
+_WRITTEN = 12  # parameters up to which a matrix has its numbers written into it
+
+
+def intervals_figure(found: Estimate, title: str) -> Figure:
+    """Every parameter's interval within its range, and the matrix of correlations."""
+    n = len(found.names)
+    side = max(2.4, 0.36 * n)
+    with mpl.rc_context(STYLE):
+        figure = _figure(4.6 + side + 1.2, side + 1.0, title)
+        left, right = figure.subplots(1, 2, width_ratios=[4.6, side + 1.2])
+        _draw_intervals(left, found)
+        _draw_correlations(right, found)
+    return figure
+
+
+def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) -> Figure:
+    """Chi square against each parameter: profile, interval, and the parabola of the curvature."""
+    columns = min(len(profiles), _COLUMNS)
+    rows = math.ceil(len(profiles) / columns)
+    with mpl.rc_context(STYLE):
+        figure = _figure(max(2.7 * columns, 4.6), 2.2 * rows + 0.5, title)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for k, axis in enumerate(grid.flat):
+            if k >= len(profiles):
+                axis.set_visible(False)
+                continue
+            _draw_profile(axis, found, profiles[k], k == 0)
+            if k % columns == 0:
+                axis.set_ylabel("χ² above the fit")
+    return figure
+
+
+def families_figure(found: Estimate, families: Sequence[Family], title: str) -> Figure:
+    """All good fits as lines across the parameters, a color a family, the medoids bold."""
+    n = len(found.names)
+    space = found.objective.space
+    with mpl.rc_context(STYLE):
+        figure = _figure(max(1.2 + 0.75 * n, 4.8), 4.0, title)
+        axis = figure.subplots()
+        for place in range(n):
+            axis.axvline(place, color=DATA, linewidth=0.7, zorder=1)
+        for k, family in reversed(list(enumerate(families))):
+            color = COLORS[k % len(COLORS)]
+            axis.plot(family.unit, color=color, linewidth=0.7, alpha=0.4, zorder=2)
+            count = family.unit.shape[1]
+            label = f"{count} fit{'s' * (count > 1)}, χ² {family.chi_square[family.best]:.2g}"
+            axis.plot(
+                family.unit[:, family.medoid], "o-", color=color, linewidth=1.8, markersize=4,
+                zorder=3, label=label,
+            )  # fmt: skip
+        axis.set_xlim(-0.3, n - 0.7)
+        axis.set_ylim(-0.03, 1.03)
+        axis.set_xticks(range(n), found.names, parse_math=False)
+        axis.set_ylabel("place in the range")
+        free = [space.parameters[i] for i in space.free]
+        if any(p.scale == "log" for p in free):
+            axis.set_xlabel("of the logarithm for a log scale")
+        handles, labels = axis.get_legend_handles_labels()
+        axis.legend(handles[::-1][:8], labels[::-1][:8], loc="upper left", bbox_to_anchor=(1, 1),
+                    fontsize=8)  # fmt: skip
+    return figure
+
+
+def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figure:
+    """Every pair of parameters of a posterior, the fit in it.
+
+    Raises: InputError when the package corner is missing.
+    """
+    try:
+        import corner
+    except ImportError:
+        raise InputError(f"this picture needs corner; {INSTALL} installs it") from None
+    space = found.objective.space
+    free = [space.parameters[i] for i in space.free]
+    values = found.objective.physical(found.unit[:, None])[list(space.free), 0]
+    samples, truths, labels = [], [], []
+    for parameter, row, value in zip(free, posterior.samples, values, strict=True):
+        log = parameter.scale == "log"
+        samples.append(np.log10(row) if log else row)
+        truths.append(math.log10(value) if log else float(value))
+        labels.append(_axis_label(parameter, log))
+    n = len(free)
+    spread = [(_span(row)) for row in samples]
+    with mpl.rc_context(STYLE | {"font.size": 8, "lines.linewidth": 1.0}):
+        size = max(1.25 * n + 0.8, 4.0)
+        figure = Figure(figsize=(size, size), dpi=DPI)
+        FigureCanvasAgg(figure)
+        corner.corner(
+            np.array(samples).T, fig=figure, labels=[_plain(label) for label in labels],
+            truths=truths, truth_color=COLORS[1], color=SINGLE, range=spread,
+            quantiles=(0.025, 0.975), plot_datapoints=False, fill_contours=True, smooth=1.0,
+            levels=(0.39, 0.86), max_n_ticks=3, label_kwargs={"fontsize": 8}, labelpad=0.12,
+        )  # fmt: skip
+        room = 0.95 / size
+        figure.subplots_adjust(left=room, bottom=room, right=0.98, top=0.98)
+        figure.suptitle(title, x=0.98, y=0.98, ha="right", va="top", fontsize=10.5,
+                        fontweight="bold", color=INK, parse_math=False)  # fmt: skip
+    return figure
+
+
+def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
+    """Every experiment's data with all fits over each other, and their residuals."""
+    experiments = contenders[0].fit.problem.experiments
+    n = len(experiments)
+    with mpl.rc_context(STYLE):
+        figure = _figure(max(4.4 * n, 7.5), 5.2, title)
+        grid = figure.subplots(2, n, squeeze=False, sharex="col", height_ratios=[2.6, 1.4])
+        for column in range(n):
+            _draw_contenders(grid[0, column], grid[1, column], contenders, column)
+        grid[0, 0].set_ylabel("current (pA)")
+        grid[1, 0].set_ylabel("fit − data (pA)")
+        handles = [
+            Line2D([], [], color=DATA, linewidth=2.4, label="data"),
+            *(
+                Line2D([], [], color=COLORS[k % len(COLORS)], linewidth=1.4,
+                                 label=_short(c.label))
+                for k, c in enumerate(contenders)
+            ),
+        ]  # fmt: skip
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return figure
+
+
+# --- pieces ------------------------------------------------------------------------------------
+
+
+def _draw_intervals(axis: Axes, found: Estimate) -> None:
+    names, n = found.names, len(found.names)
+    reach = quantile(LEVEL, found.degrees_of_freedom) * found.errors
+    texts = _interval_texts(found)
+    for k in range(n):
+        axis.plot([0, 1], [k, k], color=DATA, linewidth=0.8, zorder=1)
+        if math.isfinite(reach[k]):
+            ends = np.clip([found.unit[k] - reach[k], found.unit[k] + reach[k]], 0, 1)
+            axis.plot(ends, [k, k], color=SINGLE, linewidth=4, solid_capstyle="butt", zorder=2)
+        axis.plot([found.unit[k]], [k], "|", color=INK, markersize=9, zorder=3)
+        axis.text(1.0, k - 0.12, texts[k], ha="right", va="bottom", fontsize=7, color=MUTED,
+                  parse_math=False)  # fmt: skip
+    axis.set_yticks(range(n), names, parse_math=False)
+    axis.set_ylim(n - 0.5, -0.5)
+    axis.set_xlim(-0.02, 1.02)
+    axis.set_xticks([0, 1], ["lower bound", "upper bound"])
+    axis.set_title("95 % intervals within the ranges", loc="left", fontsize=9, color=INK)
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+
+
+def _interval_texts(found: Estimate) -> list[str]:
+    """Value, interval and unit of every free parameter."""
+    space = found.objective.space
+    values = found.objective.physical(found.unit[:, None])[:, 0]
+    texts = []
+    for place, lower, upper in zip(space.free, *found.interval(), strict=True):
+        span = f" ({lower:.3g} to {upper:.3g})" if math.isfinite(lower) else " (at its bound)"
+        unit = space.parameters[place].unit
+        texts.append(f"{values[place]:.4g}{span} {unit if unit != '1' else ''}".rstrip())
+    return texts
+
+
+def _draw_correlations(axis: Axes, found: Estimate) -> None:
+    names, n = found.names, len(found.names)
+    matrix = found.correlations
+    picture = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
+    axis.set_xticks(range(n), names, rotation=90 if n > 5 else 0, parse_math=False)
+    axis.set_yticks(range(n), names, parse_math=False)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    axis.set_title("correlations", loc="left", fontsize=9, color=INK)
+    if n <= _WRITTEN:
+        for i in range(n):
+            for j in range(n):
+                if i != j and math.isfinite(matrix[i, j]):
+                    color = "white" if abs(matrix[i, j]) > 0.6 else INK
+                    text = f"{matrix[i, j]:.2f}".replace("0.", ".")
+                    text = "0" if abs(matrix[i, j]) < 0.005 else text
+                    axis.text(j, i, text, ha="center", va="center", fontsize=6.5, color=color)
+    axis.figure.colorbar(picture, ax=axis, shrink=0.8, ticks=[-1, 0, 1])
+
+
+def _draw_profile(axis: Axes, found: Estimate, profile: Profile, first: bool) -> None:
+    space = found.objective.space
+    parameter = space.parameters[space.free[profile.place]]
+    top = 2.2 * profile.threshold
+    axis.axvspan(profile.lower, profile.upper, color="#e8f1f8", linewidth=0, zorder=0)
+    axis.axhline(profile.threshold, color=MUTED, linewidth=0.8, linestyle=":", zorder=1)
+    error = found.errors[profile.place]
+    if math.isfinite(error) and error > 0:
+        line = np.linspace(profile.unit[profile.place, 0], profile.unit[profile.place, -1], 200)
+        points = np.repeat(found.unit[:, None], len(line), axis=1)
+        points[profile.place] = line
+        values = found.objective.physical(points)[space.free[profile.place]]
+        bowl = ((line - found.unit[profile.place]) / error) ** 2
+        axis.plot(values, bowl, color=MUTED, linewidth=0.9, linestyle="--", zorder=2,
+                  label="from the curvature")  # fmt: skip
+    seen = np.where(np.isfinite(profile.chi_square), profile.chi_square, np.nan)
+    axis.plot(profile.values, seen, "o-", color=SINGLE, markersize=2.6, linewidth=1.3, zorder=3,
+              label="profile")  # fmt: skip
+    axis.set_ylim(-0.04 * top, top)
+    if parameter.scale == "log" and profile.values[-1] > 3 * profile.values[0]:
+        axis.set_xscale("log")
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(3))
+    axis.set_title(_axis_label(parameter, False), loc="left", fontsize=9, color=INK,
+                   parse_math=False)  # fmt: skip
+    if first:
+        axis.legend(fontsize=7, loc="upper center")
+
+
+def _draw_contenders(
+    upper: Axes, lower: Axes, contenders: Sequence[Contender], column: int
+) -> None:
+    experiment = contenders[0].fit.problem.experiments[column]
+    protocol, recording = experiment.protocol, experiment.recording
+    t = protocol.times_ms
+    scale, unit = (1e-3, "s") if t[-1] >= 2000 else (1.0, "ms")
+    lower.axhline(0, color=MUTED, linewidth=0.6, zorder=1)
+    if recording is not None:
+        data = np.where(recording.weight > 0, recording.current_pA, np.nan)
+        for row in data:
+            upper.plot(*_thin(t * scale, row), color=DATA, linewidth=1.8, zorder=1.5)
+        span = (np.nanmin(data), np.nanmax(data)) if np.isfinite(data).any() else (-1.0, 1.0)
+        margin = 0.08 * (span[1] - span[0]) or 1.0
+        upper.set_ylim(span[0] - margin, span[1] + margin)
+    for k, contender in enumerate(contenders):
+        color = COLORS[k % len(COLORS)]
+        for row, trace in enumerate(contender.winner.traces[column]):
+            upper.plot(*_thin(t * scale, trace), color=color, linewidth=0.9, zorder=2.5)
+            if recording is not None:
+                lower.plot(*_thin(t * scale, trace - data[row]), color=color, linewidth=0.6,
+                           alpha=0.8, zorder=2)  # fmt: skip
+    held_out = "" if experiment.weight > 0 else ", held out"
+    upper.set_title(f"{protocol.name}{held_out}", loc="left", fontsize=9.5, fontweight="bold",
+                    color=INK, parse_math=False)  # fmt: skip
+    lower.set_xlabel(f"time ({unit})")
+
+
+def _thin(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return decimated(t, y)
+
+
+def _figure(width: float, height: float, title: str) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=10.5, fontweight="bold", color=INK,
+                    parse_math=False)  # fmt: skip
+    return figure
+
+
+def _axis_label(parameter: Parameter, log: bool) -> str:
+    unit = parameter.unit if parameter.unit not in ("", "1") else ""
+    if log:
+        return f"log10 {parameter.name}" + (f" ({unit})" if unit else "")
+    return f"{parameter.name}" + (f" ({unit})" if unit else "")
+
+
+def _plain(text: str) -> str:
+    """A user's text where Matplotlib would read a formula."""
+    return text.replace("$", r"\$")
+
+
+def _short(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _span(row: np.ndarray) -> tuple[float, float]:
+    """What an axis shows of a parameter's samples; never nothing."""
+    low, high = (float(x) for x in np.percentile(row, [0.05, 99.95]))
+    room = 0.05 * (high - low) or 1e-9 + 1e-6 * abs(low)
+    return low - room, high + room
