@@ -23,7 +23,7 @@ from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
 from channelfit.functions import is_function
 from channelfit.model import ChannelModel, build_model, read_model_document
-from channelfit.optimizers.choose import make_optimizer
+from channelfit.optimizers.choose import DIRECTED, make_optimizer
 from channelfit.optimizers.objective import Objective
 from channelfit.optimizers.projection import Linear
 from channelfit.optimizers.run import StopRules, make_stop_rules
@@ -118,7 +118,7 @@ class Fit:
     @property
     def stop_rules(self) -> StopRules:
         """When the search ends."""
-        return make_stop_rules(self.stop, self.settings)
+        return make_stop_rules(self.stop, self.settings, self.optimizer in DIRECTED)
 
     def make_optimizer(self, xp: Any = np, initial: Any = None) -> Any:
         """The optimizer, ready to ask; arguments as in `optimizers.make_optimizer`.

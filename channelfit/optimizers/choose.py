@@ -78,6 +78,9 @@ def _make_hybrid(
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {"genetic": _make_genetic, "hybrid": _make_hybrid}
 
+#: Those that end by themselves.
+DIRECTED = ("hybrid",)
+
 
 def unknown(kind: str, name: object, known: Collection[str]) -> str:
     """What to say of a name that is not known."""

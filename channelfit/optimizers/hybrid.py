@@ -4,7 +4,8 @@ One round scores points spread over the whole space, takes the best that differ,
 side by side; those that fall behind are dropped on the way. From the second round on, half of the
 starts come from what is known already: the best solution with some coordinates from another one,
 or drawn anew. The search ends when enough starts that knew nothing of each other have arrived at
-the same lowest cost, or when several rounds in a row brought nothing.
+the same lowest cost and a round of such relatives brought nothing better, or when several rounds
+in a row brought nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ SAME = 1e-3
 #: Costs below this share of a typical random candidate's are a perfect fit.
 PERFECT = 1e-13
 _CHUNK = 4096
+#: Largest difference of a coordinate, in shares of its range, between points that are the same.
+_NEAR = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,7 @@ class Hybrid:
     agree: int = 3
     patience: int = 4
     name: str = field(default="hybrid", init=False)
+    ended: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self.scan = self.scan or 512 * self.n_parameters
@@ -72,28 +76,24 @@ class Hybrid:
         """Stage after stage; ends by itself."""
         random = np.random.Generator(np.random.Philox(self.seed))
         found: _Found | None = None
-        scale, idle, turn = math.nan, 0, 0
-        while True:
-            turn += 1
+        scale, idle = math.nan, 0
+        while idle < self.patience:
             pool = yield from self._scan(objective, random, found)
-            if turn == 1:
-                finite = pool.cost[np.isfinite(pool.cost)]
-                scale = float(np.median(finite)) if finite.size else math.nan
-            if not np.isfinite(pool.cost).any():
-                idle += 1
-            else:
-                before = math.inf if found is None else float(found.cost.min())
-                new = yield from self._refine(objective, pool, before, PERFECT * scale)
+            if math.isnan(scale) and len(pool.cost):
+                scale = float(np.median(pool.cost))
+            best = math.inf if found is None else float(found.cost.min())
+            if len(pool.cost):
+                new = yield from self._refine(objective, pool, best, PERFECT * scale)
                 found = _joined(found, new)
-                idle = 0 if found.cost.min() < before * (1 - SAME) else idle + 1
-                if found.cost.min() <= PERFECT * scale or self._agreed(found):
-                    return
-            if idle >= self.patience:
+            gained = found is not None and found.cost.min() < best * (1 - SAME)
+            idle = 0 if gained else idle + 1
+            if found is not None and found.cost.min() <= PERFECT * scale:
+                self.ended = "the fit is perfect"
                 return
-
-    def _agreed(self, found: _Found) -> bool:
-        arrived = found.cost <= found.cost.min() * (1 + SAME)
-        return int((arrived & found.fresh).sum()) >= self.agree
+            if idle and found is not None and _explored(found, self.agree):
+                self.ended = f"{_arrivals(found)} independent starts agree"
+                return
+        self.ended = f"{self.patience} rounds without a gain"
 
     def _scan(
         self, objective: Objective, random: np.random.Generator, found: _Found | None
@@ -108,7 +108,12 @@ class Hybrid:
             n = self.starts - n_fresh
             unit = _children(objective, found, self.scan * n // self.starts, random)
             cost = yield from _scored(objective, unit, "crossing")
-            parts.append(_chosen(unit, cost, n, fresh=False))
+            # The lowest, but not all from where the best lies already; and the lowest of a few.
+            lowest = _distinct(unit, cost, n - n // 2, found.best())
+            parts.append(_Found(unit[:, lowest], cost[lowest], np.zeros(len(lowest), bool)))
+            for first in range(0, 8 * (n // 2), 8):
+                few = slice(first, first + 8)
+                parts.append(_chosen(unit[:, few], cost[few], 1, fresh=False))
         return _joined(*parts)
 
     def _refine(
@@ -128,6 +133,23 @@ class Hybrid:
             if iteration >= 10:
                 starts = _dropped(starts, memory[-10], min(best, float(starts.cost.min())))
         return _Found(starts.unit, starts.cost, pool.fresh)
+
+
+def _arrivals(found: _Found) -> int:
+    """How many fresh starts came to the lowest cost."""
+    return int((found.fresh & (found.cost <= found.cost.min() * (1 + SAME))).sum())
+
+
+def _explored(found: _Found, agree: int) -> bool:
+    """Whether enough fresh starts agree, and few minima that could compete remain unseen.
+
+    Of w distinct minima seen in n independent starts there are w (n - 1)/(n - w - 2) in all, as
+    far as one can expect (Boender and Rinnooy Kan 1987, Math Program 37:59-80).
+    """
+    costs = np.sort(found.cost[found.fresh & np.isfinite(found.cost)])
+    n, rivals = len(costs), costs[costs < 4 * costs[0]]
+    w = 1 + int((np.diff(rivals) > SAME * rivals[1:]).sum())
+    return _arrivals(found) >= agree and w * (n - 1) < (w + 0.5) * (n - w - 2)
 
 
 def _dropped(starts: Starts, earlier: np.ndarray, best: float) -> Starts:
@@ -181,14 +203,28 @@ def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> _Found:
     return _Found(unit[:, order], cost[order], np.full(len(order), fresh))
 
 
+def _distinct(unit: np.ndarray, cost: np.ndarray, n: int, known: np.ndarray) -> list[int]:
+    """The n points of lowest cost that are near neither each other nor a known one (n_free,)."""
+    taken: list[int] = []
+    near = np.abs(unit - known[:, None]).max(axis=0) < _NEAR
+    for k in np.argsort(np.where(near, np.inf, cost), kind="stable"):
+        if len(taken) == n or near[k] or not np.isfinite(cost[k]):
+            break
+        if all(np.abs(unit[:, k] - unit[:, other]).max() > _NEAR for other in taken):
+            taken.append(int(k))
+    return taken
+
+
 def _children(
     objective: Objective, found: _Found, n: int, random: np.random.Generator
 ) -> np.ndarray:
     """Points (n_free, n) of the best with some coordinates of another solution, or drawn anew."""
-    order = np.argsort(found.cost, kind="stable")[: max(4, len(found.cost) // 4)]
+    order = np.argsort(found.cost, kind="stable")[: max(4, len(found.cost) // 2)]
     n_free = len(found.unit)
     one = found.unit[:, order[(len(order) * random.random(n) ** 2).astype(int)]]
-    other = found.unit[:, order[random.integers(len(order), size=n)]]
+    # relatives of the best have little that it does not have
+    strangers = np.flatnonzero(found.fresh)
+    other = found.unit[:, strangers[random.integers(len(strangers), size=n)]]
     other = np.where(random.random(n) < 0.5, other, objective.sample(n, random))
     share = random.random(n) * 0.6
     taken = random.random((n_free, n)) < share

@@ -255,7 +255,12 @@ def optimize(
         if not tally.generations:
             raise
         reason = reason or "interrupted"
-    return _result(tally, optimizer, objective, reason or "nothing more to score")
+    return _result(
+        tally,
+        optimizer,
+        objective,
+        reason or getattr(optimizer, "ended", "") or "nothing more to score",
+    )
 
 
 def _on_host(optimizer: Optimizer, objective: Objective) -> Iterator[Generation]:
@@ -434,11 +439,14 @@ def _plural(n: int, what: str) -> str:
 
 
 def make_stop_rules(
-    stop: Mapping[str, Any] | None = None, optimizer_settings: Mapping[str, Any] | None = None
+    stop: Mapping[str, Any] | None = None,
+    optimizer_settings: Mapping[str, Any] | None = None,
+    by_itself: bool = False,
 ) -> StopRules:
     """Stop rules from what a user wrote under `stop:` and `optimizer: generations:`.
 
-    Generations default to 300, whatever other rules there are: every search ends.
+    Generations default to 300, whatever other rules there are: every search ends. One that ends
+    by itself has no such default.
 
     Raises: InputError for unknown rules, bad values, and two different numbers of generations.
     """
@@ -456,4 +464,5 @@ def make_stop_rules(
             f"{rules.generations}, but optimizer.generations says {generations}",
             key="stop.generations",
         )
-    return replace(rules, generations=rules.generations or generations or DEFAULT_GENERATIONS)
+    default = None if by_itself else DEFAULT_GENERATIONS
+    return replace(rules, generations=rules.generations or generations or default)

@@ -1,0 +1,182 @@
+"""Levenberg-Marquardt side by side and the hybrid search: against SciPy, and what always holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import least_squares, lsq_linear
+
+from channelfit.backends import Linearization, Score
+from channelfit.errors import InputError
+from channelfit.model import Parameter
+from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
+from channelfit.optimizers.least_squares import begin, improve, refine
+
+
+def space(n: int, lower: float = 0.0, upper: float = 1.0) -> SearchSpace:
+    return SearchSpace(tuple(Parameter(f"x{k}", "", lower, upper) for k in range(n)))
+
+
+@dataclass
+class Residuals:
+    """A scorer of any residuals (n_residuals,) of parameters, with complex-step derivatives."""
+
+    residuals: object
+    forbidden: object = None
+
+    def score(self, parameters: np.ndarray) -> Score:
+        out = [np.asarray(self.residuals(x)) for x in parameters.T]
+        cost = np.array([np.mean(np.abs(r) ** 2) for r in out])
+        bad = ~np.isfinite(cost)
+        if self.forbidden is not None:
+            bad |= np.array([bool(self.forbidden(x)) for x in parameters.T])
+        return Score(np.where(bad, np.inf, cost), bad.astype(np.int8))
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        score, (n, m) = self.score(parameters), parameters.shape
+        gradient, curvature = np.zeros((n, m)), np.zeros((n, n, m))
+        for k, x in enumerate(parameters.T):
+            if score.status[k]:
+                continue
+            r, jacobian = np.asarray(self.residuals(x)), self.jacobian(x)
+            gradient[:, k] = 2 * jacobian.T @ r / len(r)
+            curvature[:, :, k] = 2 * jacobian.T @ jacobian / len(r)
+        return Linearization(score.cost, score.status, gradient, curvature)
+
+    def jacobian(self, x: np.ndarray) -> np.ndarray:
+        steps = x + 1e-30j * np.eye(len(x))
+        return np.array([np.imag(self.residuals(row)) / 1e-30 for row in steps]).T
+
+
+def decays(x: np.ndarray) -> np.ndarray:
+    """Two exponentials, amplitudes and logarithmic rates."""
+    t = np.linspace(0, 5, 60)
+    model = x[0] * np.exp(-np.exp(x[1]) * t) + x[2] * np.exp(-np.exp(x[3]) * t)
+    return model - (1.5 * np.exp(-2.0 * t) + 0.7 * np.exp(-0.3 * t) + 0.01 * np.sin(37 * t))
+
+
+def test_a_linear_problem_needs_three_iterations():
+    random = np.random.default_rng(1)
+    a, b = random.normal(size=(40, 6)), random.normal(size=40)
+    objective = Objective(space(6, -5.0, 5.0), Residuals(lambda x: a @ x - b))
+    starts = refine(objective, random.random((6, 9)), iterations=3)
+    exact = np.linalg.lstsq(a, b)[0]
+    np.testing.assert_allclose(objective.physical(starts.unit).T, [exact] * 9, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_bounds_of_a_linear_problem_are_those_of_scipy(seed):
+    random = np.random.default_rng(seed)
+    a, b = random.normal(size=(12, 4)), 2 * random.normal(size=12)
+    objective = Objective(space(4, -0.3, 0.2), Residuals(lambda x: a @ x - b))
+    starts = refine(objective, random.random((4, 3)), 200, 1e-13)
+    exact = lsq_linear(a, b, (-0.3, 0.2), tol=1e-14)
+    np.testing.assert_allclose(starts.cost, 2 * exact.cost / 12, rtol=1e-8)
+    assert starts.unit.min() >= 0
+    assert starts.unit.max() <= 1
+
+
+def test_decays_end_where_scipy_ends():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays))
+    start = np.array([[0.6, 0.55, 0.6, 0.3], [0.7, 0.6, 0.55, 0.45]]).T
+    starts = refine(objective, start, tolerance=1e-14)
+    for k in range(2):
+        theirs = least_squares(decays, objective.physical(start)[:, k], bounds=(-4, 4), xtol=1e-15,
+                               ftol=1e-15, gtol=1e-15)  # fmt: skip
+        assert starts.cost[k] == pytest.approx(2 * theirs.cost / 60, rel=1e-9)
+        ours = objective.physical(starts.unit)[:, k]
+        np.testing.assert_allclose(np.sort(ours), np.sort(theirs.x), rtol=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 7))
+def test_no_iteration_makes_a_start_worse_or_leaves_the_cube(seed, n):
+    unit = np.random.default_rng(seed).random((4, n))
+    objective = Objective(space(4, -6.0, 6.0), Residuals(decays, lambda x: x[0] + x[2] > 5))
+    starts = begin(objective, unit)
+    for _ in range(8):
+        before = starts.cost.copy()
+        starts = improve(objective, starts)
+        assert (starts.cost <= before).all()
+        assert ((starts.unit >= 0) & (starts.unit <= 1)).all()
+        inside = starts.cost < np.inf
+        values = objective.physical(starts.unit)
+        assert (values[0, inside] + values[2, inside] <= 5).all()
+
+
+def test_neighbors_do_not_change_a_start():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays))
+    unit = np.random.default_rng(3).random((4, 6))
+    together = refine(objective, unit, 12)
+    for k in range(6):
+        alone = refine(objective, unit[:, [k]], 12)
+        np.testing.assert_allclose(alone.cost, together.cost[[k]], rtol=1e-12)
+
+
+def test_a_start_that_fails_is_done_at_once():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays, lambda x: x[0] > 0))
+    starts = refine(objective, np.array([[0.9, 0.5, 0.5, 0.5], [0.2, 0.5, 0.5, 0.5]]).T)
+    assert starts.cost[0] == np.inf
+    assert np.isfinite(starts.cost[1])
+
+
+def test_derivatives_are_counted_as_the_columns_they_cost():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays))
+    begin(objective, np.full((4, 3), 0.5))
+    assert objective.evaluations == 3 * (4 + 1)
+
+
+# --- hybrid ------------------------------------------------------------------------------------
+
+
+def valleys(x: np.ndarray) -> np.ndarray:
+    """Five thousand local minima and one at 0.3 that counts."""
+    return np.concatenate([x - 0.3, 1.5 * np.sin(9 * (x - 0.3))])
+
+
+def hybrid(scorer: Residuals, n: int, seed: int = 0, stop: StopRules | None = None, **more: int):
+    objective = Objective(space(n, -3.0, 3.0), scorer)
+    optimizer = make_optimizer("hybrid", more, n, seed)
+    return optimize(optimizer, objective, stop or StopRules())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_it_arrives_from_every_seed(seed):
+    result = hybrid(Residuals(valleys), 4, seed)
+    np.testing.assert_allclose(result.values, 0.3, atol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_search():
+    one, two = (hybrid(Residuals(decays), 4, 7) for _ in range(2))
+    assert one.values.tobytes() == two.values.tobytes()
+    assert one.evaluations == two.evaluations
+    other = hybrid(Residuals(decays), 4, 8)
+    assert other.history["best_cost"][0] != one.history["best_cost"][0]
+
+
+def test_stop_rules_hold_within_a_round():
+    result = hybrid(Residuals(valleys), 4, stop=StopRules(generations=3))
+    assert result.generations == 3
+    assert "3 generations" in result.stop_reason
+    result = hybrid(Residuals(valleys), 4, stop=StopRules(evaluations=100))
+    assert result.generations == 1
+
+
+def test_it_says_why_it_ended():
+    assert "agree" in hybrid(Residuals(decays), 4).stop_reason
+
+
+def test_nowhere_to_go():
+    with pytest.raises(InputError, match="no candidate could be scored"):
+        hybrid(Residuals(decays, lambda x: True), 4, scan=20, starts=4)
+
+
+def test_settings_are_checked():
+    for settings_, message in (({"scan": 0}, "1 or more"), ({"strats": 4}, "did you mean starts")):
+        with pytest.raises(InputError, match=message):
+            make_optimizer("hybrid", settings_, 4, 0)
