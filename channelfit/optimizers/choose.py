@@ -76,7 +76,20 @@ def _make_hybrid(
     return Hybrid(n_parameters, seed, **settings)
 
 
-OPTIMIZERS: dict[str, Callable[..., Any]] = {"genetic": _make_genetic, "hybrid": _make_hybrid}
+def _make_asynchronous_ring(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Any:
+    from channelfit.optimizers.swarm_cuda import RingSearch  # which knows functions
+
+    known = ("population", "iterations", "generations")
+    for name in settings:
+        if name not in known:
+            raise InputError(unknown("setting", name, known), key=f"optimizer.{name}")
+        whole(settings[name], f"optimizer.{name}", least=1)
+    return RingSearch(seed=seed, **settings)
+
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {"genetic": _make_genetic, "hybrid": _make_hybrid, "asynchronous_ring": _make_asynchronous_ring}
 
 #: Those that end by themselves.
 DIRECTED = ("hybrid",)
