@@ -89,7 +89,11 @@ def _make_asynchronous_ring(
     return RingSearch(seed=seed, **settings)
 
 
-OPTIMIZERS: dict[str, Callable[..., Any]] = {"genetic": _make_genetic, "hybrid": _make_hybrid, "asynchronous_ring": _make_asynchronous_ring}
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "genetic": _make_genetic,
+    "hybrid": _make_hybrid,
+    "asynchronous_ring": _make_asynchronous_ring,
+}
 
 #: Those that end by themselves.
 DIRECTED = ("hybrid",)

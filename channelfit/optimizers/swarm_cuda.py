@@ -556,13 +556,13 @@ class RingSearch:
     """`AsynchronousRing` as an optimizer by name: a generation is one launch.
 
     Arguments:
-        population: particles.
+        population: particles; all of them must find room on the GPU at once.
         iterations: moves of every particle in a launch.
     """
 
     name = "asynchronous_ring"
 
-    def __init__(self, population: int, seed: int, iterations: int = 100) -> None:
+    def __init__(self, population: int = 64, seed: int = 0, iterations: int = 100) -> None:
         check_size(1, population, seed)
         self.population, self.seed, self.iterations = population, seed, iterations
 
