@@ -562,7 +562,8 @@ def _print_uncertainty(summary: dict[str, Any]) -> None:
     console.print(terminal.result_table(summary["parameters"]))
     console.print()
     before, cost = summary["cost_before_refining"], summary["cost"]
-    console.print(f"cost       {cost:.6g} pA^2 (before refining {before:.6g})", soft_wrap=True)
+    gained = f" (before refining {before:.6g})" if before > cost else ""
+    console.print(f"cost       {cost:.6g} pA^2{gained}", soft_wrap=True)
     if "profiles" in summary or "posterior" in summary:
         console.print(terminal.profile_table(summary))
         console.print()

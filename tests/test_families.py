@@ -85,6 +85,14 @@ def test_close_but_separate_valleys_are_told_apart():
     assert len(families(found, unit, cost)) == 2
 
 
+@pytest.mark.parametrize("apart", [0.0, 1e-14, 1e-9])
+def test_fits_that_coincide_are_one_family(apart):
+    found = landscape(lambda p: p[0] * T + p[1], [Parameter(k, "", -9, 9) for k in "ab"], [1, 2])
+    unit = found.unit[:, None] + apart * np.random.default_rng(0).standard_normal((2, 30))
+    (one,) = families(found, unit, found.objective.score(unit).cost)
+    assert one.unit.shape[1] == 30
+
+
 def test_worse_fits_do_not_count():
     found = landscape(lambda p: p[0] * T, [Parameter("a", "", -9, 9)], [1.0])
     unit = np.array([[found.unit[0], found.unit[0] + 0.2]])

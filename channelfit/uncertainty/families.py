@@ -126,8 +126,8 @@ def _barriers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Barriers (n, n) on straight lines between neighbors, and the tree that joins all (n-1, 2)."""
     n = unit.shape[1]
-    # fits that coincide would be no edges of a sparse tree
-    tree = np.argwhere(minimum_spanning_tree(apart + 1e-12 * (1 - np.eye(n))).toarray() > 0)
+    # the same tree as of the distances, but for fits that coincide, between which there is none
+    tree = np.argwhere(minimum_spanning_tree(1.0 + apart - np.eye(n)).toarray() > 0)
     near = np.argsort(apart, axis=1)[:, 1 : _NEIGHBORS + 1]
     rows = np.repeat(np.arange(n), near.shape[1])
     pairs = np.concatenate([tree, np.stack([rows, near.ravel()], axis=1)])
