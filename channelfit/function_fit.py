@@ -20,8 +20,8 @@ from channelfit.optimizers.run import make_stop_rules
 from channelfit.problem import Problem
 from channelfit.units import shown
 
-#: It needs no derivatives, which functions do not have yet.
-DEFAULT_OPTIMIZER = "genetic"
+#: Functions have no derivatives yet.
+DEFAULT_OPTIMIZER, NEED_DERIVATIVES = "genetic", ("hybrid",)
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
     except InputError as error:
         raise error.at(model_file) from None
     try:
-        made = make_optimizer(optimizer, settings, n_free, fit.seed)
+        make_optimizer(optimizer, settings, n_free, fit.seed)
         make_stop_rules(stop, settings)
     except InputError as error:
         raise error.at(file, "fit") from None
-    if getattr(made, "needs_derivatives", False):
+    if optimizer in NEED_DERIVATIVES:
         raise InputError(
             f"{optimizer} needs derivatives, which functions do not have; choose an optimizer that "
-            "needs costs alone, such as genetic or ring", file, "fit.optimizer.name",
+            "asks for costs alone, such as genetic", file, "fit.optimizer.name",
         )  # fmt: skip
     return fit
