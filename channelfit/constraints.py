@@ -17,7 +17,7 @@ import sympy
 
 from channelfit.documents import Section
 from channelfit.errors import InputError
-from channelfit.expressions import V, evaluate
+from channelfit.expressions import V, evaluate, symbol
 from channelfit.model import ChannelModel
 from channelfit.protocol import Protocol
 from channelfit.units import parse_quantity, shown
@@ -119,6 +119,16 @@ def read_rate_bounds(
     found = []
     for row, where in rows:
         found += _rate_bounds(Section(row, section.file, section.path(where)), model, span)
+    return tuple(found)
+
+
+def tied_bounds(model: ChannelModel) -> tuple[Bounded, ...]:
+    """The ranges of tied parameters, which nothing else would keep."""
+    found = []
+    for tie in model.ties:
+        if tie.lower is not None and tie.upper is not None:
+            name = symbol(tie.name)
+            found.append(bounded_expression(tie.name, name, model, tie.lower, tie.upper))
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ import operator
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from os import PathLike
 from typing import Any, NoReturn, TypeAlias
 
@@ -575,6 +575,11 @@ def _product(*terms: sympy.Expr) -> sympy.Expr:
     if _is_zero(number) or not (kept or rest.is_Add or rest.is_Mul or rest.is_Pow):
         return number * rest
     return _unevaluated_Mul(number, rest, *kept)
+
+
+def quotient(over: Iterable[sympy.Expr], under: Iterable[sympy.Expr]) -> sympy.Expr:
+    """One product over another, neither multiplied out."""
+    return _product(*over, *(_power(term, sympy.Integer(-1)) for term in under))
 
 
 def _sum(*terms: sympy.Expr) -> sympy.Expr:

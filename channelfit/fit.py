@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.backends import Scorer, make_scorer
-from channelfit.constraints import Bounded, read_rate_bounds
+from channelfit.constraints import Bounded, read_rate_bounds, tied_bounds
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
 from channelfit.functions import is_function
@@ -37,7 +37,7 @@ DEFAULT_OPTIMIZER = "genetic"
 #: Optimizers with derivatives solve a conductance by default: one dimension less, and the one that
 #: trades against all others. A population would pay two or three scores for every candidate.
 SOLVING_OPTIMIZERS = ("hybrid",)
-_PARAMETER_KEYS = ("range", "unit", "value", "scale", "fixed", "prior")
+_PARAMETER_KEYS = ("range", "unit", "value", "scale", "fixed", "prior", "tie")
 
 _EXAMPLE = """
 fit:
@@ -192,6 +192,7 @@ def load_fit(
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
     seed = section.integer("seed", 0)
     constraints = read_rate_bounds(section, model, [e.protocol for e in experiments])
+    constraints += tied_bounds(model)
     solved = _solved(section, model, optimizer, constraints)
     prior_noise = _prior_noise(section, model)
     fit = Fit(

@@ -12,20 +12,22 @@ import keyword
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import sympy
 from scipy.sparse.csgraph import connected_components
 
+from channelfit.balance import Cycle, Way, balanced
 from channelfit.documents import Section, parse_yaml, read_yaml
 from channelfit.errors import InputError
 from channelfit.expressions import (
     V,
     definition_order,
+    evaluate,
     linear_in,
     parse_expression,
     remove_singularities,
@@ -39,6 +41,10 @@ from channelfit.units import parse_quantity, shown, unit_factor
 RATE_CEILING = 1e4
 RATE_FLOOR = 1e-30
 MAX_STATES = 64
+_LONGEST = 1000
+_POINTS = 6
+
+Refuse: TypeAlias = Callable[[Way, str], InputError]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _MODEL_NAME = re.compile(r"[^\W_][\w .,+()-]{0,79}")
@@ -47,7 +53,7 @@ _ARROW = re.compile(r"\s*(\w+)\s*(<?)\s*-+\s*>\s*(\w+)\s*")
 _NUMBERED_RATE = re.compile(r"k(?:(\d)(\d)|(\d+)_(\d+))")
 _NAMED_RATE = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*(.+)", re.DOTALL)
 _RESERVED = {
-    "v", "t", "celsius", "exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel",
+    "v", "t", "celsius", "balance", "exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel",
     *keyword.kwlist,
 }  # fmt: skip
 _KEYS = (
@@ -97,6 +103,19 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Tie:
+    """A parameter whose value follows from others; among the definitions under its name.
+
+    lower, upper: what it must lie within, base units; None where it is free.
+    """
+
+    name: str
+    unit: str
+    lower: float | None = None
+    upper: float | None = None
+
+
+@dataclass(frozen=True)
 class Transition:
     """source -> target at ``multiplicity * clip(rate)``, 1/ms.
 
@@ -138,6 +157,7 @@ class ChannelModel:
     conductance: sympy.Expr
     reversal: sympy.Expr
     temperature_C: float | None = None
+    ties: tuple[Tie, ...] = ()
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -181,6 +201,16 @@ class ChannelModel:
             )
         return np.array([p.value for p in self.parameters], dtype=float)
 
+    def tied_values(self, values: np.ndarray) -> dict[str, float]:
+        """The values of the ties, base units, for parameters (n_parameters,)."""
+        scope: dict[str, Any] = dict(zip(self.parameter_names, values, strict=True))
+        names = {tie.name for tie in self.ties}
+        needed = self._needed(names)
+        for name, expression in self.definitions:
+            if name in needed:
+                scope[name] = evaluate(expression, scope)
+        return {tie.name: float(scope[tie.name]) for tie in self.ties}
+
     def with_values(self, values: np.ndarray) -> ChannelModel:
         """The same model with these values (n_parameters,)."""
         pairs = zip(self.parameters, values, strict=True)
@@ -208,7 +238,11 @@ class ChannelModel:
     def _rate_names(self) -> set[str]:
         """Names on which a rate depends, directly or through definitions."""
         rates = [t.rate for chain in self.chains for t in chain.transitions]
-        names = {s.name for rate in rates for s in rate.free_symbols}
+        return self._needed({s.name for rate in rates for s in rate.free_symbols})
+
+    def _needed(self, names: set[str]) -> set[str]:
+        """These names and all that their definitions use."""
+        names = set(names)
         for name, expression in reversed(self.definitions):
             if name in names:
                 names |= {s.name for s in expression.free_symbols}
@@ -303,8 +337,11 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
         "source": root.text("source", ""),
     }
     celsius = root.quantity("temperature", "temperature", None)
-    parameters = tuple(_parameter(root, *row) for row in root.rows("parameters", {}))
+    rows = list(root.rows("parameters", {}))
+    tied = [row for row in rows if isinstance(row[1], Mapping) and row[1].get("tie") is not None]
+    parameters = tuple(_parameter(root, *row) for row in rows if row not in tied)
     scope = _Scope(root, parameters, celsius)
+    scope.ties = tuple(_tie(root, scope, *row) for row in tied)
     scope.define(root.rows("definitions", {}), "definitions")
     if "gates" in root:
         if "states" in root or "rates" in root:
@@ -336,6 +373,8 @@ class _Scope:
         self.names = ["v", *(p.name for p in parameters)]
         self.definitions: dict[str, sympy.Expr] = {}
         self.texts: dict[str, tuple[str, object]] = {}
+        self.ties: tuple[Tie, ...] = ()
+        self.cycles: list[tuple[Cycle, dict[Way, sympy.Expr], Refuse]] = []
         if celsius is not None:
             self.names.append("celsius")
             self.definitions["celsius"] = sympy.Float(celsius, 17)
@@ -385,16 +424,9 @@ def _parameter(root: Section, name: str, row: object) -> Parameter:
     key = f"parameters.{name}"
     _check_name(root, name, key)
     section = Section(row, root.file, root.path(key))
-    unit_text = section.text("unit", "")
-    try:
-        factor, unit = unit_factor(unit_text)
-    except InputError as error:
-        raise error.at(root.file, root.path(f"{key}.unit")) from None
-    unit = "" if unit in ("1", "dimensionless") else unit
-    span = section.items("range")
-    if len(span) != 2:
-        raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
-    lower, upper = (factor * _number(section, x, "range") for x in span)
+    section.take("tie", None)
+    factor, unit = _unit(section)
+    lower, upper = _range(section, factor)
     value = section.number("value", None)
     value = None if value is None else factor * value
     parameter = Parameter(
@@ -405,6 +437,42 @@ def _parameter(root: Section, name: str, row: object) -> Parameter:
     section.finish()
     _check_parameter(section, parameter)
     return replace(parameter, prior=prior)
+
+
+def _tie(root: Section, scope: _Scope, name: str, row: object) -> Tie:
+    key = f"parameters.{name}"
+    section = Section(row, root.file, root.path(key))
+    section.expect("tie", "range", "unit", "value", "scale", "fixed", "prior")
+    for other in ("fixed", "prior"):
+        if section.take(other, None):
+            raise section.error(f"a tied parameter follows from others; leave {other} out", other)
+    factor, unit = _unit(section)
+    section.number("value", None)  # what it was when it was free, or what a fit gave
+    scope.announce(name, key)
+    scope.texts[name] = (f"{key}.tie", section.take("tie"))
+    if "range" not in section:
+        return Tie(name, unit)
+    lower, upper = _range(section, factor)
+    if not lower < upper:
+        raise section.error(f"{lower:g} is not below {upper:g}", "range")
+    return Tie(name, unit, lower, upper)
+
+
+def _unit(section: Section) -> tuple[float, str]:
+    """The factor to the base unit, and its name."""
+    try:
+        factor, unit = unit_factor(section.text("unit", ""))
+    except InputError as error:
+        raise error.at(section.file, section.path("unit")) from None
+    return factor, "" if unit in ("1", "dimensionless") else unit
+
+
+def _range(section: Section, factor: float) -> tuple[float, float]:
+    span = section.items("range")
+    if len(span) != 2:
+        raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
+    lower, upper = (factor * _number(section, x, "range") for x in span)
+    return lower, upper
 
 
 def _prior(section: Section, p: Parameter, factor: float) -> Prior | None:
@@ -472,22 +540,56 @@ def _scheme(root: Section, scope: _Scope) -> Chain:
         raise root.error(f"a state is named twice in {', '.join(states)}", "states")
     if not 1 <= len(states) <= MAX_STATES:
         raise root.error(f"1 to {MAX_STATES} states are accepted, not {len(states)}", "states")
-    pending = []
+    pending, to_balance = [], {}
     for key, text in root.rows("rates", {}):
         source, target = _ends(root, key, states)
         named = _NAMED_RATE.fullmatch(text) if isinstance(text, str) else None
-        if named:
-            scope.define([(named[1], named[2])], f"rates.{key}")
-        elif _NUMBERED_RATE.fullmatch(key):
-            scope.define([(key, text)], "rates")
-        pending.append((source, target, key, named[1] if named else None, text))
+        name = named[1] if named else key if _NUMBERED_RATE.fullmatch(key) else None
+        text = named[2] if named else text
+        if _is_balance(text):
+            to_balance[source, target] = key, name
+            if name:
+                scope.announce(name, f"rates.{key}")
+        elif name:
+            scope.define([(name, text)], f"rates.{key}" if named else "rates")
+        pending.append((source, target, key, name, text))
     transitions = []
     for source, target, key, name, text in pending:
-        name = name or (key if _NUMBERED_RATE.fullmatch(key) else None)
-        rate = symbol(name) if name else scope.parse(text, f"rates.{key}")
+        free = not name and not _is_balance(text)
+        rate = scope.parse(text, f"rates.{key}") if free else symbol(name or "balance")
         transitions.append(Transition(source, target, rate))
     _check_scheme(root, states, transitions)
+    if to_balance:
+        transitions = _balance(root, scope, transitions, to_balance)
     return Chain("scheme", tuple(states), tuple(transitions), (0.0,) * len(states))
+
+
+def _is_balance(text: object) -> bool:
+    return isinstance(text, str) and text.strip() == "balance"
+
+
+def _balance(
+    root: Section, scope: _Scope, transitions: list[Transition],
+    to_balance: Mapping[Way, tuple[str, str | None]],
+) -> list[Transition]:  # fmt: skip
+    """The transitions with a definition for every rate that is to balance."""
+    rates = {(t.source, t.target): t.rate for t in transitions}
+    for way, (_, name) in to_balance.items():
+        if name is None:
+            name = f"k_{way[0]}_{way[1]}"
+            while name in scope.names or name in _RESERVED:
+                name += "_"
+            scope.names.append(name)
+        rates[way] = symbol(name)
+
+    def refuse(way: Way, message: str) -> InputError:
+        return root.error(message, f"rates.{to_balance[way][0]}")
+
+    found, cycles = balanced(rates, list(to_balance), refuse)
+    for way, expression in found.items():
+        scope.definitions[rates[way].name] = expression
+    scope.cycles = [(cycle, rates, refuse) for cycle in cycles]
+    return [replace(t, rate=rates[t.source, t.target]) for t in transitions]
 
 
 def _ends(root: Section, key: str, states: list[str]) -> tuple[str, str]:
@@ -582,12 +684,80 @@ def _finish(
     conductance = _constant(current, scope, "conductance", "conductance")
     reversal = _constant(current, scope, "reversal", "voltage")
     current.finish()
+    definitions = scope.finish()
+    _check_ties(root, scope.ties, definitions)
+    conductance, reversal = (
+        _untied(current, key, expression, scope.ties, definitions)
+        for key, expression in (("conductance", conductance), ("reversal", reversal))
+    )
     model = ChannelModel(
-        names["name"], names["description"], names["source"], parameters, scope.finish(), chains,
-        conductance, reversal, celsius,
+        names["name"], names["description"], names["source"], parameters, definitions, chains,
+        conductance, reversal, celsius, scope.ties,
     )  # fmt: skip
     _check_use(root, model)
+    _check_cycles(model, scope)
     return model
+
+
+def _check_ties(
+    root: Section, ties: tuple[Tie, ...], definitions: tuple[tuple[str, sympy.Expr], ...]
+) -> None:
+    moving = {V.name}
+    for name, expression in definitions:
+        if moving & {s.name for s in expression.free_symbols}:
+            moving.add(name)
+    for tie in ties:
+        if tie.name in moving:
+            raise root.error(
+                "depends on v; a parameter does not change with the voltage",
+                f"parameters.{tie.name}.tie",
+            )
+
+
+def _untied(
+    current: Section, key: str, expression: sympy.Expr, ties: tuple[Tie, ...],
+    definitions: tuple[tuple[str, sympy.Expr], ...],
+) -> sympy.Expr:  # fmt: skip
+    """A conductance or reversal in terms of parameters alone, without the names of ties."""
+    known = dict(definitions)
+    size: dict[str, int] = {}
+    for name, by in definitions:
+        size[name] = sum(size.get(node.name, 1) if node.is_Symbol else 1
+                         for node in sympy.preorder_traversal(by))  # fmt: skip
+    if any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols):
+        raise current.error("the ties behind it grow too long when put together", key)
+    while used := [s for s in expression.free_symbols if s.name in known]:
+        expression = expression.xreplace({s: known[s.name] for s in used})
+    return expression
+
+
+def _check_cycles(model: ChannelModel, scope: _Scope) -> None:
+    """Whether all cycles that share transitions with a balanced rate ask for the same rate.
+
+    Two products of rates are taken for equal where they agree at random values and voltages.
+    """
+    draw = np.random.Generator(np.random.Philox(0))
+    values: dict[str, Any] = {V.name: draw.uniform(-100, 50, _POINTS)}
+    for p in model.parameters:
+        share = draw.uniform(0.2, 0.8, _POINTS)
+        inside = p.lower * (p.upper / p.lower) ** share if p.scale == "log" else (
+            p.lower + (p.upper - p.lower) * share
+        )  # fmt: skip
+        values[p.name] = np.full(_POINTS, p.value) if p.fixed else inside
+    for name, expression in model.definitions if scope.cycles else ():
+        values[name] = evaluate(expression, values)
+    for cycle, rates, refuse in scope.cycles:
+        with np.errstate(all="ignore"):
+            ratio = np.ones(_POINTS)
+            for way in cycle.ways:
+                ratio = ratio * evaluate(rates[way], values) / evaluate(rates[way[::-1]], values)
+        ratio = ratio[np.isfinite(ratio)]
+        if not ratio.size or np.abs(ratio - 1).max() > 1e-8:
+            raise refuse(
+                cycle.decides,
+                f"several cycles pass here and would ask for different rates, because {cycle} does "
+                "not balance by itself; write balance for one of its rates too",
+            )
 
 
 def _open(current: Section, states: tuple[str, ...]) -> tuple[float, ...]:
@@ -614,7 +784,8 @@ def _constant(current: Section, scope: _Scope, key: str, dimension: str) -> symp
         if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
             raise error.at(current.file, current.path(key)) from None
     inner = _Scope(current, (), None)
-    inner.names = [name for name in scope.names if name != "v" and name not in scope.texts]
+    ties = {tie.name for tie in scope.ties}
+    inner.names = [n for n in scope.names if n != "v" and (n in ties or n not in scope.texts)]
     expression = inner.parse(raw, key)
     if V in expression.free_symbols:
         raise current.error(f"{shown(raw)} depends on v; the {key} does not change with it", key)

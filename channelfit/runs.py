@@ -319,6 +319,20 @@ def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
         if note:
             row["note"] = note
         rows[parameter.name] = row
+    return rows | _ties(fit, result.values)
+
+
+def _ties(fit: Fit, values: np.ndarray) -> dict[str, dict[str, Any]]:
+    model = fit.problem.model
+    found, true = model.tied_values(values), {}
+    if fit.surrogate:
+        true = model.tied_values(model.values())
+    rows = {}
+    for tie in model.ties:
+        row: dict[str, Any] = {"value": found[tie.name], "unit": tie.unit}
+        if true:
+            row["true_value"] = true[tie.name]
+        rows[tie.name] = row | {"lower": tie.lower, "upper": tie.upper, "note": "tied"}
     return rows
 
 

@@ -777,3 +777,32 @@ def test_a_prior_asks_for_the_noise(folder: Path) -> None:
     told = complaint(model_with(folder, SURROGATE, parameters=MODEL["parameters"] | {"a": a}))
     assert "a has a prior" in told
     assert "noise: 5 pA" in told
+
+
+# --- ties ----------------------------------------------------------------------------------------
+
+
+def test_the_range_of_a_tie_is_kept_and_its_value_told(folder: Path) -> None:
+    b = {"tie": "a/2 + z", "range": [1, 100], "unit": "1/s", "value": 7}
+    path = model_with(folder, SURROGATE, parameters=MODEL["parameters"] | {"b": b})
+    fit = loaded(path)
+    assert [(c.name, c.lower, c.upper) for c in fit.constraints] == [("b", 1e-3, 0.1)]
+    objective = fit.objective(make_scorer(fit.problem, "reference"))
+    unit = np.random.default_rng(0).random((3, 50))
+    a, z, _ = fit.space.to_physical(unit)
+    inside = (a / 2 + z >= 1e-3) & (a / 2 + z <= 0.1)
+    assert 5 < inside.sum() < 45
+    np.testing.assert_array_equal(objective.score(unit).status, np.where(inside, 0, 3))
+    again = loaded(save_fit(fit, np.array([0.1, 0.03, 20.0]), folder / "run"))
+    assert again.problem.model.tied_values(again.problem.model.values()) == {"b": 0.05 + 0.03}
+    assert again.space.n_free == 3
+
+
+def test_a_fit_file_may_tie_a_parameter_of_its_model(folder: Path) -> None:
+    model_with(folder, None)
+    path = folder / "fit.yaml"
+    path.write_text(
+        dump_yaml({"model": "little.yaml", "parameters": {"z": {"tie": "b/3"}}, "fit": SURROGATE})
+    )
+    assert loaded(path).problem.model.ties[0].name == "z"
+    assert loaded(path, "parameters.z.tie=null").problem.model.ties == ()

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import copy
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
 
-from channelfit.backends.reference import steady_state
-from channelfit.documents import parse_yaml
+from channelfit.backends import make_scorer
+from channelfit.backends.reference import _Population, steady_state
+from channelfit.documents import parse_yaml, read_yaml
 from channelfit.errors import InputError
 from channelfit.expressions import evaluate, symbol
 from channelfit.model import ChannelModel, build_model, load_model
+from channelfit.problem import Experiment, Problem
+from channelfit.protocol import load_protocol
+from channelfit.report.description import describe
 
 MODELS = Path(__file__).parent.parent / "models"
 SHIPPED = sorted(path.stem for path in MODELS.glob("*.yaml"))
@@ -512,3 +521,233 @@ def test_files(tmp_path: Path) -> None:
     python.write_text("name: !!python/object/apply:os.getcwd []\n")
     with pytest.raises(InputError, match=r"python\.yaml: line 1: not valid YAML"):
         load_model(python)
+
+
+# --- ties ----------------------------------------------------------------------------------------
+
+TIED = {
+    "states": ["C", "O"],
+    "definitions": {"twice": "2*z"},
+    "rates": {"C -> O": "a*exp(y*v)", "O -> C": "a*exp(-z*v)"},
+    "current": {"open": ["O"], "conductance": "g*part", "reversal": "-90 mV"},
+    "parameters": {
+        "a": {"range": [0.01, 1], "unit": "1/ms", "value": 0.1},
+        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
+        "g": {"range": [0, 10], "unit": "nS", "value": 5},
+        "y": {"tie": "twice + z/part", "unit": "1/V", "range": [0, 50]},
+        "part": {"tie": "1 + a"},
+    },
+}
+
+
+def test_a_tie_is_a_definition_under_the_name_of_a_parameter():
+    model = build_model(TIED, None)
+    assert model.parameter_names == ("a", "z", "g")
+    assert [t.name for t in model.ties] == ["y", "part"]
+    assert [t.unit for t in model.ties] == ["1/mV", ""]
+    assert (model.ties[0].lower, model.ties[0].upper) == (0, 0.05)
+    values = model.values()
+    assert model.tied_values(values) == pytest.approx({"y": 0.04 + 0.02 / 1.1, "part": 1.1})
+    written = build_model(
+        TIED
+        | {
+            "rates": {"C -> O": "a*exp((2*z + z/(1 + a))*v)", "O -> C": "a*exp(-z*v)"},
+            "definitions": {},
+            "current": TIED["current"] | {"conductance": "g*(1 + a)"},
+            "parameters": {k: TIED["parameters"][k] for k in ("a", "z", "g")},
+        },
+        None,
+    )
+    problem = Problem(
+        model, (Experiment(load_protocol(MODELS.parent / "protocols" / "activation.yaml")),)
+    )
+    plain = replace(problem, model=written)
+    for backend in ("reference", "cpu"):
+        tied, free = (
+            make_scorer(p, backend).simulate(values[:, None])[0] for p in (problem, plain)
+        )
+        np.testing.assert_allclose(tied, free, rtol=1e-9, atol=1e-9 * np.nanmax(np.abs(free)))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tie": "a*v"}, "parameters.y.tie: depends on v"),
+        ({"tie": "a + nothing"}, 'parameters.y.tie: unknown name "nothing"'),
+        ({"tie": "part + a", "fixed": True}, "parameters.y.fixed: a tied parameter"),
+        ({"tie": "a", "prior": {"normal": [1, 2]}}, "parameters.y.prior: a tied parameter"),
+        ({"tie": "a", "range": [2, 1]}, "parameters.y.range: 2 is not below 1"),
+        ({"tie": "y*a"}, "round in a circle"),
+        ({"tie": "a", "ranges": [1, 2]}, 'parameters.y: unknown key "ranges"'),
+        ({"tie": [1]}, "parameters.y.tie: an expression was expected"),
+    ],
+)
+def test_what_is_no_tie_is_told(row, message):
+    with pytest.raises(InputError) as error:
+        build_model(TIED | {"parameters": TIED["parameters"] | {"y": row}}, None)
+    assert message in str(error.value)
+
+
+def test_ties_cannot_grow_without_end_in_a_conductance():
+    ties = {"t0": {"tie": "a*exp(a)"}}
+    for k in range(1, 40):
+        ties[f"t{k}"] = {"tie": f"t{k - 1}*exp(t{k - 1})"}
+    document = TIED | {
+        "parameters": TIED["parameters"] | ties,
+        "current": TIED["current"] | {"conductance": "g*t39"},
+    }
+    with pytest.raises(InputError, match="grow too long"):
+        build_model(document, None)
+
+
+# --- detailed balance ----------------------------------------------------------------------------
+
+
+def ring(**changes: str) -> dict[str, Any]:
+    """C, O, I, J in a ring, each rate with parameters of its own."""
+    ways = ["C -> O", "O -> I", "I -> J", "J -> C"]
+    ways += [" -> ".join(reversed(way.split(" -> "))) for way in ways]
+    rates = {way: f"a{k}*exp(z{k}*v)" for k, way in enumerate(ways)}
+    rates |= {key.replace("_", " -> "): text for key, text in changes.items()}
+    parameters: dict[str, Any] = {"g": {"range": [0, 1], "value": 1}}
+    for k in range(len(ways)):
+        if any(f"a{k}*" in text for text in rates.values()):
+            parameters[f"a{k}"] = {"range": [0.1, 2], "value": 1}
+            parameters[f"z{k}"] = {"range": [-0.02, 0.02], "value": 0.01}
+    return {
+        "states": ["C", "O", "I", "J"], "rates": rates, "parameters": parameters,
+        "current": {"open": ["O"], "conductance": "g", "reversal": "0 mV"},
+    }  # fmt: skip
+
+
+def assert_reversible(model: ChannelModel, seed: int = 0, least: float = 1e-9) -> None:
+    """No net flux between any two states at rest, whatever parameters and voltage."""
+    random = np.random.default_rng(seed)
+    share = random.random((len(model.parameters), 20))
+    lower, upper = (np.array([[getattr(p, end)] for p in model.parameters]) for end in
+                    ("lower", "upper"))  # fmt: skip
+    channel = _Population(model, lower + (upper - lower) * share)
+    for v in (-90.0, 0.0, 40.0):
+        rates = channel.rates(model.chains[0], np.array([v]))[0]
+        rest = steady_state(rates)
+        flux = rates * rest[:, None, :]
+        net = np.abs(flux - flux.transpose(0, 2, 1)).max(axis=(1, 2))
+        assert (net <= least * flux.max(axis=(1, 2))).all()
+
+
+def test_a_rate_follows_from_its_cycle():
+    model = build_model(ring(I_O="balance"), None)
+    assert [name for name, _ in model.definitions] == ["k_I_O"]
+    assert "a5" not in model.parameter_names
+    assert_reversible(model)
+    with pytest.raises(AssertionError):
+        assert_reversible(build_model(ring(), None))
+
+
+def test_a_balanced_rate_can_have_a_name_and_be_used():
+    model = build_model(ring(I_O="back = balance") | {"definitions": {"more": "2*back"}}, None)
+    assert [name for name, _ in model.definitions] == ["back", "more"]
+    numbered = ring()
+    numbered["rates"].pop("I -> O")
+    numbered["rates"]["k32"] = "balance"
+    for k in ("a5", "z5"):
+        del numbered["parameters"][k]
+    assert_reversible(build_model(numbered, None))
+
+
+def test_the_sodium_scheme_balances_by_itself():
+    """The published definition of b2, and the squares whose rows share rates."""
+    document = read_yaml(MODELS / "na_markov.yaml")
+    written = build_model(document, None)
+    document["definitions"].pop("b2")
+    document["rates"]["IF -> O"] = "b2 = balance"
+    derived = build_model(document, None)
+    p = written.values()[:, None] * np.random.default_rng(1).uniform(0.9, 1.1, (17, 30))
+    v = np.linspace(-120, 60, 7)
+    one, other = (_Population(m, p).rates(m.chains[0], v) for m in (written, derived))
+    np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_several_balanced_rates_wait_for_each_other():
+    square = ring(I_O="balance")
+    square["rates"] |= {"C -> I": "a5*exp(z5*v)", "I -> C": "balance"}
+    square["parameters"] |= {"a5": {"range": [0.1, 2]}, "z5": {"range": [-0.02, 0.02]}}
+    assert_reversible(build_model(square, None))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"O_I": "balance", "I_O": "balance"}, "that of I -> O is to balance as well"),
+        ({"O_I": "balance", "J_I": "balance"}, "holds another rate that is to balance: J -> I"),
+    ],
+)
+def test_what_cannot_balance_is_told(changes, message):
+    with pytest.raises(InputError) as error:
+        build_model(ring(**changes), "ring.yaml")
+    assert message in str(error.value)
+    assert str(error.value).startswith("ring.yaml: rates.O -> I")
+
+
+def test_balance_without_a_cycle_or_without_a_way_back():
+    line = TIED | {"rates": TIED["rates"] | {"O -> C": "balance"}}
+    with pytest.raises(InputError, match="it closes no cycle of transitions that lead both ways"):
+        build_model(line, None)
+    one_way = ring(I_O="balance")
+    del one_way["rates"]["O -> I"]
+    with pytest.raises(InputError, match="that of O -> I is missing"):
+        build_model(one_way, None)
+    # the cycle is there, but part of it leads one way only
+    open_ring = ring(I_O="balance")
+    del open_ring["rates"]["J -> I"]
+    with pytest.raises(InputError, match="closes no cycle of transitions that lead both ways"):
+        build_model(open_ring, None)
+
+
+def test_cycles_that_disagree_are_told_and_those_elsewhere_are_not():
+    chord = ring(I_O="balance")
+    chord["rates"] |= {"C -> I": "a5*exp(z5*v)", "I -> C": "a5"}
+    chord["parameters"] |= {"a5": {"range": [0.1, 2]}, "z5": {"range": [-0.02, 0.02]}}
+    with pytest.raises(InputError, match="several cycles pass here and would ask for different"):
+        build_model(chord, None)
+    apart = ring(I_O="balance")
+    apart["states"] += ["X", "Y"]
+    apart["rates"] |= {
+        "C -> X": "1", "X -> C": "1", "X -> Y": "2", "Y -> X": "1", "Y -> C": "1", "C -> Y": "1",
+    }  # fmt: skip
+    build_model(apart, None)
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_every_graph_balances_when_all_but_a_tree_follows(data):
+    n = data.draw(st.integers(2, 7))
+    states = [f"S{k}" for k in range(n)]
+    tree = {(data.draw(st.integers(0, k - 1)), k) for k in range(1, n)}
+    pairs = [(i, j) for j in range(n) for i in range(j) if (i, j) not in tree]
+    more = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    rates, parameters = {}, {"g": {"range": [0, 1]}}
+    for k, (i, j) in enumerate([*sorted(tree), *more]):
+        there, back = f"S{i} -> S{j}", f"S{j} -> S{i}"
+        rates[there], rates[back] = f"a{k}*exp(z{k}*v)", f"b{k}"
+        for name, span in ((f"a{k}", [0.3, 3]), (f"z{k}", [-0.01, 0.01]), (f"b{k}", [0.3, 3])):
+            parameters[name] = {"range": span}
+        if (i, j) in more:
+            rates[back] = "balance"
+            del parameters[f"b{k}"]
+    document = {
+        "states": states, "rates": rates, "parameters": parameters,
+        "current": {"open": ["S0"], "conductance": "g", "reversal": "0 mV"},
+    }  # fmt: skip
+    assert_reversible(build_model(document, None), least=1e-8)
+
+
+def test_show_tells_ties_and_balanced_rates():
+    console = Console(width=120, record=True, file=io.StringIO())
+    describe(build_model(TIED, None), console)
+    describe(build_model(ring(I_O="balance"), None), console)
+    lines = console.export_text().splitlines()
+    tied = next(line for line in lines if line.startswith("y "))
+    assert tied.split() == ["y", "0.0581818", "1/mV", "0", "..", "0.05", "twice", "+", "z/part"]
+    assert any(line.startswith("k_I_O ") for line in lines)
+    assert any(line.split() == ["k32", "I", "->", "O", "k_I_O"] for line in lines)

@@ -504,3 +504,52 @@ def test_neurons_settings_are_put_back(neuron: Any) -> None:
     NeuronOracle(channel).simulate(STEPS, channel.values())
     after = (neuron.dt, solver.atol(), bool(solver.active()), [s.name() for s in neuron.allsec()])
     assert after == (0.0125, 1e-3, False, before)
+
+
+def test_ties_and_balanced_rates_mean_the_same_in_nmodl(neuron: Any) -> None:
+    """A ring of four states whose last rate and one slope follow from the others."""
+    rates = {
+        "C -> O": "a1*exp(z*v)", "O -> C": "b1*exp(-z*v)",
+        "O -> I": "a2", "I -> O": "b2*exp(-y*v)",
+        "C -> J": "a2/2", "J -> C": "b2*exp(-y*v)",
+        "J -> I": "a1*exp(z*v)", "I -> J": "balance",
+    }  # fmt: skip
+    values = {"a1": 0.7, "b1": 0.3, "a2": 0.2, "b2": 0.05, "z": 0.02, "g": 4.0}
+    rows: dict[str, Any] = {n: {"range": [x / 3, 2 * x], "value": x} for n, x in values.items()}
+    rows |= {"y": {"tie": "z/2 + 0.003"}, "part": {"tie": "1 + y"}}
+    document = {
+        "states": ["C", "O", "I", "J"], "rates": rates, "parameters": rows,
+        "current": {"open": ["O"], "conductance": "g*part", "reversal": "-80 mV"},
+    }  # fmt: skip
+    channel = build_model(document, None)
+
+    def generator(p: np.ndarray, v: float) -> np.ndarray:
+        a1, b1, a2, b2, z, _ = p
+        y = z / 2 + 0.003
+        up, down, there, back = a1 * np.exp(z * v), b1 * np.exp(-z * v), a2, b2 * np.exp(-y * v)
+        # around C, O, I, J: up * there * k * back == down * back * up * (there / 2)
+        k = down / 2
+        a = np.zeros((4, 4))
+        for i, j, rate in (
+            (0, 1, up), (1, 0, down), (1, 2, there), (2, 1, back), (0, 3, there / 2), (3, 0, back),
+            (3, 2, up), (2, 3, k),
+        ):  # fmt: skip
+            a[j, i] += rate
+            a[i, i] -= rate
+        return a
+
+    def exact(parameters: np.ndarray) -> list[np.ndarray]:
+        traces = []
+        for p in parameters.T:
+            g = p[-1] * (1 + p[4] / 2 + 0.003)
+            a, b = generator(p, -80.0), generator(p, 20.0)
+            at_rest = np.linalg.solve(np.vstack([a[:-1], np.ones(4)]), [0, 0, 0, 1.0])
+            times = np.arange(40) * 0.5
+            opened = [(expm(b * t) @ at_rest)[1] for t in times]
+            traces.append(g * np.array(opened) * 100.0)
+        return [np.stack(traces, axis=-1)[None]]
+
+    held = Protocol("s", -80.0, 0.5, ((Segment(0.0, 20.0, Constant(20.0)),),))
+    candidates = np.column_stack([channel.values(), random_candidates(channel, 4, seed=3)])
+    (worst,) = compare(NeuronOracle(channel), [held], exact, candidates)
+    assert worst.relative_error < CLOSE

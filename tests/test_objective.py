@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from channelfit.optimizers.projection import Linear
 from channelfit.optimizers.sampling import allowed, sample_allowed
 from channelfit.protocol import Protocol, load_protocol
 
+MODELS = Path(__file__).parent.parent / "models"
 SCHEME: dict[str, Any] = {
     "states": ["C", "O", "I"],
     "definitions": {"k": "b*exp(-y*v)"},
@@ -120,10 +122,10 @@ def test_a_list_gives_each_rate_bounds_of_its_own(tmp_path):
     assert [(b.name, b.lower, b.upper) for b in found] == [
         ("C -> O", 1e-5, 10), ("O -> C", 1e-5, 10), ("I -> O", 1e-3, 1),
     ]  # fmt: skip
-    gates = bounds_of(tmp_path, [1e-5, 10], load_model("models/herg_beattie.yaml"))
+    gates = bounds_of(tmp_path, [1e-5, 10], load_model(MODELS / "herg_beattie.yaml"))
     assert [b.name for b in gates] == ["a.alpha", "a.beta", "r.alpha", "r.beta"]
     assert {len(b.places) for b in gates} == {2}
-    assert list(rate_names(load_model("models/k_hh_gate.yaml"))) == ["n.alpha", "n.beta"]
+    assert list(rate_names(load_model(MODELS / "k_hh_gate.yaml"))) == ["n.alpha", "n.beta"]
 
 
 def test_a_ramp_and_a_sine_are_part_of_the_range(tmp_path):
@@ -162,7 +164,7 @@ def test_what_is_no_bound_on_rates_is_told_with_its_place(tmp_path, rates_within
 @pytest.mark.parametrize("name", ["herg_markov", "na_markov", "na_nav15", "k_hh", "herg_beattie"])
 def test_two_ends_are_as_good_as_a_grid_where_they_are_taken(tmp_path, name):
     """A rate that is looked at twice must be monotonic."""
-    model = load_model(f"models/{name}.yaml")
+    model = load_model(MODELS / f"{name}.yaml")
     p = SearchSpace(model.parameters).to_physical(
         np.random.default_rng(2).random((sum(not q.fixed for q in model.parameters), 50))
     )
@@ -395,7 +397,7 @@ def test_the_first_generation_can_be_what_is_allowed(tmp_path):
 
 
 def test_bounded_needs_only_its_own_definitions():
-    model = load_model("models/na_markov.yaml")
+    model = load_model(MODELS / "na_markov.yaml")
     bound = bounded_expression("x", rate_names(model)["O -> IF"], model, 0, 1, (0.0,))
     assert isinstance(bound, Bounded)
     assert [name for name, _ in bound.definitions] == ["a2"]

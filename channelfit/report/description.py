@@ -24,7 +24,8 @@ def describe(model: ChannelModel, console: Console | None = None) -> None:
             console.print(Text(" ".join(paragraph.split())))
     if model.temperature_C is not None:
         console.print(f"{model.temperature_C:g} degC")
-    definitions = [(n, e) for n, e in model.definitions if n != "celsius"]
+    apart = {"celsius", *(tie.name for tie in model.ties)}
+    definitions = [(n, e) for n, e in model.definitions if n not in apart]
     if definitions:
         _head(console, "Definitions")
         console.print(table(["name", "expression"], [[n, text(e)] for n, e in definitions], (0, 1)))
@@ -172,4 +173,10 @@ def _parameters(model: ChannelModel) -> object:
         value = "" if p.value is None else f"{p.value:.6g}"
         span = "" if p.fixed else f"{p.lower:.4g} .. {p.upper:.4g}"
         rows.append([p.name, value, p.unit, span, "fixed" if p.fixed else p.scale])
+    values = [p.value for p in model.parameters]
+    tied = {} if None in values else model.tied_values(model.values())
+    for tie in model.ties:
+        value = f"{tied[tie.name]:.6g}" if tied else ""
+        span = "" if tie.lower is None else f"{tie.lower:.4g} .. {tie.upper:.4g}"
+        rows.append([tie.name, value, tie.unit, span, text(dict(model.definitions)[tie.name])])
     return table(["name", "value", "unit", "range", "scale"], rows, (0, 2, 3, 4))

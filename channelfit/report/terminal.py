@@ -191,7 +191,8 @@ def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
     for name, row in parameters.items():
         error = [error_text(row)] if sure else []
         true = [f"{row['true_value']:.6g}"] if known else []
-        span = f"{row['lower']:.4g} .. {row['upper']:.4g}"
+        lower = row["lower"]
+        span = "" if lower is None else f"{lower:.4g} .. {row['upper']:.4g}"
         rows.append(
             [name, f"{row['value']:.6g}", *error, *true, row["unit"], span, row.get("note", "")]
         )
