@@ -19,7 +19,7 @@ import numpy as np
 import sympy
 from scipy.special import gamma, gammainc
 
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Score
+from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, Score
 from channelfit.errors import InputError
 from channelfit.expressions import evaluate
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
@@ -35,6 +35,10 @@ _LOOKS = 9
 #: Numbers in one batch of propagators: bounds the memory.
 _BATCH = 2_000_000
 _TAYLOR_DEGREE = 15
+#: Steps of `linearize` as parts of a parameter, or of the range of one that is 0: each a third of
+#: the one before. The last are small, because where the integrator changes from whole steps to
+#: quarters currents have a jump of 1e-5, which a difference must not reach across.
+_STEPS = 0.04 * 3.0 ** -np.arange(7)
 
 
 class ReferenceScorer:
@@ -88,6 +92,57 @@ class ReferenceScorer:
         status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
         cost[status != OK] = np.inf
         return Score(cost, status)
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature from differences of currents; slow, right to ten digits.
+
+        Central differences, extrapolated to step zero; each sample takes the entry of the scheme
+        that agrees best with its neighbors (Ridders 1982).
+        """
+        score = self.score(parameters)
+        parameters = np.asarray(parameters, dtype=float)
+        n_parameters, n = parameters.shape
+        gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters,) * 2 + (n,))
+        free = [k for k, p in enumerate(self.problem.model.parameters) if not p.fixed]
+        for c in np.flatnonzero(score.status == OK):
+            residuals, jacobian = self._residuals(parameters[:, c], free)
+            curvature[np.ix_(np.array(free), np.array(free), [c])] = 2.0 * (jacobian.T @ jacobian)[..., None]
+            gradient[free, c] = 2.0 * jacobian.T @ residuals
+        return Linearization(score.cost, score.status, gradient, curvature)
+
+    def _residuals(self, theta: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals (n_samples,) and Jacobian (n_samples, n_free), squares adding to the cost."""
+        around = [theta[:, None]]
+        steps = []
+        for k in free:
+            p = self.problem.model.parameters[k]
+            steps.append(_STEPS * (abs(theta[k]) or p.upper - p.lower or 1.0))
+            for sign in (1.0, -1.0):
+                moved = np.tile(theta[:, None], len(_STEPS))
+                moved[k] += sign * steps[-1]
+                around.append(moved)
+        shown, target, weight = self._samples(np.concatenate(around, axis=1))
+        root = np.sqrt(weight / weight.sum())
+        jacobian = np.empty((len(target), len(free)))
+        for j, h in enumerate(steps):
+            first = 1 + 2 * j * len(h)
+            ahead, behind = shown[:, first : first + len(h)], shown[:, first + len(h) :]
+            jacobian[:, j] = root * _extrapolated((ahead - behind[:, : len(h)]) / (2 * h))
+        return root * (shown[:, 0] - target), jacobian
+
+    def _samples(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Currents (n_samples, n_candidates), data and weight of every sample that has a weight."""
+        experiments = [e for e in self.problem.experiments if e.recording is not None]
+        currents, _ = self._simulate(parameters, experiments)
+        shown, target, weights = [], [], []
+        for e, current in zip(experiments, currents, strict=True):
+            assert e.recording is not None
+            weight = e.weight * e.recording.weight
+            some = weight > 0
+            shown.append(current[some])
+            target.append(e.recording.current_pA[some])
+            weights.append(weight[some])
+        return np.concatenate(shown), np.concatenate(target), np.concatenate(weights)
 
     def _simulate(
         self, parameters: np.ndarray, experiments: list[Experiment] | tuple[Experiment, ...]
@@ -383,6 +438,23 @@ def _applied(p: np.ndarray, x: np.ndarray) -> np.ndarray:
     """One step of every candidate: (n, s, s) times (n, s). Rounding must not leak probability."""
     x = np.einsum("cij,cj->ci", p, x)
     return np.asarray(x / x.sum(axis=1, keepdims=True))
+
+
+def _extrapolated(differences: np.ndarray) -> np.ndarray:
+    """(n,) derivatives from central differences (n, n_steps), each step a third of the last."""
+    best = differences[:, 0]
+    least = np.full(len(best), np.inf)
+    column = differences
+    for order in range(1, differences.shape[1]):
+        finer, coarser = column[:, 1:], column[:, :-1]
+        new = finer + (finer - coarser) / (9.0**order - 1)
+        error = np.maximum(np.abs(new - finer), np.abs(new - coarser))
+        for k in range(new.shape[1]):
+            better = error[:, k] < least
+            best = np.where(better, new[:, k], best)
+            least = np.where(better, error[:, k], least)
+        column = new
+    return best
 
 
 # --- matrices ------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class FunctionSource:
     def __init__(self, problem: FunctionProblem, dtype: str, target: str) -> None:
         self.problem, self.dtype = problem, dtype
         self.lanes = 16 if dtype == "float32" else 8
+        self.n_scratch = 0  # numbers that `costOfLanes` wants room for
         self.text = _numba_text(self) if target == "cpu" else _cuda_text(self)
 
     @cached_property
@@ -324,10 +325,10 @@ def _numba_text(source: FunctionSource) -> str:
         name=_safe(model.name), lanes=source.lanes, dtype=source.dtype, tables="\n".join(tables)
     )
     n = len(model.parameters)
+    source.n_scratch = max(1, printer.n_scratch) * source.lanes
     tail = _NUMBA_TAIL.format(
-        lanes=source.lanes, n_parameters=n, room=n * source.lanes,
-        scratch=max(1, printer.n_scratch) * source.lanes,
-    )  # fmt: skip
+        lanes=source.lanes, n_parameters=n, room=n * source.lanes, scratch=source.n_scratch
+    )
     return head + "\n".join(w.lines) + "\n" + tail
 
 

@@ -25,7 +25,7 @@ from channelfit.model import RATE_FLOOR
 #: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
 VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
 #: The largest exit rate times step for which a state is advanced by the series alone.
-MOST_IN_SERIES = 64.0
+MOST_IN_SERIES = 4.0
 _PART_OF_SERIES = 8.0
 
 _OPTIONS: Any = {

@@ -1,0 +1,166 @@
+"""How often a search arrives: surrogate data with 1 % noise, many seeds, every shipped scheme.
+
+    python benchmarks/surrogates.py [--seeds 20] [--models model_a herg_markov] [--cap 120]
+        [--backend cpu] [--optimizer NAME] [--quick] [--out DIR]
+    python benchmarks/surrogates.py --hard      schemes of five and eight states, wide ranges
+
+The noise is Gaussian, its standard deviation 1 % of the largest current. A run has arrived when its
+cost is within 1 % of the best known: the lower of the cost at the true values, refined, and the best
+of all runs. Times are from the start of a search, its code compiled; --cap ends a run. What is set
+is what a file's author sets, ranges and bounds; the search is the default one with its defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from report import Row, finish, missing
+
+from channelfit.backends import make_scorer
+from channelfit.fit import Fit, load_fit
+from channelfit.optimizers.least_squares import refine
+from channelfit.optimizers.objective import Objective
+from channelfit.optimizers.run import optimize
+
+ROOT = Path(__file__).parent.parent
+SHIPPED = ("model_a", "model_b", "model_c", "k_hh", "na_hh", "herg_beattie", "herg_markov",
+           "na_markov", "na_nav15")  # fmt: skip
+HARD = ("herg_five", "herg_eight", "na_eight")
+NOISE, NEAR = 0.01, 0.01
+
+
+@dataclass(frozen=True)
+class Run:
+    """One search: its end, and when its cost first was as low as the target (None: never)."""
+
+    seed: int
+    cost: float
+    seconds: float
+    evaluations: int
+    ended: str
+    values: tuple[float, ...]
+    seconds_to_arrive: float | None = None
+    evaluations_to_arrive: int | None = None
+
+
+def noisy(file: Path, wanted: argparse.Namespace) -> Fit:
+    """The file's fit, its data with noise of 1 % of the largest current, searched by default."""
+    changes = ["fit.optimizer=null", "fit.surrogate.noise=0", "fit.surrogate.seed=1",
+               f"fit.stop={{seconds: {wanted.cap}, generations: 1000000}}"]  # fmt: skip
+    if wanted.optimizer:
+        changes[0] = f"fit.optimizer={{name: {wanted.optimizer}}}"
+    currents = [e.recording.current_pA for e in load_fit(file, changes).problem.experiments if
+                e.recording is not None]  # fmt: skip
+    changes[1] = f"fit.surrogate.noise={NOISE * max(np.nanmax(np.abs(c)) for c in currents):g}"
+    return load_fit(file, changes)
+
+
+def runs_of(file: Path, wanted: argparse.Namespace) -> tuple[list[Run], dict[str, object]]:
+    """Searches of one file, and what is known of the problem."""
+    fit = noisy(file, wanted)
+    scorer = make_scorer(fit.problem, wanted.backend)
+    start = time.perf_counter()
+    true, refined = near_truth(fit, fit.objective(scorer))
+    warmed = time.perf_counter() - start
+    runs, histories = [], []
+    for seed in range(wanted.seeds):
+        optimizer = replace(fit, seed=seed).make_optimizer(getattr(scorer, "xp", np))
+        result = optimize(optimizer, fit.objective(scorer), fit.stop_rules)
+        runs.append(Run(seed, result.cost, result.seconds, result.evaluations, result.stop_reason,
+                        tuple(map(float, result.values))))  # fmt: skip
+        histories.append(result.history)
+        print(f"{file.stem}, seed {seed}: {result.cost:.6g} pA^2 ({true:.6g} at the true values, "
+              f"{refined:.6g} refined), {result.seconds:.2f} s, {result.evaluations:,} evaluations",
+              flush=True)  # fmt: skip
+    best = min([refined, *(run.cost for run in runs)])
+    runs = [arrival(run, history, best) for run, history in zip(runs, histories, strict=True)]
+    facts = {
+        "free parameters": fit.space.n_free, "noise_pA": fit.noise_pA, "cost at true values": true,
+        "the same, refined": refined, "best known": best, "warming up": warmed,
+    }  # fmt: skip
+    return runs, facts
+
+
+def near_truth(fit: Fit, objective: Objective) -> tuple[float, float]:
+    """The cost at the true values, and at the bottom of the valley that they lie in."""
+    true = fit.space.to_unit(fit.problem.model.values()[:, None])
+    refined = refine(objective, true)
+    return float(objective.score(true).cost[0]), float(np.min(refined.cost))
+
+
+def arrival(run: Run, history: np.ndarray, best: float) -> Run:
+    met = np.flatnonzero(history["best_cost"] <= best * (1 + NEAR))
+    if not met.size:
+        return run
+    row = history[met[0]]
+    return replace(run, seconds_to_arrive=float(row["seconds"]),
+                   evaluations_to_arrive=int(row["evaluations"]))  # fmt: skip
+
+
+def rows_of(name: str, runs: list[Run], facts: dict[str, object], cap: float) -> list[Row]:
+    arrived = [run for run in runs if run.seconds_to_arrive is not None]
+    late = [run for run in runs if run.seconds_to_arrive is None]
+    best = float(facts["best known"])  # type: ignore[arg-type]
+    note = f"{facts['free parameters']} parameters"
+    if late:
+        over = ", ".join(f"{run.seed} ({run.cost / best:.3g})" for run in late)
+        note += f"; seeds that did not (cost/best): {over}"
+    rows = [Row(f"{name}: arrived", 100 * len(arrived) / len(runs), "%", note=note)]
+    # a run that never arrives takes forever: the median is over all
+    times = [run.seconds_to_arrive or math.inf for run in runs]
+    median = float(np.median(times))
+    label = f"{name}: time to arrive, median"
+    if math.isfinite(median):
+        slowest = max(run.seconds_to_arrive or 0.0 for run in arrived)
+        rows.append(Row(label, median, "s", note=f"slowest that did {slowest:.3g} s"))
+    else:
+        rows.append(missing(label, "s", f"most did not within {cap:g} s"))
+    n = float(np.median([run.evaluations for run in runs]))
+    rows.append(Row(f"{name}: whole search, median", float(np.median([r.seconds for r in runs])),
+                    "s", note=f"{n:,.0f} evaluations"))  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--models", nargs="+", choices=SHIPPED + HARD)
+    parser.add_argument("--hard", action="store_true", help=", ".join(HARD))
+    parser.add_argument("--cap", type=float, default=120, help="seconds of one run")
+    parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--optimizer", help="by name; else the default")
+    parser.add_argument("--quick", action="store_true", help="3 seeds, at most 10 s each")
+    parser.add_argument("--out", type=Path, help="folder of the JSON")
+    wanted = parser.parse_args()
+    if wanted.quick:
+        wanted.seeds, wanted.cap = min(wanted.seeds, 3), min(wanted.cap, 10.0)
+    names = wanted.models or (HARD if wanted.hard else SHIPPED)
+    rows, series = [], {}
+    for name in names:
+        folder = ROOT / "benchmarks" / "problems" if name in HARD else ROOT / "models"
+        runs, facts = runs_of(folder / f"{name}.yaml", wanted)
+        rows += rows_of(name, runs, facts, wanted.cap)
+        series[name] = {**facts, "runs": [asdict(run) for run in runs]}
+    kind = "hard_schemes" if wanted.hard else "surrogates"
+    title = f"{wanted.seeds} searches each, noise 1 %, {wanted.backend}, at most {wanted.cap:g} s"
+    finish(kind, title, rows, device(wanted.backend), wanted.out, series)
+
+
+def device(backend: str) -> str:
+    """The GPU's name where one is used."""
+    from channelfit import gpu
+
+    if backend == "cpu" or not gpu.is_available():
+        return ""
+    return str(gpu.properties().name)
+
+
+if __name__ == "__main__":
+    main()
