@@ -5,8 +5,8 @@
     python benchmarks/surrogates.py --hard      schemes of five and eight states, wide ranges
 
 The noise is Gaussian, its standard deviation 1 % of the largest current. A run has arrived when its
-cost is within 1 % of the best known: the lower of the cost at the true values, refined, and the best
-of all runs. Times are from the start of a search, its code compiled; --cap ends a run. What is set
+cost is within 1 % of the best known: the lower of the cost at the true values, refined, and the
+best of all runs. Times are from the start of a search, its code compiled; --cap ends a run. What is set
 is what a file's author sets, ranges and bounds; the search is the default one with its defaults.
 """
 

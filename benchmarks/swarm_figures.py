@@ -4,14 +4,14 @@
     python benchmarks/swarm_figures.py --backend cpu --out FOLDER      one core alone
 
 Five functions in 2 to 128 dimensions, rings of 32 particles, 10,000 iterations, float32, as in the
-paper. Final value: the mean of the best 98 of 100 swarms (all in one launch; on one core, of fewer).
+paper. Final value: the mean of the best 98 of 100 swarms (in one launch; on one core, of fewer).
 Time: of one swarm, by the device's clock, after one to warm up.
 
 * asynchronous: one kernel, no barrier between particles.
 * synchronous: three kernels an iteration. Recorded once as a CUDA graph of 100 iterations and
   replayed, which is the least that launching them can cost.
-* one core: the same moves and draws, particles side by side in vector lanes (`one_core.py`), on this
-  machine. sin and cos are the C library's there, one by one.
+* one core: the same moves and draws, particles side by side in vector lanes (`one_core.py`), on
+  this machine. sin and cos are the C library's there, one by one.
 
 What the paper's text gives: up to about 300 times one core (Rastrigin, most dimensions), often more
 than ten times the synchronous version; GTX 260 and GTS 450 against a Core i7 of 2.67 GHz.

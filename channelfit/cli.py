@@ -137,7 +137,13 @@ def _dtype(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     metavar="N",
     help="Stop after so many generations. [default: the file's]",
 )
-@click.option("--optimizer", metavar="NAME", help="Search method. [default: the file's]")
+@click.option(
+    "--optimizer",
+    metavar="NAME",
+    help="Search method: hybrid, genetic, swarm, ring, groups, differential, cma, or "
+    "asynchronous_ring for functions on a GPU. Another than the file's starts from its own "
+    "settings, not from the file's. [default: the file's]",
+)
 @_set
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
 @click.option(
@@ -201,6 +207,8 @@ def _options(
     """The options as overrides of the file, after those that the user wrote out."""
     options = list(overrides)
     if optimizer is not None:
+        if _optimizer_of(file) not in (None, optimizer):
+            options.insert(0, "fit.optimizer={}")
         options.append(f"fit.optimizer.name={optimizer}")
     if seed is not None:
         options.append(f"fit.seed={seed}")
@@ -211,6 +219,15 @@ def _options(
         if _gives_generations_to_stop(file):
             options.append(f"fit.stop.generations={generations}")
     return options
+
+
+def _optimizer_of(file: Path) -> str | None:
+    """The search method that a file's settings are for; None where it has no settings."""
+    from channelfit.fit import DEFAULT_OPTIMIZER, read_fit_document
+
+    fit = read_fit_document(file)[0].get("fit")
+    section = fit.get("optimizer") if isinstance(fit, dict) else None
+    return str(section.get("name", DEFAULT_OPTIMIZER)) if isinstance(section, dict) else None
 
 
 def _gives_generations_to_stop(file: Path) -> bool:

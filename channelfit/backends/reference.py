@@ -106,7 +106,8 @@ class ReferenceScorer:
         free = [k for k, p in enumerate(self.problem.model.parameters) if not p.fixed]
         for c in np.flatnonzero(score.status == OK):
             residuals, jacobian = self._residuals(parameters[:, c], free)
-            curvature[np.ix_(np.array(free), np.array(free), [c])] = 2.0 * (jacobian.T @ jacobian)[..., None]
+            places = np.ix_(np.array(free), np.array(free))
+            curvature[(*places, c)] = 2.0 * jacobian.T @ jacobian
             gradient[free, c] = 2.0 * jacobian.T @ residuals
         return Linearization(score.cost, score.status, gradient, curvature)
 

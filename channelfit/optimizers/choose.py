@@ -5,16 +5,23 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from channelfit.errors import InputError
+from channelfit.optimizers import covariance, differential
+from channelfit.optimizers.covariance import Covariance
+from channelfit.optimizers.differential import Differential
 from channelfit.optimizers.genetic import Genetic
 from channelfit.optimizers.genetic_cuda import DeviceGenetic
 from channelfit.optimizers.hybrid import Hybrid
+from channelfit.optimizers.swarm import MOST_ATTRACTION, Groups, Ring, Swarm, Whole
 
 DEFAULT_POPULATION = 1120
+#: Where it is another one: few that move often get further for as many candidates.
+DEFAULT_POPULATIONS = {"swarm": 256, "ring": 256, "groups": 256, "differential": 64, "cma": 32}
 
 
 def make_optimizer(
@@ -50,10 +57,7 @@ def make_optimizer(
 def _make_genetic(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Genetic:
-    known = ("population", "generations", "crossover_rate", "mutation_rate")
-    for name in settings:
-        if name not in known:
-            raise InputError(unknown("setting", name, known), key=f"optimizer.{name}")
+    _check_known(settings, ("population", "generations", "crossover_rate", "mutation_rate"))
     population = settings.get("population", DEFAULT_POPULATION)
     whole(population, "optimizer.population", least=1)
     rates = {
@@ -68,10 +72,8 @@ def _make_genetic(
 def _make_hybrid(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Hybrid:
-    known = ("scan", "starts", "agree", "patience", "generations")
+    _check_known(settings, ("scan", "starts", "agree", "patience", "generations"))
     for name in settings:
-        if name not in known:
-            raise InputError(unknown("setting", name, known), key=f"optimizer.{name}")
         whole(settings[name], f"optimizer.{name}", least=1)
     return Hybrid(n_parameters, seed, **settings)
 
@@ -81,17 +83,91 @@ def _make_asynchronous_ring(
 ) -> Any:
     from channelfit.optimizers.swarm_cuda import RingSearch  # which knows functions
 
-    known = ("population", "iterations", "generations")
+    _check_known(settings, ("population", "iterations", "generations"))
+    for name in settings:
+        whole(settings[name], f"optimizer.{name}", least=1)
+    return RingSearch(seed=seed, **settings)
+
+
+def _make_swarm(
+    topology: str,
+    settings: Mapping[str, Any],
+    n_parameters: int,
+    seed: int,
+    xp: Any,
+    initial: Any,
+) -> Swarm:
+    kind, own = _TOPOLOGIES[topology]
+    flight = ("inertia", "cognitive", "social", "speed_limit")
+    _check_known(settings, ("population", "generations", *own, *flight))
+    population = _population(settings, topology, least=1)
+    counts = {k: whole(settings[k], f"optimizer.{k}", least=1) for k in own if k in settings}
+    batch = counts.pop("batch", None)
+    if batch is not None and batch > population:
+        raise InputError(
+            f"must not be above the population of {population}: {batch}", key="optimizer.batch"
+        )
+    weights = {k: number(settings[k], f"optimizer.{k}") for k in flight if k in settings}
+    for name in ("inertia", "speed_limit"):
+        if name in weights:
+            rate(weights[name], f"optimizer.{name}")
+    for name in ("cognitive", "social"):
+        if not 0 <= weights.get(name, 0.0) <= MOST_ATTRACTION:
+            raise InputError(
+                f"must lie between 0 and {MOST_ATTRACTION:g}, not {weights[name]:g}",
+                key=f"optimizer.{name}",
+            )
+    return Swarm(
+        n_parameters, population, seed, kind(**counts), batch=batch, xp=xp, initial=initial,
+        **weights,
+    )  # fmt: skip
+
+
+#: By the name of each swarm its topology, and the settings that it alone has.
+_TOPOLOGIES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "swarm": (Whole, ()),
+    "ring": (Ring, ("neighbours", "batch")),
+    "groups": (Groups, ("group", "exchange")),
+}
+
+
+def _make_differential(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Differential:
+    _check_known(settings, ("population", "generations", "elite"))
+    population = _population(settings, "differential", differential.LEAST_POPULATION)
+    own = {"elite": rate(settings["elite"], "optimizer.elite")} if "elite" in settings else {}
+    return Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
+
+
+def _make_covariance(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Covariance:
+    _check_known(settings, ("population", "generations", "step"))
+    population = _population(settings, "cma", covariance.LEAST_POPULATION)
+    own = {"step": rate(settings["step"], "optimizer.step")} if "step" in settings else {}
+    return Covariance(n_parameters, population, seed, xp=xp, initial=initial, **own)
+
+
+def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
+    population = settings.get("population", DEFAULT_POPULATIONS[optimizer])
+    return whole(population, "optimizer.population", least)
+
+
+def _check_known(settings: Mapping[str, Any], known: Collection[str]) -> None:
     for name in settings:
         if name not in known:
             raise InputError(unknown("setting", name, known), key=f"optimizer.{name}")
-        whole(settings[name], f"optimizer.{name}", least=1)
-    return RingSearch(seed=seed, **settings)
 
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "genetic": _make_genetic,
     "hybrid": _make_hybrid,
+    "swarm": partial(_make_swarm, "swarm"),
+    "ring": partial(_make_swarm, "ring"),
+    "groups": partial(_make_swarm, "groups"),
+    "differential": _make_differential,
+    "cma": _make_covariance,
     "asynchronous_ring": _make_asynchronous_ring,
 }
 
