@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from channelfit.errors import InputError
 from channelfit.model import Parameter
@@ -52,9 +52,15 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
             if k >= len(profiles):
                 axis.set_visible(False)
                 continue
-            _draw_profile(axis, found, profiles[k], k == 0)
+            _draw_profile(axis, found, profiles[k])
             if k % columns == 0:
                 axis.set_ylabel("χ² above the fit")
+        handles = [
+            Line2D([], [], color=SINGLE, marker="o", markersize=2.6, label="profile"),
+            Line2D([], [], color=MUTED, linestyle="--", linewidth=0.9, label="from the curvature"),
+            Line2D([], [], color=MUTED, linestyle=":", linewidth=0.8, label="limit"),
+        ]
+        figure.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=8)
     return figure
 
 
@@ -191,7 +197,9 @@ def _draw_correlations(axis: Axes, found: Estimate) -> None:
     names, n = found.names, len(found.names)
     matrix = found.correlations
     picture = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
-    axis.set_xticks(range(n), names, rotation=90 if n > 5 else 0, parse_math=False)
+    axis.set_xticks(
+        range(n), names, rotation=90 if max(map(len, names)) > 4 else 0, parse_math=False
+    )
     axis.set_yticks(range(n), names, parse_math=False)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
@@ -207,7 +215,7 @@ def _draw_correlations(axis: Axes, found: Estimate) -> None:
     axis.figure.colorbar(picture, ax=axis, shrink=0.8, ticks=[-1, 0, 1])
 
 
-def _draw_profile(axis: Axes, found: Estimate, profile: Profile, first: bool) -> None:
+def _draw_profile(axis: Axes, found: Estimate, profile: Profile) -> None:
     space = found.objective.space
     parameter = space.parameters[space.free[profile.place]]
     top = 2.2 * profile.threshold
@@ -220,20 +228,20 @@ def _draw_profile(axis: Axes, found: Estimate, profile: Profile, first: bool) ->
         points[profile.place] = line
         values = found.objective.physical(points)[space.free[profile.place]]
         bowl = ((line - found.unit[profile.place]) / error) ** 2
-        axis.plot(values, bowl, color=MUTED, linewidth=0.9, linestyle="--", zorder=2,
-                  label="from the curvature")  # fmt: skip
+        axis.plot(values, bowl, color=MUTED, linewidth=0.9, linestyle="--", zorder=2)
     seen = np.where(np.isfinite(profile.chi_square), profile.chi_square, np.nan)
-    axis.plot(profile.values, seen, "o-", color=SINGLE, markersize=2.6, linewidth=1.3, zorder=3,
-              label="profile")  # fmt: skip
+    axis.plot(profile.values, seen, "o-", color=SINGLE, markersize=2.6, linewidth=1.3, zorder=3)
     axis.set_ylim(-0.04 * top, top)
     if parameter.scale == "log" and profile.values[-1] > 3 * profile.values[0]:
         axis.set_xscale("log")
+        near = profile.values[-1] < 300 * profile.values[0]
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if near else (1,), numticks=5))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
     else:
         axis.xaxis.set_major_locator(MaxNLocator(3))
     axis.set_title(_axis_label(parameter, False), loc="left", fontsize=9, color=INK,
                    parse_math=False)  # fmt: skip
-    if first:
-        axis.legend(fontsize=7, loc="upper center")
 
 
 def _draw_contenders(
@@ -252,12 +260,13 @@ def _draw_contenders(
         margin = 0.08 * (span[1] - span[0]) or 1.0
         upper.set_ylim(span[0] - margin, span[1] + margin)
     for k, contender in enumerate(contenders):
-        color = COLORS[k % len(COLORS)]
+        # the first ones wider, so that they show beneath the others where all agree
+        color, width = COLORS[k % len(COLORS)], max(2.4 - k, 0.8)
         for row, trace in enumerate(contender.winner.traces[column]):
-            upper.plot(*_thin(t * scale, trace), color=color, linewidth=0.9, zorder=2.5)
+            upper.plot(*_thin(t * scale, trace), color=color, linewidth=width, zorder=2.5)
             if recording is not None:
-                lower.plot(*_thin(t * scale, trace - data[row]), color=color, linewidth=0.6,
-                           alpha=0.8, zorder=2)  # fmt: skip
+                lower.plot(*_thin(t * scale, trace - data[row]), color=color, linewidth=0.5 * width,
+                           zorder=2)  # fmt: skip
     held_out = "" if experiment.weight > 0 else ", held out"
     upper.set_title(f"{protocol.name}{held_out}", loc="left", fontsize=9.5, fontweight="bold",
                     color=INK, parse_math=False)  # fmt: skip
