@@ -6,8 +6,8 @@
 
 The noise is Gaussian, its standard deviation 1 % of the largest current. A run has arrived when its
 cost is within 1 % of the best known: the lower of the cost at the true values, refined, and the
-best of all runs. Times are from the start of a search, its code compiled; --cap ends a run. What is set
-is what a file's author sets, ranges and bounds; the search is the default one with its defaults.
+best of all runs. Times are from the start of a search, its code compiled; --cap ends a run. Ranges
+and bounds are those of the files; the search is the default one with its defaults.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from report import Row, finish, missing
 
+from channelfit import gpu
 from channelfit.backends import make_scorer
 from channelfit.fit import Fit, load_fit
 from channelfit.optimizers.least_squares import refine
@@ -150,16 +151,8 @@ def main() -> None:
         series[name] = {**facts, "runs": [asdict(run) for run in runs]}
     kind = "hard_schemes" if wanted.hard else "surrogates"
     title = f"{wanted.seeds} searches each, noise 1 %, {wanted.backend}, at most {wanted.cap:g} s"
-    finish(kind, title, rows, device(wanted.backend), wanted.out, series)
-
-
-def device(backend: str) -> str:
-    """The GPU's name where one is used."""
-    from channelfit import gpu
-
-    if backend == "cpu" or not gpu.is_available():
-        return ""
-    return str(gpu.properties().name)
+    on_gpu = wanted.backend != "cpu" and gpu.is_available()
+    finish(kind, title, rows, gpu.device().name if on_gpu else "", wanted.out, series)
 
 
 if __name__ == "__main__":
