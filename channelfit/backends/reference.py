@@ -104,11 +104,11 @@ class ReferenceScorer:
         n_parameters, n = parameters.shape
         gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters,) * 2 + (n,))
         free = [k for k, p in enumerate(self.problem.model.parameters) if not p.fixed]
+        columns = np.array(free, dtype=int)
         for c in np.flatnonzero(score.status == OK):
             residuals, jacobian = self._residuals(parameters[:, c], free)
-            places = np.ix_(np.array(free), np.array(free))
-            curvature[(*places, c)] = 2.0 * jacobian.T @ jacobian
-            gradient[free, c] = 2.0 * jacobian.T @ residuals
+            curvature[columns[:, None], columns, c] = 2.0 * jacobian.T @ jacobian
+            gradient[columns, c] = 2.0 * jacobian.T @ residuals
         return Linearization(score.cost, score.status, gradient, curvature)
 
     def _residuals(self, theta: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
