@@ -171,6 +171,31 @@ def test_generations_option_wins_over_either_place_in_the_file(tmp_path):
     assert json.loads(result.stdout)["generations"] == 2
 
 
+@pytest.mark.parametrize("name", ["swarm", "ring", "groups", "differential"])
+def test_another_optimizer_starts_from_its_own_settings(name, tmp_path):
+    """Those in the file are the genetic algorithm's; what the user adds still counts."""
+    result = run("optimize", MODEL_A, "--optimizer", name, "--generations", 3, "--json",
+                 "--set", "fit.optimizer.population=24", "--out", tmp_path / "x")  # fmt: skip
+    summary = json.loads(result.stdout)
+    assert summary["optimizer"] == name
+    assert summary["evaluations"] == 72
+    assert "crossover_rate" not in summary["settings"]
+
+
+def test_the_files_own_optimizer_keeps_the_files_settings(tmp_path):
+    result = run("optimize", MODEL_A, "--optimizer", "genetic", "--generations", 2, "--json",
+                 "--population", 20, "--set", "fit.optimizer.mutation_rate=0.3",
+                 "--out", tmp_path / "x")  # fmt: skip
+    assert json.loads(result.stdout)["settings"]["mutation_rate"] == 0.3
+
+
+def test_help_names_every_optimizer():
+    from channelfit.optimizers.choose import OPTIMIZERS
+
+    text = run("optimize", "--help").output
+    assert all(name in text for name in OPTIMIZERS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

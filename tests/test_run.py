@@ -408,6 +408,33 @@ def test_settings_are_used():
 
 
 @pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("swarm", {"inertia": 0.6, "cognitive": 1, "social": 2, "speed_limit": 0.2}),
+        ("ring", {"neighbours": 2, "batch": 7}),
+        ("groups", {"group": 4, "exchange": 3}),
+        ("differential", {"elite": 0.2}),
+        ("cma", {"step": 0.2}),
+    ],
+)
+def test_every_optimizer_searches_with_its_settings(name, settings):
+    settings = {"population": 14, **settings}
+    optimizer = make_optimizer(name, {"generations": 3, **settings}, 2, seed=1)
+    assert optimizer.name == name
+    assert settings.items() <= optimizer.settings.items()
+    result = optimize(optimizer, Objective(SPACE, Bowl()), StopRules(generations=80))
+    assert result.optimizer == name
+    assert result.cost < 1e-3
+    assert result.history["best_cost"][0] > 1e-2
+
+
+def test_without_settings_each_has_its_own_population():
+    sizes = {"swarm": 256, "ring": 256, "groups": 256, "differential": 64, "cma": 32}
+    for name, population in sizes.items():
+        assert make_optimizer(name, {}, 3, seed=1).ask().shape == (3, population)
+
+
+@pytest.mark.parametrize(
     ("name", "settings", "key", "message"),
     [
         ("genetics", {}, "optimizer.name", 'unknown optimizer "genetics"; did you mean genetic?'),
@@ -422,6 +449,23 @@ def test_settings_are_used():
         ("genetic", {"crossover_rate": "0.8"}, "optimizer.crossover_rate", "must be a number"),
         ("genetic", {"crossover_rate": 80}, "optimizer.crossover_rate", "between 0 and 1, not 80"),
         ("genetic", {"mutation_rate": math.nan}, "optimizer.mutation_rate", "finite"),
+        ("swarms", {}, "optimizer.name", "did you mean swarm?"),
+        ("ring", {"neighbors": 2}, "optimizer.neighbors", "did you mean neighbours?"),
+        ("swarm", {"neighbours": 2}, "optimizer.neighbours", "Known: population, generations"),
+        ("ring", {"neighbours": 0}, "optimizer.neighbours", "1 or more, not 0"),
+        ("ring", {"population": 8, "batch": 9}, "optimizer.batch", "population of 8: 9"),
+        ("groups", {"group": 2.5}, "optimizer.group", "whole number"),
+        ("groups", {"exchange": 0}, "optimizer.exchange", "1 or more"),
+        ("swarm", {"inertia": 1.5}, "optimizer.inertia", "between 0 and 1"),
+        ("swarm", {"social": -1}, "optimizer.social", "between 0 and 10, not -1"),
+        ("swarm", {"cognitive": "a"}, "optimizer.cognitive", "must be a number"),
+        ("swarm", {"speed_limit": 2}, "optimizer.speed_limit", "between 0 and 1"),
+        ("differential", {"population": 3}, "optimizer.population", "4 or more"),
+        ("differential", {"weight": 0.5}, "optimizer.weight", "Known: population"),
+        ("differential", {"elite": 2}, "optimizer.elite", "between 0 and 1"),
+        ("cma", {"population": 3}, "optimizer.population", "4 or more"),
+        ("cma", {"sigma": 0.5}, "optimizer.sigma", "Known: population, generations, step"),
+        ("cma", {"step": "wide"}, "optimizer.step", "must be a number"),
     ],
 )
 def test_bad_settings_are_refused_with_what_is_known(name, settings, key, message):
