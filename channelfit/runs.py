@@ -304,7 +304,7 @@ def _uncertainty(
         judged = assess(fit, scorer, winner.values, traces=winner.traces)
     except InputError as error:  # too few samples: the fit itself stands
         return {"remarks": [str(error)], "undetermined": []}, {}
-    return as_plain(judged), parameter_rows(judged.estimate)
+    return as_plain(judged), parameter_rows(judged.estimate, fit.problem.model)
 
 
 def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:

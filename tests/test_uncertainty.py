@@ -24,6 +24,7 @@ from channelfit.uncertainty import (
     peak_pA,
     undetermined,
 )
+from channelfit.uncertainty.assessment import parameter_rows
 
 
 def straight_line(n: int = 200, noise: float = 0.3, seed: int = 0):
@@ -393,3 +394,17 @@ def test_the_peak_is_the_largest_that_counts(little):
     problem = with_residuals(little, rows, np.array([[1.0, 1.0, 0.0]]))
     assert peak_pA(problem) == 5
     assert count_samples(problem) == 2
+
+
+def test_a_tied_parameter_has_the_error_of_what_it_follows_from(tmp_path):
+    """b = 0.5 a has half the error of a, and 'a' the interval of its logarithm."""
+    parameters = MODEL["parameters"] | {"b": {"tie": "0.5*a", "unit": "1/ms"}}
+    fit = loaded(tmp_path, parameters=parameters)
+    objective = fit.objective(Differences(fit.problem))
+    found = estimate(objective, at(objective, *fit.problem.model.values()), 252)
+    rows = parameter_rows(found, fit.problem.model)
+    assert set(rows) == {"a", "z", "g", "b"}
+    assert rows["b"]["standard_error"] == pytest.approx(0.5 * rows["a"]["standard_error"], rel=1e-6)
+    low, high = rows["b"]["interval"]
+    assert (low + high) / 2 == pytest.approx(0.05)
+    assert rows["a"]["relative_error"] == pytest.approx(rows["a"]["standard_error"] / 0.1, rel=1e-6)

@@ -208,7 +208,8 @@ def error_text(row: Mapping[str, Any]) -> str:
     error, interval = row.get("standard_error"), row.get("interval")
     if error is None or interval is None:
         return ""
-    if interval[0] <= row["lower"] and interval[1] >= row["upper"]:
+    bounds = row["lower"], row["upper"]
+    if None not in bounds and interval[0] <= bounds[0] and interval[1] >= bounds[1]:
         return "open"
     relative = row.get("relative_error")
     if relative is None:
@@ -281,7 +282,7 @@ def profile_table(summary: Mapping[str, Any]) -> Table:
             cells.append(_interval(own.get("interval"), own.get("open_below"),
                                    own.get("open_above")))  # fmt: skip
         if posterior:
-            cells.append(_interval(posterior[name]["interval"]))
+            cells.append(_interval(posterior.get(name, {}).get("interval")))
         rows.append(cells)
     return table(headers, rows, left=(0, 1, 2, 3))
 

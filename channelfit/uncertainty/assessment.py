@@ -19,12 +19,14 @@ from channelfit.uncertainty.curvature import (
     count_samples,
     estimate,
     peak_pA,
+    quantile,
     undetermined,
 )
 
 if TYPE_CHECKING:
     from channelfit.backends import Scorer
     from channelfit.fit import Fit
+    from channelfit.model import ChannelModel
 
 #: Of the peak: no recording has less noise, so the data were simulated without any.
 _NOISE_FREE = 1e-4
@@ -126,8 +128,10 @@ def _remarks(found: Estimate) -> list[str]:
     return remarks
 
 
-def parameter_rows(found: Estimate, level: float = LEVEL) -> dict[str, dict[str, Any]]:
-    """What `summary.json` says of how sure each free parameter is.
+def parameter_rows(
+    found: Estimate, model: ChannelModel, level: float = LEVEL
+) -> dict[str, dict[str, Any]]:
+    """What `summary.json` says of how sure each free and each tied parameter is.
 
     standard_error in the parameter's unit; relative_error for a log scale, of its logarithm;
     interval, both ends; None where a parameter is at a bound.
@@ -145,6 +149,25 @@ def parameter_rows(found: Estimate, level: float = LEVEL) -> dict[str, dict[str,
             width = math.log(parameter.upper / parameter.lower)
             row["relative_error"] = float(found.errors[k]) * width
         rows[parameter.name] = row | {"interval": [float(lower[k]), float(upper[k])]}
+    return rows | _ties(found, model, level)
+
+
+def _ties(found: Estimate, model: ChannelModel, level: float) -> dict[str, dict[str, Any]]:
+    """Errors of tied parameters, to first order in those that they follow from."""
+    if not model.ties:
+        return {}
+    center = model.tied_values(found.objective.physical(found.unit[:, None])[:, 0])
+    below, above, apart = found.around()
+    sides = [
+        [model.tied_values(column) for column in found.objective.physical(side).T]
+        for side in (below, above)
+    ]
+    rows = {}
+    for name, value in center.items():
+        slope = np.array([high[name] - low[name] for low, high in zip(*sides, strict=True)]) / apart
+        error = math.sqrt(float(slope @ found.covariance @ slope))
+        reach = quantile(level, found.degrees_of_freedom) * error
+        rows[name] = {"standard_error": error, "interval": [value - reach, value + reach]}
     return rows
 
 

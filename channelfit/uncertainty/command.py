@@ -174,13 +174,18 @@ def _summary(
     found = judged.estimate
     values = found.objective.physical(found.unit[:, None])[:, 0]
     rows = {}
-    sure = parameter_rows(found)
+    model = fit.problem.model
+    sure = parameter_rows(found, model)
     for parameter, value in zip(found.objective.space.parameters, values, strict=True):
         rows[parameter.name] = {
             "value": float(value), "unit": parameter.unit,
             "lower": parameter.lower, "upper": parameter.upper,
             **({"note": "fixed"} if parameter.fixed else {}), **sure.get(parameter.name, {}),
         }  # fmt: skip
+    tied = model.tied_values(values)
+    for tie in model.ties:
+        rows[tie.name] = {"value": tied[tie.name], "unit": tie.unit, "lower": tie.lower,
+                          "upper": tie.upper, "note": "tied", **sure[tie.name]}  # fmt: skip
     for place, side in enumerate(found.pushed):
         if side:
             rows[found.names[place]]["note"] = f"at {'upper' if side > 0 else 'lower'} bound"

@@ -152,17 +152,21 @@ class Estimate:
             return float(stats.chi2.ppf(level, n))
         return float(n * stats.f.ppf(level, n, self.degrees_of_freedom))
 
-    def _slopes(self) -> np.ndarray:
-        """d parameter / d unit coordinate (n_parameters, n_free), by differences inside the cube.
+    def around(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Points a little below and above in each coordinate, inside the cube, and how far apart.
 
-        Of all parameters, so that one computed from others has its error too.
+        (n_free, n_free), (n_free, n_free) and (n_free,), for derivatives by differences.
         """
-        step = 1e-6
-        n = len(self.unit)
-        below = np.clip(self.unit[:, None] - step * np.eye(n), 0.0, 1.0)
-        above = np.clip(self.unit[:, None] + step * np.eye(n), 0.0, 1.0)
-        apart = self.objective.physical(above) - self.objective.physical(below)
-        slopes: np.ndarray = apart / np.diag(above - below)
+        step = 1e-6 * np.eye(len(self.unit))
+        below = np.clip(self.unit[:, None] - step, 0.0, 1.0)
+        above = np.clip(self.unit[:, None] + step, 0.0, 1.0)
+        return below, above, np.diag(above - below)
+
+    def _slopes(self) -> np.ndarray:
+        """d parameter / d unit coordinate (n_parameters, n_free)."""
+        below, above, apart = self.around()
+        change = self.objective.physical(above) - self.objective.physical(below)
+        slopes: np.ndarray = change / apart
         return slopes
 
 
