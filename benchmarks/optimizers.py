@@ -1,6 +1,6 @@
 """Best cost against candidates scored: every optimizer that asks for costs alone.
 
-    python benchmarks/optimizers.py [--seeds 5] [--candidates 60000] [--quick] [--out DIR]
+    python benchmarks/optimizers.py [--seeds 5] [--candidates 40000] [--quick] [--out DIR]
 
 Surrogate data of shipped models, on the cpu backend; every optimizer with the settings it has by
 default, and the genetic algorithm as published besides. A run has arrived when its cost is within
@@ -44,7 +44,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--candidates", type=int, default=60_000)
+    parser.add_argument("--candidates", type=int, default=40_000)
     parser.add_argument("--quick", action="store_true", help="2 seeds of 3,000 candidates")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

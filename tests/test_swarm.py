@@ -67,7 +67,7 @@ def python_leader(topology, cost, particle: int, iteration: int) -> float:
     ):
         near = range(n)
     elif isinstance(topology, Ring):
-        k = topology.neighbours
+        k = topology.neighbors
         near = [i % n for i in range(particle - k, particle + k + 1)]
     else:
         first = particle - particle % topology.group
@@ -102,7 +102,7 @@ def test_groups_exchange_seldom():
         assert topology.leaders(cost, iteration, np).tolist() == [1, 1, 3, 3, 4]
 
 
-def test_news_travels_one_neighbour_a_turn_round_the_ring():
+def test_news_travels_one_neighbor_a_turn_round_the_ring():
     swarm = Swarm(1, 9, seed=1, topology=Ring(), inertia=0.0, cognitive=0.0)
     swarm.tell(swarm.ask(), np.where(np.arange(9) == 4, 0.0, 1.0))
     moved = swarm.ask() != swarm._position
@@ -422,7 +422,7 @@ def test_settings_out_of_range_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Ring(0), "neighbours"),
+        (lambda: Ring(0), "neighbors"),
         (lambda: Groups(0), "group"),
         (lambda: Groups(4, 0), "exchange"),
     ],

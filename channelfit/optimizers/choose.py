@@ -126,7 +126,7 @@ def _make_swarm(
 #: By the name of each swarm its topology, and the settings that it alone has.
 _TOPOLOGIES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "swarm": (Whole, ()),
-    "ring": (Ring, ("neighbours", "batch")),
+    "ring": (Ring, ("neighbors", "batch")),
     "groups": (Groups, ("group", "exchange")),
 }
 

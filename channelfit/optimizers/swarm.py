@@ -3,7 +3,7 @@
     v <- inertia v + cognitive r1 (own best - x) + social r2 (leader's best - x),   x <- x + v
 
 with r1, r2 drawn anew for every particle, parameter and move. Who leads a particle is the
-topology: the best of the whole swarm, of its neighbours on a ring, or of its group.
+topology: the best of the whole swarm, of its neighbors on a ring, or of its group.
 
 Sources: J. Kennedy, R. Eberhart, "Particle swarm optimization", ICNN (1995), and, in the order of
 the topologies: R. T. Kneusel, "Curve-fitting on graphics processors using particle swarm
@@ -75,25 +75,25 @@ class Whole:
 class Ring:
     """The best among a particle and its nearest on either side leads it.
 
-    neighbours: how many on either side, 1 or more.
+    neighbors: how many on either side, 1 or more.
     """
 
-    neighbours: int = 1
+    neighbors: int = 1
     name = "ring"
 
     def __post_init__(self) -> None:
-        _check_least("neighbours", self.neighbours, 1)
+        _check_least("neighbors", self.neighbors, 1)
 
     @property
     def settings(self) -> dict[str, float]:
         """By the names a user writes."""
-        return {"neighbours": self.neighbours}
+        return {"neighbors": self.neighbors}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
         n_particles = cost.shape[0]
         particles = xp.arange(n_particles)
         leader, lowest = particles, cost
-        for distance in range(1, min(self.neighbours, n_particles // 2) + 1):
+        for distance in range(1, min(self.neighbors, n_particles // 2) + 1):
             for shift in (distance, -distance):
                 other = xp.roll(cost, shift)
                 better = other < lowest
@@ -106,7 +106,7 @@ class Ring:
 class Groups:
     """The best of its group leads a particle, and now and then the best of all.
 
-    group: particles in a group, neighbours by number; the last may have fewer. exchange: the
+    group: particles in a group, neighbors by number; the last may have fewer. exchange: the
     best of all leads in every so many-th iteration, 1 or more.
     """
 
