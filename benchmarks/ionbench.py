@@ -155,10 +155,12 @@ class Ours:
         words = ["optimize", str(self.file), "--json", "--out", str(folder / "run")]
         sets = [word for text in self.overrides for word in ("--set", text)]
         start = time.perf_counter()
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "channelfit", *words, *sets], cwd=HERE.parent,
-            capture_output=True, text=True, check=True,
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
+        if done.returncode:
+            sys.exit(f"channelfit optimize failed:\n{done.stderr[-2000:]}")
         return time.perf_counter() - start
 
 
