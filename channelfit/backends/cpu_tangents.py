@@ -346,12 +346,8 @@ class _Scheme(_Walk):
     def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
         super().__init__(source, plan, module)
         (chain,) = self.model.chains
-        index = {state: i for i, state in enumerate(chain.states)}
-        self.transitions = np.array([
-            (index[t.source], index[t.target], source.rates.index(t.rate), t.multiplicity)
-            for t in chain.transitions
-        ], np.int64)  # fmt: skip
-        n, n_rates, width = len(index), len(source.rates), plan.width - 1
+        self.transitions = np.array(source.transitions(chain), np.int64)
+        n, n_rates, width = len(chain.states), len(source.rates), source.width
         self.conductances = np.array(chain.conductances)
         packed, n_tables = self.packed, len(self.packed.table_dt)
         n_levels = int(plan.levels.max(initial=1))
@@ -368,7 +364,7 @@ class _Scheme(_Walk):
 
     def _by_voltage(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         n_rates = len(self.source.rates)
-        return np.empty((n, n_rates)), np.empty((n, n_rates, self.plan.width - 1))
+        return np.empty((n, n_rates)), np.empty((n, n_rates, self.source.width))
 
     def _start(self, theta: np.ndarray) -> None:
         packed = self.packed
@@ -403,10 +399,10 @@ class _Scheme(_Walk):
                 fine[stiff] = 8 * np.arange(len(stiff))
                 wanted = quarters.reshape(-1, 8)[begin:end][stiff].ravel()
                 self._at_nodes(theta, wanted, self.by_quarters)
-            kernels.schemeVarying(
+            self.module.runVarying(
                 n, run.n_sub, run.h, run.samples(begin), *self.by_nodes, fine, *self.by_quarters,
-                self.transitions, run.sample_voltage(begin), self.conductances, self.gain, x, dx,
-                flat, run.place(begin), self.m, self.dm,
+                self.transitions, run.sample_voltage(begin), self.gain, x, dx, flat,
+                run.place(begin), self.m, self.dm,
             )  # fmt: skip
 
     def _at_nodes(

@@ -24,9 +24,6 @@ from channelfit.model import RATE_FLOOR
 #: Columns of the table of runs. OUT and STRIDE say where the row of a run's first point stands in
 #: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
 VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
-#: The largest exit rate times step for which a state is advanced by the series alone.
-MOST_IN_SERIES = 4.0
-_PART_OF_SERIES = 8.0
 
 _OPTIONS: Any = {
     "error_model": "numpy", "fastmath": {"contract"}, "nogil": True, "cache": True,
@@ -366,85 +363,6 @@ def schemeHeld(
                     dstates[target, i, d] += z[i, u] * slope[v, u, d]
 
 
-@njit(
-    f"void(float64[::1], {_M}, int64[:,::1], float64[::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])",
-    **_OPTIONS,
-)
-def _exponential(depth, bend, transitions, x, dx, work, m, dm):
-    """x <- exp(A) x, and dx (n, width) with it.
-
-    depth (n_rates,): rates times duration; bend (n_rates, width): their derivatives by direction.
-    work (3, n, 1 + width): scratch. m, dm: of `propagator`, which takes over from large depths on.
-    """
-    n, width = dx.shape
-    n_rates = depth.shape[0]
-    leaving = np.zeros(n)
-    for t in range(transitions.shape[0]):
-        leaving[transitions[t, 0]] += transitions[t, 3] * depth[transitions[t, 2]]
-    fastest = 0.0
-    for i in range(n):
-        fastest = max(fastest, leaving[i])
-    if fastest > MOST_IN_SERIES:
-        p, dp = m[6], dm[6]
-        propagator(depth, transitions, p, dp, m, dm)
-        for i in range(n):
-            total = 0.0
-            for d in range(width):
-                work[0, i, d] = 0.0
-            for j in range(n):
-                total += p[i, j] * x[j]
-                for d in range(width):
-                    work[0, i, d] += p[i, j] * dx[j, d]
-                for u in range(n_rates):
-                    share = dp[i, j, u] * x[j] / depth[u]
-                    for d in range(width):
-                        work[0, i, d] += share * bend[u, d]
-            work[0, i, width] = total
-        for i in range(n):
-            x[i] = work[0, i, width]
-            for d in range(width):
-                dx[i, d] = work[0, i, d]
-        return
-    parts = 1 + int(fastest / _PART_OF_SERIES)
-    shift = fastest / parts
-    left = exp(-shift)
-    term, new, total = work[0], work[1], work[2]
-    for _ in range(parts):
-        for i in range(n):
-            term[i, width] = x[i]
-            total[i, width] = x[i]
-            for d in range(width):
-                term[i, d] = dx[i, d]
-                total[i, d] = dx[i, d]
-        size, degree = 1.0, 0
-        # until the terms of exp(shift) are below rounding, and the derivatives' a little further
-        while degree < 3 or size > 1e-18:
-            degree += 1
-            size *= shift / degree
-            share = 1.0 / (degree * parts)
-            for i in range(n):
-                stay = (fastest - leaving[i]) * share
-                for d in range(width + 1):
-                    new[i, d] = stay * term[i, d]
-            for t in range(transitions.shape[0]):
-                i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
-                rate = transitions[t, 3] * share
-                come, here = rate * depth[u], rate * term[i, width]
-                new[j, width] += come * term[i, width]
-                for d in range(width):
-                    flow = here * bend[u, d]
-                    new[i, d] -= flow
-                    new[j, d] += come * term[i, d] + flow
-            for i in range(n):
-                for d in range(width + 1):
-                    total[i, d] += new[i, d]
-            term, new = new, term
-        for i in range(n):
-            x[i] = left * total[i, width]
-            for d in range(width):
-                dx[i, d] = left * total[i, d]
-
-
 @njit(f"void({_M}, {_M}, int64[:,::1], int64, {_M}, {_T})", **_OPTIONS)
 def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
     """From (n_rates, n_voltages), (n_partials, n_voltages) to voltage first, zeros filled in."""
@@ -476,74 +394,6 @@ def stiffness(h, rate, transitions, out):
             first[i] += times * max(early * one[u] + late * two[u], RATE_FLOOR)
             second[i] += times * max(late * one[u] + early * two[u], RATE_FLOOR)
         out[step] = first.max() + second.max()
-
-
-@njit(
-    f"void(int64, float64, {_M}, {_T}, int64[:,::1], float64[::1], {_M}, float64[::1], {_M}, {_T},"
-    f" {_T}, float64[:,:,:,::1])",
-    **_OPTIONS,
-)
-def _magnus(node, h, rate, slope, transitions, x, dx, depth, bend, work, m, dm):
-    """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
-    more, less = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
-    for half in range(2):
-        one, two = (more, less) if half == 0 else (less, more)
-        for u in range(depth.shape[0]):
-            first, second = one * rate[node, u], two * rate[node + 1, u]
-            sum_ = first + second
-            depth[u] = max(sum_, RATE_FLOOR)
-            if sum_ > RATE_FLOOR:
-                for d in range(bend.shape[1]):
-                    bend[u, d] = first * slope[node, u, d] + second * slope[node + 1, u, d]
-            else:
-                for d in range(bend.shape[1]):
-                    bend[u, d] = 0.0
-        _exponential(depth, bend, transitions, x, dx, work, m, dm)
-
-
-@njit(
-    f"void(int64, int64, float64, boolean, {_M}, {_T}, int64[::1], {_M}, {_T}, int64[:,::1],"
-    f" float64[::1], float64[::1], {_M}, float64[::1], {_M}, float64[::1], int64, {_T},"
-    " float64[:,:,:,::1])",
-    **_OPTIONS,
-)
-def schemeVarying(
-    n_steps, n_sub, h, sampled, rate, slope, fine, fine_rate, fine_slope, transitions,
-    sample_voltage, conductances, gain, x, dx, out, place, m, dm,
-):  # fmt: skip
-    """n_steps steps of h ms, a sample before each n_sub-th; x (n,), dx (n, width) go along.
-
-    rate, slope: at the two Gauss points of each step. fine (n_steps,): -1, or the first of eight
-    rows of fine_rate, fine_slope: the Gauss points of the quarters of a stiff step.
-    """
-    n, width = dx.shape
-    n_directions = gain.shape[1] - 1
-    depth, bend = np.empty(rate.shape[1]), np.empty((rate.shape[1], width))
-    work, seen = np.empty((3, n, width + 1)), np.empty(width)
-    for step in range(n_steps):
-        if sampled and step % n_sub == 0:
-            drive = sample_voltage[step // n_sub] - gain[1, 0]
-            s, is_open = gain[0, 0] * drive, 0.0
-            seen[:] = 0.0
-            for i in range(n):
-                if conductances[i] != 0.0:
-                    is_open += conductances[i] * x[i]
-                    for d in range(width):
-                        seen[d] += conductances[i] * dx[i, d]
-            out[place] = s * is_open
-            for d in range(n_directions):
-                ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
-                out[place + 1 + d] = s * seen[d] + ds * is_open
-            place += 1 + n_directions
-        if fine[step] < 0:
-            _magnus(2 * step, h, rate, slope, transitions, x, dx, depth, bend, work, m, dm)
-        else:
-            for quarter in range(4):
-                node = fine[step] + 2 * quarter
-                _magnus(
-                    node, 0.25 * h, fine_rate, fine_slope, transitions, x, dx, depth, bend, work,
-                    m, dm,
-                )  # fmt: skip
 
 
 # --- chains of two states -------------------------------------------------------------------------
