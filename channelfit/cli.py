@@ -223,11 +223,13 @@ def _options(
 
 def _optimizer_of(file: Path) -> str | None:
     """The search method that a file's settings are for; None where it has no settings."""
-    from channelfit.fit import DEFAULT_OPTIMIZER, read_fit_document
+    from channelfit.fit import default_optimizer, read_fit_document
 
     fit = read_fit_document(file)[0].get("fit")
     section = fit.get("optimizer") if isinstance(fit, dict) else None
-    return str(section.get("name", DEFAULT_OPTIMIZER)) if isinstance(section, dict) else None
+    return (
+        str(section.get("name", default_optimizer(section))) if isinstance(section, dict) else None
+    )
 
 
 def _gives_generations_to_stop(file: Path) -> bool:

@@ -60,6 +60,8 @@ def folder(tmp_path: Path) -> Path:
 
 def model_with(folder: Path, fit: object, name: str = "little.yaml", **changes: object) -> Path:
     """A model file in a folder; fit None leaves the section out."""
+    if isinstance(fit, dict):
+        fit = {"optimizer": {"name": "genetic"}} | fit
     document = MODEL | changes | ({} if fit is None else {"fit": fit})
     path = folder / name
     path.write_text(dump_yaml(document))
@@ -403,7 +405,7 @@ def test_defaults_of_the_search(folder: Path) -> None:
     assert fit.make_optimizer().ask().shape == (3, 1120)
     for empty in (None, {}):
         again = loaded(model_with(folder, SURROGATE | {"optimizer": empty, "stop": empty}))
-        assert again.stop_rules == fit.stop_rules
+        assert (again.optimizer, again.stop_rules.generations) == ("hybrid", None)
 
 
 # --- overrides -----------------------------------------------------------------------------------
@@ -711,8 +713,10 @@ def test_the_conductance_is_solved_when_asked(folder: Path) -> None:
     assert objective.score(unit).cost[0] == pytest.approx(scorer.score(steps).cost[1], rel=1e-12)
 
 
-def test_solving_is_the_default_where_derivatives_lead(folder: Path) -> None:
+def test_nothing_is_solved_unless_asked(folder: Path) -> None:
     assert loaded(model_with(folder, SURROGATE)).solved == ()
+    hybrid = SURROGATE | {"optimizer": {"name": "hybrid"}}
+    assert loaded(model_with(folder, hybrid)).solved == ()
     assert loaded(model_with(folder, SURROGATE | {"solve": "auto"})).solved == ("g",)
     assert loaded(model_with(folder, SURROGATE | {"solve": "none"})).solved == ()
 
