@@ -1083,8 +1083,8 @@ extern "C" __global__ void {LISTED}(
     if (blockIdx.x == 0 && threadIdx.x == 0) *n_next = 0;
     const int count = *n_listed, lane = threadIdx.x % 32, n_warps = gridDim.x*(blockDim.x/32);
     const int warp = (blockIdx.x*blockDim.x + threadIdx.x)/32;
-    // the cost), so every list goes the other way, exact there, until that is understood.
-    // the cost), so every list goes the other way, which is exact, until that is understood.
+    // A warp for every job of a short list added up wrongly on an H200 (short lists only, many
+    // times the cost), so every list goes the other way, exact, until that is understood.
     const bool few = false;
     for (int i = few ? warp/n_jobs : warp; i < count; i += few ? count : n_warps) {{
         const int candidate = listed[i];
