@@ -35,9 +35,10 @@ from channelfit.packing import (
 )
 from channelfit.problem import Problem
 
-#: Steps of varying voltage taken together: their rates and derivatives stay in the cache.
 #: A step in which some state is left more often than this is taken in quarters.
 STIFF = 1.0
+#: Steps of varying voltage taken together, powers of two: their rates and derivatives stay in the
+#: cache.
 _STEPS = {"relax": 512, "scheme": 64}
 
 
