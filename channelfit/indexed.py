@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import sympy
+from sympy.printing.str import StrPrinter
 
 from channelfit.expressions import (
     ExpressionError,
@@ -202,11 +203,13 @@ class _IndexedReader(Reader):
             self.refuse(f'"{own}" cannot be an index', index)
         begin, least, _ = self.whole(first)
         end, _, most = self.whole(last)
+        if most < least:  # no term for any value of the indices around
+            return sympy.Float(FOLDS[name].start)
         before = self.n_terms
         self.n_terms *= max(most - least + 1, 1)
         if self.n_terms > MAX_TERMS:
             self.refuse(f"more than {MAX_TERMS:,} terms in all", node)
-        self.indices[own] = (least, max(most, least))
+        self.indices[own] = (least, most)
         body = self.number(term)
         del self.indices[own]
         self.n_terms = before
@@ -273,6 +276,22 @@ class _IndexedReader(Reader):
         if max(map(abs, reached)) > MAX_TERMS:
             self.refuse(f"this reaches beyond {MAX_TERMS:,}", node)
         return value, min(reached), max(reached)
+
+
+class _Words(StrPrinter):  # type: ignore[misc]
+    def _print_element(self, node: element) -> str:
+        return f"{node.array}[{', '.join(map(self._print, node.indices))}]"
+
+    def _print_total(self, node: total) -> str:
+        return f"sum({', '.join(map(self._print, node.args))})"
+
+    def _print_product(self, node: product) -> str:
+        return f"prod({', '.join(map(self._print, node.args))})"
+
+
+def in_words(expression: sympy.Expr) -> str:
+    """An expression as a user would write it."""
+    return str(_Words().doprint(expression))
 
 
 def whole_text(index: sympy.Expr, names: Mapping[str, str]) -> str:

@@ -251,6 +251,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
 
     pairs = list(zip(fit.problem.experiments, winner.traces, strict=True))
     sure, errors = _uncertainty(fit, scorer, winner)
+    rows = parameter_rows(fit, result) | _ties(fit, result.values)
     return {
         "model": fit.problem.model.name,
         "file": str(fit.file),
@@ -258,9 +259,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "rms_pA": winner.rms_pA,
         "rms_relative_to_peak": winner.rms_pA / winner.peak_pA if winner.peak_pA else None,
         "peak_pA": winner.peak_pA,
-        "parameters": {
-            name: row | errors.get(name, {}) for name, row in parameter_rows(fit, result).items()
-        },
+        "parameters": {name: row | errors.get(name, {}) for name, row in rows.items()},
         "uncertainty": sure,
         "experiments": [
             {"protocol": e.protocol.name, "rms_pA": root_mean_square(fitted(e, traces)),
@@ -308,7 +307,7 @@ def _uncertainty(
 
 
 def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
-    """What `summary.json` says of every parameter."""
+    """What `summary.json` says of every parameter that is no tie."""
     rows = {}
     places = zip(fit.problem.model.parameters, result.values, result.notes, strict=True)
     for parameter, value, note in places:
@@ -319,7 +318,7 @@ def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
         if note:
             row["note"] = note
         rows[parameter.name] = row
-    return rows | _ties(fit, result.values)
+    return rows
 
 
 def _ties(fit: Fit, values: np.ndarray) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from channelfit.functions import FunctionProblem
+from channelfit.indexed import in_words
 from channelfit.optimizers.run import FitResult
 from channelfit.report.plots import DPI, INK, MUTED, SINGLE, STYLE
 
@@ -46,9 +47,11 @@ def describe(problem: FunctionProblem) -> str:
     for definition in (*model.definitions, *model.outputs):
         ranges = zip(definition.indices, definition.shape, strict=True)
         head = ", ".join(f"{index} = 1 .. {size}" for index, size in ranges)
-        lines.append(f"{definition.name}{f' [{head}]' if head else ''} = {definition.value}")
+        lines.append(
+            f"{definition.name}{f' [{head}]' if head else ''} = {in_words(definition.value)}"
+        )
     if problem.data is None:
-        lines.append(f"cost = {model.cost}")
+        lines.append(f"cost = {in_words(model.cost)}")
     else:
         lines.append(f"cost = mean square of (output - target)/scale, {problem.data.n_rows} rows")
     return "\n".join(lines) + "\n"
