@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import types
 from collections.abc import Sequence
@@ -36,7 +37,13 @@ FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off")
 NVRTC_PACKAGE = "nvidia-cuda-nvrtc-cu12"
 
 _HEADER = Path(__file__).with_name("cuda_host.hpp")
-_ALWAYS = ("-shared", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w")
+# A kernel's global variables are its own: NEURON, once loaded, has a `weight` for all to see, and
+# ELF prefers the first of a name (macOS does not).
+_OWN_SYMBOLS = ("-Wl,-Bsymbolic",) if sys.platform.startswith("linux") else ()
+_ALWAYS = (
+    *("-shared", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w"),
+    *_OWN_SYMBOLS,
+)
 _WAITS = re.compile(r"__sync(threads|warp)|__shfl_|__(ballot|any|all)_sync|__activemask")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CUDA_INCLUDE = re.compile(r'#\s*include\s*[<"](math_constants|cuda_runtime)\.h[>"]')
