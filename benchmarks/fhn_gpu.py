@@ -3,6 +3,7 @@
     python benchmarks/fhn_gpu.py            everything, a few minutes
     python benchmarks/fhn_gpu.py --quick    two variants each, no growth with N
     python benchmarks/fhn_gpu.py --parts explicit cables
+    python benchmarks/fhn_gpu.py --parts coupling --folder /somewhere    only strong coupling
 
 Every kernel's result is first compared with the processor's. `against` is, for the explicit scheme,
 the same kernel with one step a pass; for Crank-Nicolson, cuSPARSE's solver of one tridiagonal
@@ -17,6 +18,7 @@ import ctypes
 import glob
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,9 @@ from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, Exp
 DX, DT = 0.5, 0.1
 BIG, OTHERS = 2**24, (2**20, 2**27)
 GROWTH = (1000, 10**4, 10**5, 10**6, 10**7, 2**27)
-PARTS = ("explicit", "crank_nicolson", "cables", "growth")
+PARTS = ("explicit", "crank_nicolson", "coupling", "cables", "growth")
+COUPLED = (OTHERS[0], BIG)
+COUPLINGS = (10.0, 1000.0, 1e5)  # dt/dx^2
 CABLES, CABLE_NODES = 10_000, 401
 CHECKED, CHECKED_STEPS = 20_011, 200
 FLOPS_A_STEP = 12  # one addition, one product, five fused multiply-adds
@@ -189,15 +193,23 @@ def crank_nicolson(cp: Any, dtype: str, variants: list[Any], copy: float) -> tup
         peer = cusparse(cp, n, dtype)
         name = f"Crank-Nicolson step {dtype}, N = {n:,}, against one cuSPARSE solve"
         rows.append(compared(name, ours, "G nodes/s", peer, text if n == BIG else ""))
-    v, w = state(cp, OTHERS[0], dtype)
-    over = CrankNicolsonCuda(Equation(), Cable(OTHERS[0], 0.01), dtype, *variant)
-    rows.append(
-        Row(
-            f"Crank-Nicolson step {dtype}, N = {OTHERS[0]:,}, dt/dx^2 = 1000 (over memory)",
-            rate(over, v, w, 2), "G nodes/s",
-        )
-    )  # fmt: skip
     return rows, variant
+
+
+def coupling(cp: Any, dtype: str) -> list[Row]:
+    """Steps so long, or spacings so short, that ends are felt from afar."""
+    rows = []
+    for n in COUPLED:
+        peer = cusparse(cp, n, dtype)
+        for ratio in COUPLINGS:
+            cable = Cable(n, float(np.sqrt(DT / ratio)))
+            v, w = state(cp, n, dtype)
+            scheme = CrankNicolsonCuda(Equation(), cable, dtype)
+            value = rate(scheme, v, w, 4)
+            scheme.take(v[:, :1])  # refuses if Newton did not converge anywhere
+            name = f"Crank-Nicolson step {dtype}, N = {n:,}, dt/dx^2 = {ratio:g}"
+            rows.append(compared(name, value, "G nodes/s", peer, f"solved by {scheme.way}"))
+    return rows
 
 
 def many_cables(cp: Any, dtype: str, quick: bool) -> list[Row]:
@@ -249,9 +261,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--folder", type=Path, help="for fhn_gpu.json, if not results/")
     given = parser.parse_args()
     cp, device = gpu.cupy(), gpu.device()
-    if "crank_nicolson" in given.parts:
+    if {"crank_nicolson", "coupling"} & set(given.parts):
         cusparse(cp, 1000, "float64")  # at once, if it is missing
     copy = copy_rate(cp)
     rows = [Row("copy within memory", copy, "TB/s"), *checks(cp)]
@@ -266,11 +279,13 @@ def main() -> None:
                 rows += more
                 if dtype == "float64":
                     chosen[part] = best_one
+        if "coupling" in given.parts:
+            rows += coupling(cp, dtype)
         if "cables" in given.parts:
             rows += many_cables(cp, dtype, given.quick)
     if "growth" in given.parts and not given.quick:
         rows += growth(cp, chosen["explicit"], chosen["crank_nicolson"])
-    finish("fhn_gpu", "FitzHugh-Nagumo on the GPU", rows, device.name)
+    finish("fhn_gpu", "FitzHugh-Nagumo on the GPU", rows, device.name, given.folder)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,16 @@ import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
 
 from channelfit.errors import InputError
-from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, Pulse, simulate
+from channelfit.fitzhugh_nagumo import (
+    Cable,
+    CrankNicolson,
+    Equation,
+    Explicit,
+    Pulse,
+    cuda,
+    simulate,
+)
+from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients
 from channelfit.fitzhugh_nagumo.cuda import (
     CrankNicolsonCuda,
     CupyDevice,
@@ -92,7 +101,7 @@ def test_explicit_whole_cables(device, ends, n_nodes):
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize(("n_nodes", "dt"), [(3, 0.3), (31, 4.0), (100, 0.1), (128, 1.0)])
 def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
-    """In one block of 32 threads with 4 nodes; a ring goes over memory where it must."""
+    """In one block of 32 threads with 4 nodes; a short ring goes around several times in a tile."""
     rng = np.random.default_rng(n_nodes)
     equation = Equation(a=rng.uniform(0, 0.3, 3), epsilon=rng.uniform(0, 0.1, 3))
     cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 1, 9),))
@@ -100,12 +109,17 @@ def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
         equation, cable, nodes=4, threads=32, blocks=1, tolerance=1e-15, device=device
     )
     reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
-    if cable.periodic and n_nodes < 100:
-        with pytest.raises(InputError, match="cpu"):
-            assert_same(scheme, reference, dt, 3, 3)
-        return
     for driven in (False, True):
         assert_same(scheme, reference, dt, 5, 3, driven, bound=1e-13)
+
+
+def test_a_ring_on_which_all_nodes_feel_each_other_is_refused(device):
+    scheme = CrankNicolsonCuda(
+        Equation(), Cable(31, 0.5, "periodic", "periodic"), solver="pcr", device=device
+    )
+    v = scheme.put(np.zeros((1, 31)))
+    with pytest.raises(InputError, match="cpu"):
+        scheme.advance(v, v, 4.0, 1)
 
 
 @pytest.mark.parametrize("ends", ENDS)
@@ -123,14 +137,31 @@ def test_crank_nicolson_tiles(device, ends, nodes, threads, dt):
 
 
 @pytest.mark.parametrize("ends", ENDS)
-def test_crank_nicolson_over_memory(device, ends):
-    """dt/dx^2 = 100: a tile is too short; levels of reduction as many as are needed."""
+@pytest.mark.parametrize("solver", ["pcr", "auto"])
+def test_crank_nicolson_of_ends_felt_from_afar(device, monkeypatch, ends, solver):
+    """dt/dx^2 = 100: the usual tile is too short; wider ones, or one system over memory."""
+    monkeypatch.setattr(cuda, "_WIDE", (8, 128, 1))
     cable = Cable(3000, 0.1, *ends)
     scheme = CrankNicolsonCuda(
-        Equation(), cable, nodes=4, threads=32, blocks=1, tolerance=1e-15, device=device
-    )
+        Equation(), cable, nodes=4, threads=32, blocks=1, tolerance=1e-15, solver=solver,
+        device=device,
+    )  # fmt: skip
     reference = CrankNicolson(Equation(), cable, "thomas", tolerance=1e-15)
     assert_same(scheme, reference, 1.0, 3, bound=1e-12)
+
+
+def test_wide_tiles_are_taken_where_they_must_be(device):
+    """By dt/dx^2: the usual tiles, wide ones, none."""
+    chosen = []
+    for coupling in (0.4, 1000.0, 1e6):
+        dx = (0.1 / coupling) ** 0.5
+        scheme = CrankNicolsonCuda(Equation(), Cable(10**6, dx), device=device)
+        step = Coefficients.of(Equation(), 1, dx, 0.1)
+        tiles = scheme._tiles(10**6, step.decay(), 8)
+        chosen.append(tiles and (tiles.shape, tiles.steps))
+    assert chosen[0] == ((scheme.nodes, scheme.threads, scheme.blocks), 4)
+    assert chosen[1] == (cuda._WIDE, 4)
+    assert chosen[2] is None
 
 
 def test_crank_nicolson_in_single_precision(device):
@@ -188,7 +219,8 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     """At sizes that mean nothing, with cuSPARSE left out."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     benchmark = importlib.import_module("fhn_gpu")
-    small = {"BIG": 900, "OTHERS": (300, 700), "GROWTH": (500,), "CABLES": 2, "CABLE_NODES": 20}
+    small = {"BIG": 900, "OTHERS": (300, 700), "GROWTH": (500,), "CABLES": 2, "CABLE_NODES": 20,
+             "COUPLED": (300,)}  # fmt: skip
     for name, value in {**small, "CHECKED": 801, "CHECKED_STEPS": 3}.items():
         monkeypatch.setattr(benchmark, name, value)
     monkeypatch.setattr(benchmark, "cusparse", lambda *_: 1.0)

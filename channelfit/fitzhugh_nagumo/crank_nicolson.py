@@ -119,8 +119,8 @@ class Coefficients:
         return float(np.max(2 * self.r / (d + root)))
 
 
-def reach(decay: float, n_steps: int = 1) -> float:
-    """Nodes beyond which an end is no longer felt after `n_steps` implicit steps.
+def reach(decay: float, n_steps: int = 1, negligible: float = NEGLIGIBLE) -> float:
+    """Nodes beyond which an end is felt less than `negligible` after `n_steps` implicit steps.
 
     A step spreads a disturbance by the kernel decay^|distance| (scaled to a sum of one) at most,
     and by the explicit half of it to one more node; the sum of the tail of the repeated
@@ -138,7 +138,7 @@ def reach(decay: float, n_steps: int = 1) -> float:
         * (1 / (1 - decay * np.exp(s)) + decay * np.exp(-s) / (1 - decay * np.exp(-s)))
     )
     growth = np.exp(s)  # the explicit half
-    nodes = (n_steps * np.log(2 * moment * growth) - math.log(NEGLIGIBLE)) / s
+    nodes = (n_steps * np.log(2 * moment * growth) - math.log(negligible)) / s
     return float(math.ceil(nodes.min()))
 
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.adaptive import GROWTH, RADIUS, RATE, SLOPE, Adaptive, Monitor
-from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients, end_kinds, reach
+from channelfit.fitzhugh_nagumo.crank_nicolson import (
+    NEGLIGIBLE,
+    Coefficients,
+    end_kinds,
+    reach,
+)
 from channelfit.fitzhugh_nagumo.cuda_source import adaptive_text, crank_nicolson_text, explicit_text
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
@@ -29,7 +35,12 @@ from channelfit.fitzhugh_nagumo.equation import (
 Launch = Callable[[str, int, int, Sequence[Any], int], None]
 
 _LARGEST_THREAD = {"float64": 24, "float32": 32}  # nodes whose v and w a thread has registers for
-_FEWEST_LANES_FULL = 0.6  # of a tile's nodes that must not be overlap
+#: Nodes a thread, threads and blocks of the tiles for ends that are felt from afar, and the parts
+#: of a tile, of the usual and of these, that must not be overlap.
+_WIDE = (16, 512, 1)
+_FEWEST_USEFUL, _FEWEST_USEFUL_WIDE = 0.6, 0.25
+#: What a value of the order of one may lose by an overlap.
+_NEGLIGIBLE = {"float64": NEGLIGIBLE, "float32": 1e-9}
 #: Newton's error that is let pass.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
@@ -209,6 +220,23 @@ class ExplicitCuda(_OnDevice):
         return v, w
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """Nodes a thread, threads, blocks; steps of a pass; overlap; whether one holds a cable."""
+
+    shape: tuple[int, int, int]
+    steps: int
+    halo: int
+    whole: bool
+
+    def words(self) -> str:
+        """What they are."""
+        size = self.shape[0] * self.shape[1]
+        if self.whole:
+            return f"one tile of {size} nodes"
+        return f"tiles of {size} nodes that overlap by {self.halo}, {self.steps} steps a pass"
+
+
 class CrankNicolsonCuda(_OnDevice):
     """Crank-Nicolson on the GPU; see `cuda_source`.
 
@@ -217,7 +245,7 @@ class CrankNicolsonCuda(_OnDevice):
         nodes: a thread keeps, 2 .. 16. threads: of a block, a power of two. blocks: that a
             multiprocessor must have room for. steps: of a pass, at most.
         solver: "tiles"; "pcr", one system over global memory; or "auto", tiles where the reach
-            of a tile's ends allows them.
+            of a tile's ends allows them, wider ones if it must be.
         tolerance: of Newton's error in v.
         device: what runs it; CuPy's without it.
     """
@@ -225,8 +253,8 @@ class CrankNicolsonCuda(_OnDevice):
     name = "Crank-Nicolson"
 
     def __init__(
-        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 8,
-        threads: int = 256, blocks: int = 2, steps: int = 4, solver: str = "auto",
+        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 16,
+        threads: int = 128, blocks: int = 2, steps: int = 4, solver: str = "auto",
         tolerance: float | None = None, device: Device | None = None,
     ) -> None:  # fmt: skip
         super().__init__(equation, cable, dtype, device)
@@ -235,6 +263,7 @@ class CrankNicolsonCuda(_OnDevice):
         self.nodes, self.threads, self.blocks, self.steps = nodes, threads, blocks, steps
         self.solver = solver
         self.tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
+        self.way = ""  # how the last steps were solved, in words
         self._status = self.device.array(np.zeros(3), "int32")
 
     def largest_step(self, v: Any) -> float:
@@ -269,51 +298,60 @@ class CrankNicolsonCuda(_OnDevice):
             return self.device.array(made.rows().T, self.dtype), made.decay()
 
         rows, decay = self._kept(n_cables, dt, coefficients)
-        launch = self._program(
-            crank_nicolson_text(
-                self.dtype, self.nodes, self.threads, self.blocks, drive is not None
-            )
-        )
         push = self._drive(drive)
-        tile = self.nodes * self.threads
-        whole = n <= tile and not self.cable.periodic
-        steps, halo = n_steps, 0
-        if not whole:
-            steps, halo = self._pass(decay, tile, n_steps)
-        if self.solver == "pcr" or steps == 0:
-            if self.solver == "tiles":
-                raise InputError(f"ends are felt over more than a tile of {tile} nodes", key="dt")
+        tiles = self._tiles(n, decay, n_steps)
+        nodes, threads, blocks = (self.nodes, self.threads, self.blocks)
+        if tiles is not None:
+            nodes, threads, blocks = tiles.shape
+        text = crank_nicolson_text(self.dtype, nodes, threads, blocks, drive is not None)
+        launch = self._program(text)
+        self.way = "one system over memory" if tiles is None else tiles.words()
+        if tiles is None:
             return self._over_memory(launch, v, w, n_steps, rows, push, decay)
-        return self._in_tiles(launch, v, w, n_steps, rows, push, decay, steps, halo, whole)
+        return self._in_tiles(launch, v, w, n_steps, rows, push, decay, tiles)
 
-    def _pass(self, decay: float, tile: int, n_steps: int) -> tuple[int, int]:
-        """Steps of a pass and overlap of tiles; (0, 0) where not even one step leaves enough."""
-        for steps in range(min(self.steps, n_steps), 0, -1):
-            halo = -(-int(min(reach(decay, steps), tile)) // self.nodes) * self.nodes
-            if tile - 2 * halo >= _FEWEST_LANES_FULL * tile:
-                return steps, halo
-        return 0, 0
+    def _tiles(self, n: int, decay: float, n_steps: int) -> _Tiles | None:
+        """Tiles for cables of n nodes, or None where the system is solved over memory."""
+        if self.solver == "pcr":
+            return None
+        given = self.nodes, self.threads, self.blocks
+        shapes = [(given, _FEWEST_USEFUL), (_WIDE, _FEWEST_USEFUL_WIDE)]
+        for shape, fewest in shapes if self.solver == "auto" else shapes[:1]:
+            size = shape[0] * shape[1]
+            if n <= size and not self.cable.periodic:
+                return _Tiles(shape, n_steps, 0, True)
+            for steps in range(min(self.steps, n_steps), 0, -1):
+                felt = reach(decay, steps, _NEGLIGIBLE[self.dtype])
+                halo = -(-int(min(felt, size)) // shape[0]) * shape[0]
+                if size - 2 * halo >= fewest * size:
+                    return _Tiles(shape, steps, halo, False)
+        if self.solver == "tiles":
+            size = self.nodes * self.threads
+            raise InputError(f"ends are felt over more than a tile of {size} nodes", key="dt")
+        return None
 
     def _in_tiles(
         self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any, decay: float,
-        steps: int, halo: int, whole: bool,
+        tiles: _Tiles,
     ) -> tuple[Any, Any]:  # fmt: skip
         n_cables, n = v.shape
-        tiles = 1 if whole else -(-n // (self.nodes * self.threads - 2 * halo))
-        levels = cyclic_levels(decay**self.nodes, self.threads)
-        reals = 2 * self.threads * (self.nodes + 1) + 6 * self.threads
+        nodes, threads, _ = tiles.shape
+        n_tiles = 1 if tiles.whole else -(-n // (nodes * threads - 2 * tiles.halo))
+        levels = cyclic_levels(decay**nodes, threads, _NEGLIGIBLE[self.dtype])
+        reals = 2 * threads * (nodes + 1) + 6 * threads
         shared = reals * np.dtype(self.dtype).itemsize
         spare = [
             tuple(self.device.empty((n_cables, n), self.dtype) for _ in range(2)) for _ in "ab"
         ]
         while n_steps > 0:
-            count = min(steps, n_steps)
+            count = min(tiles.steps, n_steps)
             v_new, w_new = spare.pop(0)
             launch(
-                "crank_nicolson_tiles", tiles * n_cables, self.threads,
-                (v, w, push, v_new, w_new, rows, self._status[1:], np.int64(n), np.int32(tiles),
-                 np.int32(halo), np.int32(count), np.int32(levels), np.int32(self.left_kind),
-                 np.int32(self.right_kind), np.int32(whole), self._real(self.tolerance)), shared,
+                "crank_nicolson_tiles", n_tiles * n_cables, threads,
+                (v, w, push, v_new, w_new, rows, self._status[1:], np.int64(n), np.int32(n_tiles),
+                 np.int32(tiles.halo), np.int32(count), np.int32(levels), np.int32(self.left_kind),
+                 np.int32(self.right_kind), np.int32(tiles.whole), self._real(self.tolerance)),
+                shared,
             )  # fmt: skip
             if not spare:
                 spare.append((v, w))
@@ -418,7 +456,7 @@ class AdaptiveCuda(_OnDevice):
         return v, w
 
 
-def cyclic_levels(decay: float, n: int) -> int:
+def cyclic_levels(decay: float, n: int, negligible: float = NEGLIGIBLE) -> int:
     """Levels of cyclic reduction after which n unknowns no longer feel each other.
 
     The coupling of neighbors, at most decay, is squared by each level.
@@ -426,5 +464,5 @@ def cyclic_levels(decay: float, n: int) -> int:
     exact = max(1, math.ceil(math.log2(n)))
     if decay >= 1:
         return exact
-    enough = math.log(1e-18) / math.log(max(decay, 1e-300))
+    enough = math.log(negligible) / math.log(max(decay, 1e-300))
     return min(exact, max(0, math.ceil(math.log2(enough))) if enough > 1 else 0)
