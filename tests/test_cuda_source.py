@@ -444,21 +444,32 @@ def test_rescoring_steps_in_float64(device: Device) -> None:
     assert CudaScorer(problem, "float32").rescore(parameters).cost == pytest.approx(truth, rel=1e-9)
 
 
-def test_a_listed_few_of_the_scorer(device: Device) -> None:
-    problem = few("model_b")
+@pytest.mark.parametrize(("count", "multiprocessors"), [(2, 1), (0, 8), (1, 8), (4, 8), (5, 8)])
+def test_a_list_of_the_scorer(
+    device: Device, monkeypatch: pytest.MonkeyPatch, count: int, multiprocessors: int
+) -> None:
+    """A job a lane, and a job a warp where there are warps enough: 16 a multiprocessor."""
+    own = dataclasses.replace(gpu.device(), n_multiprocessors=multiprocessors)
+    monkeypatch.setattr(gpu, "device", lambda: own)
+    problem = scored("model_b")
     parameters = candidates(problem.model, 9)
     stepping = CudaScorer(problem).stepping
-    listed = device.asarray(np.array([8, 2, 0, 0, 0, 0, 0, 0, 0], np.int32))
-    count = device.asarray(np.array([2], np.int32))
-    on_device = device.asarray(parameters)
+    order = np.random.default_rng(1).permutation(9).astype(np.int32)
+    n_listed = device.asarray(np.array([count], np.int32))
     truth = ReferenceScorer(problem).score(parameters).cost
-    cost, status = device.asarray(np.zeros(9)), device.asarray(np.full(9, 7, np.int8))
+    cost, status = device.asarray(np.full(9, -1.0)), device.asarray(np.full(9, 7, np.int8))
     following = device.asarray(np.array([5], np.int32))
-    stepping.score_listed(on_device, cost, status, listed, count, following)
-    assert cost[[8, 2]] == pytest.approx(truth[[8, 2]], rel=1e-9)
-    assert status.tolist() == [7, 7, OK, 7, 7, 7, 7, 7, OK]
-    assert (cost[status == 7] == 0).all()
-    assert following.tolist() == [0]
+    for _ in range(2):  # the counters of arrivals are zero again
+        stepping.score_listed(
+            device.asarray(parameters), cost, status, device.asarray(order), n_listed, following
+        )
+        assert following.tolist() == [0]
+        assert cost[order[:count]] == pytest.approx(truth[order[:count]], rel=1e-9)
+        assert (status[order[:count]] == OK).all()
+        assert (cost[order[count:]] == -1).all()
+        assert (status[order[count:]] == 7).all()
+        cost[:], status[:] = -1.0, 7
+    assert stepping.program(32, listed=True).walk.n_jobs == 32
 
 
 def test_what_can_be_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

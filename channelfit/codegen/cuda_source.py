@@ -984,7 +984,8 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
         const Visit visit = *visits;
 #if VARYING
         if (visit.kind) {
-            const Run run = runs[visit.first];
+            Run run = runs[visit.first];
+            if (TOGETHER && threadIdx.x % 32) run.sampled = 0;  // all lanes walk it, one scores
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
             runVarying(run, nodes, parameters, stride, gain, reversal, x, tally);
@@ -1083,9 +1084,7 @@ extern "C" __global__ void {LISTED}(
     if (blockIdx.x == 0 && threadIdx.x == 0) *n_next = 0;
     const int count = *n_listed, lane = threadIdx.x % 32, n_warps = gridDim.x*(blockDim.x/32);
     const int warp = (blockIdx.x*blockDim.x + threadIdx.x)/32;
-    // A warp for every job of a short list added up wrongly on an H200 (short lists only, many
-    // times the cost), so every list goes the other way, exact, until that is understood.
-    const bool few = false;
+    const bool few = count <= n_warps/n_jobs;
     for (int i = few ? warp/n_jobs : warp; i < count; i += few ? count : n_warps) {{
         const int candidate = listed[i];
         Tally tally = {{data, nullptr, 0, 0.0, OK}};
