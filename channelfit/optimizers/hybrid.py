@@ -1,7 +1,8 @@
 """Global search and least squares together: scan wide, refine many, go on until they agree.
 
 One round scores points spread over the whole space, takes the best that differ, and refines them
-side by side; those that fall behind are dropped on the way. From the second round on, half of the
+side by side; those that fall behind are dropped on the way, and the last few that are still under
+way go on together with the next round's. From the second round on, half of the
 starts come from what is known already: the best solution with some coordinates from another one,
 or drawn anew. The search ends when enough starts that knew nothing of each other have arrived at
 the same lowest cost and a round of such relatives brought nothing better, or when several rounds
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +25,8 @@ SAME = 1e-3
 #: Costs below this share of a typical random candidate's are a perfect fit.
 PERFECT = 1e-13
 _CHUNK = 4096
+_MEMORY, _MOST_ITERATIONS = 10, 200
+_NONE = np.empty(0, dtype=np.intp)
 #: Largest difference of a coordinate, in shares of its range, between points that are the same.
 _NEAR = 0.02
 
@@ -38,6 +41,40 @@ class _Found:
 
     def best(self) -> np.ndarray:
         return self.unit[:, int(self.cost.argmin())]
+
+
+@dataclass(frozen=True, eq=False)
+class _UnderWay:
+    """Starts being refined, whether each began afresh, and costs (_MEMORY, n) of iterations past.
+
+    A past that a start does not have is infinite.
+    """
+
+    starts: Starts
+    fresh: np.ndarray
+    past: np.ndarray
+
+    def take(self, which: np.ndarray) -> _UnderWay:
+        return _UnderWay(self.starts.take(which), self.fresh[which], self.past[:, which])
+
+    def found(self, which: np.ndarray) -> _Found:
+        starts = self.starts
+        return _Found(starts.unit[:, which], starts.cost[which], self.fresh[which])
+
+    def and_new(self, starts: Starts, fresh: np.ndarray) -> _UnderWay:
+        past = np.full((_MEMORY, len(fresh)), np.inf)
+        return _UnderWay(
+            self.starts.joined(starts),
+            np.concatenate([self.fresh, fresh]),
+            np.concatenate([self.past, past], axis=1),
+        )
+
+    def improved(self, objective: Objective, best: float) -> _UnderWay:
+        """After one more iteration of each, less those that would not reach the best."""
+        past = np.concatenate([self.past[1:], self.starts.cost[None]])
+        starts = improve(objective, self.starts)
+        hopeless = _hopeless(past[0], starts.cost, min(best, float(starts.cost.min())))
+        return _UnderWay(replace(starts, done=starts.done | hopeless), self.fresh, past)
 
 
 @dataclass
@@ -76,6 +113,7 @@ class Hybrid:
         """Stage after stage; ends by itself."""
         random = np.random.Generator(np.random.Philox(self.seed))
         found: _Found | None = None
+        under_way: _UnderWay | None = None
         scale, idle = math.nan, 0
         while idle < self.patience:
             pool = yield from self._scan(objective, random, found)
@@ -83,8 +121,11 @@ class Hybrid:
                 scale = float(np.median(pool.cost))
             best = math.inf if found is None else float(found.cost.min())
             if len(pool.cost):
-                new = yield from self._refine(objective, pool, best, PERFECT * scale)
-                found = _joined(found, new)
+                under_way = yield from self._refine(
+                    objective, pool, under_way, best, PERFECT * scale
+                )
+                found = _joined(found, under_way.found(under_way.starts.done))
+                under_way = under_way.take(~under_way.starts.done)
             gained = found is not None and found.cost.min() < best * (1 - SAME)
             idle = 0 if gained else idle + 1
             if found is not None and found.cost.min() <= PERFECT * scale:
@@ -117,22 +158,41 @@ class Hybrid:
         return _joined(*parts)
 
     def _refine(
-        self, objective: Objective, pool: _Found, best: float, perfect: float
-    ) -> Generator[Generation, None, _Found]:
-        """Refine all, drop what falls behind, finish the rest."""
+        self,
+        objective: Objective,
+        pool: _Found,
+        others: _UnderWay | None,
+        best: float,
+        perfect: float,
+    ) -> Generator[Generation, None, _UnderWay]:
+        """Refine until all are done but a few that are not about to become the best.
+
+        Those few would cost nearly as much as all: they go on with the next round's.
+        """
         before = objective.evaluations
-        starts = begin(objective, pool.unit)
-        memory = [starts.cost.copy()]
-        for iteration in range(200):
+        under_way = _begun(objective, pool, others)
+        few = len(under_way.fresh) // 6
+        for _ in range(_MOST_ITERATIONS):
+            starts = under_way.starts
             yield _generation(objective, starts, objective.evaluations - before, "refining")
             before = objective.evaluations
-            if starts.done.all() or starts.cost.min() <= perfect:
+            if starts.cost.min() <= perfect:
+                starts.done[starts.cost.argmin()] = True
                 break
-            starts = improve(objective, starts)
-            memory.append(starts.cost.copy())
-            if iteration >= 10:
-                starts = _dropped(starts, memory[-10], min(best, float(starts.cost.min())))
-        return _Found(starts.unit, starts.cost, pool.fresh)
+            left = starts.cost[~starts.done]
+            known = min(best, starts.cost[starts.done].min(initial=np.inf))
+            if len(left) <= few and left.min(initial=np.inf) >= known * (1 - SAME):
+                break
+            under_way = under_way.improved(objective, best)
+        return under_way
+
+
+def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _UnderWay:
+    """New starts beside those still under way."""
+    starts = begin(objective, pool.unit)
+    if others is None:
+        others = _UnderWay(starts, pool.fresh, np.empty((_MEMORY, len(pool.fresh)))).take(_NONE)
+    return others.and_new(starts, pool.fresh)
 
 
 def _arrivals(found: _Found) -> int:
@@ -152,13 +212,13 @@ def _explored(found: _Found, agree: int) -> bool:
     return _arrivals(found) >= agree and w * (n - 1) < (w + 0.5) * (n - w - 2)
 
 
-def _dropped(starts: Starts, earlier: np.ndarray, best: float) -> Starts:
-    """Those that would not reach the best at the pace of their last ten iterations."""
+def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float) -> np.ndarray:
+    """Which (n,) would not reach the best at the pace of their last ten iterations."""
     with np.errstate(all="ignore"):
-        pace = np.log(earlier / starts.cost) / 10
-        left = np.log(starts.cost / (best * (1 + SAME)))
-        hopeless = (starts.cost > best * (1 + SAME)) & (left > 150 * pace)
-    return Starts(starts.unit, starts.local, starts.damping, starts.done | hopeless)
+        pace = np.log(earlier / cost) / _MEMORY
+        left = np.log(cost / (best * (1 + SAME)))
+        hopeless: np.ndarray = (cost > best * (1 + SAME)) & (left > 150 * pace)
+    return hopeless
 
 
 def _scored(

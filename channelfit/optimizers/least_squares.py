@@ -49,6 +49,16 @@ class Starts:
         local = Local(*(a[..., which] for a in vars(self.local).values()))
         return Starts(self.unit[:, which], local, self.damping[which], self.done[which])
 
+    def joined(self, others: Starts) -> Starts:
+        """These points and then others."""
+        pairs = zip(vars(self.local).values(), vars(others.local).values(), strict=True)
+        return Starts(
+            np.concatenate([self.unit, others.unit], axis=1),
+            Local(*(np.concatenate(pair, axis=-1) for pair in pairs)),
+            np.concatenate([self.damping, others.damping]),
+            np.concatenate([self.done, others.done]),
+        )
+
     def put(self, which: np.ndarray, part: Starts) -> Starts:
         """These points with some of them replaced."""
         unit, damping, done = self.unit.copy(), self.damping.copy(), self.done.copy()
