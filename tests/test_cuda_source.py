@@ -179,8 +179,11 @@ def random_scheme(n: int, seed: int) -> ChannelModel:
     }, None)  # fmt: skip
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(16, "float64"), (16, "float32"), (7, "float32")])
+@pytest.mark.parametrize(("n", "dtype"), [
+    (n, dtype) for n in (5, 6, 9, 10, 11, 16) for dtype in ("float64", "float32")
+])  # fmt: skip
 def test_many_states_with_loops(n: int, dtype: str) -> None:
+    """Every way to a propagator: of few states, in registers, and of more than fit."""
     keys = ("steps", "ramp", "off the grid")
     experiments = [Experiment(PROTOCOLS[k], recording_of(PROTOCOLS[k], 3)) for k in keys]
     agree(Problem(random_scheme(n, n), tuple(experiments)), np.array([[1.0, 0.1, 10.0]]), dtype)

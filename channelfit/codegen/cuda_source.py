@@ -7,6 +7,9 @@ interval need, in registers where it fits, and serves all its runs:
   datum and one multiply-add for its square; conductance and driving force are in the rows,
 * the step x <- x + F x + b of STRIDE samples, and those of 1, 2, 4 .. for what is left over.
 
+Up to ten states every loop over a matrix is written out. In a loop that is not, the matrix lies in
+local memory and each multiply-add waits for two loads, eight times what the arithmetic takes.
+
 All threads of a block read the same data at the same time: sixteen bytes a load serve a warp.
 
 What a sample of the two-gate hERG model costs where the voltage moves, in float32, counted in the
@@ -31,6 +34,8 @@ SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 
 _ROW_WORDS = 80  # 32-bit registers that the rows of a table may take
 _MOST_IN_REGISTERS = 10  # states; larger tables live in local memory
+#: States of which four matrices fit, those of a dense Taylor polynomial.
+_FOUR_FIT = {"float32": 5, "float64": 4}
 
 
 class CudaSource:
@@ -119,8 +124,7 @@ class CudaSource:
         w("#endif")
         w(f"constexpr int DEGREE = {8 if self.single else 12};  // of Taylor's polynomial")
         w("constexpr double TAYLOR_NORM = 1.0/3.0;  // where it is exact to rounding")
-        w(f"constexpr int UNROLLED = {5 if self.single else 4};  // states: loops written out")
-        w(f"constexpr int KEPT = {_MOST_IN_REGISTERS};  // states of tables that fit registers")
+        w(f"constexpr int KEPT = {_MOST_IN_REGISTERS};  // states: loops written out, in registers")
         w(f"constexpr real OUTSIDE = {1e-3 if self.single else 1e-6!r};  // how far x may stray")
         self.channel.write(w)
         w(*_PROGRAM.splitlines())
@@ -150,6 +154,9 @@ class CudaSource:
         w(*(f"    real row{k}[STRIDE][{n}], step{k}[{n - 1}][{n}];" for k, n in sizes), "};")
         w("", "// Steps of 1, 2, 4 .. samples.", "struct Parts {")
         w(*(f"    real step{k}[POWERS][{n - 1}][{n}];" for k, n in sizes), "};")
+        for k, n in sizes:
+            if n > 2:
+                self._propagator(w, k, n)
         with w.device(
             "void createTable(const double *q, const double h, real scale, const int n,\n"
             "                                            Table &t, Parts &parts)",
@@ -183,15 +190,44 @@ class CudaSource:
             self._leaving(w, k, "double", "q")
             w("const int levels = halvings(fastest*h);")
             w("const double shrunk = h*__hiloint2double((1023 - levels) << 20, 0);")
-            w(f"real a[{n}][{n}] = {{}};")
-            w(*(f"a[{j}][{i}] = real(q[{row}]*shrunk);" for i, j, row in entries))
-            w("createPropagator(a, levels, p);")
+            first = self.channel.first_rate[k]
+            w(f"real r[{len(entries)}];", "#pragma unroll")
+            w(f"for (int i = 0; i < {len(entries)}; ++i) r[i] = real(q[{first} + i]*shrunk);")
+            w(f"createPropagator{k}(r, levels, p);")
         opened = ", ".join(
             "0" if c == 0 else scale if c == 1 else f"real({c!r})*{scale}"
             for c in chain.conductances
         )
         w(f"real c[{n}] = {{{opened}}};")
         w(f"fillTable(p, c, n, t.row{k}, t.step{k}, parts.step{k});")
+
+    def _propagator(self, w: CudaWriter, k: int, n: int) -> None:
+        """What makes a chain's propagator of its rates."""
+        first = self.channel.first_rate[k]
+        entries = [(i, j, f"r[{row - first}]") for i, j, row in self.channel.entries(k)]
+        with w.device(
+            f"void createPropagator{k}(const real *r, const int levels, real (&p)[{n}][{n}])",
+            "exp(A 2^levels), the rates r in the generator A.",
+        ):
+            if not _FOUR_FIT[self.dtype] < n <= _MOST_IN_REGISTERS:
+                w(f"real a[{n}][{n}] = {{}};", *(f"a[{j}][{i}] = {r};" for i, j, r in entries))
+                w("createPropagator(a, levels, p);")
+                return
+            w("// 1 + A/1 (1 + A/2 (..)): a generator is sparse, and p alone fits the registers")
+            w(f"real out[{n}];", "unit(p);")
+            for i in range(n):
+                w(f"out[{i}] = {' + '.join(r for source, _, r in entries if source == i) or '0'};")
+            w("#pragma unroll 1")
+            with w.block("for (int k = DEGREE; k > 0; --k)"):
+                w("const real share = real(1)/k;", "#pragma unroll")
+                with w.block(f"for (int j = 0; j < {n}; ++j)"):
+                    w(f"real y[{n}];")
+                    for i in range(n):
+                        terms = [f"{r}*p[{source}][j]" for source, j, r in entries if j == i]
+                        w(f"y[{i}] = {' + '.join(terms) or '0'} - out[{i}]*p[{i}][j];")
+                    w("#pragma unroll")
+                    w(f"for (int i = 0; i < {n}; ++i) p[i][j] = share*y[i] + (i == j ? 1 : 0);")
+            w("closeColumns(p);", "squareOften(levels, p);")
 
     def _leaving(self, w: CudaWriter, k: int, kind: str, q: str) -> None:
         """`fastest`, the largest rate of leaving any state of a chain."""
@@ -298,11 +334,6 @@ class CudaSource:
             self._leaving(w, k, "real", "q")
             w("return fastest;")
         with w.device(
-            "void fillGenerator(const real *q, const real scale, real (&a)[N][N])",
-            "Off-diagonal elements of the generator.",
-        ):
-            w(*(f"a[{j}][{i}] = q[{row}]*scale;" for i, j, row in entries))
-        with w.device(
             "void flow(const real *q, const real *x, real *dx)", "The generator times a state."
         ):
             w("real flux;", *(f"dx[{i}] = 0;" for i in range(n)))
@@ -363,9 +394,9 @@ __device__ __forceinline__ int halvings(const double norm) {
 template <int N>
 __device__ __forceinline__ void multiply(const real (&a)[N][N], const real (&b)[N][N],
                                          real (&out)[N][N]) {
-#pragma unroll(N <= UNROLLED ? N : 1)
+#pragma unroll(N <= KEPT ? N : 1)
     for (int i = 0; i < N; ++i) {
-#pragma unroll(N <= UNROLLED ? N : 1)
+#pragma unroll(N <= KEPT ? N : 1)
         for (int j = 0; j < N; ++j) {
             real sum = a[i][0]*b[0][j];
 #pragma unroll
@@ -381,7 +412,7 @@ __device__ __forceinline__ double notNegative(double x) { return x > 0.0 ? x : 0
 
 // The diagonal is what is left of one: columns sum to one and nothing is negative.
 template <int N> __device__ __forceinline__ void closeColumns(real (&p)[N][N]) {
-#pragma unroll(N <= UNROLLED ? N : 1)
+#pragma unroll(N <= KEPT ? N : 1)
     for (int j = 0; j < N; ++j) {
         real rest = 0;
 #pragma unroll
@@ -393,7 +424,7 @@ template <int N> __device__ __forceinline__ void closeColumns(real (&p)[N][N]) {
 template <int N> __device__ __forceinline__ void square(real (&p)[N][N]) {
     real out[N][N];
     multiply(p, p, out);
-#pragma unroll(N <= UNROLLED ? N : 1)
+#pragma unroll(N <= KEPT ? N : 1)
     for (int i = 0; i < N; ++i) {
 #pragma unroll
         for (int j = 0; j < N; ++j) p[i][j] = out[i][j];
@@ -401,12 +432,25 @@ template <int N> __device__ __forceinline__ void square(real (&p)[N][N]) {
     closeColumns(p);
 }
 
+template <int N> __device__ __forceinline__ void squareOften(const int levels, real (&p)[N][N]) {
+#pragma unroll 1
+    for (int level = 0; level < levels; ++level) square(p);
+}
+
+template <int N> __device__ __forceinline__ void unit(real (&p)[N][N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) p[i][j] = i == j ? 1 : 0;
+    }
+}
+
 // Two terms: p = 1 + a/(k + 1) + b/((k + 1)(k + 2)).
 template <int N>
 __device__ __forceinline__ void taylor(const int k, const real (&a)[N][N], const real (&b)[N][N],
                                        real (&p)[N][N]) {
     const real first = real(1)/(k + 1), second = real(1)/((k + 1)*(k + 2));
-#pragma unroll(N <= UNROLLED ? N : 1)
+#pragma unroll(N <= KEPT ? N : 1)
     for (int i = 0; i < N; ++i) {
 #pragma unroll
         for (int j = 0; j < N; ++j)
@@ -420,7 +464,7 @@ __device__ __forceinline__ void taylor(const int k, const real (&a)[N][N], const
 template <int N>
 __device__ __forceinline__ void createPropagator(real (&a)[N][N], const int levels,
                                                  real (&p)[N][N]) {
-#pragma unroll(N <= UNROLLED ? N : 1)
+#pragma unroll(N <= KEPT ? N : 1)
     for (int j = 0; j < N; ++j) {
         real out = 0;
 #pragma unroll
@@ -436,8 +480,7 @@ __device__ __forceinline__ void createPropagator(real (&a)[N][N], const int leve
         taylor(k, a, next, p);
     }
     closeColumns(p);
-#pragma unroll 1
-    for (int level = 0; level < levels; ++level) square(p);
+    squareOften(levels, p);
 }
 
 // The same for two states, which relax: 1 - exp(-(up + down) h) of the way to the limit.
@@ -821,9 +864,9 @@ __device__ __noinline__ void exponentialOf(const real *q, double *x) {
     if (norm > TAYLOR_NORM) {
         const int levels = halvings(norm);
         const double scale = __hiloint2double((1023 - levels) << 20, 0);
-        real a[N][N] = {}, p[N][N];
-        fillGenerator(q, real(scale), a);
-        createPropagator(a, levels, p);
+        real r[N_RATES], p[N][N];
+        for (int i = 0; i < N_RATES; ++i) r[i] = q[i]*real(scale);
+        createPropagator0(r, levels, p);
         for (int i = 1; i < N; ++i) {
             double sum = 0.0;
             for (int j = 0; j < N; ++j) sum += p[i][j]*y[j];
