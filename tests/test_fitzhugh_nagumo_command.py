@@ -76,11 +76,12 @@ def test_the_held_end_sends_waves_to_the_left(tmp_path: Path):
 def test_stimuli_and_schemes(tmp_path: Path):
     arguments = ("--initial", "rest", "--stimulus", "0.5,x=0:5,t=2:5", "--end", 30, "--frames", 31)
     speeds = []
-    for scheme in ("explicit", "crank-nicolson", "adaptive"):
+    for scheme in ("explicit", "crank-nicolson", "adaptive", "chebyshev"):
         result = run(*arguments, "--scheme", scheme, "--json", "--out", tmp_path / scheme)
         speeds.append(json.loads(result.stdout)["cables"][0]["reached"])
     assert speeds[0] == pytest.approx(speeds[1], abs=0.01)
     assert speeds[0] == pytest.approx(speeds[2], abs=0.01)
+    assert speeds[0] == pytest.approx(speeds[3], abs=0.01)
     assert speeds[0] > 0.05
 
 
@@ -110,6 +111,8 @@ def test_a_run_continues_from_its_results(tmp_path: Path):
         (["--dtype", "float32"], ["--dtype", "cuda"]),
         (["--noise", 1], ["--noise"]),
         (["--scheme", "explicit", "--noise", 1, "--backend", "cuda"], ["--backend"]),
+        (["--scheme", "chebyshev", "--backend", "cuda"], ["--scheme", "processor"]),
+        (["--scheme", "explicit", "--tolerance", 1e-3], ["explicit", "no step control"]),
         (["--dt", 0.1, "--tolerance", 1e-3], ["not both"]),
         (["--out", Path(__file__).parent], ["not empty"]),
     ],

@@ -1,4 +1,4 @@
-"""Crank-Nicolson against the same cable in NEURON, with grids refined on both sides."""
+"""Crank-Nicolson and Chebyshev against the same cable in NEURON, grids refined on both sides."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from scipy.interpolate import CubicSpline
 
 from channelfit.fitzhugh_nagumo import (
     Cable,
+    Chebyshev,
     CrankNicolson,
     Equation,
     Pulse,
@@ -28,7 +29,7 @@ def neuron():
         pytest.skip(str(error))
 
 
-def both(n_segments, case):
+def both(n_segments, case, scheme):
     """The cable in NEURON and here, both at the middles of NEURON's segments."""
     middles = (np.arange(n_segments) + 0.5) * LENGTH / n_segments
     equation = Equation(0.05, 2.0, 0.01, 1.3)
@@ -43,17 +44,19 @@ def both(n_segments, case):
     v, _ = fitzhugh_nagumo_cable(
         start(middles), 0 * middles, TIMES, LENGTH, (0.05, 2.0, 0.01, 1.3), drive, held
     )
-    run = simulate(CrankNicolson(equation, cable), start(cable.x), 0, TIMES, dt=0.02)
+    control = {"dt": 0.02} if scheme is CrankNicolson else {"tolerance": 1e-5}
+    run = simulate(scheme(equation, cable), start(cable.x), 0, TIMES, **control)
     ours = CubicSpline(run.x, run.v[:, 0], axis=1)(middles)
     arrived = [arrival_times(Run(middles, TIMES, a[:, None], a[:, None])) for a in (ours, v)]
     return ours, v, arrived
 
 
+@pytest.mark.parametrize("scheme", [CrankNicolson, Chebyshev])
 @pytest.mark.parametrize("case", ["impulse", "held", "stimulus"])
-def test_neuron_and_crank_nicolson_meet_as_the_grids_are_refined(neuron, case):
+def test_neuron_and_we_meet_as_the_grids_are_refined(neuron, case, scheme):
     apart = []
     for n_segments in (120, 240, 480):
-        ours, v, arrived = both(n_segments, case)
+        ours, v, arrived = both(n_segments, case, scheme)
         apart.append(np.abs(ours - v)[1:].max() / np.ptp(v))
     assert apart[0] > 2.5 * apart[1] > 6 * apart[2]
     assert apart[2] < 1e-3

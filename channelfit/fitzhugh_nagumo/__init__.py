@@ -1,4 +1,4 @@
-"""The FitzHugh-Nagumo equation on a cable: explicit, adaptive and Crank-Nicolson schemes."""
+"""The FitzHugh-Nagumo equation on a cable, explicitly, on moving grids, and implicitly."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from channelfit.fitzhugh_nagumo.adaptive import Adaptive as Adaptive
     from channelfit.fitzhugh_nagumo.boxes import Box as Box
     from channelfit.fitzhugh_nagumo.boxes import Splitting as Splitting
+    from channelfit.fitzhugh_nagumo.chebyshev import Chebyshev as Chebyshev
     from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson as CrankNicolson
     from channelfit.fitzhugh_nagumo.equation import Cable as Cable
     from channelfit.fitzhugh_nagumo.equation import Equation as Equation
@@ -24,6 +25,7 @@ _PUBLIC = {
     "Adaptive": "adaptive",
     "Box": "boxes",
     "Cable": "equation",
+    "Chebyshev": "chebyshev",
     "CrankNicolson": "crank_nicolson",
     "Equation": "equation",
     "Explicit": "explicit",

@@ -34,7 +34,7 @@ def _value(
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
 @click.option(
     "--scheme",
-    type=click.Choice(["crank-nicolson", "explicit", "adaptive"]),
+    type=click.Choice(["crank-nicolson", "chebyshev", "explicit", "adaptive"]),
     default="crank-nicolson",
     show_default=True,
     help="How it is solved.",
@@ -76,7 +76,8 @@ def _value(
               "of the largest stable step]")  # fmt: skip
 @click.option(
     "--tolerance", type=float, metavar="ERROR",
-    help="Local error that a Crank-Nicolson step may make. [default: 1e-6 without --dt]",
+    help="Local error that a step of Crank-Nicolson or Chebyshev may make. [default: 1e-6 without "
+    "--dt]",
 )  # fmt: skip
 @click.option(
     "--noise", type=click.FloatRange(0), default=0.0, metavar="SIGMA",
@@ -262,6 +263,14 @@ def _scheme(
         raise InputError("noise is offered by the explicit scheme only", key="--noise")
     if backend == "cuda" and noise:
         raise InputError("noise runs on the processor only", key="--backend")
+    if name == "chebyshev":
+        from channelfit.fitzhugh_nagumo.chebyshev import Chebyshev
+
+        if backend == "cuda" or dtype != "float64":
+            raise InputError(
+                "the Chebyshev scheme runs on the processor only, in float64", key="--scheme"
+            )
+        return Chebyshev(equation, cable, cores())
     if backend == "cuda" or (backend == "auto" and not noise and _worth_a_gpu(equation, cable)):
         from channelfit.fitzhugh_nagumo import cuda
 

@@ -104,7 +104,7 @@ def simulate(
     """Solves the equation from t = 0.
 
     Arguments:
-        scheme: `Explicit`, `CrankNicolson` or another.
+        scheme: `CrankNicolson`, `Chebyshev`, `Explicit` or another.
         v, w: the state at t = 0: (n_nodes,), (n_cables, n_nodes) or a number.
         times: (n_frames,) increasing, not negative: when a frame is kept.
         dt: longest step; between two frames all steps are equal. Without it the explicit scheme
@@ -125,9 +125,10 @@ def simulate(
     largest = scheme.largest_step(v)
     if dt is not None and tolerance is not None:
         raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
-    if dt is None and tolerance is None and scheme.name == "Crank-Nicolson":
+    controls = _CONTROLS.get(scheme.name)
+    if dt is None and tolerance is None and controls is not None:
         tolerance = DEFAULT_TOLERANCE
-    if tolerance is not None and scheme.name != "Crank-Nicolson":
+    if tolerance is not None and controls is None:
         raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
     if tolerance is not None and not tolerance > 0:
         raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
@@ -136,7 +137,7 @@ def simulate(
     else:
         check_step(dt, largest, scheme.name)
     facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
-    control = None if tolerance is None else _Control(scheme, tolerance, largest)
+    control = controls(scheme, tolerance, largest) if controls and tolerance is not None else None
     put, take = getattr(scheme, "put", np.asarray), getattr(scheme, "take", np.asarray)
     v, w = put(v), put(w)
     frames, t = [], 0.0
@@ -280,6 +281,35 @@ class _Control:
             "steps": self.steps, "steps_refused": self.refused, "tolerance": self.tolerance,
             "shortest_step": self.shortest, "longest_step": self.longest,
         }  # fmt: skip
+
+
+class _OwnControl:
+    """For a scheme whose `span` chooses the steps of every cable by itself."""
+
+    def __init__(self, scheme: Any, tolerance: float, largest: float) -> None:
+        self.scheme, self.tolerance = scheme, tolerance
+        self.steps: Array = np.full(1, min(1e-3, largest))
+
+    def run(self, v: Array, w: Array, t: float, end: float) -> tuple[Array, Array]:
+        """From t to end, a span from one edge of a stimulus to the next."""
+        cable: Cable = self.scheme.cable
+        self.steps = np.broadcast_to(self.steps, len(v)).copy()
+        for edge in [*pulse_edges(cable, t, end), end]:
+            drive = next(cable.spans(t, edge - t, 1))[1]
+            v, w, self.steps = self.scheme.span(v, w, self.steps, edge - t, self.tolerance, drive)
+            t = edge
+        return v, w
+
+    def facts(self) -> dict[str, Any]:
+        """The scheme tells the rest."""
+        return {"tolerance": self.tolerance}
+
+
+#: What controls the steps of a scheme, by its name.
+_CONTROLS: dict[str, type[_Control] | type[_OwnControl]] = {
+    "Crank-Nicolson": _Control,
+    "Chebyshev": _OwnControl,
+}
 
 
 def _apart(one: tuple[Array, Array], other: tuple[Array, Array]) -> float:
