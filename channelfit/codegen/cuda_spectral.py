@@ -92,6 +92,8 @@ class CudaSpectralSource:
           f"constexpr int N_DECAYING = {max(1, len(self.decaying))};")  # fmt: skip
         if not self.sampled:
             self._transform()
+        if max(len(chain.states) for chain in self.model.chains) > 3:
+            w("", *_JACOBI.splitlines())
         for k, chain in enumerate(self.model.chains):
             if len(chain.states) > 3:
                 self._decompose(k)
@@ -130,10 +132,9 @@ class CudaSpectralSource:
             f"void decompose{k}(const double *q, double *s, double &doubt)",
             f"Modes of {n} states in detailed balance: elimination, then one-sided Jacobi.",
         ):
-            w(f"double r[{n}][{n}] = {{}};", f"double m[{n}][{n - 1}] = {{}};")
+            w(f"double m[{n}][{n - 1}] = {{}};")
             entries = self.spectrum.entries(k)
-            w(*(f"r[{i}][{j}] = q[{row}];" for (i, j), row in entries.items()))
-            self._factor(n)
+            self._factor(k, n)
             self._rotate(n)
             for e in range(n - 1):
                 speed = " + ".join(f"m[{i}][{e}]*m[{i}][{e}]" for i in range(n))
@@ -165,11 +166,12 @@ class CudaSpectralSource:
         w(f"double *inverse = s + {rows['inverse']};")
         w("#pragma unroll")
         with w.block(f"for (int i = 0; i < {n}; ++i)"):
-            w("limit[i] = y[i];", "root[i] = sqrt(y[i]);", "inverse[i] = 1.0/root[i];")
+            w("limit[i] = y[i];", "inverse[i] = rootReciprocal(y[i] < 1e-290 ? 1e-290 : y[i]);")
+            w("root[i] = y[i]*inverse[i];")
         for e in range(n - 1):
             parts = [f"{float(g)!r}*root[{i}]*m[{i}][{e}]"
                      for i, g in enumerate(chain.conductances) if g]  # fmt: skip
-            w(f"s[{rows['open'] + e}] = ({' + '.join(parts) or '0.0'})/speed{e};")
+            w(f"s[{rows['open'] + e}] = ({' + '.join(parts) or '0.0'})*reciprocal(speed{e});")
         w("#pragma unroll")
         with w.block(f"for (int i = 0; i < {n}; ++i)"):
             w("#pragma unroll")
@@ -182,54 +184,57 @@ class CudaSpectralSource:
             least, most = 1.000001e-30 * t.multiplicity, 0.999999e4 * t.multiplicity
             self.w(f"if (!(q[{row}] > {least!r} && q[{row}] < {most!r})) doubt = 1.0;")
 
-    def _factor(self, n: int) -> None:
-        """-S = M M^T by eliminating states from the last; y is the steady state."""
+    def _factor(self, k: int, n: int) -> None:
+        """-S = M M^T by eliminating states from the last; y is the steady state.
+
+        What the topology leaves zero is not computed.
+        """
         w = self.w
-        w("#pragma unroll")
-        with w.block(f"for (int last = {n - 1}; last > 0; --last)"):
-            w("double out = 1e-200;", "#pragma unroll")
-            w("for (int j = 0; j < last; ++j) out += r[last][j];")
-            w("const double per_root = rootReciprocal(out), per_out = per_root*per_root;")
-            w("m[last][last - 1] = out*per_root;", "#pragma unroll")
-            with w.block("for (int i = 0; i < last; ++i)"):
-                w("m[i][last - 1] = -sqrt(r[i][last]*r[last][i])*per_root;")
-                w("r[i][last] *= per_out;", "#pragma unroll")
-                w("for (int j = 0; j < last; ++j) if (i != j) r[i][j] += r[i][last]*r[last][j];")
-        w(f"double y[{n}];", "y[0] = 1.0;", "#pragma unroll")
-        with w.block(f"for (int last = 1; last < {n}; ++last)"):
-            w("y[last] = 0.0;", "#pragma unroll")
-            w("for (int i = 0; i < last; ++i) y[last] += y[i]*r[i][last];")
-            w("const double share = reciprocal(1.0 + y[last]);", "#pragma unroll")
-            w("for (int i = 0; i <= last; ++i) y[i] *= share;")
+        rate = {pair: f"q[{row}]" for pair, row in self.spectrum.entries(k).items()}
+        own = set(rate)  # before others add to them: no two so small that their product is nothing
+        for last in range(n - 1, 0, -1):
+            before = [i for i in range(last) if (last, i) in rate]
+            out = " + ".join([*(rate[last, i] for i in before), "1e-200"])
+            w(f"const double out{last} = {out}, root{last} = rootReciprocal(out{last});")
+            w(f"m[{last}][{last - 1}] = out{last}*root{last};")
+            for i in before:
+                product = f"{rate[i, last]}*{rate[last, i]}"
+                mean = f"rootOf({product})" if {(i, last), (last, i)} <= own else f"sqrt({product})"
+                w(f"m[{i}][{last - 1}] = -{mean}*root{last};")
+                w(f"const double in{i}_{last} = {rate[i, last]}*root{last}*root{last};")
+            for i, j in ((i, j) for i in before for j in before if i != j):
+                sum_ = [rate[i, j]] if (i, j) in rate else []
+                sum_.append(f"in{i}_{last}*{rate[last, j]}")
+                w(f"const double r{i}_{j}_{last} = {' + '.join(sum_)};")
+            rate |= {(i, j): f"r{i}_{j}_{last}" for i in before for j in before if i != j}
+            rate |= {(i, last): f"in{i}_{last}" for i in before}
+        w(f"double y[{n}];", "y[0] = 1.0;")
+        for last in range(1, n):
+            parts = [f"y[{i}]*{rate[i, last]}" for i in range(last) if (i, last) in rate]
+            w(f"y[{last}] = {' + '.join(parts)};")
+            with w.block(""):
+                w(f"const double share = reciprocal(1.0 + y[{last}]);", "#pragma unroll")
+                w(f"for (int i = 0; i <= {last}; ++i) y[i] *= share;")
 
     def _rotate(self, n: int) -> None:
-        """Rotates pairs of columns of m until all are orthogonal."""
+        """Rotates pairs of columns of m until all are orthogonal.
+
+        A round's pairs share no column and stand side by side: each alone is a long way from a
+        sum to a sine, and threads are too few to hide it.
+        """
         w = self.w
         w(f"double norm[{n - 1}];")
         with w.block("for (int sweep = 0; sweep < 12; ++sweep)"):
             w("bool turned = false;", "#pragma unroll")
-            with w.block(f"for (int e = 0; e < {n - 1}; ++e)"):
-                w("norm[e] = 0.0;", "#pragma unroll")
-                w(f"for (int i = 0; i < {n}; ++i) norm[e] += m[i][e]*m[i][e];")
-            w("#pragma unroll")
-            with w.block(f"for (int a = 0; a < {n - 2}; ++a)"):
-                w("#pragma unroll")
-                with w.block(f"for (int b = a + 1; b < {n - 1}; ++b)"):
-                    w("double shared = 0.0;", "#pragma unroll")
-                    w(f"for (int i = 0; i < {n}; ++i) shared += m[i][a]*m[i][b];")
-                    with w.block("if (shared*shared > 1e-29*norm[a]*norm[b])"):
+            w(f"for (int e = 0; e < {n - 1}; ++e) norm[e] = shared(m, e, e);")
+            for pairs in _rounds(n - 1):
+                with w.block(""):
+                    for a, b in pairs:
+                        w(f"const double s{a} = shared(m, {a}, {b});")
+                        w(f"const bool turns{a} = s{a}*s{a} > 1e-29*norm[{a}]*norm[{b}];")
+                    with w.block(f"if ({' | '.join(f'turns{a}' for a, _ in pairs)})"):
                         w("turned = true;")
-                        w("const double apart = norm[b] - norm[a], twice = 2.0*shared;")
-                        w("const double root = sqrt(apart*apart + twice*twice);")
-                        w("const double tangent = twice/(apart + copysign(root, apart));")
-                        w("const double cosine = rootReciprocal(fma(tangent, tangent, 1.0));")
-                        w("const double sine = tangent*cosine;")
-                        w("norm[a] -= tangent*shared;", "norm[b] += tangent*shared;")
-                        w("#pragma unroll")
-                        with w.block(f"for (int i = 0; i < {n}; ++i)"):
-                            w("const double left = m[i][a], right = m[i][b];")
-                            w("m[i][a] = cosine*left - sine*right;")
-                            w("m[i][b] = sine*left + cosine*right;")
+                        w(*(f"rotate(m, norm, {a}, {b}, s{a}, turns{a});" for a, b in pairs))
             w("if (!turned) break;")
 
     def _strained(self, kind: str) -> list[str]:
@@ -481,6 +486,40 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, %d) runSweep(
     signed char *__restrict__ flags, double *__restrict__ costs,
     signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed)"""
 
+_JACOBI = """\
+// The root of a normal number above 0.
+__device__ __forceinline__ double rootOf(const double x) { return x*rootReciprocal(x); }
+
+// The inner product of two columns, in two chains: either is a long wait.
+template <int N, int C>
+__device__ __forceinline__ double shared(const double (&m)[N][C], const int a, const int b) {
+    double even = m[0][a]*m[0][b], odd = m[1][a]*m[1][b];
+#pragma unroll
+    for (int i = 2; i < N; ++i) {
+        if (i % 2) odd = fma(m[i][a], m[i][b], odd); else even = fma(m[i][a], m[i][b], even);
+    }
+    return even + odd;
+}
+
+// Columns a and b, which share so much, become orthogonal; or stay where it does not turn.
+template <int N, int C>
+__device__ __forceinline__ void rotate(double (&m)[N][C], double (&norm)[C], const int a,
+                                       const int b, const double shared, const bool turns) {
+    const double apart = norm[b] - norm[a], twice = 2.0*shared;
+    const double square = fma(apart, apart, twice*twice);
+    const double quotient = twice*reciprocal(apart + copysign(rootOf(square), apart));
+    const double tangent = turns ? quotient : 0.0;
+    const double cosine = rootReciprocal(fma(tangent, tangent, 1.0)), sine = tangent*cosine;
+    norm[a] -= tangent*shared;
+    norm[b] += tangent*shared;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const double left = m[i][a], right = m[i][b];
+        m[i][a] = cosine*left - sine*right;
+        m[i][b] = sine*left + cosine*right;
+    }
+}"""
+
 _LOAD = f"""\
 const int i = blockIdx.x*blockDim.x + threadIdx.x, job = blockIdx.y, candidate = first + i;
 if (i >= n_scored) return;
@@ -533,3 +572,17 @@ extern "C" __global__ void addJobs(
     finish(sum, worst, doubt != 0, squares, total_weight, first + i,
            {{costs, statuses, listed, n_listed}});
 }}"""
+
+
+def _rounds(n: int) -> list[list[tuple[int, int]]]:
+    """All pairs of n in rounds of disjoint ones: the circle of a tournament.
+
+    An odd one's partner is a bye. It takes fewer sweeps than going row by row, 6 for 7.
+    """
+    even = n + n % 2
+    circle, rounds = list(range(even)), []
+    for _ in range(even - 1):
+        met = (sorted((circle[i], circle[-1 - i])) for i in range(even // 2))
+        rounds.append([(a, b) for a, b in met if b < n])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
