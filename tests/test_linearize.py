@@ -20,8 +20,10 @@ from test_backends import (
     scored,
 )
 
+from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, make_scorer
 from channelfit.backends.cpu import CpuScorer
+from channelfit.backends.reference import ReferenceScorer
 from channelfit.codegen.derivatives import derivative, derivatives
 from channelfit.compression import compression
 from channelfit.expressions import evaluate, parse_expression, remove_singularities, symbol
@@ -33,6 +35,11 @@ N = 5
 LONG = from_yaml(segments=[
     {"hold": "3 ms"}, {"step": {"values": [-110, -50, 30]}, "for": "61.7 ms"},
     {"step": -70, "for": 20},
+])  # fmt: skip
+#: Ramps long enough to be taken in pieces.
+RAMPS = from_yaml(segments=[
+    {"hold": "5 ms"}, {"step": 30, "for": "20 ms"}, {"ramp": [-110, -60], "for": "60 ms"},
+    {"step": -20, "for": "9 ms"}, {"ramp": [-20, 20], "for": "40.07 ms"},
 ])  # fmt: skip
 
 
@@ -94,6 +101,71 @@ def test_moving_voltage(name: str) -> None:
     test = make_scorer(problem, "cpu").linearize(parameters)
     truth = make_scorer(problem, "reference").linearize(parameters)
     assert_same(test, truth, problem, parameters)
+
+
+def tame(model: ChannelModel) -> np.ndarray:
+    """The model's values (n_parameters, 1), rates of the cycle e-fold in 40 mV instead of one."""
+    values = model.values()[:, None].copy()
+    if model.name == "cycle":
+        values[model.parameter_names.index("z")] = 0.025
+    return values
+
+
+@pytest.mark.parametrize("name", ["model_b", "herg_markov", "cycle"])
+def test_ramps_in_pieces(name: str) -> None:
+    """Against the reference with steps a sixteenth as long: on the usual grid it errs by 1e-7."""
+    problem = problem_of(model_named(name), RAMPS)
+    values = tame(problem.model)
+    parameters = values * np.random.default_rng(4).uniform(0.7, 1.4, (len(values), 4))
+    scorer = CpuScorer(problem)
+    linear = scorer._tangents
+    assert linear.plans[0].ramps
+    statuses = [s for _, s, _ in linear._candidates(linear.plans[1], parameters, range(4))]
+    assert statuses == [OK] * 4
+    local = scorer.linearize(parameters)
+    fine = ReferenceScorer(problem, refine=16)
+    assert local.cost == pytest.approx(fine.score(parameters).cost, rel=1e-9)
+    few = parameters[:, :1]
+    assert_same(scorer.linearize(few), fine.linearize(few), problem, few)
+
+
+def test_what_pieces_cannot_follow_is_stepped() -> None:
+    """Rates of 1e4 per ms on a ramp that starts far from rest."""
+    problem = problem_of(build_model(CYCLE, None), RAMPS)
+    names = list(problem.model.parameter_names)
+    parameters = np.tile(tame(problem.model), 2)
+    parameters[[names.index("k1"), names.index("k4")], 1] *= 1e4
+    scorer = CpuScorer(problem)
+    linear = scorer._tangents
+    for plan in linear.plans[:-1]:
+        statuses = [status for _, status, _ in linear._candidates(plan, parameters, [0, 1])]
+        assert statuses[0] == OK
+        assert statuses[1] != OK
+    local = scorer.linearize(parameters)
+    assert (local.status == OK).all()
+    truth = make_scorer(problem, "reference").score(parameters)
+    assert local.cost[1] == pytest.approx(truth.cost[1], rel=1e-9)
+
+
+def test_points_of_a_piece_know_polynomials() -> None:
+    c, t = collocation.points(), np.linspace(0, 1, 7)
+    for degree in range(collocation.DEGREE + 1):
+        assert collocation.between(t) @ c**degree == pytest.approx(t**degree, abs=1e-13)
+        slope = degree * c[1:] ** max(degree - 1, 0)
+        assert collocation.slopes() @ c**degree == pytest.approx(slope, abs=1e-10)
+        if degree < collocation.DEGREE - 1:
+            assert np.abs(collocation.tails() @ c**degree).max() < 1e-12
+    assert np.array_equal(collocation.between(c), np.eye(len(c)))
+
+
+@given(duration=st.floats(1e-3, 1e5), slope=st.floats(-100, 100))
+@settings(max_examples=50, deadline=None)
+def test_pieces_cover_a_ramp(duration: float, slope: float) -> None:
+    edges = collocation.pieces(duration, slope)
+    assert edges[0] == 0
+    assert edges[-1] == duration
+    assert (np.diff(edges) > 0).all()
+    assert np.diff(edges).max() * abs(slope) <= collocation.GRADES[0][2] * (1 + 1e-9)
 
 
 def test_where_alpha_is_zero_over_zero() -> None:

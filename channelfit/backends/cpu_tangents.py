@@ -1,20 +1,24 @@
 """Linearizations on the CPU: costs with exact derivatives, from compressed recordings.
 
 A plan is made once per problem: which samples of each run are needed, where each run's currents go,
-and what the recordings look like in the space of all traces (`compression`). For each candidate the
-kernels of `codegen.tangent_kernels` then fill a flat array with currents and derivatives, and
-matrix products make residuals and their Jacobian of it.
+and what the recordings look like in the space of all traces (`compression`, on ramps
+`collocation`). For each candidate the kernels of `codegen.tangent_kernels` then fill a flat array
+with currents and derivatives, and matrix products make residuals and their Jacobian of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen import tangent_kernels as kernels
 from channelfit.codegen.numba_tangents import TangentSource
@@ -35,6 +39,8 @@ from channelfit.packing import (
 )
 from channelfit.problem import Problem
 
+#: Of a candidate that needs every sample of a ramp; none of the statuses of `backends`.
+_UNRESOLVED = -1
 #: A step in which some state is left more often than this is taken in quarters.
 STIFF = 1.0
 #: Steps of varying voltage taken together, powers of two: their rates and derivatives stay in the
@@ -44,7 +50,7 @@ _STEPS = {"relax": 512, "scheme": 64}
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Held runs of equally many samples: one matrix product for all of them."""
+    """Held runs of equally many samples, or a piece of a ramp: one matrix product."""
 
     matrix: np.ndarray  # (rank, n_points)
     points: slice  # of the flat array, (n_points, n_runs, width)
@@ -52,12 +58,27 @@ class _Group:
 
 
 @dataclass(frozen=True, eq=False)
+class _Ramp:
+    """A varying run in pieces: lengths (n,), ms; voltage (n, n_points), mV; places (n,) in the flat
+    array, -1 where no sample lies in a piece."""
+
+    edges: np.ndarray
+    voltage: np.ndarray
+    places: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.edges)
+
+
+@dataclass(frozen=True, eq=False)
 class _Stretch:
-    """Consecutive held runs, or one varying run with its voltages."""
+    """Consecutive held runs, or one varying run with its voltages, or as a ramp."""
 
     first: int
     last: int
     nodes: tuple[np.ndarray, ...] = ()
+    ramp: _Ramp | None = None
 
 
 class Plan:
@@ -66,9 +87,12 @@ class Plan:
     runs: (n_runs, 9) int64, columns of `tangent_kernels`; stretches in order; n_flat numbers in the
     flat array, of which the last n_residuals * width are the residuals; target, scale
     (n_residuals,): residual = scale * (shown - target); constant: squares outside all residuals.
+    ramps: by run, those taken in pieces of that grade; empty where grade is None.
     """
 
-    def __init__(self, packed: Packed, width: int, oscillating: bool, relaxes: bool) -> None:
+    def __init__(
+        self, packed: Packed, width: int, oscillating: bool, relaxes: bool, grade: int | None
+    ) -> None:
         self.packed, self.width = packed, width
         runs = packed.runs
         n = len(runs)
@@ -81,9 +105,13 @@ class Plan:
         self.run_dt = packed.run_dt.copy()
         self.run_dt[held] = packed.table_dt[runs[held, TABLE]]
         self.constant = packed.constant
+        self.ramps: dict[int, _Ramp] = {}
+        for r in np.flatnonzero(~held).tolist() if grade is not None else ():
+            ramp = _ramp(packed, r, grade or 0)
+            self.ramps |= {} if ramp is None else {r: ramp}
         self._place(packed, held, sampled, oscillating)
         self.levels = np.ones(len(packed.table_dt), np.int64)
-        for r in np.flatnonzero(held):
+        for r in np.flatnonzero(held).tolist():
             k = runs[r, TABLE]
             self.levels[k] = max(self.levels[k], int(runs[r, N_SAMPLES]).bit_length())
         self.stretches = list(self._stretches(packed, held, relaxes))
@@ -95,6 +123,8 @@ class Plan:
         by_length: dict[int, list[int]] = {}
         whole: list[int] = []
         for r in np.flatnonzero(sampled).tolist():
+            if r in self.ramps:
+                continue
             few = held[r] and not compression(int(runs[r, N_SAMPLES]), oscillating).is_whole
             (by_length.setdefault(int(runs[r, N_SAMPLES]), []) if few else whole).append(r)
         short: dict[int, int] = {}  # all samples of held runs, as points
@@ -121,6 +151,13 @@ class Plan:
             points.append(kept.points)
             n_points, flat = n_points + n_kept, flat + n_kept * stride
             rows += rank * len(members)
+        for r in self.ramps:
+            for group, shown, rest in self._pieces(packed, r, flat, rows) if sampled[r] else ():
+                self.groups.append(group)
+                self.constant += packed.run_weight[r] * rest
+                target.append(shown)
+                scale.append(np.full(len(shown), np.sqrt(packed.run_weight[r])))
+                flat, rows = group.points.stop, group.residuals.stop
         self.n_compressed = flat
         for r in whole:
             length = int(runs[r, N_SAMPLES])
@@ -138,13 +175,31 @@ class Plan:
         self.points = _joined(points, np.int64)
         self.target, self.scale = _joined(target), _joined(scale)
 
+    def _pieces(
+        self, packed: Packed, r: int, flat: int, rows: int
+    ) -> Iterator[tuple[_Group, np.ndarray, float]]:
+        """Of every piece with samples: its group, its target, and the squares left outside."""
+        ramp, n, step = self.ramps[r], int(packed.runs[r, N_SAMPLES]), int(packed.runs[r, N_SUB])
+        t, data = np.arange(n) * (step * packed.run_dt[r]), self._data(packed, r)
+        piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
+        for piece in np.unique(piece_of).tolist():
+            begin, end = ramp.edges[piece : piece + 2]
+            inside = piece_of == piece
+            q, matrix = np.linalg.qr(collocation.between((t[inside] - begin) / (end - begin)))
+            shown = q.T @ data[inside]
+            rest = float(np.sum((data[inside] - q @ shown) ** 2))
+            ramp.places[piece] = flat
+            points = slice(flat, flat + matrix.shape[1] * self.width)
+            group = _Group(matrix, points, slice(rows, rows + len(matrix)))
+            flat, rows = points.stop, rows + len(matrix)
+            yield group, shown, rest
+
     @staticmethod
     def _data(packed: Packed, r: int) -> np.ndarray:
         begin = packed.runs[r, DATA]
         return packed.data_pA[begin : begin + packed.runs[r, N_SAMPLES]]
 
-    @staticmethod
-    def _stretches(packed: Packed, held: np.ndarray, relaxes: bool) -> Any:
+    def _stretches(self, packed: Packed, held: np.ndarray, relaxes: bool) -> Any:
         r = 0
         while r < len(held):
             last = r + 1
@@ -152,6 +207,8 @@ class Plan:
                 while last < len(held) and held[last]:
                     last += 1
                 yield _Stretch(r, last)
+            elif r in self.ramps:
+                yield _Stretch(r, last, ramp=self.ramps[r])
             else:
                 yield _Stretch(r, last, _nodes(packed, r, relaxes))
             r = last
@@ -166,6 +223,21 @@ def _nodes(packed: Packed, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
     if relaxes:
         return np.append(nodes[:1, 0], nodes[:, 2]), nodes[:, 1].copy()
     return nodes[:, 3:5].ravel(), nodes[:, 5:].ravel()
+
+
+def _ramp(packed: Packed, r: int, grade: int) -> _Ramp | None:
+    """A varying run in pieces, if its voltage is a straight line and they cost less than steps."""
+    row = packed.runs[r]
+    n = int(row[N_SAMPLES] * row[N_SUB])
+    nodes = packed.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
+    duration = n * float(packed.run_dt[r])
+    start, slope = nodes[0, 0], (nodes[-1, 2] - nodes[0, 0]) / duration
+    line = start + slope * packed.run_dt[r] * (np.arange(n)[:, None] + NODES)
+    edges = collocation.pieces(duration, slope, grade)
+    if n < collocation.STEPS_A_PIECE * (len(edges) - 1) or np.abs(nodes - line).max() > 1e-9:
+        return None
+    t = edges[:-1, None] + np.diff(edges)[:, None] * collocation.points()
+    return _Ramp(edges, start + slope * t, np.full(len(t), -1))
 
 
 class Linearizer:
@@ -184,10 +256,23 @@ class Linearizer:
             )
         self.problem, self.source = problem, TangentSource(model)
         self.free = np.array(self.source.free, np.int64)
-        oscillating = not all(_is_tree(chain) for chain in model.chains)
-        width = 1 + len(self.free)
-        self.plan = Plan(problem.scored, width, oscillating, model.relaxes)
         self._load = load
+
+    @cached_property
+    def plans(self) -> list[Plan]:
+        """From the fastest to the one that serves every candidate: each sample of a ramp."""
+        model, grades = self.problem.model, range(len(collocation.GRADES))
+        oscillating = not all(_is_tree(chain) for chain in model.chains)
+        plans = [
+            Plan(self.problem.scored, 1 + len(self.free), oscillating, model.relaxes, grade)
+            for grade in (*(() if model.relaxes else grades), None)
+        ]
+        return [plan for plan in plans if plan.ramps] + plans[-1:]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that serves every candidate."""
+        return self.plans[-1]
 
     def linearize(
         self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray,
@@ -196,35 +281,44 @@ class Linearizer:
         """Fills in the columns first .. last - 1 of a `Linearization`'s arrays."""
         total = self.problem.scored.total_weight
         free = self.free
-        for c, status[c], residuals in self._candidates(parameters, first, last):
+
+        def take(c: int, residuals: np.ndarray, constant: float) -> None:
             normal = residuals.T @ residuals
-            good = status[c] == OK and bool(np.isfinite(normal).all())
-            if not good:
+            if status[c] != OK or not np.isfinite(normal).all():
                 status[c] = status[c] or NOT_FINITE
                 cost[c] = np.inf
-                continue
-            cost[c] = (normal[0, 0] + self.plan.constant) / total
+                return
+            cost[c] = (normal[0, 0] + constant) / total
             gradient[free, c] = (2.0 / total) * normal[0, 1:]
             curvature[free[:, None], free, c] = (2.0 / total) * normal[1:, 1:]
+
+        wanted = list(range(first, last))
+        for plan in self.plans:
+            for c, status[c], residuals in self._candidates(plan, parameters, wanted):
+                if status[c] != _UNRESOLVED:
+                    take(c, residuals, plan.constant)
+            wanted = [c for c in wanted if status[c] == _UNRESOLVED]
 
     def residuals(
         self, parameters: np.ndarray, first: int, last: int, residuals: np.ndarray,
         jacobian: np.ndarray,
     ) -> None:  # fmt: skip
         """Fills in the same columns of residuals and Jacobian, NaN where a candidate failed."""
-        for c, status, shown in self._candidates(parameters, first, last):
+        for c, status, shown in self._candidates(self.plan, parameters, range(first, last)):
             residuals[:, c] = shown[:, 0] if status == OK else np.nan
             jacobian[:, self.free, c] = shown[:, 1:] if status == OK else np.nan
 
     def _candidates(
-        self, parameters: np.ndarray, first: int, last: int
+        self, plan: Plan, parameters: np.ndarray, wanted: Sequence[int]
     ) -> Iterator[tuple[int, int, np.ndarray]]:
         """(candidate, status, (n_residuals, width)); the array is used again for the next."""
-        plan, module = self.plan, self._load(self.source.text)
+        if not wanted:
+            return
+        module = self._load(self.source.text)
         walk = (_Relaxing if self.problem.model.relaxes else _Scheme)(self.source, plan, module)
         flat = np.zeros(plan.n_flat)
         residuals = flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
-        for c in range(first, last):
+        for c in wanted:
             status = walk.shown(np.ascontiguousarray(parameters[:, c]), flat)
             if status == OK:
                 for group in plan.groups:
@@ -252,17 +346,21 @@ class _Walk:
 
     def shown(self, theta: np.ndarray, flat: np.ndarray) -> int:
         """Fills the flat array with currents and derivatives; returns a status."""
-        self.flags[:] = 0
+        self.flags[:], self.tail = 0, 0.0
         self.module.createGains(theta, self.gain)
         self._start(theta)
         for stretch in self.plan.stretches:
-            if stretch.nodes:
+            if stretch.ramp is not None:
+                self._ramp(theta, stretch.first, stretch.ramp, flat)
+            elif stretch.nodes:
                 self._varying(theta, stretch, flat)
             else:
                 self._held(stretch, flat)
         if self.flags[0] or not (np.abs(self.gain) < 1e300).all():
             return NOT_FINITE
-        return NEGATIVE_RATE if self.flags[1] else OK
+        if self.flags[1]:
+            return NEGATIVE_RATE
+        return OK if self.tail <= collocation.TAIL else _UNRESOLVED
 
     def _room(self, n_voltages: int) -> tuple[np.ndarray, np.ndarray]:
         """Arrays that `createRates` fills: rates and slopes at so many voltages."""
@@ -281,6 +379,9 @@ class _Walk:
         raise NotImplementedError
 
     def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _ramp(self, theta: np.ndarray, r: int, ramp: _Ramp, flat: np.ndarray) -> None:
         raise NotImplementedError
 
 
@@ -348,8 +449,11 @@ class _Scheme(_Walk):
         super().__init__(source, plan, module)
         (chain,) = self.model.chains
         self.transitions = np.array(source.transitions(chain), np.int64)
+        order = _narrow(self.transitions, len(chain.states))
+        self.transitions[:, :2] = np.argsort(order)[self.transitions[:, :2]]
+        self.reach = int(np.abs(self.transitions[:, 0] - self.transitions[:, 1]).max())
         n, n_rates, width = len(chain.states), len(source.rates), source.width
-        self.conductances = np.array(chain.conductances)
+        self.conductances = np.array(chain.conductances)[order]
         packed, n_tables = self.packed, len(self.packed.table_dt)
         n_levels = int(plan.levels.max(initial=1))
         self.states = np.zeros((packed.n_slots, n))
@@ -362,6 +466,8 @@ class _Scheme(_Walk):
         self.at_nodes = self._room(8 * _STEPS["scheme"])
         self.by_nodes = self._by_voltage(2 * _STEPS["scheme"])
         self.by_quarters = self._by_voltage(8 * _STEPS["scheme"])
+        most = max([r.voltage[:, 1:].size for r in plan.ramps.values()], default=0)
+        self.at_points, self.by_points = self._room(most), self._by_voltage(most)
 
     def _by_voltage(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         n_rates = len(self.source.rates)
@@ -400,11 +506,25 @@ class _Scheme(_Walk):
                 fine[stiff] = 8 * np.arange(len(stiff))
                 wanted = quarters.reshape(-1, 8)[begin:end][stiff].ravel()
                 self._at_nodes(theta, wanted, self.by_quarters)
-            self.module.runVarying(
+            kernels.schemeVarying(
                 n, run.n_sub, run.h, run.samples(begin), *self.by_nodes, fine, *self.by_quarters,
-                self.transitions, run.sample_voltage(begin), self.gain, x, dx, flat,
-                run.place(begin), self.m, self.dm,
+                self.transitions, self.conductances, run.sample_voltage(begin), self.gain, x, dx,
+                flat, run.place(begin), self.m, self.dm,
             )  # fmt: skip
+
+    def _ramp(self, theta: np.ndarray, r: int, ramp: _Ramp, flat: np.ndarray) -> None:
+        source, target = self.packed.runs[r, [SOURCE, TARGET]]
+        x, dx = self.states[target], self.dstates[target]
+        x[:], dx[:] = self.states[source], self.dstates[source]
+        v = ramp.voltage[:, 1:].ravel()
+        self._rates(theta, v, self.at_points)
+        kernels.byVoltage(*self.at_points, self.partials, len(v), *self.by_points)
+        tail = kernels.schemeRamp(
+            ramp.lengths, collocation.slopes(), collocation.tails(), *self.by_points,
+            self.transitions, self.reach, self.conductances, ramp.voltage, self.gain, x, dx, flat,
+            ramp.places,
+        )  # fmt: skip
+        self.tail = tail if not tail <= self.tail else self.tail
 
     def _at_nodes(
         self, theta: np.ndarray, v: np.ndarray, into: tuple[np.ndarray, np.ndarray]
@@ -448,6 +568,12 @@ def _opening_and_closing(chain: Chain, source: TangentSource) -> list[tuple[int,
     for t in chain.transitions:
         pair[chain.states.index(t.source)] = (source.rates.index(t.rate), t.multiplicity)
     return pair
+
+
+def _narrow(transitions: np.ndarray, n: int) -> np.ndarray:
+    """The order of the states in which those with a transition stand near each other."""
+    pairs = np.ones(len(transitions)), (transitions[:, 0], transitions[:, 1])
+    return np.asarray(reverse_cuthill_mckee(csr_array(pairs, shape=(n, n)), True), np.int64)
 
 
 def _is_tree(chain: Chain) -> bool:

@@ -1,10 +1,8 @@
 """What of a linearization depends on the model, as Numba source.
 
-* Rates and their derivatives, of one candidate at many voltages: these lie in the vector lanes.
-* Varying voltage in a scheme of three states or more: the exponentials of a step act on a matrix
-  whose columns lie in the lanes. Everything there is literal, since it is done for every step.
-
-All else that a linearization needs is written by hand in `tangent_kernels` and serves every model.
+Rates and their derivatives, of one candidate at many voltages: these lie in the vector lanes. All
+else that a linearization needs is written by hand in `tangent_kernels` and serves every model, so
+that a new model has little to compile.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from channelfit.codegen.lanes import Writer
 from channelfit.codegen.printer import PYTHON, ScalarPrinter, assignments
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 
-_KERNELS = "channelfit.codegen.tangent_kernels"
 _DIALECT = replace(
     PYTHON,
     functions={**PYTHON.functions, "exprel_slope": "exprel_slope", "sin": "sin", "cos": "cos"},
@@ -32,14 +29,9 @@ import numpy as np
 from numba import njit
 
 from channelfit.codegen.numba_math import exp, exprel, exprel_slope, tanh
-{imports}
+
 OPTIONS = {{"error_model": "numpy", "fastmath": {{"contract"}}, "nogil": True, "cache": True}}
-INNER = {{**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}}
 '''
-#: The series of an exponential is cut into parts of this depth (exit rate times time) ..
-_PART = 8.0
-#: .. and from this depth on the propagator with all its derivatives costs less.
-_MOST_IN_SERIES = 24.0
 #: Voltages side by side.
 _LANES = 16
 
@@ -72,14 +64,9 @@ class TangentSource:
 
     def _module(self) -> str:
         name = re.sub(r"[^\w .+-]", "_", self.model.name)  # text of the user's inside a docstring
-        imports = "" if self.model.relaxes else f"from {_KERNELS} import propagator\n"
-        self.w(*_HEADER.format(name=name, imports=imports).splitlines())
+        self.w(*_HEADER.format(name=name).splitlines())
         self._rates()
         self._gains()
-        if not self.model.relaxes:
-            self._exponential(self.model.chains[0])
-            self._magnus()
-            self._varying(self.model.chains[0])
         return "\n".join(self.w.lines) + "\n"
 
     def _printer(self) -> ScalarPrinter:
@@ -160,8 +147,6 @@ class TangentSource:
             for (k, d), slope in zip(places, results[2:], strict=True):
                 w(f"gain[{k}, {1 + d}] = {printer.text(slope)}")
 
-    # --- varying voltage
-
     def transitions(self, chain: Chain) -> list[tuple[int, int, int, int]]:
         """(source, target, rate, multiplicity) of every transition of a chain."""
         index = {state: i for i, state in enumerate(chain.states)}
@@ -169,131 +154,6 @@ class TangentSource:
             (index[t.source], index[t.target], self.rates.index(t.rate), t.multiplicity)
             for t in chain.transitions
         ]
-
-    def _exponential(self, chain: Chain) -> None:
-        """exp(A) on the columns of y: those of the identity, then x, then its derivatives.
-
-        A = B - a with B >= 0 and a the fastest exit, so that the series adds without cancellation.
-        The derivatives of exp(A) x by the logarithm of each rate start at zero and are fed by x in
-        every term. What comes of the identity then carries the derivatives that x has brought.
-        """
-        w, n, u_s, width = self.w, len(chain.states), len(self.rates), self.width
-        lanes = _padded(n + 1 + u_s)
-        flows = self.transitions(chain)
-        w("", "", "@njit(**INNER)")
-        w("def exponential(depth, bend, x, dx, y, term, transitions, m, dm):")
-        with w:
-            w('"""x <- exp(A) x, dx with it; depth: rates times time, bend: their logarithms."""')
-            for i in range(n):
-                out = [f"{m}.0*depth[{u}]" for source, _, u, m in flows if source == i]
-                w(f"leaving{i} = {' + '.join(out) or '0.0'}")
-            w(f"fastest = max({', '.join(f'leaving{i}' for i in range(n))})")
-            with w.block(f"for k in range({n * lanes}):"):
-                w("y[k] = 0.0")
-            w(*(f"x{i} = x[{i}]" for i in range(n)))
-            with w.block(f"if fastest > {_MOST_IN_SERIES!r}:"):
-                w("propagator(depth, transitions, m[6], dm[6], m, dm)")
-                with w.block(f"for i in range({n}):"):
-                    w(f"row = y[i*{lanes}:(i + 1)*{lanes}]")
-                    with w.block(f"for j in range({n}):"):
-                        w("row[j] = m[6, i, j]", f"row[{n}] += m[6, i, j]*x[j]")
-                        with w.block(f"for u in range({u_s}):"):
-                            w(f"row[{n + 1} + u] += dm[6, i, j, u]*x[j]")
-            with w.block("else:"):
-                w(*(f"y[{i * lanes + i}] = 1.0" for i in range(n)))
-                w(*(f"y[{i * lanes + n}] = x{i}" for i in range(n)))
-                self._series(n, lanes, flows)
-            w(*(f"x[{i}] = y[{i * lanes + n}]" for i in range(n)))
-            for i in range(n):
-                w(*(f"p{i}_{j} = y[{i * lanes + j}]" for j in range(n)))
-                w(*(f"z{i}_{u} = y[{i * lanes + n + 1 + u}]" for u in range(u_s)))
-            with w.block(f"for d in range({width}):"):
-                w(*(f"b{u} = bend[{u}, d]" for u in range(u_s)))
-                w(*(f"x{i} = dx[{i}, d]" for i in range(n)))
-                for i in range(n):
-                    terms = [f"p{i}_{j}*x{j}" for j in range(n)]
-                    terms += [f"z{i}_{u}*b{u}" for u in range(u_s)]
-                    w(f"dx[{i}, d] = {' + '.join(terms)}")
-
-    def _series(self, n: int, lanes: int, flows: list[tuple[int, int, int, int]]) -> None:
-        w = self.w
-        w(f"parts = 1 + int(fastest/{_PART!r})", "shift = fastest/parts")
-        w("left = exp(-shift)", "enough = 1e-18*exp(shift)")
-        with w.block("for part in range(parts):"):
-            with w.block(f"for k in range({n * lanes}):"):
-                w("term[k] = y[k]")
-            w("size, degree = 1.0, 0.0")
-            # the terms of the derivatives are those of the value, one degree later
-            with w.block("while degree < 4.0 or size > enough:"):
-                w("degree += 1.0", "size *= shift/degree", "share = 1.0/(degree*parts)")
-                w(*(f"stay{i} = (fastest - leaving{i})*share" for i in range(n)))
-                w(*(f"r{k} = {m}.0*depth[{u}]*share" for k, (_, _, u, m) in enumerate(flows)))
-                w(*(f"x{i} = term[{i * lanes + n}]" for i in range(n)))
-                with w.block(f"for l in range({lanes}):"):
-                    w(*(f"t{i} = term[{i * lanes} + l]" for i in range(n)))
-                    for i in range(n):
-                        come = [f"r{k}*t{source}" for k, (source, target, _, _) in
-                                enumerate(flows) if target == i]  # fmt: skip
-                        w(f"term[{i * lanes} + l] = {' + '.join([f'stay{i}*t{i}', *come])}")
-                for k, (source, target, u, _) in enumerate(flows):
-                    w(f"flow = r{k}*x{source}")
-                    w(f"term[{source * lanes + n + 1 + u}] -= flow")
-                    w(f"term[{target * lanes + n + 1 + u}] += flow")
-                with w.block(f"for k in range({n * lanes}):"):
-                    w("y[k] += term[k]")
-            with w.block(f"for k in range({n * lanes}):"):
-                w("y[k] *= left")
-
-    def _magnus(self) -> None:
-        w, u_s = self.w, len(self.rates)
-        w("", "", "@njit(**INNER)")
-        w("def magnus(node, h, rate, slope, x, dx, depth, bend, y, term, transitions, m, dm):")
-        with w:
-            w('"""A step of h ms from the rates at `node` and the one after it (Blanes and Moan')
-            w('2006)."""')
-            w("more, less = (0.25 + sqrt(3.0)/6.0)*h, (0.25 - sqrt(3.0)/6.0)*h")
-            w("rate1, rate2, slope1, slope2 = rate[node], rate[node + 1], slope[node], "
-              "slope[node + 1]")  # fmt: skip
-            with w.block("for half in range(2):"):
-                w("one, two = (more, less) if half == 0 else (less, more)")
-                with w.block(f"for u in range({u_s}):"):
-                    w("first, second = one*rate1[u], two*rate2[u]", "both = first + second")
-                    w(f"depth[u] = max(both, {RATE_FLOOR!r})")
-                    w(f"scale = 1.0/both if both > {RATE_FLOOR!r} else 0.0")
-                    w("first, second = first*scale, second*scale")
-                    with w.block(f"for d in range({self.width}):"):
-                        w("bend[u, d] = first*slope1[u, d] + second*slope2[u, d]")
-                w("exponential(depth, bend, x, dx, y, term, transitions, m, dm)")
-
-    def _varying(self, chain: Chain) -> None:
-        w, n, n_free, u_s = self.w, len(chain.states), len(self.free), len(self.rates)
-        size = n * _padded(n + 1 + u_s)
-        w("", "", "@njit(**OPTIONS)")
-        w("def runVarying(n_steps, n_sub, h, sampled, rate, slope, fine, fine_rate, fine_slope,",
-          "    transitions, sample_voltage, gain, x, dx, out, place, m, dm):")  # fmt: skip
-        with w:
-            w('"""n_steps steps of h ms, a sample before each n_sub-th; x and dx go along.')
-            w("", "rate, slope: at the two Gauss points of each step. fine (n_steps,): -1, or the")
-            w("first of eight rows of fine_rate, fine_slope: those of the quarters of a step.")
-            w('"""')
-            w(f"depth, bend = np.empty({u_s}), np.empty(({u_s}, {self.width}))")
-            w(f"y, term = np.empty({size}), np.empty({size})")
-            with w.block("for step in range(n_steps):"):
-                with w.block("if sampled and step % n_sub == 0:"):
-                    w("drive = sample_voltage[step//n_sub] - gain[1, 0]", "s = gain[0, 0]*drive")
-                    seen = [(c, i) for i, c in enumerate(chain.conductances) if c]
-                    w(f"is_open = {' + '.join(f'{c!r}*x[{i}]' for c, i in seen) or '0.0'}")
-                    w(f"row = out[place:place + {1 + n_free}]", "row[0] = s*is_open")
-                    with w.block(f"for d in range({n_free}):"):
-                        bent = " + ".join(f"{c!r}*dx[{i}, d]" for c, i in seen) or "0.0"
-                        w("ds = gain[0, 1 + d]*drive - gain[0, 0]*gain[1, 1 + d]")
-                        w(f"row[1 + d] = s*({bent}) + ds*is_open")
-                    w(f"place += {1 + n_free}")
-                tail = "x, dx, depth, bend, y, term, transitions, m, dm)"
-                with w.block("if fine[step] < 0:"):
-                    w(f"magnus(2*step, h, rate, slope, {tail}")
-                with w.block("else:"), w.block("for quarter in range(4):"):
-                    w(f"magnus(fine[step] + 2*quarter, 0.25*h, fine_rate, fine_slope, {tail}")
 
 
 def _padded(n: int) -> int:

@@ -396,6 +396,278 @@ def stiffness(h, rate, transitions, out):
         out[step] = first.max() + second.max()
 
 
+#: The series of an exponential is cut into parts of this depth (exit rate times time) ..
+_PART = 8.0
+#: .. and from this depth on the propagator with all its derivatives costs less.
+_MOST_IN_SERIES = 24.0
+
+
+@njit(
+    f"void(float64[::1], {_M}, float64[::1], {_M}, {_M}, {_M}, {_M}, int64[:,::1], {_T},"
+    f" float64[:,:,:,::1])",
+    **_OPTIONS,
+)
+def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
+    """x <- exp(A) x, dx with it; depth (n_rates,): rates times time, bend: their logarithms.
+
+    The series acts on the columns of y (n, n + 1 + n_rates, padded): those of the identity, then x,
+    then its derivatives by the logarithm of each rate, which start at zero and are fed by x in
+    every term. What comes of the identity then carries the derivatives that x has brought.
+    A = B - a with B >= 0 and a the fastest exit, so that the series adds without cancellation.
+    """
+    n, lanes, n_rates, width = x.shape[0], y.shape[1], bend.shape[0], bend.shape[1]
+    leaving, flow = np.zeros(n), np.empty(transitions.shape[0])
+    for t in range(transitions.shape[0]):
+        flow[t] = transitions[t, 3] * depth[transitions[t, 2]]
+        leaving[transitions[t, 0]] += flow[t]
+    fastest = leaving.max()
+    y[:] = 0.0
+    if fastest > _MOST_IN_SERIES:
+        propagator(depth, transitions, m[6], dm[6], m, dm)
+        for i in range(n):
+            for j in range(n):
+                y[i, j] = m[6, i, j]
+                y[i, n] += m[6, i, j] * x[j]
+                for u in range(n_rates):
+                    y[i, n + 1 + u] += dm[6, i, j, u] * x[j]
+    else:
+        for i in range(n):
+            y[i, i] = 1.0
+            y[i, n] = x[i]
+        parts = 1 + int(fastest / _PART)
+        shift = fastest / parts
+        left, enough = exp(-shift), 1e-18 * exp(shift)
+        for _ in range(parts):
+            term[:] = y
+            size, degree = 1.0, 0.0
+            # the terms of the derivatives are those of the value, one degree later
+            while degree < 4.0 or size > enough:
+                degree += 1.0
+                size *= shift / degree
+                share = 1.0 / (degree * parts)
+                for i in range(n):
+                    stay = (fastest - leaving[i]) * share
+                    for k in range(lanes):
+                        fresh[i, k] = stay * term[i, k]
+                for t in range(transitions.shape[0]):
+                    i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+                    r = flow[t] * share
+                    for k in range(lanes):
+                        fresh[j, k] += r * term[i, k]
+                    fresh[i, n + 1 + u] -= r * term[i, n]
+                    fresh[j, n + 1 + u] += r * term[i, n]
+                for i in range(n):
+                    for k in range(lanes):
+                        y[i, k] += fresh[i, k]
+                term, fresh = fresh, term
+            for i in range(n):
+                for k in range(lanes):
+                    y[i, k] *= left
+    for i in range(n):
+        x[i] = y[i, n]
+        for d in range(width):
+            term[i, d] = 0.0
+        for j in range(n):
+            p = y[i, j]
+            for d in range(width):
+                term[i, d] += p * dx[j, d]
+        for u in range(n_rates):
+            z = y[i, n + 1 + u]
+            for d in range(width):
+                term[i, d] += z * bend[u, d]
+    for i in range(n):
+        for d in range(width):
+            dx[i, d] = term[i, d]
+
+
+@njit(
+    f"void(int64, float64, {_M}, {_T}, float64[::1], {_M}, float64[::1], {_M}, {_M}, {_M}, {_M},"
+    f" int64[:,::1], {_T}, float64[:,:,:,::1])",
+    **_OPTIONS,
+)
+def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm):
+    """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
+    more, less = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
+    for half in range(2):
+        one, two = (more, less) if half == 0 else (less, more)
+        for u in range(rate.shape[1]):
+            first, second = one * rate[node, u], two * rate[node + 1, u]
+            both = first + second
+            depth[u] = max(both, RATE_FLOOR)
+            scale = 1.0 / both if both > RATE_FLOOR else 0.0
+            first, second = first * scale, second * scale
+            for d in range(slope.shape[2]):
+                bend[u, d] = first * slope[node, u, d] + second * slope[node + 1, u, d]
+        _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm)
+
+
+@njit(f"void(float64[::1], float64[::1], {_M}, {_M}, float64, float64[::1], int64)", **_OPTIONS)
+def _shown(conductances, x, dx, gain, voltage, out, place):
+    """A current and its derivatives, from the states of the moment."""
+    drive = voltage - gain[1, 0]
+    s, is_open = gain[0, 0] * drive, 0.0
+    for i in range(x.shape[0]):
+        is_open += conductances[i] * x[i]
+    out[place] = s * is_open
+    for d in range(gain.shape[1] - 1):
+        bent = 0.0
+        for i in range(x.shape[0]):
+            bent += conductances[i] * dx[i, d]
+        ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+        out[place + 1 + d] = s * bent + ds * is_open
+
+
+@njit(
+    f"void(int64, int64, float64, boolean, {_M}, {_T}, int64[::1], {_M}, {_T}, int64[:,::1],"
+    f" float64[::1], float64[::1], {_M}, float64[::1], {_M}, float64[::1], int64, {_T},"
+    f" float64[:,:,:,::1])",
+    **_OPTIONS,
+)
+def schemeVarying(
+    n_steps, n_sub, h, sampled, rate, slope, fine, fine_rate, fine_slope, transitions, conductances,
+    sample_voltage, gain, x, dx, out, place, m, dm,
+):  # fmt: skip
+    """n_steps steps of h ms, a sample before each n_sub-th; x and dx go along.
+
+    rate, slope: at the two Gauss points of each step. fine (n_steps,): -1, or the first of eight
+    rows of fine_rate, fine_slope: those of the quarters of a step.
+    """
+    n, n_rates, width = x.shape[0], rate.shape[1], dx.shape[1]
+    lanes = 8 * ((max(n + 1 + n_rates, width) + 7) // 8)
+    depth, bend = np.empty(n_rates), np.empty((n_rates, width))
+    y, term, fresh = np.zeros((n, lanes)), np.zeros((n, lanes)), np.zeros((n, lanes))
+    for step in range(n_steps):
+        if sampled and step % n_sub == 0:
+            _shown(conductances, x, dx, gain, sample_voltage[step // n_sub], out, place)
+            place += gain.shape[1]
+        if fine[step] < 0:
+            _magnus(
+                2 * step, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm
+            )
+        else:
+            for quarter in range(4):
+                _magnus(
+                    fine[step] + 2 * quarter, 0.25 * h, fine_rate, fine_slope, x, dx, depth, bend,
+                    y, term, fresh, transitions, m, dm,
+                )  # fmt: skip
+
+
+@njit(f"void({_M}, int64, int64)", **_OPTIONS)
+def _factored(a, block, reach):
+    """a = L U in place, without pivots; blocks further than `reach` from the diagonal are empty."""
+    n = a.shape[0]
+    for p in range(n):
+        last = min(n, (p // block + reach + 1) * block)
+        inverse, top = 1.0 / a[p, p], a[p]
+        for i in range(p + 1, last):
+            row = a[i]
+            if row[p] != 0.0:
+                f = row[p] * inverse
+                row[p] = f
+                for c in range(p + 1, last):
+                    row[c] -= f * top[c]
+
+
+@njit(f"void({_M}, {_M}, int64, int64)", **_OPTIONS)
+def _solved(a, b, block, reach):
+    """b <- (L U)^-1 b, all columns."""
+    n, width = b.shape
+    for p in range(n):
+        top = b[p]
+        for i in range(p + 1, min(n, (p // block + reach + 1) * block)):
+            f = a[i, p]
+            if f != 0.0:
+                row = b[i]
+                for d in range(width):
+                    row[d] -= f * top[d]
+    for p in range(n - 1, -1, -1):
+        row = b[p]
+        for c in range(p + 1, min(n, (p // block + reach + 1) * block)):
+            f = a[p, c]
+            if f != 0.0:
+                other = b[c]
+                for d in range(width):
+                    row[d] -= f * other[d]
+        inverse = 1.0 / a[p, p]
+        for d in range(width):
+            row[d] *= inverse
+
+
+@njit(
+    f"float64(float64[::1], {_M}, {_M}, {_M}, {_T}, int64[:,::1], int64, float64[::1], {_M}, {_M},"
+    f" float64[::1], {_M}, float64[::1], int64[::1])",
+    **_OPTIONS,
+)
+def schemeRamp(
+    lengths, slopes, tails, rate, slope, transitions, reach, conductances, voltage, gain, x, dx,
+    out, places,
+):  # fmt: skip
+    """A ramp in pieces of these lengths, ms; x and dx go along; see `collocation`.
+
+    rate (n_pieces * degree, n_rates), slope: at Radau's points; voltage (n_pieces, degree + 1): at
+    all points. reach: how far apart in number two states with a transition are. places
+    (n_pieces,): where the first point of a piece goes, -1 where none is wanted.
+
+    Returns: the largest part of an occupancy in the tail of a piece, NaN where anything is NaN.
+    """
+    n, width, degree = x.shape[0], dx.shape[1], slopes.shape[0]
+    size = n * degree
+    a, b, db = np.empty((size, size)), np.empty((size, 1)), np.empty((size, width))
+    now, dnow = np.empty(n), np.empty((n, width))
+    worst = 0.0
+    for piece in range(lengths.shape[0]):
+        h, node = lengths[piece], piece * degree
+        # unknowns: state by state, so that states without a transition have nothing in common
+        for i in range(n):
+            for k in range(degree):
+                row = a[i * degree + k]
+                row[max(0, (i - reach) * degree) : min(size, (i + reach + 1) * degree)] = 0.0
+                for j in range(degree):
+                    row[i * degree + j] = slopes[k, 1 + j]
+                b[i * degree + k, 0] = -slopes[k, 0] * x[i]
+                for d in range(width):
+                    db[i * degree + k, d] = -slopes[k, 0] * dx[i, d]
+        for t in range(transitions.shape[0]):
+            i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+            for k in range(degree):
+                flow = h * transitions[t, 3] * rate[node + k, u]
+                a[i * degree + k, i * degree + k] += flow
+                a[j * degree + k, i * degree + k] -= flow
+        _factored(a, degree, reach)
+        _solved(a, b, degree, reach)
+        for t in range(transitions.shape[0] if width else 0):
+            i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+            for k in range(degree):
+                flow = h * transitions[t, 3] * rate[node + k, u] * b[i * degree + k, 0]
+                left, came, bent = db[i * degree + k], db[j * degree + k], slope[node + k, u]
+                for d in range(width):
+                    left[d] -= flow * bent[d]
+                    came[d] += flow * bent[d]
+        if width:
+            _solved(a, db, degree, reach)
+        for i in range(n):
+            for c in range(2):
+                part = tails[c, 0] * x[i]
+                for k in range(degree):
+                    part += tails[c, 1 + k] * b[i * degree + k, 0]
+                worst = worst if abs(part) <= worst else abs(part)
+        if places[piece] >= 0:
+            place = places[piece]
+            _shown(conductances, x, dx, gain, voltage[piece, 0], out, place)
+            for k in range(degree):
+                place += gain.shape[1]
+                for i in range(n):
+                    now[i] = b[i * degree + k, 0]
+                    for d in range(width):
+                        dnow[i, d] = db[i * degree + k, d]
+                _shown(conductances, now, dnow, gain, voltage[piece, 1 + k], out, place)
+        for i in range(n):
+            x[i] = b[(i + 1) * degree - 1, 0]
+            for d in range(width):
+                dx[i, d] = db[(i + 1) * degree - 1, d]
+    return worst
+
+
 # --- chains of two states -------------------------------------------------------------------------
 
 #: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state.

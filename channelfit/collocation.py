@@ -1,0 +1,81 @@
+"""Ramps in a few pieces: occupancies as polynomials in time, exact at Radau's points.
+
+Where the voltage is a straight line in time, occupancies solve x' = A(t) x with A as smooth as the
+rates. On a piece [a, b) of the ramp they are a polynomial of degree 12 that fulfils the equation
+at the zeros of P_12 - P_11 (Radau IIA: stiff modes are damped, order 23 at the end of a piece;
+Hairer and Wanner 1996, IV.5). What a ramp excites at its start is gone after a few times its own
+time constant, so pieces may grow as the time since the start does, until the voltage bounds them.
+Samples lie on the polynomial, hence squares against a recording follow from its points, as in
+`compression`:
+
+    sum (y - d)^2  =  |R c - Q^T d|^2 + |d - Q Q^T d|^2,    y = Q R c,  c the points of a piece.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.polynomial import legendre
+
+#: Points a piece, its start not counted.
+DEGREE = 12
+#: Of coarse and of fine pieces: the first, ms; by what factor they grow; mV that one may span.
+#: What they cannot follow (fast relaxation, steep rates) shows in the tail of the polynomial.
+GRADES = ((0.01, 2.0, 8.0), (1e-4, 1.5, 2.0))
+#: The largest part of an occupancy in the last two Chebyshev polynomials of a piece. Errors stay
+#: an order of magnitude below; a candidate with more takes finer pieces, or every sample.
+TAIL = 1e-8
+#: Steps that must fall on a piece for pieces to cost less.
+STEPS_A_PIECE = 3
+
+
+def pieces(duration: float, slope: float, grade: int = 0) -> np.ndarray:
+    """Edges (n + 1,) of the pieces of a ramp, ms; slope in mV/ms; grade: a row of GRADES."""
+    first, growth, most = GRADES[grade]
+    cap = most / max(abs(slope), 1e-300)
+    edges = [0.0, min(first, cap, duration)]
+    while edges[-1] < duration:
+        edges.append(min(growth * edges[-1], edges[-1] + cap, duration))
+    return np.array(edges)
+
+
+@lru_cache(maxsize=1)
+def points() -> np.ndarray:
+    """(DEGREE + 1,) parts of a piece: its start, and Radau's points, the last of them its end."""
+    series = np.zeros(DEGREE + 1)
+    series[DEGREE - 1 :] = -1.0, 1.0
+    inner = np.sort(legendre.legroots(series).real)[:-1]
+    return np.concatenate(([0.0], (inner + 1.0) / 2.0, [1.0]))
+
+
+@lru_cache(maxsize=1)
+def slopes() -> np.ndarray:
+    """(DEGREE, DEGREE + 1): the slope at Radau's points by the values at all points."""
+    x, w = points(), _weights()
+    d = w / w[:, None] / (x[:, None] - x + np.eye(len(x)))
+    np.fill_diagonal(d, 0.0)
+    np.fill_diagonal(d, -d.sum(axis=1))
+    return np.ascontiguousarray(d[1:])
+
+
+@lru_cache(maxsize=1)
+def tails() -> np.ndarray:
+    """(2, DEGREE + 1): the last two Chebyshev coefficients by the values at all points."""
+    matrix = np.polynomial.chebyshev.chebvander(2.0 * points() - 1.0, DEGREE)
+    return np.ascontiguousarray(np.linalg.inv(matrix)[-2:])
+
+
+def between(parts: np.ndarray) -> np.ndarray:
+    """(n, DEGREE + 1): values at n parts of a piece by those at its points (barycentric)."""
+    away = np.asarray(parts)[:, None] - points()
+    met = np.abs(away) < 1e-14
+    share = _weights() / np.where(met, 1.0, away)
+    share[met.any(axis=1)] = 0.0
+    share[met] = 1.0
+    return np.asarray(share / share.sum(axis=1, keepdims=True))
+
+
+def _weights() -> np.ndarray:
+    x = points()
+    return np.array([1.0 / np.prod(x[i] - np.delete(x, i)) for i in range(len(x))])
