@@ -33,7 +33,7 @@ BIG, OTHERS = 2**24, (2**20, 2**27)
 GROWTH = (1000, 10**4, 10**5, 10**6, 10**7, 2**27)
 PARTS = ("explicit", "crank_nicolson", "coupling", "cables", "growth")
 COUPLED = (OTHERS[0], BIG)
-COUPLINGS = (10.0, 1000.0, 1e5)  # dt/dx^2
+COUPLINGS = ((10.0, "auto"), (1000.0, "auto"), (1000.0, "parts"), (1e5, "auto"))  # dt/dx^2
 CABLES, CABLE_NODES = 10_000, 401
 CHECKED, CHECKED_STEPS = 20_011, 200
 FLOPS_A_STEP = 12  # one addition, one product, five fused multiply-adds
@@ -201,13 +201,13 @@ def coupling(cp: Any, dtype: str) -> list[Row]:
     rows = []
     for n in COUPLED:
         peer = cusparse(cp, n, dtype)
-        for ratio in COUPLINGS:
+        for ratio, solver in COUPLINGS:
             cable = Cable(n, float(np.sqrt(DT / ratio)))
             v, w = state(cp, n, dtype)
-            scheme = CrankNicolsonCuda(Equation(), cable, dtype)
+            scheme = CrankNicolsonCuda(Equation(), cable, dtype, solver=solver)
             value = rate(scheme, v, w, 4)
             scheme.take(v[:, :1])  # refuses if Newton did not converge anywhere
-            name = f"Crank-Nicolson step {dtype}, N = {n:,}, dt/dx^2 = {ratio:g}"
+            name = f"Crank-Nicolson step {dtype}, N = {n:,}, dt/dx^2 = {ratio:g}, {solver}"
             rows.append(compared(name, value, "G nodes/s", peer, f"solved by {scheme.way}"))
     return rows
 

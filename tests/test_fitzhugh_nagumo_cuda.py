@@ -113,13 +113,23 @@ def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
         assert_same(scheme, reference, dt, 5, 3, driven, bound=1e-13)
 
 
-def test_a_ring_on_which_all_nodes_feel_each_other_is_refused(device):
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("n_nodes", [3, 63, 64, 65, 128, 129, 131, 1000])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_crank_nicolson_in_parts(device, monkeypatch, ends, n_nodes, dtype):
+    """Parts of 64 nodes, of which the last may be one node; dt/dx^2 = 400: all feel each other."""
+    monkeypatch.setattr(cuda, "_JOINERS", 4)
+    equation = Equation(a=np.array([0.13, 0.02, 0.2]), gamma=1.7, epsilon=0.05, diffusion=0.8)
+    cable = Cable(n_nodes, 0.05, *ends, stimulus=(Pulse(0.3, 1, 9),))
     scheme = CrankNicolsonCuda(
-        Equation(), Cable(31, 0.5, "periodic", "periodic"), solver="pcr", device=device
-    )
-    v = scheme.put(np.zeros((1, 31)))
-    with pytest.raises(InputError, match="cpu"):
-        scheme.advance(v, v, 4.0, 1)
+        equation, cable, dtype, nodes=4, threads=16, blocks=1, solver="parts", device=device,
+        tolerance=1e-15 if dtype == "float64" else 1e-6,
+    )  # fmt: skip
+    reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
+    for driven in (False, True):
+        assert_same(
+            scheme, reference, 1.0, 3, 3, driven, bound=2e-12 if dtype == "float64" else 1e-4
+        )
 
 
 @pytest.mark.parametrize("ends", ENDS)
@@ -137,7 +147,7 @@ def test_crank_nicolson_tiles(device, ends, nodes, threads, dt):
 
 
 @pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("solver", ["pcr", "auto"])
+@pytest.mark.parametrize("solver", ["parts", "auto"])
 def test_crank_nicolson_of_ends_felt_from_afar(device, monkeypatch, ends, solver):
     """dt/dx^2 = 100: the usual tile is too short; wider ones, or one system over memory."""
     monkeypatch.setattr(cuda, "_WIDE", (8, 128, 1))
@@ -183,7 +193,7 @@ def test_runs_of_both_backends_agree(device, make):
 
 def test_a_newton_that_fails_is_told(device):
     cable = Cable(100, 0.5)
-    for solver in ("tiles", "pcr"):
+    for solver in ("tiles", "parts"):
         scheme = CrankNicolsonCuda(
             Equation(), cable, nodes=4, threads=32, solver=solver, device=device
         )

@@ -39,6 +39,8 @@ _LARGEST_THREAD = {"float64": 24, "float32": 32}  # nodes whose v and w a thread
 #: of a tile, of the usual and of these, that must not be overlap.
 _WIDE = (16, 512, 1)
 _FEWEST_USEFUL, _FEWEST_USEFUL_WIDE = 0.6, 0.25
+#: Newton's iterations that are queued where nothing waits for the host, and threads that join.
+_ITERATIONS, _JOINERS = 8, 512
 #: What a value of the order of one may lose by an overlap.
 _NEGLIGIBLE = {"float64": NEGLIGIBLE, "float32": 1e-9}
 #: Newton's error that is let pass.
@@ -244,8 +246,8 @@ class CrankNicolsonCuda(_OnDevice):
         dtype: "float64" or "float32".
         nodes: a thread keeps, 2 .. 16. threads: of a block, a power of two. blocks: that a
             multiprocessor must have room for. steps: of a pass, at most.
-        solver: "tiles"; "pcr", one system over global memory; or "auto", tiles where the reach
-            of a tile's ends allows them, wider ones if it must be.
+        solver: "tiles"; "parts", one system over memory; or "auto", tiles where the reach of a
+            tile's ends allows them, wider ones if it must be.
         tolerance: of Newton's error in v.
         device: what runs it; CuPy's without it.
     """
@@ -258,13 +260,17 @@ class CrankNicolsonCuda(_OnDevice):
         tolerance: float | None = None, device: Device | None = None,
     ) -> None:  # fmt: skip
         super().__init__(equation, cable, dtype, device)
-        if solver not in ("auto", "tiles", "pcr"):
-            raise InputError(f'"{solver}" is neither auto, tiles nor pcr', key="solver")
+        if solver not in ("auto", "tiles", "parts"):
+            raise InputError(f'"{solver}" is neither auto, tiles nor parts', key="solver")
         self.nodes, self.threads, self.blocks, self.steps = nodes, threads, blocks, steps
         self.solver = solver
         self.tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
         self.way = ""  # how the last steps were solved, in words
-        self._status = self.device.array(np.zeros(3), "int32")
+        self._status = self._no_flags()
+
+    def _no_flags(self) -> Any:
+        """The kernels' flags: one that is not used, whether Newton failed, iterations to do."""
+        return self.device.array([0, 0, 1] + [0] * _ITERATIONS, "int32")
 
     def largest_step(self, v: Any) -> float:
         """See `largest_implicit_step`."""
@@ -274,7 +280,7 @@ class CrankNicolsonCuda(_OnDevice):
         """Whether Newton's method failed anywhere since this was asked last."""
         if not self.device.host(self._status)[1]:
             return False
-        self._status = self.device.array(np.zeros(3), "int32")
+        self._status = self._no_flags()
         return True
 
     def take(self, values: Any) -> Array:
@@ -305,14 +311,14 @@ class CrankNicolsonCuda(_OnDevice):
             nodes, threads, blocks = tiles.shape
         text = crank_nicolson_text(self.dtype, nodes, threads, blocks, drive is not None)
         launch = self._program(text)
-        self.way = "one system over memory" if tiles is None else tiles.words()
+        self.way = "one system over memory, in parts" if tiles is None else tiles.words()
         if tiles is None:
-            return self._over_memory(launch, v, w, n_steps, rows, push, decay)
+            return self._in_parts(launch, v, w, n_steps, rows, push)
         return self._in_tiles(launch, v, w, n_steps, rows, push, decay, tiles)
 
     def _tiles(self, n: int, decay: float, n_steps: int) -> _Tiles | None:
         """Tiles for cables of n nodes, or None where the system is solved over memory."""
-        if self.solver == "pcr":
+        if self.solver == "parts":
             return None
         given = self.nodes, self.threads, self.blocks
         shapes = [(given, _FEWEST_USEFUL), (_WIDE, _FEWEST_USEFUL_WIDE)]
@@ -358,41 +364,46 @@ class CrankNicolsonCuda(_OnDevice):
             v, w, n_steps = v_new, w_new, n_steps - count
         return v, w
 
-    def _over_memory(
-        self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any, decay: float,
-        iterations: int = 8,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """One system over global memory; all launches are queued, none waits for the host."""
+    def _in_parts(
+        self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
+    ) -> tuple[Any, Any]:
+        """One system over memory; all launches are queued, none waits for the host."""
         n_cables, n = v.shape
-        levels = cyclic_levels(decay, n)
-        if self.cable.periodic and 2**levels > n:
-            raise InputError(
-                "a ring on which every node feels every other is solved on the processor only; "
-                "use --backend cpu, or a shorter step", key="dt",
-            )  # fmt: skip
+        n_parts = -(-n // (self.nodes * self.threads))
         v, w, u = (self.device.array(a, self.dtype) for a in (v, w, v))
-        system = [tuple(self.device.empty((n_cables, n), self.dtype) for _ in "ABD") for _ in "ab"]
-        threads, flags = 256, self._status
-        blocks = -(-n * n_cables // threads)
-        size, kinds = (
-            (np.int64(n), np.int32(n_cables)),
-            (np.int32(self.left_kind), np.int32(self.right_kind)),
+        all_parts, flags = n_cables * n_parts, self._status
+        ends, parts, work, opened = (
+            self.device.empty(shape, self.dtype)
+            for shape in (
+                (3, all_parts * self.threads),
+                (7, all_parts),
+                (8, all_parts),
+                (all_parts,),
+            )
+        )
+        reals = 3 * self.threads * (self.nodes + 1) + 10 * self.threads
+        shared = reals * np.dtype(self.dtype).itemsize
+        place = (
+            np.int64(n),
+            np.int32(n_parts),
+            np.int32(self.left_kind),
+            np.int32(self.right_kind),
         )
         for _ in range(n_steps):
-            launch("pcr_begin", 1, 1, (flags,), 0)
-            for _ in range(iterations):
-                launch("pcr_assemble", blocks, threads,
-                       (v, w, push, u, *system[0], rows, flags, *size, *kinds), 0)  # fmt: skip
-                now, then = system
-                for level in range(levels):
-                    launch("pcr_level", blocks, threads,
-                           (*now, *then, flags, *size, np.int64(2**level),
-                            np.int32(self.cable.periodic)), 0)  # fmt: skip
-                    now, then = then, now
-                launch("pcr_apply", blocks, threads,
-                       (now[2], u, rows, flags, *size, self._real(self.tolerance)), 0)  # fmt: skip
-                launch("pcr_vote", 1, 1, (flags,), 0)
-            launch("pcr_finish", blocks, threads, (v, w, u, rows, flags, *size), 0)
+            for k in range(_ITERATIONS):
+                iteration = np.int32(k)
+                launch("parts_reduce", all_parts, self.threads,
+                       (v, w, push, u, ends, parts, rows, flags, *place, iteration),
+                       shared)  # fmt: skip
+                launch("parts_join", n_cables, _JOINERS,
+                       (parts, work, opened, flags, np.int32(n_cables), np.int32(n_parts),
+                        iteration), 0)  # fmt: skip
+                launch("parts_substitute", all_parts, self.threads,
+                       (v, w, push, u, ends, opened, rows, flags, *place, iteration,
+                        self._real(self.tolerance)), shared)  # fmt: skip
+            launch("parts_finish", -(-n * n_cables // 256), 256,
+                   (v, w, u, rows, flags, np.int64(n), np.int32(n_cables), np.int32(_ITERATIONS)),
+                   0)  # fmt: skip
         return v, w
 
 

@@ -14,9 +14,10 @@ A step takes seven instructions a node with z = -dt w:
 included, in one pass. Each thread eliminates down its nodes; the threads' last nodes form a
 tridiagonal system, which parallel cyclic reduction solves in shared memory in as many levels as
 the coupling needs to vanish (or all of them: then it is exact). Whether Newton has converged is
-voted on by the block. Stretches overlap by the reach of their ends; where the reach is too long,
-`pcr_*` solve one system over global memory, again with as many levels as needed, and the test for
-convergence stays in a flag on the device.
+voted on by the block. Stretches overlap by the reach of their ends. Where the reach is too long,
+`parts_*` solve one system over memory by partition (Wang, ACM Trans. Math. Softw. 7 (1981) 170):
+every block reduces its stretch to one open node, one block a cable solves for these, and a second
+pass substitutes; the test for convergence stays in a flag on the device.
 
 Indices: `kind` of an end: 0 no flux, 1 held, 2 periodic. Arrays are (n_cables, n_nodes).
 """
@@ -489,7 +490,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) crank_nicolson_til
     }
 }
 
-// --- one system over global memory. flags: 0 converged, 1 failed, 2 not yet (this iteration)
+// --- one system over memory, in parts. An iteration is three kernels and takes place where
+// flags[2 + iteration] is set; flags[1] tells that Newton failed.
+
+// Off the diagonal stand -lower and -upper.
+struct Row { REAL lower, upper, diagonal, right; };
 
 __device__ __forceinline__ int type_of(Index i, Index n, int left_kind, int right_kind) {
     if (i == 0 && left_kind != 2) return left_kind == 1 ? 3 : 1;
@@ -497,95 +502,270 @@ __device__ __forceinline__ int type_of(Index i, Index n, int left_kind, int righ
     return 0;
 }
 
-// rows of u = A u[i-1] + B u[i+1] + D
-extern "C" __global__ void pcr_assemble(
-    const REAL* __restrict__ v, const REAL* __restrict__ w, const REAL* __restrict__ drive,
-    const REAL* __restrict__ u, REAL* __restrict__ A, REAL* __restrict__ B, REAL* __restrict__ D,
-    const REAL* __restrict__ rows, int* flags, Index n_nodes, int n_cables, int left_kind,
-    int right_kind)
-{
-    Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    if (flags[0]) return;
-    if (job == 0) flags[2] = 0;
-    if (job >= n_nodes * n_cables) return;
-    Index i = job % n_nodes, base = job - i;
-    Coefficients k = coefficients_of(rows, (int)(job / n_nodes));
-    int type = type_of(i, n_nodes, left_kind, right_kind);
-    REAL lower, upper, diagonal, right, push = 0;
-    neighbors(type, k.r, lower, upper);
+__device__ __forceinline__ Index wrapped(Index g, Index n, int ring) {
+    if (ring) return (g + n) % n;
+    return g < 0 ? 0 : g < n ? g : n - 1;
+}
+
+// v, w and the iterate of a part, and v of the nodes beside it.
+struct Part {
+    REAL *v, *w, *u;
+    REAL before, after;
+    Index first, n;
+    int left_kind, right_kind, open, open_thread;  // the part's last node, which is left open
+};
+
+__device__ Part part_of(REAL* memory, const REAL* v, const REAL* w, const REAL* u, Index n,
+                        int n_parts, int left_kind, int right_kind) {
+    Part p;
+    Index base = (Index)(blockIdx.x / n_parts) * n;
+    p.first = (Index)(blockIdx.x % n_parts) * TILE;
+    p.n = n;
+    p.left_kind = left_kind; p.right_kind = right_kind;
+    p.v = memory; p.w = p.v + THREADS * PITCH; p.u = p.w + THREADS * PITCH;
+    #pragma unroll 4
+    for (int l = threadIdx.x; l < TILE; l += THREADS) {
+        Index g = base + (p.first + l < n ? p.first + l : wrapped(n, n, left_kind == 2));
+        p.v[AT(l)] = v[g];
+        p.w[AT(l)] = w[g];
+        p.u[AT(l)] = u[g];
+    }
+    p.before = v[base + wrapped(p.first - 1, n, left_kind == 2)];
+    p.after = v[base + wrapped(p.first + TILE < n ? p.first + TILE : n, n, left_kind == 2)];
+    p.open = (int)(n - p.first < TILE ? n - p.first : TILE) - 1;
+    p.open_thread = p.open / NODES;
+    __syncthreads();
+    return p;
+}
+
+__device__ __forceinline__ Row row_of(const Part& p, int l, const REAL* drive,
+                                      const Coefficients& k) {
+    Row row;
+    int type = type_of(p.first + l, p.n, p.left_kind, p.right_kind);
+    neighbors(type, k.r, row.lower, row.upper);
+    REAL left = l > 0 ? p.v[AT(l > 0 ? l - 1 : 0)] : p.before;
+    REAL right = l + 1 < TILE ? p.v[AT(l + 1 < TILE ? l + 1 : 0)] : p.after, push = 0;
 #if DRIVEN
-    push = drive[i];
+    push = drive[p.first + l];
 #endif
-    REAL before = v[base + (i > 0 ? i - 1 : n_nodes - 1)];
-    REAL after = v[base + (i + 1 < n_nodes ? i + 1 : 0)];
-    REAL known = known_side(v[job], w[job], before, after, push, lower, upper, k);
-    newton_row(u[job], known, k, lower + upper, diagonal, right);
-    if (type == 3) { diagonal = 1; right = v[job]; }
-    REAL inverse = (REAL)1 / diagonal;
-    A[job] = lower * inverse;
-    B[job] = upper * inverse;
-    D[job] = right * inverse;
+    REAL v = p.v[AT(l)];
+    REAL known = known_side(v, p.w[AT(l)], left, right, push, row.lower, row.upper, k);
+    newton_row(p.u[AT(l)], known, k, row.lower + row.upper, row.diagonal, row.right);
+    if (type == 3) { row.diagonal = 1; row.right = v; }
+    return row;
 }
 
-extern "C" __global__ void pcr_level(
-    const REAL* __restrict__ A, const REAL* __restrict__ B, const REAL* __restrict__ D,
-    REAL* __restrict__ A_out, REAL* __restrict__ B_out, REAL* __restrict__ D_out,
-    const int* __restrict__ flags, Index n_nodes, int n_cables, Index stride, int ring)
+// A thread's nodes are eliminated downwards; what is left are the threads' last nodes z, of which
+// each couples to its two neighbors, to the last node L of the part before and to the open one, Z.
+// Stored are z = D + E L + F Z of every thread (ends), and of every part (7, n_parts of all
+// cables) its first node in the same form and the open node's row: diagonal, lower, right, upper.
+extern "C" __global__ void __launch_bounds__(THREADS) parts_reduce(
+    const REAL* __restrict__ v, const REAL* __restrict__ w, const REAL* __restrict__ drive,
+    const REAL* __restrict__ u, REAL* __restrict__ ends, REAL* __restrict__ parts,
+    const REAL* __restrict__ rows, const int* __restrict__ flags, Index n_nodes, int n_parts,
+    int left_kind, int right_kind, int iteration)
 {
-    Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    if (flags[0] || job >= n_nodes * n_cables) return;
-    Index i = job % n_nodes, base = job - i, low = i - stride, high = i + stride;
-    REAL A0 = 0, B0 = 0, D0 = 0, A1 = 0, B1 = 0, D1 = 0;
-    if (low >= 0 || ring) {
-        Index at = base + (low < 0 ? low + n_nodes : low);
-        A0 = A[at]; B0 = B[at]; D0 = D[at];
+    extern __shared__ REAL memory[];
+    if (!flags[2 + iteration]) return;
+    Part part = part_of(memory, v, w, u, n_nodes, n_parts, left_kind, right_kind);
+    REAL* system = part.u + THREADS * PITCH;
+    Coefficients k = coefficients_of(rows, blockIdx.x / n_parts);
+    int t = threadIdx.x, l0 = t * NODES;
+    bool has_open = t == part.open_thread;
+    int count = t < part.open_thread ? NODES : has_open ? part.open - l0 + 1 : 0;
+    REAL c = 0, y = 0, p = 1, Y = 0, P = 0, C = 0, G = 0;
+    Row last;
+    last.lower = last.upper = last.right = 0; last.diagonal = 1;
+    for (int j = 0; j < count; j++) {
+        last = row_of(part, l0 + j, drive, k);
+        if (j + 1 == count) break;
+        REAL inverse = reciprocal(last.diagonal - last.lower * c);
+        y = (last.right + last.lower * y) * inverse;
+        p = last.lower * p * inverse;
+        c = last.upper * inverse;
+        if (j == 0) { Y = y; P = p; C = c; }
+        else { Y += C * y; P += C * p; C *= c; }
     }
-    if (high < n_nodes || ring) {
-        Index at = base + (high >= n_nodes ? high - n_nodes : high);
-        A1 = A[at]; B1 = B[at]; D1 = D[at];
+    if (count == 1) C = 1;
+    if (has_open) { G = C; C = 0; }
+    REAL* now = system;
+    REAL* then = system + 5 * THREADS;
+    now[t] = Y; now[THREADS + t] = P; now[2 * THREADS + t] = C; now[3 * THREADS + t] = G;
+    __syncthreads();
+    REAL A = 0, B = 0, D = 0, E = 0, F = has_open ? (REAL)1 : (REAL)0;
+    if (t < part.open_thread) {
+        REAL Yn = now[t + 1], Pn = now[THREADS + t + 1];
+        REAL Cn = now[2 * THREADS + t + 1], Gn = now[3 * THREADS + t + 1];
+        REAL inverse = reciprocal(last.diagonal - last.lower * c - last.upper * Pn);
+        A = last.lower * p * inverse;
+        B = last.upper * Cn * inverse;
+        D = (last.right + last.lower * y + last.upper * Yn) * inverse;
+        F = last.upper * Gn * inverse;
+        if (t == 0) { E = A; A = 0; }
     }
-    REAL a = A[job], b = B[job], inverse = (REAL)1 / (1 - a * B0 - b * A1);
-    A_out[job] = a * A0 * inverse;
-    B_out[job] = b * B1 * inverse;
-    D_out[job] = (D[job] + a * D0 + b * D1) * inverse;
+    for (int s = 1; s < THREADS; s *= 2) {
+        then[t] = A; then[THREADS + t] = B; then[2 * THREADS + t] = D;
+        then[3 * THREADS + t] = E; then[4 * THREADS + t] = F;
+        __syncthreads();
+        REAL A0 = 0, B0 = 0, D0 = 0, E0 = 0, F0 = 0, A1 = 0, B1 = 0, D1 = 0, E1 = 0, F1 = 0;
+        if (t >= s) {
+            const REAL* x = then + t - s;
+            A0 = x[0]; B0 = x[THREADS]; D0 = x[2 * THREADS]; E0 = x[3 * THREADS];
+            F0 = x[4 * THREADS];
+        }
+        if (t + s < THREADS) {
+            const REAL* x = then + t + s;
+            A1 = x[0]; B1 = x[THREADS]; D1 = x[2 * THREADS]; E1 = x[3 * THREADS];
+            F1 = x[4 * THREADS];
+        }
+        REAL inverse = reciprocal(1 - A * B0 - B * A1);
+        D = (D + A * D0 + B * D1) * inverse;
+        E = (E + A * E0 + B * E1) * inverse;
+        F = (F + A * F0 + B * F1) * inverse;
+        A = A * A0 * inverse;
+        B = B * B1 * inverse;
+        REAL* other = now; now = then; then = other;
+    }
+    then[t] = D; then[THREADS + t] = E; then[2 * THREADS + t] = F;
+    Index all = (Index)gridDim.x * THREADS, mine = (Index)blockIdx.x * THREADS + t;
+    ends[mine] = D; ends[all + mine] = E; ends[2 * all + mine] = F;
+    __syncthreads();
+    REAL* out = parts + blockIdx.x;
+    if (t == 0) {
+        out[0] = Y + C * D;
+        out[gridDim.x] = P + C * E;
+        out[2 * gridDim.x] = G + C * F;
+    }
+    if (has_open) {  // the node before the open one is y + c Z + p z of the thread before
+        REAL d = 0, e = 1, f = 0;
+        if (t > 0) { d = then[t - 1]; e = then[THREADS + t - 1]; f = then[2 * THREADS + t - 1]; }
+        out[3 * gridDim.x] = last.diagonal - last.lower * (c + p * f);
+        out[4 * gridDim.x] = last.lower * p * e;
+        out[5 * gridDim.x] = last.right + last.lower * (y + p * d);
+        out[6 * gridDim.x] = last.upper;
+    }
 }
 
-extern "C" __global__ void pcr_apply(
-    const REAL* __restrict__ D, REAL* __restrict__ u, const REAL* __restrict__ rows, int* flags,
-    Index n_nodes, int n_cables, REAL tolerance)
+// The open nodes of a cable, a block each: of all but the last by cyclic reduction, as multiples
+// of the last, which closes the ring if it is one. work: (8, n_parts of all cables)
+extern "C" __global__ void parts_join(
+    const REAL* __restrict__ parts, REAL* __restrict__ work, REAL* __restrict__ open,
+    const int* __restrict__ flags, int n_cables, int n_parts, int iteration)
 {
-    Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    bool late = false;
-    if (!flags[0] && job < n_nodes * n_cables) {
-        REAL change = D[job] - u[job];
-        u[job] = D[job];
-        late = !(rows[6 * (job / n_nodes) + 5] * change * change <= tolerance);
+    __shared__ REAL closing;
+    if (!flags[2 + iteration]) return;
+    Index all = (Index)n_cables * n_parts, base = (Index)blockIdx.x * n_parts;
+    int t = threadIdx.x, threads = blockDim.x, m = n_parts - 1;
+    REAL diagonal = 0, lower = 0, right = 0, upper = 0;
+    REAL* now = work + base;
+    REAL* then = now + 4 * all;
+    for (int k = t; k < n_parts; k += threads) {
+        const REAL* own = parts + base + k;
+        const REAL* next = parts + base + (k + 1 < n_parts ? k + 1 : 0);
+        REAL up = own[6 * all];
+        diagonal = own[3 * all] - up * next[all];
+        lower = own[4 * all];
+        right = own[5 * all] + up * next[0];
+        upper = up * next[2 * all];
+        if (k == m) break;  // this thread closes
+        REAL inverse = (REAL)1 / diagonal;
+        now[k] = k > 0 ? lower * inverse : (REAL)0;
+        now[all + k] = k + 1 < m ? upper * inverse : (REAL)0;
+        now[2 * all + k] = right * inverse;
+        now[3 * all + k] = ((k == 0 ? lower : (REAL)0) + (k + 1 == m ? upper : (REAL)0)) * inverse;
     }
-    if (__syncthreads_or(late) && threadIdx.x == 0) atomicExch(flags + 2, 1);
+    __syncthreads();
+    for (int s = 1; s < m; s *= 2) {
+        for (int k = t; k < m; k += threads) {
+            REAL A = now[k], B = now[all + k], D = now[2 * all + k], E = now[3 * all + k];
+            REAL A0 = 0, B0 = 0, D0 = 0, E0 = 0, A1 = 0, B1 = 0, D1 = 0, E1 = 0;
+            if (k >= s) {
+                const REAL* x = now + k - s;
+                A0 = x[0]; B0 = x[all]; D0 = x[2 * all]; E0 = x[3 * all];
+            }
+            if (k + s < m) {
+                const REAL* x = now + k + s;
+                A1 = x[0]; B1 = x[all]; D1 = x[2 * all]; E1 = x[3 * all];
+            }
+            REAL inverse = (REAL)1 / (1 - A * B0 - B * A1);
+            then[k] = A * A0 * inverse;
+            then[all + k] = B * B1 * inverse;
+            then[2 * all + k] = (D + A * D0 + B * D1) * inverse;
+            then[3 * all + k] = (E + A * E0 + B * E1) * inverse;
+        }
+        __syncthreads();
+        REAL* other = now; now = then; then = other;
+    }
+    if (t == m % threads) {
+        if (m == 0) closing = right / (diagonal - lower - upper);
+        else {
+            REAL known = right + lower * now[2 * all + m - 1] + upper * now[2 * all];
+            closing = known / (diagonal - lower * now[3 * all + m - 1] - upper * now[3 * all]);
+        }
+    }
+    __syncthreads();
+    for (int k = t; k < n_parts; k += threads)
+        open[base + k] = k < m ? now[2 * all + k] + now[3 * all + k] * closing : closing;
 }
 
-extern "C" __global__ void pcr_vote(int* flags)
+extern "C" __global__ void __launch_bounds__(THREADS) parts_substitute(
+    const REAL* __restrict__ v, const REAL* __restrict__ w, const REAL* __restrict__ drive,
+    REAL* __restrict__ u, const REAL* __restrict__ ends, const REAL* __restrict__ open,
+    const REAL* __restrict__ rows, int* flags, Index n_nodes, int n_parts, int left_kind,
+    int right_kind, int iteration, REAL tolerance)
 {
-    if (!flags[0]) flags[0] = !flags[2];
+    extern __shared__ REAL memory[];
+    if (!flags[2 + iteration]) return;
+    Part part = part_of(memory, v, w, u, n_nodes, n_parts, left_kind, right_kind);
+    int t = threadIdx.x, l0 = t * NODES, cable = blockIdx.x / n_parts, at = blockIdx.x % n_parts;
+    Coefficients k = coefficients_of(rows, cable);
+    REAL Z = open[blockIdx.x], L = open[cable * n_parts + (at > 0 ? at - 1 : n_parts - 1)];
+    Index all = (Index)gridDim.x * THREADS, mine = (Index)blockIdx.x * THREADS + t;
+    REAL before = L;
+    if (t > 0) before = ends[mine - 1] + ends[all + mine - 1] * L + ends[2 * all + mine - 1] * Z;
+    REAL next = ends[mine] + ends[all + mine] * L + ends[2 * all + mine] * Z;
+    int count = t < part.open_thread ? NODES : t == part.open_thread ? part.open - l0 + 1 : 0;
+    REAL c[NODES], y[NODES], c0 = 0, y0 = before, moved = 0;
+    #pragma unroll
+    for (int j = 0; j < NODES; j++) {
+        c[j] = y[j] = 0;
+        if (j + 1 < count) {
+            Row row = row_of(part, l0 + j, drive, k);
+            REAL inverse = reciprocal(row.diagonal - row.lower * c0);
+            c[j] = c0 = row.upper * inverse;
+            y[j] = y0 = (row.right + row.lower * y0) * inverse;
+        }
+    }
+    #pragma unroll
+    for (int j = NODES - 1; j >= 0; j--)
+        if (j < count) {
+            if (j + 1 < count) next = y[j] + c[j] * next;
+            REAL change = next - part.u[t * PITCH + j];
+            moved += change * change;
+            part.u[t * PITCH + j] = next;
+        }
+    bool late = __syncthreads_or(!(k.bend * moved <= tolerance));
+    if (late && t == 0) atomicExch(flags + 3 + iteration, 1);
+    for (int l = t; l <= part.open; l += THREADS)
+        u[(Index)cable * n_nodes + part.first + l] = part.u[AT(l)];
 }
 
-extern "C" __global__ void pcr_finish(
+// u becomes a straight line's guess of the next step; the flags are as they were before the step.
+extern "C" __global__ void parts_finish(
     REAL* __restrict__ v, REAL* __restrict__ w, REAL* __restrict__ u,
-    const REAL* __restrict__ rows, int* flags, Index n_nodes, int n_cables)
+    const REAL* __restrict__ rows, int* flags, Index n_nodes, int n_cables, int iterations)
 {
     Index job = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    if (job == 0 && !flags[0]) flags[1] = 1;
+    if (job == 0) {
+        if (flags[2 + iterations]) flags[1] = 1;
+        for (int k = 1; k <= iterations; k++) flags[2 + k] = 0;
+    }
     if (job >= n_nodes * n_cables) return;
     Coefficients k = coefficients_of(rows, (int)(job / n_nodes));
     REAL before = v[job], now = u[job];
     w[job] = k.kw * w[job] + k.kv * (before + now);
     v[job] = now;
     u[job] = 2 * now - before;
-}
-
-extern "C" __global__ void pcr_begin(int* flags)
-{
-    flags[0] = 0;
 }
 """
 
