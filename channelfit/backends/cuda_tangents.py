@@ -19,25 +19,36 @@ import numpy as np
 from channelfit import gpu, tuning
 from channelfit.backends import NOT_FINITE, OK
 from channelfit.backends.cuda_modes import jobs_that_fill
-from channelfit.codegen.cuda_tangents import TRACE_TANGENTS, CudaTangentSource
+from channelfit.codegen.cuda_tangents import (
+    COMPOSE_TANGENTS,
+    REPLAY_TANGENTS,
+    TRACE_TANGENTS,
+    CudaTangentSource,
+)
 from channelfit.compression import compression
 from channelfit.model import Chain
 from channelfit.packing import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, Packed
 from channelfit.problem import Problem
 from channelfit.schedule import Schedule, schedule
 
-#: struct Visit, Step, Move and Run of the generated text, and its kinds of visits.
+#: struct Visit, Step, Move, Segment and Run of the generated text, and its kinds of visits.
 VISIT = np.dtype([("v", "f8"), ("dt", "f8"), ("kind", "i4"), ("first", "i4"), ("last", "i4"),
                   ("unused", "i4")])  # fmt: skip
 STEP = np.dtype([(name, "i4") for name in ("source", "target", "level", "steps", "run", "point",
                                            "lead", "unused")])  # fmt: skip
 MOVE = np.dtype([("dt", "f8"), ("n", "i4"), ("n_sub", "i4"), ("nodes", "i4"), ("source", "i4"),
-                 ("target", "i4"), ("run", "i4")])  # fmt: skip
+                 ("target", "i4"), ("run", "i4"), ("first", "i4"),
+                 ("n_segments", "i4")])  # fmt: skip
+SEGMENT = np.dtype([("dt", "f8"), ("n", "i4"), ("n_sub", "i4"), ("nodes", "i4"), ("run", "i4"),
+                    ("point", "i4"), ("unused", "i4")])  # fmt: skip
 RUN = np.dtype([("root", "f8"), ("data", "i4"), ("before", "i4"), ("rows", "i4"), ("first", "i4"),
                 ("stride", "i4"), ("unused", "i4")])  # fmt: skip
 _REST, _HELD, _VARYING = range(3)
 
+_SHORTEST = 8  # samples of a segment
+_SEGMENTS_A_JOB = 4  # they leave the walk little to do
 _THREADS = (128, 64, 96, 32)  # of a block, the first of the fullest
+_THREADS_CUT = 64  # of a block of segments
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +122,7 @@ class Walk:
     """A schedule as the arrays that the kernel reads.
 
     jobs: (n_jobs + 1,) int32; visits, steps, moves: bytes of VISIT, STEP and MOVE; nodes: mV.
+    segments: SEGMENT, none where no run is cut.
     n_slots: state slots; varying: whether any run is at varying voltage.
     """
 
@@ -119,6 +131,7 @@ class Walk:
     steps: np.ndarray
     moves: np.ndarray
     nodes: np.ndarray
+    segments: np.ndarray
     n_slots: int
     varying: bool
 
@@ -148,9 +161,13 @@ class _Layout:
     """
 
     def __init__(
-        self, source: CudaTangentSource, packed: Packed, order: Schedule, rows: Rows
+        self, source: CudaTangentSource, packed: Packed, order: Schedule, rows: Rows, parts: int
     ) -> None:
         self.source, self.packed, self.order, self.rows = source, packed, order, rows
+        varying = packed.runs[packed.runs[:, KIND] != HELD, N_SAMPLES].sum()
+        #: samples of a segment, 0 where none is cut
+        self.segment = max(_SHORTEST, -(-int(varying) // parts)) if parts > 1 else 0
+        self.segments = list[tuple[Any, ...]]()
         self._most_together = 2 if source.model.relaxes else 6
         self.n_states = 0
         self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
@@ -177,7 +194,8 @@ class _Layout:
         nodes = np.concatenate([np.zeros(1), *self.nodes])
         return Walk(
             np.array(self.jobs, np.int32), _bytes(visits), _bytes(np.array(steps, dtype=STEP)),
-            _bytes(moves), nodes, -(-n_slots // 4) * 4, bool(len(moves)),
+            _bytes(moves), nodes, np.array(self.segments, dtype=SEGMENT),
+            -(-n_slots // 4) * 4, bool(len(moves)),
         )  # fmt: skip
 
     def _new(self) -> int:
@@ -298,10 +316,15 @@ class _Layout:
         nodes = self.packed.nodes_mV[row[TABLE] : row[TABLE] + n_steps * len(NODES)]
         self.nodes.append(self.source.voltages(nodes.reshape(n_steps, len(NODES))))
         self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
-        self.moves.append((
-            self.packed.run_dt[run], row[N_SAMPLES], row[N_SUB], 1 + self.n_nodes, start, end,
-            self._place(w),
-        ))  # fmt: skip
+        n, n_sub, dt, place = row[N_SAMPLES], row[N_SUB], self.packed.run_dt[run], self._place(w)
+        first, begin = len(self.segments), 1 + self.n_nodes
+        for sample in range(0, n, self.segment) if self.segment else ():
+            node = begin + sample * n_sub * (len(self.nodes[-1]) // n_steps)
+            some = min(self.segment, n - sample)
+            self.segments.append((dt, some, n_sub, node, place, sample, 0))
+        self.moves.append(
+            (dt, n, n_sub, begin, start, end, place, first, len(self.segments) - first)
+        )
         self.n_nodes += len(self.nodes[-1])
         if self.order.target[w] >= 0:
             now[int(self.order.target[w])] = end
@@ -355,7 +378,10 @@ class Tangents:
 
     @property
     def bytes_a_candidate(self) -> int:
-        """What `linearize` needs of the GPU's memory: residuals, and a group's three times over."""
+        """What `linearize` needs of the GPU's memory: residuals, and a group's three times over.
+
+        Where runs are cut there are few candidates, and segments at most as many as fill the GPU.
+        """
         largest = max(group.n_rows for group in self.rows.groups)
         return 8 * (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
 
@@ -393,14 +419,26 @@ class Tangents:
         xp, n, n_free = gpu.cupy(), parameters.shape[1], len(self.free)
         n_groups = max(1, -(-n_free // self.source.tangents))
         program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads
-        n_jobs = len(program.walk.jobs) - 1
+        n_jobs, n_segments = len(program.walk.jobs) - 1, len(program.walk.segments)
         residuals = xp.empty(self.rows.n_rows * n * (1 + n_free))
-        status = xp.empty((n_jobs, n), dtype=np.int8)
+        status = xp.empty((n_jobs + n_segments, n), dtype=np.int8)
+        composites = xp.empty(n_segments * n * n_groups * self.source.composite_size)
+        states = xp.empty(n_segments * n * n_groups * self.source.state_size)
+        who = (parameters, np.int64(n), self._on_device.free, np.int32(n_free),
+               np.int32(n_groups))  # fmt: skip
+        recorded = (self._on_device.runs, self._on_device.data)
+        cut = (program.segments, program.arrays[-1])
+        blocks = -(-n * n_groups // threads), -(-n * n_groups // _THREADS_CUT)
+        if program.compose is not None:
+            program.compose((blocks[1], n_segments), (_THREADS_CUT,),
+                            (*who, *cut, composites, status[n_jobs:]))  # fmt: skip
         program.kernel(
-            (-(-n * n_groups // threads), n_jobs), (threads,),
-            (parameters, np.int64(n), self._on_device.free, np.int32(n_free), np.int32(n_groups),
-             *program.arrays, self._on_device.runs, self._on_device.data, residuals, status),
+            (blocks[0], n_jobs), (threads,),
+            (*who, *program.arrays, *recorded, composites, states, residuals, status),
         )  # fmt: skip
+        if program.replay is not None:
+            program.replay((blocks[1], n_segments), (_THREADS_CUT,),
+                           (*who, *cut, states, *recorded, residuals))  # fmt: skip
         worst = xp.where((status == NOT_FINITE).any(axis=0), NOT_FINITE, status.max(axis=0))
         return residuals, worst
 
@@ -423,11 +461,18 @@ class Tangents:
         if n_jobs not in self._programs:
             packed = self.problem.scored
             order = schedule(packed, n_jobs)
-            walk = _Layout(self.source, packed, order, self.rows).walk()
-            text = self.source.specialized(walk.n_slots, walk.varying)
+            parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
+            walk = _Layout(self.source, packed, order, self.rows, parts).walk()
+            cut = len(walk.segments) > 0
+            text = self.source.specialized(walk.n_slots, walk.varying, cut)
             module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
             arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
-            self._programs[n_jobs] = Program(walk, arrays, module.kernel(TRACE_TANGENTS))
+            self._programs[n_jobs] = Program(
+                walk, arrays, gpu.cupy().asarray(_bytes(walk.segments)),
+                module.kernel(TRACE_TANGENTS),
+                module.kernel(COMPOSE_TANGENTS) if cut else None,
+                module.kernel(REPLAY_TANGENTS) if cut else None,
+            )  # fmt: skip
         return self._programs[n_jobs]
 
     @cached_property
@@ -481,8 +526,11 @@ class OnDevice:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A walk on the GPU and the kernel compiled for it."""
+    """A walk on the GPU and the kernels compiled for it; compose and replay where runs are cut."""
 
     walk: Walk
     arrays: tuple[Any, ...]
+    segments: Any
     kernel: Any
+    compose: Any
+    replay: Any

@@ -10,6 +10,11 @@ A thread walks a candidate through one job with TANGENTS of its directions; neig
 have the other directions of the same candidate. Currents are wanted at some samples only, whose
 distances are powers of two, so a visit to a voltage squares its propagator again and again, and
 serves all its runs at each power: only one propagator is kept.
+
+Samples at varying voltage come one after the other, and a few candidates would leave the GPU
+empty. So their runs are cut into segments: threads of their own find what each segment makes of
+any state (`composeTangents`), the walk goes from end to end, and threads of their own again step
+through each segment from the state that it starts with (`replayTangents`).
 """
 
 from __future__ import annotations
@@ -23,8 +28,9 @@ from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
 from channelfit.codegen.cuda_math import cuda_math
 from channelfit.model import RATE_FLOOR, ChannelModel
 
-#: Name of the kernel.
+#: Names of the kernels: the walk, and what is before and behind it where runs are cut.
 TRACE_TANGENTS = "traceTangents"
+COMPOSE_TANGENTS, REPLAY_TANGENTS = "composeTangents", "replayTangents"
 
 #: Derivatives that a thread carries. What one number costs is shared by more of them; but a scheme
 #: of many states fills the registers with its propagator.
@@ -40,6 +46,7 @@ class CudaTangentSource:
     Attributes:
         text: the source; what is compiled is that of `specialized`.
         hash: 16 hexadecimal digits of its SHA-256.
+        state_size, composite_size: numbers in a state, and in what a segment makes of any state.
     """
 
     def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
@@ -49,12 +56,17 @@ class CudaTangentSource:
         self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
         self.largest = max(len(c.states) for c in model.chains)
         self.tangents = tangents or _TANGENTS_BY_STATES.get(self.largest, 1)
-        self.text = self._text()
+        numbers = 1 + self.tangents
+        n_x = max(1, self.channel.n_x)
+        self.state_size = n_x * numbers
+        self.composite_size = (2 * n_x if model.relaxes else self.largest**2) * numbers
+        self.text = self._text(cut=True)
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
-    def specialized(self, n_slots: int, varying: bool) -> str:
-        """The text for one walk: its state slots, and whether any run is at varying voltage."""
-        return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{self.text}"
+    def specialized(self, n_slots: int, varying: bool, cut: bool = False) -> str:
+        """The text for one walk: state slots, whether voltages vary, and whether those are cut."""
+        text = self.text if cut else self._text(cut=False)
+        return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
     def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
         """Voltages of one varying run as the text reads them.
@@ -71,7 +83,7 @@ class CudaTangentSource:
 
     # --- pieces of text
 
-    def _text(self) -> str:
+    def _text(self, cut: bool) -> str:
         w = CudaWriter()
         w(self.channel.title("residuals and their derivatives"), "")
         w("#ifndef N_SLOTS  // what the protocols decide: `specialized` defines it")
@@ -93,7 +105,8 @@ class CudaTangentSource:
         else:
             self._scheme(w)
             w(*_MAGNUS.splitlines())
-        w(*_MOVE.splitlines(), "#endif", *_KERNEL.splitlines())
+        w(*_SAMPLES.splitlines(), *(() if cut else _MOVE.splitlines()), "#endif")
+        w(*_SEEDED.splitlines(), *(_CUT.splitlines() if cut else ()), *_KERNEL.splitlines())
         return w.text
 
     def _chains(self, w: CudaWriter) -> None:
@@ -512,6 +525,7 @@ struct Step {{ int source, target, level, steps, run, point, lead, unused; }};
 struct Move {{
     double dt;
     int n, n_sub, nodes, source, target, run;
+    int first, n_segments;  // its segments, where it is cut
 }};
 
 // What a run is compared with, and where the difference times `root` goes: point k to row first +
@@ -529,6 +543,13 @@ struct Trace {{
     double *residuals;
     long long n;              // candidates
     int candidate, n_free, first;  // its first direction
+}};
+
+// What threads of segments found, and what they will need, where runs are cut.
+struct Scratch {{
+    const double *composites;
+    double *states;
+    long long n_threads, thread;
 }};
 
 INLINE void write(const Trace &trace, const int r, const int point, const Dual &current) {{
@@ -555,8 +576,8 @@ struct Moving { Dual limit[N_X], speed[N_X]; };
 // x' = speed (limit - x). With u the integral of the speed from a time to the end of the step, x is
 // exp(-L) x plus the integral of exp(-u) limit over u from 0 to L. The limit is the parabola in u
 // through start, middle and end: order four where the gate is slow, and no lag where it is fast.
-INLINE Dual relaxed(const Dual &x, const Dual &whole, const Dual &late, const Dual &x0,
-                    const Dual &xm, const Dual &x1) {
+INLINE Propagator<2> relaxation(const Dual &whole, const Dual &late, const Dual &x0,
+                                const Dual &xm, const Dual &x1) {
     const Dual half = smaller(larger(late, 0.05*whole), 0.95*whole);
     const Dual left = exponential(-whole), square = whole*whole;
     // The integrals of exp(-u), u exp(-u), u^2 exp(-u): from the first up where that loses no
@@ -580,15 +601,41 @@ INLINE Dual relaxed(const Dual &x, const Dual &whole, const Dual &late, const Du
     const Dual rest = whole - half, inverse = reciprocal(half*whole*rest);
     const Dual slope = (xm - x1)*(inverse*whole*rest);
     const Dual bend = ((x0 - x1)*(inverse*half*rest) - slope)*(inverse*half*whole);
-    const Dual y = x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1);
-    return smaller(larger(y, 0.0), 1.0);
+    return {x1*j0 + slope*j1 + bend*(j2 - half*j1), left};
+}
+
+INLINE Dual confined(const Dual &x) { return smaller(larger(x, 0.0), 1.0); }
+
+INLINE void follow(const Propagator<2> &p, const int k, Dual *x) {
+    x[k] = confined(p.gained + p.kept*x[k]);
+}
+
+// What some steps make of any state.
+struct Composite { Propagator<2> gate[N_X]; };
+
+INLINE void start(Composite &c) {
+#pragma unroll
+    for (int k = 0; k < N_X; ++k) c.gate[k] = {0.0, 1.0};
+}
+
+INLINE void follow(const Propagator<2> &p, const int k, Composite *c) {
+    Propagator<2> &gate = c->gate[k];
+    gate.gained = p.gained + p.kept*gate.gained;
+    gate.kept *= p.kept;
+}
+
+INLINE void through(const Composite &c, Dual *x) {
+#pragma unroll
+    for (int k = 0; k < N_GATES; ++k) follow(c.gate[k], k, x);
 }
 
 INLINE void begin(Moving &m, const double *nodes, const Dual *p, int &status) {
     createGates(nodes[0], p, m.limit, m.speed, status);
 }
 
-INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, Dual *x,
+// Of a state, Dual[N_X], or of a Composite.
+template <class State>
+INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, State *x,
                  int &status) {
     Dual limit[2][N_X], speed[2][N_X];
 #pragma unroll 1
@@ -599,7 +646,7 @@ INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, 
         // Simpson's rule, and the same parabola from the middle on.
         const Dual whole = h*(1.0/6.0)*(s0 + s1 + 4.0*sm);
         const Dual late = h*(1.0/24.0)*(8.0*sm + 5.0*s1 - s0);
-        x[k] = relaxed(x[k], whole, late, m.limit[k], limit[0][k], limit[1][k]);
+        follow(relaxation(whole, late, m.limit[k], limit[0][k], limit[1][k]), k, x);
         m.limit[k] = limit[1][k];
         m.speed[k] = s1;
     }
@@ -619,6 +666,21 @@ INLINE int degree(const double norm) {
     return norm < 1e-6 ? 3 : norm < 1e-3 ? 5 : norm < 0.02 ? 8 : DEGREE;
 }
 
+// All terms of exp(A) of a vector but the first; the vector is used up.
+INLINE void laterTerms(const Dual *q, const int last, Dual (&term)[N], Dual (&total)[N]) {
+    Dual change[N];
+#pragma unroll 1
+    for (int k = 1; k <= last; ++k) {
+        flow(q, term, change);
+        const double share = 1.0/k;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            term[i] = change[i]*share;
+            total[i] += term[i];
+        }
+    }
+}
+
 // x <- exp(A) x, A from rates times ms: Taylor on the vector where the norm allows, the full
 // propagator elsewhere.
 __device__ __noinline__ void exponentialOf(const Dual *q, Dual *x) {
@@ -631,26 +693,58 @@ __device__ __noinline__ void exponentialOf(const Dual *q, Dual *x) {
         advance(p, x);
         return;
     }
-    Dual term[N], change[N], total[N] = {};
+    Dual term[N], total[N] = {};
     term[0] = 1.0;
 #pragma unroll
     for (int i = 1; i < N; ++i) {
         term[i] = x[i - 1];
         term[0] -= term[i];
     }
-    const int last = degree(norm);
-#pragma unroll 1
-    for (int k = 1; k <= last; ++k) {
-        flow(q, term, change);
-        const double share = 1.0/k;
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            term[i] = change[i]*share;
-            total[i] += term[i];
-        }
-    }
+    laterTerms(q, degree(norm), term, total);
 #pragma unroll
     for (int i = 1; i < N; ++i) x[i - 1] += total[i];
+}
+
+// What some steps make of any state.
+struct Composite { Propagator<N> whole; };
+
+INLINE void start(Composite &c) {
+#pragma unroll(N <= UNROLLED ? N : 1)
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) c.whole.p[i][j] = i == j ? 1.0 : 0.0;
+    }
+}
+
+INLINE void through(const Composite &c, Dual *x) { advance(c.whole, x); }
+
+// The same of every column.
+__device__ __noinline__ void exponentialOf(const Dual *q, Composite *c) {
+    const double norm = exitRate(q);
+    if (!(norm <= TAYLOR_NORM)) {
+        Dual a[N][N] = {};
+        Propagator<N> p;
+        fillGenerator(q, a);
+        createPropagator(a, p);
+        multiply(p.p, c->whole.p, a);
+#pragma unroll(N <= UNROLLED ? N : 1)
+        for (int i = 0; i < N; ++i) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) c->whole.p[i][j] = a[i][j];
+        }
+    } else {
+        const int last = degree(norm);
+#pragma unroll 1
+        for (int j = 0; j < N; ++j) {
+            Dual term[N], total[N] = {};
+#pragma unroll
+            for (int i = 0; i < N; ++i) term[i] = c->whole.p[i][j];
+            laterTerms(q, last, term, total);
+#pragma unroll
+            for (int i = 0; i < N; ++i) c->whole.p[i][j] += total[i];
+        }
+    }
+    closeColumns(c->whole.p);
 }
 
 // Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials, from the rates at
@@ -672,7 +766,9 @@ __device__ __noinline__ double combine(const double *nodes, const double h, cons
 
 // Order four is lost where a rate is fast against the step: a candidate of which a state empties
 // within it takes quarters instead.
-INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, Dual *x,
+// Of a state, Dual[N_X], or of a Composite.
+template <class State>
+INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, State *x,
                  int &status) {
     Dual q[2][N_RATES];
     const bool stiff = !(combine(nodes + 1, h, p, q, status) <= 1.0);
@@ -684,21 +780,137 @@ INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, D
     }
 }"""
 
-_MOVE = """
-INLINE void walkMove(const Move &move, const double *all_nodes, const Dual *p, const Dual &g,
-                     const Dual &e, Dual *x, const Trace &trace, int &status) {
-    const double *nodes = all_nodes + move.nodes;
+_SAMPLES = """
+// Samples and their steps, from nodes on. Those of a state are written from point on of a run.
+INLINE void walkSamples(const double dt, const int n, const int n_sub, const int run,
+                        const int point, const double *nodes, const Dual *p, const Dual &g,
+                        const Dual &e, Dual *x, const Trace &trace, int &status) {
     Moving m;
     begin(m, nodes, p, status);
 #pragma unroll 1
-    for (int sample = 0; sample < move.n; ++sample) {
-        if (move.run >= 0) write(trace, move.run, sample, g*(nodes[0] - e)*openOf(x));
+    for (int sample = 0; sample < n; ++sample) {
+        if (run >= 0) write(trace, run, point + sample, g*(nodes[0] - e)*openOf(x));
 #pragma unroll 1
-        for (int k = 0; k < move.n_sub; ++k, nodes += N_NODES)
-            step(m, nodes, move.dt, p, x, status);
+        for (int k = 0; k < n_sub; ++k, nodes += N_NODES) step(m, nodes, dt, p, x, status);
     }
+}"""
+
+_MOVE = """
+INLINE void walkMove(const Move &move, const double *nodes, const Dual *p, const Dual &g,
+                     const Dual &e, const Scratch &, Dual *x, const Trace &trace, int &status) {
+    walkSamples(move.dt, move.n, move.n_sub, move.run, 0, nodes + move.nodes, p, g, e, x, trace,
+                status);
     check(x, status);
 }"""
+
+_SEEDED = """
+// Parameters of a candidate, and which of them the directions `first` and on are.
+INLINE void seed(const double *parameters, const long long n, const int candidate,
+                 const int *free, const int n_free, const int first, Dual (&p)[N_PARAMETERS]) {
+#pragma unroll
+    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n + candidate];
+    EACH_TANGENT {
+        const int place = first + t < n_free ? free[first + t] : -1;
+#pragma unroll
+        for (int k = 0; k < N_PARAMETERS; ++k) p[k].d[t] = k == place ? 1.0 : 0.0;
+    }
+}"""
+
+_CUT = f"""
+#if VARYING
+// --- runs at varying voltage, cut into segments --------------------------------------------------
+
+// n samples of n_sub steps of dt ms; the first is point of a run (-1: not wanted).
+struct Segment {{
+    double dt;
+    int n, n_sub, nodes, run, point, unused;
+}};
+
+// Numbers of any kind, those of neighboring threads side by side.
+template <class T> INLINE void store(const T &value, double *place, const long long n_threads) {{
+    const double *from = reinterpret_cast<const double *>(&value);
+#pragma unroll
+    for (int k = 0; k < int(sizeof(T)/sizeof(double)); ++k) place[k*n_threads] = from[k];
+}}
+
+template <class T> INLINE void load(const double *place, const long long n_threads, T &value) {{
+    double *to = reinterpret_cast<double *>(&value);
+#pragma unroll
+    for (int k = 0; k < int(sizeof(T)/sizeof(double)); ++k) to[k] = place[k*n_threads];
+}}
+
+// Where thread i of n_threads keeps what a segment has of type T.
+template <class T> INLINE long long placeOf(const int segment, const long long n_threads,
+                                            const long long i) {{
+    return segment*(long long)(sizeof(T)/sizeof(double))*n_threads + i;
+}}
+
+struct State {{ Dual x[N_X]; }};
+
+// From end to end of the segments of a move; the states between them are left for the replay.
+INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual &, const Dual &,
+                     const Scratch &scratch, Dual *x, const Trace &, int &status) {{
+    const long long i = scratch.thread, n = scratch.n_threads;
+#pragma unroll 1
+    for (int s = move.first; s < move.first + move.n_segments; ++s) {{
+        State state;
+        Composite c;
+        for (int k = 0; k < N_X; ++k) state.x[k] = x[k];
+        store(state, scratch.states + placeOf<State>(s, n, i), n);
+        load(scratch.composites + placeOf<Composite>(s, n, i), n, c);
+        through(c, x);
+        check(x, status);
+    }}
+}}
+
+// What segment blockIdx.y makes of any state, for thread i as in the walk.
+extern "C" __global__ void {COMPOSE_TANGENTS}(
+    const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
+    const int n_free, const int n_groups, const Segment *__restrict__ segments,
+    const double *__restrict__ nodes, double *__restrict__ composites,
+    signed char *__restrict__ statuses) {{
+    const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
+    if (i >= n*n_groups) return;
+    const int candidate = int(i/n_groups), group = int(i % n_groups);
+    const Segment segment = segments[blockIdx.y];
+    Dual p[N_PARAMETERS];
+    seed(parameters, n, candidate, free, n_free, group*TANGENTS, p);
+    int status = OK;
+    Moving m;
+    Composite c;
+    start(c);
+    const double *node = nodes + segment.nodes;
+    begin(m, node, p, status);
+#pragma unroll 1
+    for (int k = 0; k < segment.n*segment.n_sub; ++k, node += N_NODES)
+        step(m, node, segment.dt, p, &c, status);
+    store(c, composites + placeOf<Composite>(blockIdx.y, n*n_groups, i), n*n_groups);
+    if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
+}}
+
+// The residuals of segment blockIdx.y from the state that the walk found.
+extern "C" __global__ void {REPLAY_TANGENTS}(
+    const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
+    const int n_free, const int n_groups, const Segment *__restrict__ segments,
+    const double *__restrict__ nodes, const double *__restrict__ states,
+    const Run *__restrict__ runs, const double *__restrict__ data,
+    double *__restrict__ residuals) {{
+    const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
+    const Segment segment = segments[blockIdx.y];
+    if (i >= n*n_groups || segment.run < 0) return;
+    const int candidate = int(i/n_groups), group = int(i % n_groups);
+    const Trace trace = {{runs, data, residuals, n, candidate, n_free, group*TANGENTS}};
+    Dual p[N_PARAMETERS], g, e;
+    seed(parameters, n, candidate, free, n_free, trace.first, p);
+    int status = OK;
+    createGains(p, g, e, status);
+    State state;
+    load(states + placeOf<State>(blockIdx.y, n*n_groups, i), n*n_groups, state);
+    walkSamples(segment.dt, segment.n, segment.n_sub, segment.run, segment.point,
+                nodes + segment.nodes, p, g, e, state.x, trace, status);
+}}
+#endif
+"""
 
 _KERNEL = f"""
 // --- the kernel ----------------------------------------------------------------------------------
@@ -746,19 +958,14 @@ extern "C" __global__ void {TRACE_TANGENTS}(
     const Visit *__restrict__ visits, const Step *__restrict__ steps,
     const Move *__restrict__ moves, const double *__restrict__ nodes,
     const Run *__restrict__ runs, const double *__restrict__ data,
+    const double *__restrict__ composites, double *__restrict__ states,
     double *__restrict__ residuals, signed char *__restrict__ statuses) {{
     const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
     if (i >= n*n_groups) return;
     const int candidate = int(i/n_groups), group = int(i % n_groups);
     const Trace trace = {{runs, data, residuals, n, candidate, n_free, group*TANGENTS}};
     Dual p[N_PARAMETERS];
-#pragma unroll
-    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n + candidate];
-    EACH_TANGENT {{
-        const int place = trace.first + t < n_free ? free[trace.first + t] : -1;
-#pragma unroll
-        for (int k = 0; k < N_PARAMETERS; ++k) p[k].d[t] = k == place ? 1.0 : 0.0;
-    }}
+    seed(parameters, n, candidate, free, n_free, trace.first, p);
     Dual slots[N_SLOTS][N_X], g, e;
     int status = OK;
     createGains(p, g, e, status);
@@ -770,7 +977,8 @@ extern "C" __global__ void {TRACE_TANGENTS}(
             const Move move = moves[visit.first];
             Dual x[N_X];
             copy(slots[move.source], x);
-            walkMove(move, nodes, p, g, e, x, trace, status);
+            const Scratch scratch = {{composites, states, n*n_groups, i}};
+            walkMove(move, nodes, p, g, e, scratch, x, trace, status);
             copy(x, slots[move.target]);
             continue;
         }}
