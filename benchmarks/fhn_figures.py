@@ -2,7 +2,8 @@
 
     python benchmarks/fhn_figures.py
 
-Pictures go to benchmarks/results/fhn_figure_*.png, figures to fhn_figures.json beside them. The
+Pictures go to benchmarks/results/fhn_figure_*.png, figures to fhn_figures.json beside them; figures
+5, 6, 13 and 14 compare processor and GPU and are drawn by fhn_wall_times.py, which needs one. The
 paper reports three surprises of its Crank-Nicolson scheme: a spatial error of order one, a Thomas
 solver that becomes unstable before cyclic reduction does, and Newton iterations that converge
 linearly. Its scheme is therefore written down here as printed: end rows v[0] = v[1] with the

@@ -1,6 +1,7 @@
 """The GPU's kernels, run on this machine's processor or, with `-m gpu`, on a GPU."""
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -249,3 +250,18 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
 def once(scheme, v, w):
     out = scheme.advance(v, w, 0.1, 2)
     return float(scheme.take(out[0]).size)
+
+
+def test_wall_times_are_drawn(device, monkeypatch, tmp_path):
+    """Figures 5, 6, 13 and 14 at sizes that mean nothing, with cuSPARSE left out."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    benchmark = importlib.import_module("fhn_wall_times")
+    monkeypatch.setattr(benchmark, "SIZES", (300, 700))
+    monkeypatch.setattr(benchmark, "steps_for", lambda n: 2)
+    monkeypatch.setattr(benchmark, "cusparse", lambda *_: 1.0)
+    monkeypatch.setattr(sys, "argv", ["fhn_wall_times.py", "--folder", str(tmp_path)])
+    benchmark.main()
+    figures = json.loads((tmp_path / "fhn_wall_times.json").read_text())["series"]["seconds"]
+    assert [len(lines) for lines in figures.values()] == [4, 4, 5, 6]
+    assert all(min(seconds) > 0 for lines in figures.values() for seconds in lines.values())
+    assert (tmp_path / "fhn_figure_5_6_13_14.png").stat().st_size > 10_000
