@@ -311,6 +311,26 @@ def _only(model):
     return model, model.chains[0]
 
 
+@pytest.mark.parametrize(("n", "closed"), [(4, True), (6, False), (7, False), (7, True)])
+def test_schemes_whose_rates_are_all_the_same(device, n, closed):
+    """Columns as long as each other, and in a circle every speed but one or two occurs twice."""
+    pairs = [(i, (i + 1) % n) for i in range(n if closed else n - 1)]
+    states = [f"S{i}" for i in range(n)]
+    model = build_model({
+        "states": states,
+        "rates": {f"{states[a]} -> {states[b]}": "k" for i, j in pairs for a, b in ((i, j), (j, i))},
+        "current": {"open": {"S1": 1.0, states[-1]: 0.4}, "conductance": "1 nS",
+                    "reversal": "-90 mV"},
+        "parameters": {"k": {"range": [0.001, 100], "scale": "log", "value": 1}},
+    }, None)  # fmt: skip
+    problem = Problem(model, held("model_a").experiments)
+    values = np.array([[1e-3, 0.02, 0.5, 1.0, 7.0, 100.0]])
+    exact = ReferenceScorer(problem).score(values)
+    score = make_scorer(problem, "cuda", path="closed-form").score(values)
+    assert np.array_equal(score.status, exact.status)
+    assert score.cost == pytest.approx(exact.cost, rel=1e-9)
+
+
 def test_terms_of_powers():
     """m^3 h: two modes, eight terms, and the sums of pairs of them without doubles."""
     spectrum = Spectrum(model_named("na_hh"))

@@ -229,12 +229,11 @@ class CudaSpectralSource:
             w(f"for (int e = 0; e < {n - 1}; ++e) norm[e] = shared(m, e, e);")
             for pairs in _rounds(n - 1):
                 with w.block(""):
-                    for a, b in pairs:
-                        w(f"const double s{a} = shared(m, {a}, {b});")
-                        w(f"const bool turns{a} = s{a}*s{a} > 1e-29*norm[{a}]*norm[{b}];")
-                    with w.block(f"if ({' | '.join(f'turns{a}' for a, _ in pairs)})"):
+                    w(*(f"const double s{a} = shared(m, {a}, {b});" for a, b in pairs))
+                    turns = (f"(s{a}*s{a} > 1e-29*norm[{a}]*norm[{b}])" for a, b in pairs)
+                    with w.block(f"if ({' | '.join(turns)})"):
                         w("turned = true;")
-                        w(*(f"rotate(m, norm, {a}, {b}, s{a}, turns{a});" for a, b in pairs))
+                        w(*(f"rotate(m, norm, {a}, {b}, s{a});" for a, b in pairs))
             w("if (!turned) break;")
 
     def _strained(self, kind: str) -> list[str]:
@@ -501,17 +500,20 @@ __device__ __forceinline__ double shared(const double (&m)[N][C], const int a, c
     return even + odd;
 }
 
-// Columns a and b, which share so much, become orthogonal; or stay where it does not turn.
+// Columns a and b, which share so much, become orthogonal. No branch, or pairs would not stand side
+// by side; columns that are orthogonal turn by nothing.
 template <int N, int C>
 __device__ __forceinline__ void rotate(double (&m)[N][C], double (&norm)[C], const int a,
-                                       const int b, const double shared, const bool turns) {
-    const double apart = norm[b] - norm[a], twice = 2.0*shared;
-    const double square = fma(apart, apart, twice*twice);
-    const double quotient = twice*reciprocal(apart + copysign(rootOf(square), apart));
-    const double tangent = turns ? quotient : 0.0;
-    const double cosine = rootReciprocal(fma(tangent, tangent, 1.0)), sine = tangent*cosine;
-    norm[a] -= tangent*shared;
-    norm[b] += tangent*shared;
+                                       const int b, const double shared) {
+    const double change = norm[b] - norm[a], twice = 2.0*shared;
+    const double apart = fabs(change) + 1e-145;  // or equal norms would turn by 0/0
+    const double per = rootReciprocal(fma(apart, apart, twice*twice));
+    // With t the angle: cos 2t = apart*per and sin 2t = twice*per.
+    const double square = fma(0.5*per, apart, 0.5), inverse = rootReciprocal(square);
+    const double cosine = square*inverse, sine = shared*copysign(per, change)*inverse;
+    const double moved = shared*sine*inverse;
+    norm[a] -= moved;
+    norm[b] += moved;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         const double left = m[i][a], right = m[i][b];
