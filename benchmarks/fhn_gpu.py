@@ -33,7 +33,10 @@ BIG, OTHERS = 2**24, (2**20, 2**27)
 GROWTH = (1000, 10**4, 10**5, 10**6, 10**7, 2**27)
 PARTS = ("explicit", "crank_nicolson", "coupling", "cables", "growth")
 COUPLED = (OTHERS[0], BIG)
-COUPLINGS = ((10.0, "auto"), (1000.0, "auto"), (1000.0, "parts"), (1e5, "auto"))  # dt/dx^2
+COUPLINGS = (  # dt/dx^2
+    (10.0, "auto"), (100.0, "auto"), (1000.0, "auto"), (1000.0, "parts"), (1e5, "auto"),
+)  # fmt: skip
+WIDE = [(16, 512, 1, 1), (16, 384, 1, 1), (12, 512, 1, 1), (16, 512, 1, 4)]  # as CRANK_NICOLSON
 CABLES, CABLE_NODES = 10_000, 401
 CHECKED, CHECKED_STEPS = 20_011, 200
 FLOPS_A_STEP = 12  # one addition, one product, five fused multiply-adds
@@ -196,9 +199,9 @@ def crank_nicolson(cp: Any, dtype: str, variants: list[Any], copy: float) -> tup
     return rows, variant
 
 
-def coupling(cp: Any, dtype: str) -> list[Row]:
+def coupling(cp: Any, dtype: str, quick: bool) -> list[Row]:
     """Steps so long, or spacings so short, that ends are felt from afar."""
-    rows = []
+    rows = [] if quick or dtype == "float32" else wide(cp, dtype)
     for n in COUPLED:
         peer = cusparse(cp, n, dtype)
         for ratio, solver in COUPLINGS:
@@ -210,6 +213,21 @@ def coupling(cp: Any, dtype: str) -> list[Row]:
             name = f"Crank-Nicolson step {dtype}, N = {n:,}, dt/dx^2 = {ratio:g}, {solver}"
             rows.append(compared(name, value, "G nodes/s", peer, f"solved by {scheme.way}"))
     return rows
+
+
+def wide(cp: Any, dtype: str) -> list[Row]:
+    """Which tiles suit a coupling of 1000 best."""
+    v, w = state(cp, BIG, dtype)
+    cable = Cable(BIG, float(np.sqrt(DT / 1000)))
+
+    def measure(nodes: int, threads: int, blocks: int, steps: int) -> float:
+        scheme = CrankNicolsonCuda(Equation(), cable, dtype, nodes, threads, blocks, steps)
+        return rate(scheme, v, w, 4, 3)
+
+    print(f"dt/dx^2 = 1000, {dtype}: (nodes a thread, threads, blocks, steps a pass): G nodes/s")
+    variant, value, note = best(WIDE, measure)
+    name = f"Crank-Nicolson step {dtype}, N = {BIG:,}, dt/dx^2 = 1000, wide tiles"
+    return [Row(name, value, "G nodes/s", note=f"{variant}; {note}")]
 
 
 def many_cables(cp: Any, dtype: str, quick: bool) -> list[Row]:
@@ -280,7 +298,7 @@ def main() -> None:
                 if dtype == "float64":
                     chosen[part] = best_one
         if "coupling" in given.parts:
-            rows += coupling(cp, dtype)
+            rows += coupling(cp, dtype, given.quick)
         if "cables" in given.parts:
             rows += many_cables(cp, dtype, given.quick)
     if "growth" in given.parts and not given.quick:
