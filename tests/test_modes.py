@@ -314,11 +314,11 @@ def _only(model):
 @pytest.mark.parametrize(("n", "closed"), [(4, True), (6, False), (7, False), (7, True)])
 def test_schemes_whose_rates_are_all_the_same(device, n, closed):
     """Columns as long as each other, and in a circle every speed but one or two occurs twice."""
-    pairs = [(i, (i + 1) % n) for i in range(n if closed else n - 1)]
     states = [f"S{i}" for i in range(n)]
+    pairs = list(zip(states, [*states[1:], states[0]], strict=True))[: n if closed else n - 1]
     model = build_model({
         "states": states,
-        "rates": {f"{states[a]} -> {states[b]}": "k" for i, j in pairs for a, b in ((i, j), (j, i))},
+        "rates": {f"{a} -> {b}": "k" for pair in pairs for a, b in (pair, pair[::-1])},
         "current": {"open": {"S1": 1.0, states[-1]: 0.4}, "conductance": "1 nS",
                     "reversal": "-90 mV"},
         "parameters": {"k": {"range": [0.001, 100], "scale": "log", "value": 1}},
