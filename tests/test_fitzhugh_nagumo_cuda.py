@@ -175,6 +175,22 @@ def test_wide_tiles_are_taken_where_they_must_be(device):
     assert chosen[2] is None
 
 
+@pytest.mark.parametrize("coupling", [1e3, 1e5])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_strong_coupling_as_it_is_shipped(device, coupling, dtype):
+    """Wide tiles and parts of the real sizes; float32 loses dt/dx^2 times its smallest digit."""
+    cable = Cable(9001, (0.1 / coupling) ** 0.5, "no_flux", 0.3)
+    x = np.arange(9001) * 60 / 9000
+    v = (0.3 + 0.5 * np.exp(-((x - 20) ** 2) / 30) * (1 - x / 60))[None]
+    scheme = CrankNicolsonCuda(Equation(), cable, dtype, device=device)
+    theirs = CrankNicolson(Equation(), cable, tolerance=1e-15).advance(v, 0.1 * v, 0.1, 5)
+    ours = scheme.advance(scheme.put(v), scheme.put(0.1 * v), 0.1, 5)
+    assert ("parts" in scheme.way) == (coupling > 1e4)
+    bound = 1e-10 if dtype == "float64" else 1e-7 * coupling
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(scheme.take(a), b, 0, bound)
+
+
 def test_crank_nicolson_in_single_precision(device):
     cable = Cable(1300, 0.5)
     scheme = CrankNicolsonCuda(Equation(), cable, "float32", nodes=8, threads=64, device=device)
