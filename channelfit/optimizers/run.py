@@ -126,7 +126,8 @@ class Progress:
     mean_cost is over the candidates of this generation with a finite cost (NaN when there is
     none); seconds_left is the least of what the rules on generations, evaluations and seconds
     leave at the present pace, None when none of them is on; parameters (n_parameters,) are the
-    best so far in base units, None while no candidate had a finite cost.
+    best so far in base units, None while no candidate had a finite cost; stage is what the search
+    is about, "" where it does the same from first to last.
     """
 
     generation: int
@@ -137,6 +138,7 @@ class Progress:
     candidates_per_second: float
     seconds_left: float | None
     parameters: np.ndarray | None
+    stage: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +250,7 @@ def optimize(
             _record(tally, generation, stop.tolerance)
             reason = _reason_to_stop(stop, tally)
             if on_generation is not None:
-                on_generation(_progress(tally, generation.mean, stop))
+                on_generation(_progress(tally, generation, stop))
             if reason is not None:
                 break
     except KeyboardInterrupt:
@@ -358,7 +360,7 @@ def _reason_to_stop(stop: StopRules, tally: _Tally) -> str | None:
     return None
 
 
-def _progress(tally: _Tally, mean_cost: float, stop: StopRules) -> Progress:
+def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progress:
     left = []
     if stop.seconds is not None:
         left.append(stop.seconds - tally.seconds)
@@ -371,12 +373,13 @@ def _progress(tally: _Tally, mean_cost: float, stop: StopRules) -> Progress:
     return Progress(
         generation=tally.generations,
         best_cost=tally.cost,
-        mean_cost=mean_cost,
+        mean_cost=generation.mean,
         evaluations=tally.evaluations,
         seconds=tally.seconds,
         candidates_per_second=tally.evaluations / max(tally.seconds, 1e-9),
         seconds_left=max(min(left), 0.0) if left else None,
         parameters=None if tally.values is None else tally.values.copy(),
+        stage=generation.stage,
     )
 
 

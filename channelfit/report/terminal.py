@@ -112,7 +112,7 @@ class SearchScreen:
         """The state of the search in one line."""
         left = progress.seconds_left
         parts = [
-            f"generation {self._generation(progress)}",
+            self._where(progress),
             *self._costs_in_words(progress.best_cost),
             f"{number(progress.candidates_per_second)} candidates/s",
             f"{duration(left)} left" if left is not None else f"{duration(progress.seconds)}",
@@ -124,9 +124,10 @@ class SearchScreen:
             return [f"best cost {number(cost)}"]
         return [f"best cost {number(cost)} pA^2", f"RMS {number(math.sqrt(cost))} pA"]
 
-    def _generation(self, progress: Progress) -> str:
+    def _where(self, progress: Progress) -> str:
         of = f" of {self.rules.generations}" if self.rules.generations else ""
-        return f"{progress.generation}{of}"
+        stage = f"{progress.stage}, " if progress.stage else ""
+        return f"{stage}generation {progress.generation}{of}"
 
     def picture(self) -> RenderableType:
         """What a terminal shows."""
@@ -136,12 +137,13 @@ class SearchScreen:
         p = self.last
         passed = max(time.perf_counter() - self._began, p.seconds)
         left = None if p.seconds_left is None else p.seconds_left - (passed - p.seconds)
-        done = p.seconds / (p.seconds + p.seconds_left) if p.seconds_left is not None else 0.0
         bar = Table.grid(padding=(0, 1), expand=False)
-        bar.add_row(
-            ProgressBar(total=1.0, completed=done, width=min(40, self.console.width // 2)),
-            f"generation {self._generation(p)}",
-        )
+        cells: list[RenderableType] = [self._where(p)]
+        if p.seconds_left is not None:  # else nobody knows the end
+            done = p.seconds / (p.seconds + p.seconds_left)
+            width = min(40, self.console.width // 2)
+            cells.insert(0, ProgressBar(total=1.0, completed=done, width=width))
+        bar.add_row(*cells)
         speed = number(p.candidates_per_second)
         remaining = "" if left is None else f", {duration(left)} left"
         rows = [
