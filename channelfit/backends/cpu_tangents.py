@@ -20,7 +20,6 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
-from channelfit.codegen import tangent_kernels as kernels
 from channelfit.codegen.numba_tangents import TangentSource
 from channelfit.compression import compression
 from channelfit.errors import InputError
@@ -84,7 +83,7 @@ class _Stretch:
 class Plan:
     """Where everything of one packed problem goes.
 
-    runs: (n_runs, 9) int64, columns of `tangent_kernels`; stretches in order; n_flat numbers in the
+    runs: (n_runs, 9) int64, columns of `tangent_tables`; stretches in order; n_flat numbers in the
     flat array, of which the last n_residuals * width are the residuals; target, scale
     (n_residuals,): residual = scale * (shown - target); constant: squares outside all residuals.
     ramps: by run, those taken in pieces of that grade; empty where grade is None.
@@ -389,7 +388,10 @@ class _Relaxing(_Walk):
     """Chains of two states (or one)."""
 
     def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
+        from channelfit.codegen import relaxation_kernels  # compiles: only where wanted
+
         super().__init__(source, plan, module)
+        self.kernels = relaxation_kernels
         row_of = {pair: k for k, pair in enumerate(source.partials)}
         own: list[list[int]] = []
         chains, rows = [], []
@@ -415,13 +417,13 @@ class _Relaxing(_Walk):
 
     def _start(self, theta: np.ndarray) -> None:
         self._rates(theta, self.packed.voltages, self.at_held)
-        kernels.relaxStart(
+        self.kernels.relaxStart(
             self.chains, self.rows, *self.at_held, self.packed.start_voltage, self.states,
             self.dstates,
         )  # fmt: skip
 
     def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
-        kernels.relaxHeld(
+        self.kernels.relaxHeld(
             self.plan.runs, self.plan.run_dt, stretch.first, stretch.last, self.packed.voltages,
             self.plan.points, self.chains, self.rows, self.directions, self.conductances,
             *self.at_held, self.gain, self.states, self.dstates, flat,
@@ -435,7 +437,7 @@ class _Relaxing(_Walk):
         for begin, end in run.blocks(_STEPS["relax"]):
             self._rates(theta, edges[begin : end + 1], self.edges)
             self._rates(theta, middles[begin:end], self.middles)
-            kernels.relaxVarying(
+            self.kernels.relaxVarying(
                 end - begin, run.n_sub, run.h, run.samples(begin), *self.edges, *self.middles,
                 run.sample_voltage(begin), self.chains, self.rows, self.directions,
                 self.conductances, self.gain, x, dx, flat, run.place(begin),
@@ -446,7 +448,10 @@ class _Scheme(_Walk):
     """One scheme of three states or more."""
 
     def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
+        from channelfit.codegen import tangent_kernels  # compiles: only where wanted
+
         super().__init__(source, plan, module)
+        self.kernels = tangent_kernels
         (chain,) = self.model.chains
         self.transitions = np.array(source.transitions(chain), np.int64)
         order = _narrow(self.transitions, len(chain.states))
@@ -459,13 +464,15 @@ class _Scheme(_Walk):
         self.states = np.zeros((packed.n_slots, n))
         self.dstates = np.zeros((packed.n_slots, n, width))
         self.powers = np.empty((n_tables, n_levels, n, n))
-        self.dpowers = np.empty((n_tables, n_levels, n, n, n_rates))
-        self.m, self.dm = np.empty((7, n, n)), np.empty((7, n, n, n_rates))
+        # without directions no derivative by a rate is of use
+        n_slopes = n_rates if source.free else 0
+        self.dpowers = np.empty((n_tables, n_levels, n, n, n_slopes))
+        self.m, self.dm = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
         self.at_held = self._room(len(packed.voltages))
         self.by_held = self._by_voltage(len(packed.voltages))
+        # of steps, then of quarters
         self.at_nodes = self._room(8 * _STEPS["scheme"])
-        self.by_nodes = self._by_voltage(2 * _STEPS["scheme"])
-        self.by_quarters = self._by_voltage(8 * _STEPS["scheme"])
+        self.by_nodes = self._by_voltage(10 * _STEPS["scheme"])
         most = max([r.voltage[:, 1:].size for r in plan.ramps.values()], default=0)
         self.at_points, self.by_points = self._room(most), self._by_voltage(most)
 
@@ -476,15 +483,15 @@ class _Scheme(_Walk):
     def _start(self, theta: np.ndarray) -> None:
         packed = self.packed
         self._rates(theta, packed.voltages, self.at_held)
-        kernels.byVoltage(*self.at_held, self.partials, len(packed.voltages), *self.by_held)
-        kernels.schemeTables(
+        self.kernels.byVoltage(*self.at_held, self.partials, len(packed.voltages), *self.by_held)
+        self.kernels.schemeTables(
             *self.by_held, packed.start_voltage, packed.table_voltage, packed.table_dt,
             self.plan.levels, self.transitions, self.powers, self.dpowers, self.states,
             self.dstates, self.m, self.dm,
         )  # fmt: skip
 
     def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
-        kernels.schemeHeld(
+        self.kernels.schemeHeld(
             self.plan.runs, stretch.first, stretch.last, self.packed.voltages, self.plan.points,
             self.conductances, self.by_held[1], self.powers, self.dpowers, self.gain, self.states,
             self.dstates, flat,
@@ -498,18 +505,18 @@ class _Scheme(_Walk):
         depth = np.empty(_STEPS["scheme"])
         for begin, end in run.blocks(_STEPS["scheme"]):
             n = end - begin
-            self._at_nodes(theta, points[2 * begin : 2 * end], self.by_nodes)
-            kernels.stiffness(run.h, self.by_nodes[0], self.transitions, depth[:n])
+            self._at_nodes(theta, points[2 * begin : 2 * end], 0)
+            self.kernels.stiffness(run.h, self.by_nodes[0][: 2 * n], self.transitions, depth[:n])
             stiff = np.flatnonzero(depth[:n] > STIFF)
-            fine = np.full(n, -1)
+            places = np.full(n, -1)
             if len(stiff):
-                fine[stiff] = 8 * np.arange(len(stiff))
+                places[stiff] = 2 * n + 8 * np.arange(len(stiff))
                 wanted = quarters.reshape(-1, 8)[begin:end][stiff].ravel()
-                self._at_nodes(theta, wanted, self.by_quarters)
-            kernels.schemeVarying(
-                n, run.n_sub, run.h, run.samples(begin), *self.by_nodes, fine, *self.by_quarters,
-                self.transitions, self.conductances, run.sample_voltage(begin), self.gain, x, dx,
-                flat, run.place(begin), self.m, self.dm,
+                self._at_nodes(theta, wanted, 2 * n)
+            self.kernels.schemeVarying(
+                n, run.n_sub, run.h, run.samples(begin), *self.by_nodes, places, self.transitions,
+                self.conductances, run.sample_voltage(begin), self.gain, x, dx, flat,
+                run.place(begin), self.m, self.dm,
             )  # fmt: skip
 
     def _ramp(self, theta: np.ndarray, r: int, ramp: _Ramp, flat: np.ndarray) -> None:
@@ -518,19 +525,19 @@ class _Scheme(_Walk):
         x[:], dx[:] = self.states[source], self.dstates[source]
         v = ramp.voltage[:, 1:].ravel()
         self._rates(theta, v, self.at_points)
-        kernels.byVoltage(*self.at_points, self.partials, len(v), *self.by_points)
-        tail = kernels.schemeRamp(
+        self.kernels.byVoltage(*self.at_points, self.partials, len(v), *self.by_points)
+        tail = self.kernels.schemeRamp(
             ramp.lengths, collocation.slopes(), collocation.tails(), *self.by_points,
             self.transitions, self.reach, self.conductances, ramp.voltage, self.gain, x, dx, flat,
             ramp.places,
         )  # fmt: skip
         self.tail = tail if not tail <= self.tail else self.tail
 
-    def _at_nodes(
-        self, theta: np.ndarray, v: np.ndarray, into: tuple[np.ndarray, np.ndarray]
-    ) -> None:
+    def _at_nodes(self, theta: np.ndarray, v: np.ndarray, row: int) -> None:
+        """Rates and slopes at these voltages into the rows from `row` on."""
         self._rates(theta, v, self.at_nodes)
-        kernels.byVoltage(*self.at_nodes, self.partials, len(v), *into)
+        rate, slope = self.by_nodes
+        self.kernels.byVoltage(*self.at_nodes, self.partials, len(v), rate[row:], slope[row:])
 
 
 class _VaryingRun:

@@ -1,35 +1,45 @@
 # mypy: disable-error-code="no-untyped-def"
-"""States and currents with their derivatives: what every linearization runs, whatever the model.
+"""States and currents with their derivatives: what the linearization of any scheme runs.
 
-Written by hand, loops over states and directions, compiled once and cached. Value and derivative
-are carried through the same steps, so that the derivative is that of the value as computed.
+Written by hand, loops over states and directions, compiled once and cached (chains of two states:
+`relaxation_kernels`). Value and derivative are carried through the same steps, so that the
+derivative is that of the value as computed.
 
 Names: a *rate* is a distinct rate expression u, a *direction* d a parameter that is not fixed.
 Matrices are differentiated by the logarithm of each rate, states (`x`, with `dx`) by direction;
 `slope[v, u, d]`, d log rate / d direction, leads from one to the other.
+
+What every scheme needs has signatures and is compiled when this is imported; what moving voltages
+need besides, when they are first met.
 """
 
 from __future__ import annotations
 
 from math import factorial
-from typing import Any
 
 import numpy as np
 from numba import njit
 
 from channelfit.codegen.lanes import TAYLOR_NORM
-from channelfit.codegen.numba_math import decay, exp
+from channelfit.codegen.numba_math import exp
+from channelfit.codegen.tangent_tables import (
+    INNER,
+    N_POINTS,
+    OPTIONS,
+    OUT,
+    POINTS,
+    SOURCE,
+    STRIDE,
+    TABLE,
+    TARGET,
+    VOLTAGE,
+    N,
+)
 from channelfit.model import RATE_FLOOR
 
-#: Columns of the table of runs. OUT and STRIDE say where the row of a run's first point stands in
-#: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
-VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
-
-_OPTIONS: Any = {
-    "error_model": "numpy", "fastmath": {"contract"}, "nogil": True, "cache": True,
-}  # fmt: skip
-_SERIES = tuple(1.0 / (factorial(k) * (k + 3)) for k in range(14))
 _C = tuple(1.0 / factorial(k) for k in range(13))
+#: Of the products of a propagator: left, right, result, in the order of its scratch matrices.
+_FACTORS = ((0, 0, 1), (1, 0, 2), (1, 1, 3), (4, 3, 5), (5, 3, 6))
 
 _M, _T = "float64[:,::1]", "float64[:,:,::1]"
 
@@ -37,7 +47,7 @@ _M, _T = "float64[:,::1]", "float64[:,:,::1]"
 # --- matrices with derivatives --------------------------------------------------------------------
 
 
-@njit(f"void({_M}, {_T}, {_M}, {_T}, {_M}, {_T})", **_OPTIONS)
+@njit(f"void({_M}, {_T}, {_M}, {_T}, {_M}, {_T})", **INNER)
 def product(a, da, b, db, c, dc):
     """c = a b: (n, n), derivatives (n, n, n_rates)."""
     n, n_rates = a.shape[0], da.shape[2]
@@ -55,7 +65,7 @@ def product(a, da, b, db, c, dc):
                     dc[i, j, u] += left * db[k, j, u] + right * da[i, k, u]
 
 
-@njit(f"void({_M}, {_T})", **_OPTIONS)
+@njit(f"void({_M}, {_T})", **INNER)
 def closeColumns(p, dp):
     """The diagonal is what the rest of a column leaves of one."""
     n, n_rates = p.shape[0], dp.shape[2]
@@ -74,12 +84,12 @@ def closeColumns(p, dp):
                         dp[j, j, u] -= dp[i, j, u]
 
 
-@njit(f"void(float64[::1], int64[:,::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])", **_OPTIONS)
+@njit(f"void(float64[::1], int64[:,::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])", **INNER)
 def propagator(depth, transitions, p, dp, m, dm):
     """p = exp(A), and by the logarithm of each rate.
 
     depth (n_rates,): rates times duration. transitions (n_transitions, 4): source, target, rate,
-    multiplicity. m, dm: scratch of six matrices. A = B - a with B >= 0 and a the fastest exit, so
+    multiplicity. m, dm: scratch of seven matrices. A = B - a with B >= 0 and a the fastest exit, so
     that the series adds without cancellation; then squared, columns closed each time.
     """
     n, n_rates = p.shape[0], dp.shape[2]
@@ -91,8 +101,9 @@ def propagator(depth, transitions, p, dp, m, dm):
         flow = transitions[t, 3] * depth[u]
         a[j, i] += flow
         a[i, i] -= flow
-        da[j, i, u] += flow
-        da[i, i, u] -= flow
+        if n_rates:
+            da[j, i, u] += flow
+            da[i, i, u] -= flow
     fastest = 0.0
     for i in range(n):
         fastest = max(fastest, -a[i, i])
@@ -106,53 +117,57 @@ def propagator(depth, transitions, p, dp, m, dm):
             a[i, j] *= scale
             for u in range(n_rates):
                 da[i, j, u] *= scale
-    # Degree 12 in five products (Paterson and Stockmeyer).
-    product(a, da, a, da, m[1], dm[1])
-    product(m[1], dm[1], a, da, m[2], dm[2])
-    product(m[1], dm[1], m[1], dm[1], m[3], dm[3])
-    for i in range(n):
-        for j in range(n):
-            m[4, i, j] = _C[12] * m[3, i, j] + _C[11] * m[2, i, j] + _C[10] * m[1, i, j]
-            m[4, i, j] += _C[9] * a[i, j] + (_C[8] if i == j else 0.0)
-            for u in range(n_rates):
-                dm[4, i, j, u] = (
-                    _C[12] * dm[3, i, j, u]
-                    + _C[11] * dm[2, i, j, u]
-                    + _C[10] * dm[1, i, j, u]
-                    + _C[9] * da[i, j, u]
-                )
-    product(m[4], dm[4], m[3], dm[3], m[5], dm[5])
-    for i in range(n):
-        for j in range(n):
-            m[5, i, j] += _C[7] * m[2, i, j] + _C[6] * m[1, i, j] + _C[5] * a[i, j]
-            m[5, i, j] += _C[4] if i == j else 0.0
-            for u in range(n_rates):
-                dm[5, i, j, u] += (
-                    _C[7] * dm[2, i, j, u] + _C[6] * dm[1, i, j, u] + _C[5] * da[i, j, u]
-                )
-    product(m[5], dm[5], m[3], dm[3], p, dp)
-    left = exp(-fastest * scale)
-    for i in range(n):
-        for j in range(n):
-            p[i, j] += _C[3] * m[2, i, j] + _C[2] * m[1, i, j] + a[i, j]
-            p[i, j] = left * (p[i, j] + (1.0 if i == j else 0.0))
-            for u in range(n_rates):
-                dp[i, j, u] += _C[3] * dm[2, i, j, u] + _C[2] * dm[1, i, j, u] + da[i, j, u]
-                dp[i, j, u] *= left
-    closeColumns(p, dp)
-    for level in range(levels):
-        if level % 2 == 0:
-            product(p, dp, p, dp, m[5], dm[5])
-            closeColumns(m[5], dm[5])
+    # Degree 12 in five products (Paterson and Stockmeyer), then squared. One place from which
+    # `product` is called keeps the compiler from writing it out six times.
+    out = 0
+    for step in range(5 + levels):
+        if step < 5:
+            left, right, out = _FACTORS[step]
         else:
-            product(m[5], dm[5], m[5], dm[5], p, dp)
-            closeColumns(p, dp)
-    if levels % 2 == 1:
-        p[:] = m[5]
-        dp[:] = dm[5]
+            left, right, out = out, out, 11 - out
+        if step == 3:
+            for i in range(n):
+                for j in range(n):
+                    m[4, i, j] = _C[12] * m[3, i, j] + _C[11] * m[2, i, j] + _C[10] * m[1, i, j]
+                    m[4, i, j] += _C[9] * a[i, j] + (_C[8] if i == j else 0.0)
+                    for u in range(n_rates):
+                        dm[4, i, j, u] = (
+                            _C[12] * dm[3, i, j, u]
+                            + _C[11] * dm[2, i, j, u]
+                            + _C[10] * dm[1, i, j, u]
+                            + _C[9] * da[i, j, u]
+                        )
+        elif step == 4:
+            for i in range(n):
+                for j in range(n):
+                    m[5, i, j] += _C[7] * m[2, i, j] + _C[6] * m[1, i, j] + _C[5] * a[i, j]
+                    m[5, i, j] += _C[4] if i == j else 0.0
+                    for u in range(n_rates):
+                        dm[5, i, j, u] += (
+                            _C[7] * dm[2, i, j, u] + _C[6] * dm[1, i, j, u] + _C[5] * da[i, j, u]
+                        )
+        product(m[left], dm[left], m[right], dm[right], m[out], dm[out])
+        if step == 4:
+            shrunk = exp(-fastest * scale)
+            for i in range(n):
+                for j in range(n):
+                    m[6, i, j] += _C[3] * m[2, i, j] + _C[2] * m[1, i, j] + a[i, j]
+                    m[6, i, j] = shrunk * (m[6, i, j] + (1.0 if i == j else 0.0))
+                    for u in range(n_rates):
+                        dm[6, i, j, u] += (
+                            _C[3] * dm[2, i, j, u] + _C[2] * dm[1, i, j, u] + da[i, j, u]
+                        )
+                        dm[6, i, j, u] *= shrunk
+        if step >= 4:
+            closeColumns(m[out], dm[out])
+    for i in range(n):
+        for j in range(n):
+            p[i, j] = m[out, i, j]
+            for u in range(n_rates):
+                dp[i, j, u] = dm[out, i, j, u]
 
 
-@njit(f"void(float64[::1], int64[:,::1], float64[::1], {_M}, {_M}, {_T})", **_OPTIONS)
+@njit(f"void(float64[::1], int64[:,::1], float64[::1], {_M}, {_M}, {_T})", **INNER)
 def steadyState(rate, transitions, x, dx, m, dm):
     """x (n,) with A x = 0, and by the logarithm of each rate (n, n_rates).
 
@@ -166,7 +181,8 @@ def steadyState(rate, transitions, x, dx, m, dm):
         i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
         flow = transitions[t, 3] * rate[u]
         m[j, i] += flow
-        dm[j, i, u] += flow
+        if n_rates:
+            dm[j, i, u] += flow
     for e in range(n - 1):
         k = n - 1 - e
         out = 0.0
@@ -208,7 +224,7 @@ def steadyState(rate, transitions, x, dx, m, dm):
 @njit(
     f"void({_M}, {_T}, int64[::1], int64[::1], float64[::1], int64[::1], int64[:,::1],"
     f" float64[:,:,:,::1], float64[:,:,:,:,::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])",
-    **_OPTIONS,
+    **OPTIONS,
 )
 def schemeTables(
     rate, slope, start_voltage, table_voltage, table_dt, levels, transitions, powers, dpowers,
@@ -219,11 +235,11 @@ def schemeTables(
     rate (n_voltages, n_rates); powers (n_tables, n_levels, n, n); states (n_slots, n), dstates
     (n_slots, n, n_directions).
     """
-    n, n_rates, n_directions = states.shape[1], rate.shape[1], dstates.shape[2]
+    n, n_rates, n_directions = states.shape[1], dm.shape[3], dstates.shape[2]
+    depth = np.empty(rate.shape[1])
     for k in range(table_dt.shape[0]):
         v = table_voltage[k]
-        depth = np.empty(n_rates)
-        for u in range(n_rates):
+        for u in range(rate.shape[1]):
             depth[u] = rate[v, u] * table_dt[k]
         propagator(depth, transitions, powers[k, 0], dpowers[k, 0], m, dm)
         for level in range(1, levels[k]):
@@ -242,7 +258,7 @@ def schemeTables(
                 dstates[k, i, d] = total
 
 
-@njit(f"void(float64[::1], {_M}, float64[::1], {_M}, {_M}, {_T}, float64[::1], {_M})", **_OPTIONS)
+@njit(f"void(float64[::1], {_M}, float64[::1], {_M}, {_M}, {_T}, float64[::1], {_M})", **INNER)
 def _stepped(x, z, x2, z2, p, dp, row, scratch):
     """x <- p x, z <- p z + dp x, row <- row p; x2, z2 are scratch."""
     n, n_rates = p.shape[0], z.shape[1]
@@ -270,7 +286,7 @@ def _stepped(x, z, x2, z2, p, dp, row, scratch):
 @njit(
     f"void(int64[:,::1], int64, int64, float64[::1], int64[::1], float64[::1], {_T},"
     f" float64[:,:,:,::1], float64[:,:,:,:,::1], {_M}, {_M}, {_T}, float64[::1])",
-    **_OPTIONS,
+    **OPTIONS,
 )
 def schemeHeld(
     runs, first, last, voltages, points, conductances, slope, powers, dpowers, gain, states,
@@ -278,7 +294,7 @@ def schemeHeld(
 ):  # fmt: skip
     """Runs first .. last - 1, all at held voltages: currents and derivatives at their points."""
     n, n_directions = states.shape[1], gain.shape[1] - 1
-    n_rates = slope.shape[1]
+    n_rates = dpowers.shape[4]
     x, x2, row = np.empty(n), np.empty(n), np.empty(n)
     z, z2, scratch = np.empty((n, n_rates)), np.empty((n, n_rates)), np.empty((1, n))
     shown = np.empty(n_rates)
@@ -363,7 +379,7 @@ def schemeHeld(
                     dstates[target, i, d] += z[i, u] * slope[v, u, d]
 
 
-@njit(f"void({_M}, {_M}, int64[:,::1], int64, {_M}, {_T})", **_OPTIONS)
+@njit(f"void({_M}, {_M}, int64[:,::1], int64, {_M}, {_T})", **OPTIONS)
 def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
     """From (n_rates, n_voltages), (n_partials, n_voltages) to voltage first, zeros filled in."""
     slope_v[:n_voltages] = 0.0
@@ -374,7 +390,7 @@ def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
             slope_v[v, partials[k, 0], partials[k, 1]] = slope[k, v]
 
 
-@njit(f"void(float64, {_M}, int64[:,::1], float64[::1])", **_OPTIONS)
+@njit(**OPTIONS)
 def stiffness(h, rate, transitions, out):
     """out (n_steps,): the largest exit rate times step of the two halves of each, added.
 
@@ -393,7 +409,10 @@ def stiffness(h, rate, transitions, out):
             i, u, times = transitions[t, 0], transitions[t, 2], transitions[t, 3]
             first[i] += times * max(early * one[u] + late * two[u], RATE_FLOOR)
             second[i] += times * max(late * one[u] + early * two[u], RATE_FLOOR)
-        out[step] = first.max() + second.max()
+        fastest, last = 0.0, 0.0
+        for i in range(n):
+            fastest, last = max(fastest, first[i]), max(last, second[i])
+        out[step] = fastest + last
 
 
 #: The series of an exponential is cut into parts of this depth (exit rate times time) ..
@@ -402,11 +421,7 @@ _PART = 8.0
 _MOST_IN_SERIES = 24.0
 
 
-@njit(
-    f"void(float64[::1], {_M}, float64[::1], {_M}, {_M}, {_M}, {_M}, int64[:,::1], {_T},"
-    f" float64[:,:,:,::1])",
-    **_OPTIONS,
-)
+@njit(**INNER)
 def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
     """x <- exp(A) x, dx with it; depth (n_rates,): rates times time, bend: their logarithms.
 
@@ -415,21 +430,24 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
     every term. What comes of the identity then carries the derivatives that x has brought.
     A = B - a with B >= 0 and a the fastest exit, so that the series adds without cancellation.
     """
-    n, lanes, n_rates, width = x.shape[0], y.shape[1], bend.shape[0], bend.shape[1]
+    n, lanes, n_rates, width = x.shape[0], y.shape[1], dm.shape[3], bend.shape[1]
     leaving, flow = np.zeros(n), np.empty(transitions.shape[0])
     for t in range(transitions.shape[0]):
         flow[t] = transitions[t, 3] * depth[transitions[t, 2]]
         leaving[transitions[t, 0]] += flow[t]
-    fastest = leaving.max()
-    y[:] = 0.0
+    fastest = 0.0
+    for i in range(n):
+        fastest = max(fastest, leaving[i])
+        for k in range(lanes):
+            y[i, k] = 0.0
     if fastest > _MOST_IN_SERIES:
-        propagator(depth, transitions, m[6], dm[6], m, dm)
+        propagator(depth, transitions, m[7], dm[7], m, dm)
         for i in range(n):
             for j in range(n):
-                y[i, j] = m[6, i, j]
-                y[i, n] += m[6, i, j] * x[j]
+                y[i, j] = m[7, i, j]
+                y[i, n] += m[7, i, j] * x[j]
                 for u in range(n_rates):
-                    y[i, n + 1 + u] += dm[6, i, j, u] * x[j]
+                    y[i, n + 1 + u] += dm[7, i, j, u] * x[j]
     else:
         for i in range(n):
             y[i, i] = 1.0
@@ -438,7 +456,9 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
         shift = fastest / parts
         left, enough = exp(-shift), 1e-18 * exp(shift)
         for _ in range(parts):
-            term[:] = y
+            for i in range(n):
+                for k in range(lanes):
+                    term[i, k] = y[i, k]
             size, degree = 1.0, 0.0
             # the terms of the derivatives are those of the value, one degree later
             while degree < 4.0 or size > enough:
@@ -454,8 +474,9 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
                     r = flow[t] * share
                     for k in range(lanes):
                         fresh[j, k] += r * term[i, k]
-                    fresh[i, n + 1 + u] -= r * term[i, n]
-                    fresh[j, n + 1 + u] += r * term[i, n]
+                    if n_rates:
+                        fresh[i, n + 1 + u] -= r * term[i, n]
+                        fresh[j, n + 1 + u] += r * term[i, n]
                 for i in range(n):
                     for k in range(lanes):
                         y[i, k] += fresh[i, k]
@@ -480,11 +501,7 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
             dx[i, d] = term[i, d]
 
 
-@njit(
-    f"void(int64, float64, {_M}, {_T}, float64[::1], {_M}, float64[::1], {_M}, {_M}, {_M}, {_M},"
-    f" int64[:,::1], {_T}, float64[:,:,:,::1])",
-    **_OPTIONS,
-)
+@njit(**INNER)
 def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm):
     """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
     more, less = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
@@ -501,7 +518,7 @@ def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transition
         _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm)
 
 
-@njit(f"void(float64[::1], float64[::1], {_M}, {_M}, float64, float64[::1], int64)", **_OPTIONS)
+@njit(**INNER)
 def _shown(conductances, x, dx, gain, voltage, out, place):
     """A current and its derivatives, from the states of the moment."""
     drive = voltage - gain[1, 0]
@@ -517,20 +534,15 @@ def _shown(conductances, x, dx, gain, voltage, out, place):
         out[place + 1 + d] = s * bent + ds * is_open
 
 
-@njit(
-    f"void(int64, int64, float64, boolean, {_M}, {_T}, int64[::1], {_M}, {_T}, int64[:,::1],"
-    f" float64[::1], float64[::1], {_M}, float64[::1], {_M}, float64[::1], int64, {_T},"
-    f" float64[:,:,:,::1])",
-    **_OPTIONS,
-)
+@njit(**OPTIONS)
 def schemeVarying(
-    n_steps, n_sub, h, sampled, rate, slope, fine, fine_rate, fine_slope, transitions, conductances,
-    sample_voltage, gain, x, dx, out, place, m, dm,
+    n_steps, n_sub, h, sampled, rate, slope, quarters, transitions, conductances, sample_voltage,
+    gain, x, dx, out, place, m, dm,
 ):  # fmt: skip
     """n_steps steps of h ms, a sample before each n_sub-th; x and dx go along.
 
-    rate, slope: at the two Gauss points of each step. fine (n_steps,): -1, or the first of eight
-    rows of fine_rate, fine_slope: those of the quarters of a step.
+    rate, slope: first at the two Gauss points of each step. quarters (n_steps,): -1, or the first
+    of eight rows further on: those of the quarters of a step.
     """
     n, n_rates, width = x.shape[0], rate.shape[1], dx.shape[1]
     lanes = 8 * ((max(n + 1 + n_rates, width) + 7) // 8)
@@ -540,19 +552,15 @@ def schemeVarying(
         if sampled and step % n_sub == 0:
             _shown(conductances, x, dx, gain, sample_voltage[step // n_sub], out, place)
             place += gain.shape[1]
-        if fine[step] < 0:
+        parts, node = (1, 2 * step) if quarters[step] < 0 else (4, quarters[step])
+        for part in range(parts):
             _magnus(
-                2 * step, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm
-            )
-        else:
-            for quarter in range(4):
-                _magnus(
-                    fine[step] + 2 * quarter, 0.25 * h, fine_rate, fine_slope, x, dx, depth, bend,
-                    y, term, fresh, transitions, m, dm,
-                )  # fmt: skip
+                node + 2 * part, h / parts, rate, slope, x, dx, depth, bend, y, term, fresh,
+                transitions, m, dm,
+            )  # fmt: skip
 
 
-@njit(f"void({_M}, int64, int64)", **_OPTIONS)
+@njit(**INNER)
 def _factored(a, block, reach):
     """a = L U in place, without pivots; blocks further than `reach` from the diagonal are empty."""
     n = a.shape[0]
@@ -568,7 +576,7 @@ def _factored(a, block, reach):
                     row[c] -= f * top[c]
 
 
-@njit(f"void({_M}, {_M}, int64, int64)", **_OPTIONS)
+@njit(**INNER)
 def _solved(a, b, block, reach):
     """b <- (L U)^-1 b, all columns."""
     n, width = b.shape
@@ -593,11 +601,7 @@ def _solved(a, b, block, reach):
             row[d] *= inverse
 
 
-@njit(
-    f"float64(float64[::1], {_M}, {_M}, {_M}, {_T}, int64[:,::1], int64, float64[::1], {_M}, {_M},"
-    f" float64[::1], {_M}, float64[::1], int64[::1])",
-    **_OPTIONS,
-)
+@njit(**OPTIONS)
 def schemeRamp(
     lengths, slopes, tails, rate, slope, transitions, reach, conductances, voltage, gain, x, dx,
     out, places,
@@ -666,281 +670,3 @@ def schemeRamp(
             for d in range(width):
                 dx[i, d] = db[(i + 1) * degree - 1, d]
     return worst
-
-
-# --- chains of two states -------------------------------------------------------------------------
-
-#: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state.
-UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS = range(6)
-
-
-@njit(
-    f"void(int64[::1], int64[:,::1], {_M}, {_M}, int64, float64[::1], float64[::1], {_M}, {_M})",
-    **_OPTIONS,
-)
-def _limits(chain, rows, rate, slope, n, speed, limit, dspeed, dlimit):
-    """Speed and limit of one chain at n voltages, and by its own directions (n_own, n).
-
-    rows (n_own, 2): rows of `slope` for opening and closing, -1 where there is none.
-    """
-    up, down = chain[UP], chain[DOWN]
-    for v in range(n):
-        opening, closing = chain[TIMES_UP] * rate[up, v], chain[TIMES_DOWN] * rate[down, v]
-        speed[v] = opening + closing
-        limit[v] = opening / speed[v]
-    for j in range(chain[N_DIRECTIONS]):
-        first, second = rows[j, 0], rows[j, 1]
-        for v in range(n):
-            a = slope[first, v] if first >= 0 else 0.0
-            b = slope[second, v] if second >= 0 else 0.0
-            opening, closing = limit[v], chain[TIMES_DOWN] * rate[down, v] / speed[v]
-            dspeed[j, v] = speed[v] * (opening * a + closing * b)
-            dlimit[j, v] = opening * closing * (a - b)
-
-
-@njit(
-    f"void(int64[:,::1], int64[:,::1], {_M}, {_T}, {_M}, int64, int64, float64[::1], float64[::1],"
-    " int64, int64)",
-    **_OPTIONS,
-)
-def _currents(
-    chains, directions, is_open, dopen, gain, n, first_voltage, voltage, out, place, stride
-):
-    """n currents from the open shares (n_chains, n) of every chain, dopen (n_chains, n_own, n)."""
-    n_directions = gain.shape[1] - 1
-    for k in range(n):
-        drive = voltage[first_voltage + k] - gain[1, 0]
-        s, whole = gain[0, 0] * drive, 1.0
-        for c in range(chains.shape[0]):
-            for _ in range(chains[c, POWER]):
-                whole *= is_open[c, k]
-        out[place] = s * whole
-        for d in range(n_directions):
-            ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
-            out[place + 1 + d] = ds * whole
-        for c in range(chains.shape[0]):
-            if chains[c, N_DIRECTIONS] == 0:
-                continue
-            partial = s * chains[c, POWER]
-            for other in range(chains.shape[0]):
-                power = chains[other, POWER] - (1 if other == c else 0)
-                for _ in range(power):
-                    partial *= is_open[other, k]
-            for j in range(chains[c, N_DIRECTIONS]):
-                out[place + 1 + directions[c, j]] += partial * dopen[c, j, k]
-        place += stride
-
-
-@njit(
-    f"void(int64[:,::1], int64[:,:,::1], {_M}, {_M}, int64[::1], {_M}, {_T})",
-    **_OPTIONS,
-)
-def relaxStart(chains, rows, rate, slope, start_voltage, states, dstates):
-    """States at rest into the first slots: states (n_slots, n_chains), dstates (.., n_own)."""
-    n_v, widest = rate.shape[1], dstates.shape[2]
-    speed, limit = np.empty(n_v), np.empty(n_v)
-    dspeed, dlimit = np.empty((widest, n_v)), np.empty((widest, n_v))
-    for c in range(chains.shape[0]):
-        if chains[c, UP] < 0:
-            continue
-        _limits(chains[c], rows[c], rate, slope, n_v, speed, limit, dspeed, dlimit)
-        for k in range(start_voltage.shape[0]):
-            states[k, c] = limit[start_voltage[k]]
-            for j in range(chains[c, N_DIRECTIONS]):
-                dstates[k, c, j] = dlimit[j, start_voltage[k]]
-
-
-@njit(
-    f"void(int64[:,::1], float64[::1], int64, int64, float64[::1], int64[::1], int64[:,::1],"
-    f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, {_M}, {_M}, {_M}, {_T}, float64[::1])",
-    **_OPTIONS,
-)
-def relaxHeld(
-    runs, run_dt, first, last, voltages, points, chains, rows, directions, conductances, rate,
-    slope, gain, states, dstates, out,
-):  # fmt: skip
-    """Runs first .. last - 1 at held voltages: currents and derivatives at their points."""
-    n_v, n_chains, widest = rate.shape[1], chains.shape[0], dstates.shape[2]
-    speed, limit = np.empty((n_chains, n_v)), np.empty((n_chains, n_v))
-    dspeed = np.empty((n_chains, widest, n_v))
-    dlimit = np.empty((n_chains, widest, n_v))
-    for c in range(n_chains):
-        if chains[c, UP] >= 0:
-            _limits(chains[c], rows[c], rate, slope, n_v, speed[c], limit[c], dspeed[c], dlimit[c])
-    most = 1
-    for r in range(first, last):
-        most = max(most, runs[r, N_POINTS])
-    is_open, dopen = np.empty((n_chains, most)), np.empty((n_chains, widest, most))
-    held = np.empty(most)
-    for r in range(first, last):
-        source, target, v = runs[r, SOURCE], runs[r, TARGET], runs[r, VOLTAGE]
-        n_points, begin, dt = runs[r, N_POINTS], runs[r, POINTS], run_dt[r]
-        for c in range(n_chains):
-            closed, opened = conductances[c, 0], conductances[c, 1]
-            if chains[c, UP] < 0:
-                for k in range(n_points):
-                    is_open[c, k] = closed
-                continue
-            fast, x = speed[c, v], states[source, c]
-            away = limit[c, v] - x
-            for k in range(n_points):
-                gone = decay(fast * dt * points[begin + k])
-                is_open[c, k] = closed + (opened - closed) * (x + away * gone)
-            for j in range(chains[c, N_DIRECTIONS]):
-                dx = dstates[source, c, j]
-                ds, dl = dspeed[c, j, v], dlimit[c, j, v]
-                for k in range(n_points):
-                    t = dt * points[begin + k]
-                    gone, left = decay(fast * t), exp(-fast * t)
-                    slope_x = dx * left + dl * gone + away * (t * ds * left)
-                    dopen[c, j, k] = (opened - closed) * slope_x
-        for k in range(n_points):
-            held[k] = voltages[v]
-        _currents(
-            chains, directions, is_open, dopen, gain, n_points, 0, held, out, runs[r, OUT],
-            runs[r, STRIDE],
-        )  # fmt: skip
-        t = dt * runs[r, N]
-        for c in range(n_chains):
-            if chains[c, UP] < 0:
-                continue
-            fast, x = speed[c, v], states[source, c]
-            away, gone, left = limit[c, v] - x, decay(fast * t), exp(-fast * t)
-            for j in range(chains[c, N_DIRECTIONS]):
-                bent = dstates[source, c, j] * left + dlimit[c, j, v] * gone
-                dstates[target, c, j] = bent + away * (t * dspeed[c, j, v] * left)
-            states[target, c] = x + away * gone
-
-
-@njit(
-    f"void(int64, float64, float64[::1], float64[::1], {_M}, {_M}, float64[::1], float64[::1],"
-    f" {_M}, {_M}, int64, float64[::1], float64[::1], {_M}, {_M})",
-    **_OPTIONS,
-)
-def _relaxations(
-    n, h, speed, limit, dspeed, dlimit, middle_speed, middle_limit, middle_dspeed, middle_dlimit,
-    n_own, kept, gained, dkept, dgained,
-):  # fmt: skip
-    """n steps x -> kept x + gained of one chain; see `NumbaSource._relaxation` for the formula.
-
-    speed, limit (n + 1,) at the edges of the steps, middle_.. (n,) between them.
-    """
-    for i in range(n):
-        s0, s1, s2 = speed[i], middle_speed[i], speed[i + 1]
-        x0, x1, x2 = limit[i], middle_limit[i], limit[i + 1]
-        whole = h / 6.0 * (s0 + 4.0 * s1 + s2)
-        wanted = h / 24.0 * (8.0 * s1 + 5.0 * s2 - s0)
-        half = min(max(wanted, 0.05 * whole), 0.95 * whole)
-        left = exp(-whole)
-        series = _SERIES[13]
-        series = _SERIES[12] - whole * series
-        series = _SERIES[11] - whole * series
-        series = _SERIES[10] - whole * series
-        series = _SERIES[9] - whole * series
-        series = _SERIES[8] - whole * series
-        series = _SERIES[7] - whole * series
-        series = _SERIES[6] - whole * series
-        series = _SERIES[5] - whole * series
-        series = _SERIES[4] - whole * series
-        series = _SERIES[3] - whole * series
-        series = _SERIES[2] - whole * series
-        series = _SERIES[1] - whole * series
-        series = _SERIES[0] - whole * series
-        square = whole * whole
-        small = whole < 0.5
-        low = square * whole * series
-        j2 = low
-        j1 = 0.5 * (j2 + square * left)
-        j0 = j1 + whole * left
-        far0 = 1.0 - left
-        far1 = far0 - whole * left
-        far2 = 2.0 * far1 - square * left
-        j0 = j0 if small else far0
-        j1 = j1 if small else far1
-        j2 = j2 if small else far2
-        rest = whole - half
-        slope = (x1 - x2) / half
-        bend = ((x0 - x2) / whole - slope) / rest
-        curved = j2 - half * j1
-        kept[i] = left
-        gained[i] = x2 * j0 + slope * j1 + bend * curved
-        # by the limits, and by the two depths
-        by0 = curved / (whole * rest)
-        by1 = j1 / half - curved / (half * rest)
-        by2 = j0 - j1 / half + curved / rest * (1.0 / half - 1.0 / whole)
-        by_half = -slope / half * j1 + (slope / half + bend) / rest * curved - bend * j1
-        by_whole = left * (x2 + slope * whole + bend * (square - half * whole))
-        by_whole -= ((x0 - x2) / square + bend) / rest * curved
-        cut = half / whole
-        free = 1.0 if half == wanted else 0.0
-        by_whole += (1.0 - free) * cut * by_half
-        by_half *= free
-        for_s0 = h / 24.0 * (4.0 * by_whole - by_half)
-        for_s1 = h / 24.0 * (16.0 * by_whole + 8.0 * by_half)
-        for_s2 = h / 24.0 * (4.0 * by_whole + 5.0 * by_half)
-        for j in range(n_own):
-            d0, d1, d2 = dspeed[j, i], middle_dspeed[j, i], dspeed[j, i + 1]
-            dkept[j, i] = -left * (h / 6.0) * (d0 + 4.0 * d1 + d2)
-            by_limits = by0 * dlimit[j, i] + by1 * middle_dlimit[j, i] + by2 * dlimit[j, i + 1]
-            dgained[j, i] = for_s0 * d0 + for_s1 * d1 + for_s2 * d2 + by_limits
-
-
-@njit(
-    f"void(int64, int64, float64, boolean, {_M}, {_M}, {_M}, {_M}, float64[::1], int64[:,::1],"
-    f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, float64[::1], {_M}, float64[::1], int64)",
-    **_OPTIONS,
-)
-def relaxVarying(
-    n_steps, n_sub, h, sampled, rate, slope, middle_rate, middle_slope, sample_voltage, chains,
-    rows, directions, conductances, gain, x, dx, out, place,
-):  # fmt: skip
-    """n_steps steps of h ms, a sample before each n_sub-th; x (n_chains,), dx (.., n_own) go along.
-
-    rate, slope: at the n_steps + 1 edges of the steps; middle_..: between them.
-    """
-    n_chains, widest = dx.shape
-    n_samples = (n_steps + n_sub - 1) // n_sub
-    speed, limit = np.empty(n_steps + 1), np.empty(n_steps + 1)
-    dspeed, dlimit = np.empty((widest, n_steps + 1)), np.empty((widest, n_steps + 1))
-    middle_speed, middle_limit = np.empty(n_steps), np.empty(n_steps)
-    middle_dspeed, middle_dlimit = np.empty((widest, n_steps)), np.empty((widest, n_steps))
-    kept, gained = np.empty(n_steps), np.empty(n_steps)
-    dkept, dgained = np.empty((widest, n_steps)), np.empty((widest, n_steps))
-    is_open, dopen = np.empty((n_chains, n_samples)), np.empty((n_chains, widest, n_samples))
-    for c in range(n_chains):
-        closed, opened = conductances[c, 0], conductances[c, 1]
-        if chains[c, UP] < 0:
-            is_open[c] = closed
-            continue
-        n_own = chains[c, N_DIRECTIONS]
-        _limits(chains[c], rows[c], rate, slope, n_steps + 1, speed, limit, dspeed, dlimit)
-        _limits(
-            chains[c], rows[c], middle_rate, middle_slope, n_steps, middle_speed, middle_limit,
-            middle_dspeed, middle_dlimit,
-        )  # fmt: skip
-        _relaxations(
-            n_steps, h, speed, limit, dspeed, dlimit, middle_speed, middle_limit, middle_dspeed,
-            middle_dlimit, n_own, kept, gained, dkept, dgained,
-        )  # fmt: skip
-        here = x[c]
-        sample = 0
-        for i in range(n_steps):
-            if i == sample * n_sub:
-                is_open[c, sample] = closed + (opened - closed) * here
-                for j in range(n_own):
-                    dopen[c, j, sample] = (opened - closed) * dx[c, j]
-                sample += 1
-            new = here * kept[i] + gained[i]
-            for j in range(n_own):
-                dx[c, j] = kept[i] * dx[c, j] + (dkept[j, i] * here + dgained[j, i])
-            here = min(max(new, 0.0), 1.0)
-            if here != new:
-                for j in range(n_own):
-                    dx[c, j] = 0.0
-        x[c] = here
-    if sampled:
-        stride = gain.shape[1]
-        _currents(
-            chains, directions, is_open, dopen, gain, n_samples, 0, sample_voltage, out, place,
-            stride,
-        )  # fmt: skip
