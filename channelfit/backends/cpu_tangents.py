@@ -21,6 +21,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen.numba_tangents import TangentSource
+from channelfit.codegen.tangent_tables import clipRates
 from channelfit.compression import compression
 from channelfit.errors import InputError
 from channelfit.model import Chain
@@ -369,7 +370,8 @@ class _Walk:
         )
 
     def _rates(self, theta: np.ndarray, v: np.ndarray, room: tuple[np.ndarray, np.ndarray]) -> None:
-        self.module.createRates(v, theta, *room, self.flags)
+        self.module.createRates(v, theta, *room)
+        clipRates(*room, self.partials, len(v), self.flags)
 
     def _start(self, theta: np.ndarray) -> None:
         raise NotImplementedError

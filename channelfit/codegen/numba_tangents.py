@@ -15,7 +15,7 @@ import sympy
 from channelfit.codegen.derivatives import derivatives
 from channelfit.codegen.lanes import Writer
 from channelfit.codegen.printer import PYTHON, ScalarPrinter, assignments
-from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
+from channelfit.model import Chain, ChannelModel
 
 _DIALECT = replace(
     PYTHON,
@@ -86,13 +86,11 @@ class TangentSource:
         wanted = self.rates + [s for row in self._slopes for s in row.values()]
         steps, results = assignments(self._definitions, wanted)
         values, slopes = results[: len(self.rates)], results[len(self.rates) :]
-        w("", "", "@njit(**OPTIONS)", "def createRates(v, theta, rate, slope, flags):")
+        w("", "", "@njit(**OPTIONS)", "def createRates(v, theta, rate, slope):")
         with w:
-            w('"""Clipped rates (n_rates, n_v), and d log rate / d direction (n_partials, n_v).')
-            w("", "flags (2,): set to 1 where a rate is NaN, where one is negative.", '"""')
+            w('"""Rates (n_rates, n_v), not clipped, d rate / d direction (n_partials, n_v)."""')
             self._load([e for _, e in steps] + results)
             n_rates, n_rows = len(values), len(wanted)
-            w("nan = 0", "negative = 0")
             w(f"some, row = np.empty({_LANES}), np.empty({n_rows * _LANES})")
             with w.block(f"for first in range(0, v.size, {_LANES}):"):
                 w(f"n = min({_LANES}, v.size - first)")
@@ -108,7 +106,6 @@ class TangentSource:
                 w(f"out = slope[:, first:first + {_LANES}]")
                 with w.block(f"for k in range({n_rows - n_rates}):"), w.block("for l in range(n):"):
                     w(f"out[k, l] = row[(k + {n_rates})*{_LANES} + l]")
-            w("flags[0] |= nan", "flags[1] |= negative")
 
     def _one_voltage(
         self, steps: list[tuple[str, sympy.Expr]], values: list[sympy.Expr],
@@ -120,14 +117,9 @@ class TangentSource:
             w(f"{printer.names.get(name, name)} = {printer.text(expression)}")
         k = len(values)
         for u, value in enumerate(values):
-            w(f"r = {printer.text(value)}", "nan |= r != r", "negative |= r < 0.0")
-            w(f"inside = {RATE_FLOOR!r} < r and r < {RATE_CEILING!r}")
-            w(f"r = r if r > {RATE_FLOOR!r} else {RATE_FLOOR!r}")
-            w(f"r = r if r < {RATE_CEILING!r} else {RATE_CEILING!r}")
-            w(f"row[{u * _LANES} + l] = r")
+            w(f"row[{u * _LANES} + l] = {printer.text(value)}")
             for _ in self._slopes[u]:
-                w(f"s = ({printer.text(slopes[k - len(values)])})/r")
-                w(f"row[{k * _LANES} + l] = s if inside else 0.0")
+                w(f"row[{k * _LANES} + l] = {printer.text(slopes[k - len(values)])}")
                 k += 1
 
     def _gains(self) -> None:
