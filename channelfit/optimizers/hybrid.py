@@ -26,6 +26,7 @@ SAME = 1e-3
 PERFECT = 1e-13
 _CHUNK = 4096
 _MEMORY, _MOST_ITERATIONS = 10, 200
+_FEW_POINTS, _MANY_POINTS = 64, 512
 _NONE = np.empty(0, dtype=np.intp)
 #: Largest difference of a coordinate, in shares of its range, between points that are the same.
 _NEAR = 0.02
@@ -84,7 +85,7 @@ class Hybrid:
     Arguments:
         n_parameters: free parameters.
         seed: of all random numbers.
-        scan: points scored in a round.
+        scan: points scored in a round; 0 for a number that suits what a score costs.
         starts: of them refined.
         agree: independent starts that must arrive at the lowest cost.
         patience: rounds without a gain after which the search ends anyway.
@@ -100,7 +101,6 @@ class Hybrid:
     ended: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        self.scan = self.scan or 512 * self.n_parameters
         self.starts = self.starts or max(16, 2 * self.n_parameters)
 
     @property
@@ -112,6 +112,7 @@ class Hybrid:
     def search(self, objective: Objective) -> Iterator[Generation]:
         """Stage after stage; ends by itself."""
         random = np.random.Generator(np.random.Philox(self.seed))
+        self.scan = self.scan or _points(objective.scorer) * self.n_parameters
         found: _Found | None = None
         under_way: _UnderWay | None = None
         scale, idle = math.nan, 0
@@ -185,6 +186,13 @@ class Hybrid:
                 break
             under_way = under_way.improved(objective, best)
         return under_way
+
+
+def _points(scorer: object) -> int:
+    """Points of a scan by parameter: few where a core steps through every sample, so that scanning
+    costs less than refining."""
+    dear = getattr(scorer, "backend", "") != "cuda" and getattr(scorer, "path", "") == "stepping"
+    return _FEW_POINTS if dear else _MANY_POINTS
 
 
 def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _UnderWay:
