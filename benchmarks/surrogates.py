@@ -7,19 +7,22 @@
 The noise is Gaussian, its standard deviation 1 % of the largest current. A run has arrived when its
 cost is within 1 % of the best known: the lower of the cost at the true values, refined, and the
 best of all runs. Times are from the start of a search, its code compiled; --cap ends a run. Ranges
-and bounds are those of the files; the search is the default one with its defaults.
+and bounds are those of the files; the search is the default one with its defaults. Rows of models
+that are not measured this time stay in the file as they were.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from dataclasses import asdict, dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
-from report import Row, finish, missing
+from report import RESULTS, Row, finish, missing
 
 from channelfit import gpu
 from channelfit.backends import make_scorer
@@ -143,16 +146,31 @@ def main() -> None:
     if wanted.quick:
         wanted.seeds, wanted.cap = min(wanted.seeds, 3), min(wanted.cap, 10.0)
     names = wanted.models or (HARD if wanted.hard else SHIPPED)
-    rows, series = [], {}
+    on_gpu = wanted.backend != "cpu" and gpu.is_available()
+    kind = "hard_schemes" if wanted.hard else "surrogates_cuda" if on_gpu else "surrogates"
+    known = earlier(wanted.out or RESULTS, kind)
+    title = f"{wanted.seeds} searches each, noise 1 %, {wanted.backend}, at most {wanted.cap:g} s"
     for name in names:
         folder = ROOT / "benchmarks" / "problems" if name in HARD else ROOT / "models"
         runs, facts = runs_of(folder / f"{name}.yaml", wanted)
-        rows += rows_of(name, runs, facts, wanted.cap)
-        series[name] = {**facts, "runs": [asdict(run) for run in runs]}
-    kind = "hard_schemes" if wanted.hard else "surrogates"
-    title = f"{wanted.seeds} searches each, noise 1 %, {wanted.backend}, at most {wanted.cap:g} s"
-    on_gpu = wanted.backend != "cpu" and gpu.is_available()
-    finish(kind, title, rows, gpu.device().name if on_gpu else "", wanted.out, series)
+        made = {"device": gpu.device().name if on_gpu else "", "date": f"{date.today()}"}
+        known[name] = rows_of(name, runs, facts, wanted.cap), {
+            **facts, **made, "runs": [asdict(run) for run in runs]
+        }  # fmt: skip
+        in_order = sorted(known, key=[*SHIPPED, *HARD].index)
+        finish(kind, title, [row for name in in_order for row in known[name][0]], made["device"],
+               wanted.out, {name: known[name][1] for name in in_order})  # fmt: skip
+
+
+def earlier(folder: Path, kind: str) -> dict[str, tuple[list[Row], dict[str, object]]]:
+    """Rows and series of models that were measured before: a model a time takes its time."""
+    file = folder / f"{kind}.json"
+    if not file.is_file():
+        return {}
+    record = json.loads(file.read_text())
+    rows = [Row(**row) for row in record["rows"]]
+    return {name: ([row for row in rows if row.name.startswith(f"{name}:")], series)
+            for name, series in record["series"].items()}  # fmt: skip
 
 
 if __name__ == "__main__":
