@@ -1,6 +1,6 @@
 """Ramps in a few pieces: occupancies as polynomials in time, exact at Radau's points.
 
-Where the voltage is a straight line in time, occupancies solve x' = A(t) x with A as smooth as the
+Where the voltage is smooth (ramps, sines), occupancies solve x' = A(t) x with A as smooth as the
 rates. On a piece [a, b) of the ramp they are a polynomial of degree 12 that fulfils the equation
 at the zeros of P_12 - P_11 (Radau IIA: stiff modes are damped, order 23 at the end of a piece;
 Hairer and Wanner 1996, IV.5). What a ramp excites at its start is gone after a few times its own
@@ -13,6 +13,7 @@ Samples lie on the polynomial, hence squares against a recording follow from its
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -22,22 +23,69 @@ from numpy.polynomial import legendre
 DEGREE = 12
 #: Of coarse and of fine pieces: the first, ms; by what factor they grow; mV that one may span.
 #: What they cannot follow (fast relaxation, steep rates) shows in the tail of the polynomial.
-GRADES = ((0.01, 2.0, 8.0), (1e-4, 1.5, 2.0))
+GRADES = ((0.01, 1.8, 6.0), (1e-4, 1.5, 2.0))
 #: The largest part of an occupancy in the last two Chebyshev polynomials of a piece. Errors stay
 #: an order of magnitude below; a candidate with more takes finer pieces, or every sample.
-TAIL = 1e-8
+TAIL = 2e-9
 #: Steps that must fall on a piece for pieces to cost less.
 STEPS_A_PIECE = 3
+#: mV by which the voltage may differ from a polynomial over a piece.
+STRAIGHT_MV = 1e-9
 
 
-def pieces(duration: float, slope: float, grade: int = 0) -> np.ndarray:
-    """Edges (n + 1,) of the pieces of a ramp, ms; slope in mV/ms; grade: a row of GRADES."""
+def pieces(
+    h: float, v: np.ndarray, parts: np.ndarray, grade: int = 0
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """A run of moving voltage cut into pieces.
+
+    Arguments:
+        h: ms between steps; v: (n_steps, n_parts) mV, at these parts of every step.
+        grade: a row of GRADES.
+
+    Returns:
+        edges (n + 1,), ms, and the voltage (n, DEGREE + 1), mV, at the points of each piece. None
+        where the voltage is no polynomial in time over pieces of some steps, or where stepping
+        costs less.
+    """
     first, growth, most = GRADES[grade]
-    cap = most / max(abs(slope), 1e-300)
-    edges = [0.0, min(first, cap, duration)]
-    while edges[-1] < duration:
-        edges.append(min(growth * edges[-1], edges[-1] + cap, duration))
-    return np.array(edges)
+    n, order = len(v), np.argsort(parts)
+    travel = np.append(0.0, np.cumsum(np.abs(np.diff(v[:, order], axis=1)).sum(axis=1)))
+    edges, shown = [0.0], []
+    while edges[-1] < n * h * (1 - 1e-12):
+        begin = edges[-1]
+        gone = np.interp(begin / h, np.arange(n + 1), travel)
+        far = h * np.searchsorted(travel, gone + most * (1 + 1e-9), side="right") - h
+        end = min(max(growth * begin, first), max(far, begin + h), n * h)
+        on_points = None
+        while on_points is None:
+            on_points = _on_points(h, v, parts, begin, end)
+            if on_points is None:
+                if end - begin < 2 * h:
+                    return None
+                end = begin + (end - begin) / 2
+        edges.append(end)
+        shown.append(on_points)
+        if STEPS_A_PIECE * len(shown) > n:
+            return None
+    return np.array(edges), np.array(shown)
+
+
+def _on_points(
+    h: float, v: np.ndarray, parts: np.ndarray, begin: float, end: float
+) -> np.ndarray | None:
+    """The voltage at the points of a piece by the polynomial through the steps that it touches."""
+    tiny = 1e-9
+    first, last = math.floor(begin / h + tiny), min(math.ceil(end / h - tiny), len(v))
+    every = max(1, (last - first) // 16)
+    steps = np.unique(np.append(np.arange(first, last, every), last - 1))
+    t = (steps[:, None] + parts).ravel()
+    x = (2 * t - (first + last)) / (last - first)
+    basis = np.polynomial.chebyshev.chebvander(x, min(DEGREE, len(parts) - 1) - 2)
+    c = np.linalg.lstsq(basis, v[steps].ravel(), rcond=None)[0]
+    if not np.abs(basis @ c - v[steps].ravel()).max() <= STRAIGHT_MV:
+        return None
+    x = (2 * (begin + (end - begin) * points()) / h - (first + last)) / (last - first)
+    return np.asarray(np.polynomial.chebyshev.chebval(x, c))
 
 
 @lru_cache(maxsize=1)

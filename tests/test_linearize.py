@@ -28,6 +28,7 @@ from channelfit.codegen.derivatives import derivative, derivatives
 from channelfit.compression import compression
 from channelfit.expressions import evaluate, parse_expression, remove_singularities, symbol
 from channelfit.model import ChannelModel, build_model
+from channelfit.packing import NODES
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Protocol
 
@@ -36,10 +37,12 @@ LONG = from_yaml(segments=[
     {"hold": "3 ms"}, {"step": {"values": [-110, -50, 30]}, "for": "61.7 ms"},
     {"step": -70, "for": 20},
 ])  # fmt: skip
-#: Ramps long enough to be taken in pieces.
+#: Ramps and sines long enough to be taken in pieces.
 RAMPS = from_yaml(segments=[
     {"hold": "5 ms"}, {"step": 30, "for": "20 ms"}, {"ramp": [-110, -60], "for": "60 ms"},
     {"step": -20, "for": "9 ms"}, {"ramp": [-20, 20], "for": "40.07 ms"},
+    {"sines": {"offset": -40, "terms": [{"amplitude": 20, "omega": 0.2},
+                                        {"amplitude": 9, "omega": 0.011}]}, "for": 77},
 ])  # fmt: skip
 
 
@@ -50,6 +53,13 @@ def problem_of(model: ChannelModel, *protocols: Protocol) -> Problem:
         Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.7 * k)
         for k, p in enumerate(protocols)
     ))  # fmt: skip
+
+
+def on_the_grid(problem: Problem) -> CpuScorer:
+    """A scorer that steps moving voltages on the reference's grid, without pieces."""
+    scorer = CpuScorer(problem)
+    scorer._tangents._grades = (None,)
+    return scorer
 
 
 def assert_same(test: Linearization, truth: Linearization, problem: Problem,
@@ -76,10 +86,14 @@ def assert_same(test: Linearization, truth: Linearization, problem: Problem,
 def test_cost_is_the_score_of_the_reference(name: str) -> None:
     problem = scored(name)
     parameters = candidates(problem.model, N, seed=3)
-    local = make_scorer(problem, "cpu").linearize(parameters)
+    local = on_the_grid(problem).linearize(parameters)
     assert (local.status == OK).all()
     truth = make_scorer(problem, "reference").score(parameters)
     assert local.cost == pytest.approx(truth.cost, rel=1e-9)
+    # where the voltage moves, pieces do not share the error of the grid
+    assert make_scorer(problem, "cpu").linearize(parameters).cost == pytest.approx(
+        truth.cost, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, "cycle", "leak"])
@@ -88,7 +102,7 @@ def test_derivatives_are_those_of_the_reference(name: str) -> None:
     model = model_named(name)
     problem = problem_of(model, LONG, *(PROTOCOLS[key] for key in names))
     parameters = candidates(model, 2 if len(model.parameters) > 12 else N, seed=6)
-    test = make_scorer(problem, "cpu").linearize(parameters)
+    test = on_the_grid(problem).linearize(parameters)
     truth = make_scorer(problem, "reference").linearize(parameters)
     assert_same(test, truth, problem, parameters)
 
@@ -98,7 +112,7 @@ def test_moving_voltage(name: str) -> None:
     model = model_named(name)
     problem = problem_of(model, PROTOCOLS["sines"], PROTOCOLS["short segments"], PROTOCOLS["ramp"])
     parameters = candidates(model, 2, seed=8)
-    test = make_scorer(problem, "cpu").linearize(parameters)
+    test = on_the_grid(problem).linearize(parameters)
     truth = make_scorer(problem, "reference").linearize(parameters)
     assert_same(test, truth, problem, parameters)
 
@@ -119,8 +133,9 @@ def test_ramps_in_pieces(name: str) -> None:
     parameters = values * np.random.default_rng(4).uniform(0.7, 1.4, (len(values), 4))
     scorer = CpuScorer(problem)
     linear = scorer._tangents
-    assert linear.plans[0].ramps
-    statuses = [s for _, s, _ in linear._candidates(linear.plans[1], parameters, range(4))]
+    coarse, fine_pieces, _ = linear.plans()
+    assert coarse.ramps
+    statuses = [s for _, s, _ in linear._candidates(fine_pieces, parameters, range(4))]
     assert statuses == [OK] * 4
     local = scorer.linearize(parameters)
     fine = ReferenceScorer(problem, refine=16)
@@ -137,7 +152,7 @@ def test_what_pieces_cannot_follow_is_stepped() -> None:
     parameters[[names.index("k1"), names.index("k4")], 1] *= 1e4
     scorer = CpuScorer(problem)
     linear = scorer._tangents
-    for plan in linear.plans[:-1]:
+    for plan in list(linear.plans())[:-1]:
         statuses = [status for _, status, _ in linear._candidates(plan, parameters, [0, 1])]
         assert statuses[0] == OK
         assert statuses[1] != OK
@@ -158,14 +173,32 @@ def test_points_of_a_piece_know_polynomials() -> None:
     assert np.array_equal(collocation.between(c), np.eye(len(c)))
 
 
-@given(duration=st.floats(1e-3, 1e5), slope=st.floats(-100, 100))
-@settings(max_examples=50, deadline=None)
-def test_pieces_cover_a_ramp(duration: float, slope: float) -> None:
-    edges = collocation.pieces(duration, slope)
+@given(h=st.floats(1e-3, 10), n=st.integers(1, 3000), slope=st.floats(-1, 1),
+       wave=st.floats(0, 5), grade=st.sampled_from([0, 1]))  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_pieces_cover_a_smooth_command(
+    h: float, n: int, slope: float, wave: float, grade: int
+) -> None:
+    def command(step: np.ndarray) -> np.ndarray:
+        return np.asarray(-80 + slope * step + wave * np.sin(0.02 * step))
+
+    steps = np.arange(n)[:, None] + NODES
+    found = collocation.pieces(h, command(steps), NODES, grade)
+    if found is None:
+        return
+    edges, shown = found
     assert edges[0] == 0
-    assert edges[-1] == duration
+    assert edges[-1] == pytest.approx(n * h, rel=1e-12)
     assert (np.diff(edges) > 0).all()
-    assert np.diff(edges).max() * abs(slope) <= collocation.GRADES[0][2] * (1 + 1e-9)
+    times = edges[:-1, None] + np.diff(edges)[:, None] * collocation.points()
+    assert np.abs(shown - command(times / h)).max() < 1e-8
+    assert n >= collocation.STEPS_A_PIECE * len(shown)
+
+
+def test_a_command_with_a_kink_has_no_pieces() -> None:
+    steps = np.arange(2000)[:, None] + NODES
+    assert collocation.pieces(0.1, np.abs(steps - 777.3) / 10, NODES) is None
+    assert collocation.pieces(0.1, steps / 10, NODES) is not None
 
 
 def test_where_alpha_is_zero_over_zero() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -226,18 +226,12 @@ def _nodes(packed: Packed, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
 
 
 def _ramp(packed: Packed, r: int, grade: int) -> _Ramp | None:
-    """A varying run in pieces, if its voltage is a straight line and they cost less than steps."""
+    """A varying run in pieces, if its voltage is smooth and they cost less than steps."""
     row = packed.runs[r]
     n = int(row[N_SAMPLES] * row[N_SUB])
     nodes = packed.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
-    duration = n * float(packed.run_dt[r])
-    start, slope = nodes[0, 0], (nodes[-1, 2] - nodes[0, 0]) / duration
-    line = start + slope * packed.run_dt[r] * (np.arange(n)[:, None] + NODES)
-    edges = collocation.pieces(duration, slope, grade)
-    if n < collocation.STEPS_A_PIECE * (len(edges) - 1) or np.abs(nodes - line).max() > 1e-9:
-        return None
-    t = edges[:-1, None] + np.diff(edges)[:, None] * collocation.points()
-    return _Ramp(edges, start + slope * t, np.full(len(t), -1))
+    in_pieces = collocation.pieces(float(packed.run_dt[r]), nodes, NODES, grade)
+    return None if in_pieces is None else _Ramp(*in_pieces, np.full(len(in_pieces[1]), -1))
 
 
 class Linearizer:
@@ -257,22 +251,30 @@ class Linearizer:
         self.problem, self.source = problem, TangentSource(model)
         self.free = np.array(self.source.free, np.int64)
         self._load = load
+        moving = not model.relaxes and bool((problem.scored.runs[:, KIND] == VARYING).any())
+        self._grades = (*(range(len(collocation.GRADES)) if moving else ()), None)
+        self._made: list[Plan] = []
+        self._lock = Lock()
 
-    @cached_property
-    def plans(self) -> list[Plan]:
-        """From the fastest to the one that serves every candidate: each sample of a ramp."""
-        model, grades = self.problem.model, range(len(collocation.GRADES))
+    def plans(self) -> Iterator[Plan]:
+        """From the fastest to the one that serves every candidate, each made when first needed."""
+        model = self.problem.model
         oscillating = not all(_is_tree(chain) for chain in model.chains)
-        plans = [
-            Plan(self.problem.scored, 1 + len(self.free), oscillating, model.relaxes, grade)
-            for grade in (*(() if model.relaxes else grades), None)
-        ]
-        return [plan for plan in plans if plan.ramps] + plans[-1:]
+        width = 1 + len(self.free)
+        for k, grade in enumerate(self._grades):
+            with self._lock:
+                if k == len(self._made):
+                    self._made.append(
+                        Plan(self.problem.scored, width, oscillating, model.relaxes, grade)
+                    )
+            if grade is None or self._made[k].ramps:
+                yield self._made[k]
 
     @property
     def plan(self) -> Plan:
         """The plan that serves every candidate."""
-        return self.plans[-1]
+        *_, last = self.plans()
+        return last
 
     def linearize(
         self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray,
@@ -293,11 +295,13 @@ class Linearizer:
             curvature[free[:, None], free, c] = (2.0 / total) * normal[1:, 1:]
 
         wanted = list(range(first, last))
-        for plan in self.plans:
+        for plan in self.plans():
             for c, status[c], residuals in self._candidates(plan, parameters, wanted):
                 if status[c] != _UNRESOLVED:
                     take(c, residuals, plan.constant)
             wanted = [c for c in wanted if status[c] == _UNRESOLVED]
+            if not wanted:
+                return
 
     def residuals(
         self, parameters: np.ndarray, first: int, last: int, residuals: np.ndarray,
