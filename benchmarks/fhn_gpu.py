@@ -3,7 +3,7 @@
     python benchmarks/fhn_gpu.py            everything, a few minutes
     python benchmarks/fhn_gpu.py --quick    two variants each, no growth with N
     python benchmarks/fhn_gpu.py --parts explicit cables
-    python benchmarks/fhn_gpu.py --parts coupling --folder /somewhere    only strong coupling
+    python benchmarks/fhn_gpu.py --parts coupling            strong coupling, in fhn_gpu_coupling.json
 
 Every kernel's result is first compared with the processor's. `against` is, for the explicit scheme,
 the same kernel with one step a pass; for Crank-Nicolson, cuSPARSE's solver of one tridiagonal
@@ -303,7 +303,8 @@ def main() -> None:
             rows += many_cables(cp, dtype, given.quick)
     if "growth" in given.parts and not given.quick:
         rows += growth(cp, chosen["explicit"], chosen["crank_nicolson"])
-    finish("fhn_gpu", "FitzHugh-Nagumo on the GPU", rows, device.name, given.folder)
+    name = "fhn_gpu_coupling" if given.parts == ["coupling"] else "fhn_gpu"
+    finish(name, "FitzHugh-Nagumo on the GPU", rows, device.name, given.folder)
 
 
 if __name__ == "__main__":
