@@ -3,7 +3,7 @@
     python benchmarks/fhn_gpu.py            everything, a few minutes
     python benchmarks/fhn_gpu.py --quick    two variants each, no growth with N
     python benchmarks/fhn_gpu.py --parts explicit cables
-    python benchmarks/fhn_gpu.py --parts coupling            strong coupling, in fhn_gpu_coupling.json
+    python benchmarks/fhn_gpu.py --parts coupling    strong coupling, in a file of its own
 
 Every kernel's result is first compared with the processor's. `against` is, for the explicit scheme,
 the same kernel with one step a pass; for Crank-Nicolson, cuSPARSE's solver of one tridiagonal
