@@ -26,7 +26,7 @@ DEGREE = 12
 GRADES = ((0.01, 1.8, 6.0), (1e-4, 1.5, 2.0))
 #: The largest part of an occupancy in the last two Chebyshev polynomials of a piece. Errors stay
 #: an order of magnitude below; a candidate with more takes finer pieces, or every sample.
-TAIL = 2e-9
+TAIL = 4e-9
 #: Steps that must fall on a piece for pieces to cost less.
 STEPS_A_PIECE = 3
 #: mV by which the voltage may differ from a polynomial over a piece.
