@@ -387,3 +387,22 @@ def test_a_trace_of_the_space_leaves_nothing() -> None:
     z, rest = kept.project(y)
     assert rest < 1e-18 * np.sum(y**2)
     assert np.abs(kept.matrix @ y[kept.points] - z).max() < 1e-10 * np.linalg.norm(y)
+
+
+def test_a_preview_is_the_cost_of_the_linearization() -> None:
+    for name, protocol in (("herg_markov", RAMPS), ("model_b", RAMPS), ("herg_beattie", RAMPS)):
+        problem = problem_of(model_named(name), protocol)
+        values = problem.model.values()[:, None]
+        parameters = values * np.random.default_rng(7).uniform(0.7, 1.4, (len(values), 5))
+        parameters[0, 2] = np.nan
+        scorer = CpuScorer(problem)
+        test, truth = scorer.preview(parameters), scorer.linearize(parameters)
+        assert np.array_equal(test.status, truth.status)
+        assert np.isinf(test.cost[2])
+        ok = truth.status == OK
+        exact = scorer.score(parameters).cost
+        assert test.cost[ok] == pytest.approx(exact[ok], rel=1e-6)
+        if problem.model.relaxes:  # nothing is cheaper than the score
+            assert np.array_equal(test.cost[ok], exact[ok])
+        else:
+            assert test.cost[ok] == pytest.approx(truth.cost[ok], rel=1e-12)

@@ -271,6 +271,11 @@ class Linearizer:
                 yield self._made[k]
 
     @property
+    def has_pieces(self) -> bool:
+        """Whether any run is taken in pieces rather than from sample to sample."""
+        return self._grades[0] is not None and bool(next(iter(self.plans())).ramps)
+
+    @property
     def plan(self) -> Plan:
         """The plan that serves every candidate."""
         *_, last = self.plans()
@@ -283,23 +288,39 @@ class Linearizer:
         """Fills in the columns first .. last - 1 of a `Linearization`'s arrays."""
         total = self.problem.scored.total_weight
         free = self.free
+        for c, status[c], normal in self._normal(parameters, range(first, last)):
+            cost[c] = normal[0, 0] / total
+            if status[c] == OK:
+                gradient[free, c] = (2.0 / total) * normal[0, 1:]
+                curvature[free[:, None], free, c] = (2.0 / total) * normal[1:, 1:]
 
-        def take(c: int, residuals: np.ndarray, constant: float) -> None:
-            normal = residuals.T @ residuals
-            if status[c] != OK or not np.isfinite(normal).all():
-                status[c] = status[c] or NOT_FINITE
-                cost[c] = np.inf
-                return
-            cost[c] = (normal[0, 0] + constant) / total
-            gradient[free, c] = (2.0 / total) * normal[0, 1:]
-            curvature[free[:, None], free, c] = (2.0 / total) * normal[1:, 1:]
+    def costs(
+        self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray
+    ) -> None:
+        """The same of costs alone."""
+        for c, status[c], normal in self._normal(parameters, range(first, last)):
+            cost[c] = normal[0, 0] / self.problem.scored.total_weight
 
-        wanted = list(range(first, last))
+    def _normal(
+        self, parameters: np.ndarray, wanted: Sequence[int]
+    ) -> Iterator[tuple[int, int, np.ndarray]]:
+        """(candidate, status, products of residuals and derivatives with each other).
+
+        Of one that failed the squares of the residuals are infinite.
+        """
         for plan in self.plans():
-            for c, status[c], residuals in self._candidates(plan, parameters, wanted):
-                if status[c] != _UNRESOLVED:
-                    take(c, residuals, plan.constant)
-            wanted = [c for c in wanted if status[c] == _UNRESOLVED]
+            unresolved = []
+            for c, status, residuals in self._candidates(plan, parameters, wanted):
+                if status == _UNRESOLVED:
+                    unresolved.append(c)
+                    continue
+                normal = residuals.T @ residuals
+                normal[0, 0] += plan.constant
+                if status != OK or not np.isfinite(normal).all():
+                    status = status or NOT_FINITE
+                    normal[0, 0] = np.inf
+                yield c, status, normal
+            wanted = unresolved
             if not wanted:
                 return
 

@@ -112,6 +112,7 @@ class Hybrid:
     def search(self, objective: Objective) -> Iterator[Generation]:
         """Stage after stage; ends by itself."""
         random = np.random.Generator(np.random.Philox(self.seed))
+        objective.previews = True
         self.scan = self.scan or _points(objective.scorer) * self.n_parameters
         found: _Found | None = None
         under_way: _UnderWay | None = None

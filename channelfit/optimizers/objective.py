@@ -93,7 +93,8 @@ class Objective:
     scored. linear: the parameter that is solved, which is then no dimension of the cube.
     prior_weight: pA^2; so much is added to the cost for every squared standard deviation of a
     parameter from the middle of its prior. evaluations: candidates scored so far; a derivative
-    costs as many as it has columns.
+    costs as many as it has columns. previews: costs come from the scorer's `preview` where it has
+    one, as a search wants them that compares costs with those of `linearize`.
     """
 
     space: SearchSpace
@@ -102,6 +103,7 @@ class Objective:
     linear: Linear | None = None
     prior_weight: float = 0.0
     evaluations: int = 0
+    previews: bool = False
 
     @property
     def n_free(self) -> int:
@@ -184,7 +186,8 @@ class Objective:
     def _scored(self, physical: Any) -> ScoreLike:
         """Of physical parameters, priors included."""
         self.evaluations += physical.shape[1]
-        score: ScoreLike = self.scorer.score(physical)
+        preview = getattr(self.scorer, "preview", None) if self.previews else None
+        score: ScoreLike = (preview or self.scorer.score)(physical)
         if self.prior_weight:
             return Scored(score.cost + self.penalty(physical), score.status)
         return score
