@@ -26,7 +26,7 @@ SAME = 1e-3
 PERFECT = 1e-13
 _CHUNK = 4096
 _MEMORY, _MOST_ITERATIONS = 10, 200
-_FEW_POINTS, _MANY_POINTS = 64, 512
+_FEW_POINTS, _MANY_POINTS, _LEADERS = 64, 512, 4
 _NONE = np.empty(0, dtype=np.intp)
 #: Largest difference of a coordinate, in shares of its range, between points that are the same.
 _NEAR = 0.02
@@ -121,14 +121,17 @@ class Hybrid:
             pool = yield from self._scan(objective, random, found)
             if math.isnan(scale) and len(pool.cost):
                 scale = float(np.median(pool.cost))
-            best = math.inf if found is None else float(found.cost.min())
-            if len(pool.cost):
+            before = math.inf if found is None else float(found.cost.min())
+            for wave in _waves(pool, found is None and not _on_gpu(objective.scorer)):
+                best = math.inf if found is None else float(found.cost.min())
                 under_way = yield from self._refine(
-                    objective, pool, under_way, best, PERFECT * scale
+                    objective, wave, under_way, best, PERFECT * scale
                 )
                 found = _joined(found, under_way.found(under_way.starts.done))
                 under_way = under_way.take(~under_way.starts.done)
-            gained = found is not None and found.cost.min() < best * (1 - SAME)
+                if found.cost.min(initial=np.inf) <= PERFECT * scale:
+                    break
+            gained = found is not None and found.cost.min() < before * (1 - SAME)
             idle = 0 if gained else idle + 1
             if found is not None and found.cost.min() <= PERFECT * scale:
                 self.ended = "the fit is perfect"
@@ -173,7 +176,7 @@ class Hybrid:
         """
         before = objective.evaluations
         under_way = _begun(objective, pool, others)
-        few = len(under_way.fresh) // 6
+        few = -(-len(under_way.fresh) // 6) if len(under_way.fresh) >= _LEADERS else 0
         for _ in range(_MOST_ITERATIONS):
             starts = under_way.starts
             yield _generation(objective, starts, objective.evaluations - before, "refining")
@@ -189,11 +192,28 @@ class Hybrid:
         return under_way
 
 
+def _on_gpu(scorer: object) -> bool:
+    return getattr(scorer, "backend", "") == "cuda"
+
+
 def _points(scorer: object) -> int:
     """Points of a scan by parameter: few where a core steps through every sample, so that scanning
     costs less than refining."""
-    dear = getattr(scorer, "backend", "") != "cuda" and getattr(scorer, "path", "") == "stepping"
+    dear = not _on_gpu(scorer) and getattr(scorer, "path", "") == "stepping"
     return _FEW_POINTS if dear else _MANY_POINTS
+
+
+def _waves(pool: _Found, first_round: bool) -> list[_Found]:
+    """The starts in the order in which they are refined: in the first round a few lead the way, and
+    tell which of the others fall behind. A GPU takes as long for a few as for all."""
+    if not len(pool.cost):
+        return []
+    if not first_round or len(pool.cost) <= _LEADERS:
+        return [pool]
+    return [
+        _Found(pool.unit[:, some], pool.cost[some], pool.fresh[some])
+        for some in (slice(_LEADERS), slice(_LEADERS, None))
+    ]
 
 
 def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _UnderWay:
