@@ -9,7 +9,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -243,21 +243,34 @@ def _side_by_side(
     does not depend on how many there are.
     """
     n_blocks = -(-parameters.shape[1] // lanes)
-    n_chunks = min(n_blocks, n_threads * _CHUNKS_PER_THREAD if n_threads > 1 else 1)
+    # few pieces where there are few blocks: threads that ask for work wait for each other
+    pieces = min(_CHUNKS_PER_THREAD, max(1, n_blocks // (2 * n_threads)))
+    n_chunks = min(n_blocks, n_threads * pieces if n_threads > 1 else 1)
     edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
     chunks = list(pairwise(edges))
-    if chunks:
+    if chunks and (len(chunks) == 1 or not getattr(sweep, "signatures", True)):
         sweep(parameters, *chunks.pop(0), *arguments)  # compiles, once, before the threads start
     if not chunks:
         return
-    with ThreadPoolExecutor(n_threads) as pool:
-        futures = [pool.submit(sweep, parameters, *chunk, *arguments) for chunk in chunks]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:  # Ctrl-C: what has not begun need not be waited for
-            pool.shutdown(cancel_futures=True)
-            raise
+    futures = [_pool(n_threads).submit(sweep, parameters, *chunk, *arguments) for chunk in chunks]
+    try:
+        for future in futures:
+            future.result()
+    except BaseException:  # Ctrl-C: what has not begun need not be waited for
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        raise
+
+
+@cache
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: a search asks them for a few candidates many times a second."""
+    return ThreadPoolExecutor(n_threads, "channelfit")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def gathered(out: np.ndarray, places: np.ndarray) -> np.ndarray:
