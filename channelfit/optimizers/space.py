@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from channelfit.errors import InputError
 
 if TYPE_CHECKING:
     from channelfit.model import Parameter
+
+_POINTS_IN_CACHE = 1024
 
 
 def array_module(array: Any) -> Any:
@@ -43,7 +46,7 @@ class SearchSpace:
         if not self.free:
             raise InputError("there is no free parameter to search", key="parameters")
 
-    @property
+    @cached_property
     def free(self) -> tuple[int, ...]:
         """Places, among all parameters, of those that are searched."""
         return tuple(
@@ -81,8 +84,8 @@ class SearchSpace:
                 physical[place] = middle(parameter)
         for scale in ("linear", "log"):
             rows = [i for i, place in enumerate(self.free) if self._scale(place) == scale]
-            # on the host a row at a time stays in the cache; a device wants few launches
-            step = 1 if xp is np else max(len(rows), 1)
+            # many points on the host stay in the cache a row at a time; else fewer calls count
+            step = 1 if xp is np and unit.shape[1] > _POINTS_IN_CACHE else max(len(rows), 1)
             for start in range(0, len(rows), step):
                 piece = rows[start : start + step]
                 places = [self.free[i] for i in piece]
