@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from report import Row, compared, finish
 
+from channelfit import gpu
 from channelfit.backends import make_scorer
 from channelfit.documents import Section
 from channelfit.fit import load_fit
@@ -139,8 +140,11 @@ def main() -> None:
         done = optimized("nav_iv_80cp", folder, 1, wanted.backend)
     note = f"{done.summary['evaluations']:,} evaluations in {done.summary['seconds']:.0f} s"
     rows.append(Row("nav_iv_80cp: fit, RMS", float(done.summary["rms_pA"]), "pA", note=note))
-    finish("real_data", "Fits to real recordings; `against`: published values", rows,
-           folder=wanted.out)  # fmt: skip
+    on_gpu = wanted.backend != "cpu" and gpu.is_available()
+    device = gpu.device().name if on_gpu else ""
+    finish("real_data_cuda" if on_gpu else "real_data",
+           "Fits to real recordings; `against`: published values", rows, device,
+           wanted.out)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sympy
 
 from channelfit.documents import Section
 from channelfit.errors import InputError
-from channelfit.expressions import V, evaluate, symbol
+from channelfit.expressions import V, evaluate, moving, symbol
 from channelfit.model import ChannelModel
 from channelfit.protocol import Protocol
 from channelfit.units import parse_quantity, shown
@@ -53,13 +53,8 @@ class Bounded:
     @cached_property
     def _still(self) -> tuple[tuple[str, sympy.Expr], ...]:
         """Definitions that do not change with the voltage."""
-        moving = {V.name}
-        still = []
-        for name, expression in self.definitions:
-            if moving & {s.name for s in expression.free_symbols}:
-                moving.add(name)
-            else:
-                still.append((name, expression))
+        changing = moving(self.definitions)
+        still = [row for row in self.definitions if row[0] not in changing]
         return tuple(still)
 
     def allowed(self, physical: Any, xp: Any = np) -> Any:
@@ -72,12 +67,12 @@ class Bounded:
         still = self._still
         for name, expression in still:
             scope[name] = evaluate(expression, scope, xp)
-        moving = [row for row in self.definitions if row not in still]
+        others = [row for row in self.definitions if row not in still]
         inside = xp.ones(physical.shape[1], dtype=bool)
         largest = xp.full(physical.shape[1], -np.inf)
         for v in self.voltages_mV or (0.0,):
             at_v = {**scope, V.name: v}
-            for name, expression in moving:
+            for name, expression in others:
                 at_v[name] = evaluate(expression, at_v, xp)
             value = evaluate(self.expression, at_v, xp)
             if self.largest:

@@ -835,6 +835,15 @@ def _expanded_terms(node: sympy.Expr) -> int:
 # Values
 
 
+def moving(definitions: Iterable[tuple[str, sympy.Expr]]) -> set[str]:
+    """Names that change with the voltage: v, and definitions, in order, that use such a name."""
+    found = {V.name}
+    for name, expression in definitions:
+        if found & {s.name for s in expression.free_symbols}:
+            found.add(name)
+    return found
+
+
 def evaluate(
     expression: sympy.Expr, values: Mapping[str, npt.ArrayLike], xp: Any = np
 ) -> Array:  # fmt: skip

@@ -29,6 +29,7 @@ from channelfit.expressions import (
     definition_order,
     evaluate,
     linear_in,
+    moving,
     parse_expression,
     remove_singularities,
     symbol,
@@ -702,12 +703,9 @@ def _finish(
 def _check_ties(
     root: Section, ties: tuple[Tie, ...], definitions: tuple[tuple[str, sympy.Expr], ...]
 ) -> None:
-    moving = {V.name}
-    for name, expression in definitions:
-        if moving & {s.name for s in expression.free_symbols}:
-            moving.add(name)
+    changing = moving(definitions)
     for tie in ties:
-        if tie.name in moving:
+        if tie.name in changing:
             raise root.error(
                 "depends on v; a parameter does not change with the voltage",
                 f"parameters.{tie.name}.tie",

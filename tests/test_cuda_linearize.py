@@ -26,10 +26,10 @@ from test_backends import (
     simulated,
 )
 from test_cuda_source import random_scheme
+from test_linearize import on_the_grid
 
 from channelfit import gpu
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Linearization
-from channelfit.backends.cpu import CpuScorer
 from channelfit.backends.cuda import CudaScorer
 from channelfit.backends.cuda_tangents import Tangents
 from channelfit.backends.reference import ReferenceScorer
@@ -69,19 +69,12 @@ def errors(test: Linearization, truth: Linearization) -> tuple[float, float, flo
                                                      curvature))  # type: ignore[return-value]  # fmt: skip
 
 
-def stepped(problem: Problem) -> CpuScorer:
-    """The cpu backend on the steps that the GPU takes; in pieces it lacks their error."""
-    scorer = CpuScorer(problem)
-    scorer._tangents._grades = (None,)
-    return scorer
-
-
 @cache
 def truth_of(name: str) -> tuple[Problem, np.ndarray, Linearization]:
     """All protocols at once, several weights, masks: by the cpu backend."""
     problem = scored(name)
     parameters = candidates(problem.model, 9, seed=1)
-    return problem, parameters, stepped(problem).linearize(parameters)
+    return problem, parameters, on_the_grid(problem).linearize(parameters)
 
 
 def by_differences(problem: Problem, parameters: np.ndarray) -> Linearization:
@@ -181,7 +174,7 @@ def test_every_length_of_a_run(name: str, device: str) -> None:
     lengths = [*range(1, 5), 60, 61, 62, 63, 64, 65, 127, 129, 500]
     problem = problem_of(model_named(name), stairs(lengths))
     parameters = candidates(problem.model, 2, seed=3)
-    truth = stepped(problem).linearize(parameters)
+    truth = on_the_grid(problem).linearize(parameters)
     test = CudaScorer(problem).linearize(parameters)
     assert max(errors(test, truth)) < 1e-8
     assert test.cost == pytest.approx(ReferenceScorer(problem).score(parameters).cost, rel=1e-9)
@@ -199,7 +192,7 @@ def test_only_ends_of_runs_count(device: str) -> None:
     parameters = candidates(problem.model, 3)
     test = CudaScorer(problem).linearize(parameters)
     # some parameters are nearly forgotten by then: what is left of their derivatives has few digits
-    assert max(errors(test, stepped(problem).linearize(parameters))) < 1e-6
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-6
 
 
 def test_nothing_but_one_sample(device: str) -> None:
@@ -207,7 +200,7 @@ def test_nothing_but_one_sample(device: str) -> None:
     problem = problem_of(model_named("model_b"), protocol)
     parameters = candidates(problem.model, 3)
     test = CudaScorer(problem).linearize(parameters)
-    assert max(errors(test, stepped(problem).linearize(parameters))) < 1e-8
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
 
 
 def test_sixteen_states_with_loops(device: str) -> None:
@@ -215,7 +208,7 @@ def test_sixteen_states_with_loops(device: str) -> None:
     problem = problem_of(random_scheme(16, 16), *(PROTOCOLS[key] for key in keys))
     parameters = np.array([[1.0, 0.1, 10.0]])
     test = CudaScorer(problem).linearize(parameters)
-    assert max(errors(test, stepped(problem).linearize(parameters))) < 1e-8
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
 
 
 # --- every function of the expressions -----------------------------------------------------------
@@ -315,7 +308,7 @@ def test_rates_at_their_removable_singularity(device: str) -> None:
     parameters = np.repeat(model.values()[:, None], 3, axis=1)
     parameters[names.index("a2")] = [10.0, 10.0 + 1e-9, 10.0 - 1e-4]
     test = CudaScorer(problem).linearize(parameters)
-    assert max(errors(test, stepped(problem).linearize(parameters))) < 1e-8
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
     assert max(errors(test, by_differences(problem, parameters))) < 1e-6
     assert test.gradient[:, 1] == pytest.approx(test.gradient[:, 0], rel=1e-6)
 
@@ -423,7 +416,7 @@ def test_thousands_at_once_on_a_gpu(name: str) -> None:
     parameters = candidates(problem.model, 4096, seed=5)
     test = CudaScorer(problem).linearize(parameters)
     some = [*range(20), *range(4076, 4096)]
-    truth = stepped(problem).linearize(np.ascontiguousarray(parameters[:, some]))
+    truth = on_the_grid(problem).linearize(np.ascontiguousarray(parameters[:, some]))
     assert max(errors(Linearization(*(a[..., some] for a in vars(test).values())), truth)) < 1e-8
 
 

@@ -339,12 +339,18 @@ def test_newtons_bound_holds():
 # --- control of the step
 
 
-def test_controlled_steps_meet_their_tolerance():
+def pulsed():
+    """A cable on which a pulse begins and ends between frames, and v there at t = 30."""
     cable = Cable(201, 0.5, stimulus=(Pulse(0.5, 40, 50, 5, 8),))
     v, w = np.zeros(201), np.zeros(201)
     profile = next(Cable(201, 0.5, stimulus=(Pulse(0.5, 40, 50),)).spans(0, 1, 1))[1]
     for length, drive in ((5, 0.0), (3, profile), (22, 0.0)):
         v, w = truth(Equation(), cable, v, w, length, drive)
+    return cable, v
+
+
+def test_controlled_steps_meet_their_tolerance():
+    cable, v = pulsed()
     errors, steps = [], []
     for tolerance in (1e-4, 1e-5, 1e-6):
         run = simulate(CrankNicolson(Equation(), cable), 0, 0, [3, 30], tolerance=tolerance)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.polynomial import chebyshev as polynomials
-from test_fitzhugh_nagumo import ENDS, some_state, truth
+from test_fitzhugh_nagumo import ENDS, pulsed, some_state, truth
 
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, Chebyshev, Equation, Pulse, simulate, wave_speed
@@ -104,12 +104,7 @@ def test_order_in_time():
 
 
 def test_controlled_steps_meet_their_tolerance():
-    """A pulse that begins and ends between frames."""
-    cable = Cable(201, 0.5, stimulus=(Pulse(0.5, 40, 50, 5, 8),))
-    v, w = np.zeros(201), np.zeros(201)
-    profile = next(Cable(201, 0.5, stimulus=(Pulse(0.5, 40, 50),)).spans(0, 1, 1))[1]
-    for length, drive in ((5, 0.0), (3, profile), (22, 0.0)):
-        v, w = truth(Equation(), cable, v, w, length, drive)
+    cable, v = pulsed()
     tolerances, errors = [1e-4, 1e-5, 1e-6, 1e-7], []
     for tolerance in tolerances:
         run = simulate(Chebyshev(Equation(), cable), 0, 0, [3, 30], tolerance=tolerance)

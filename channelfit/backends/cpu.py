@@ -88,8 +88,7 @@ class CpuScorer:
             return self.score(parameters)
         n = parameters.shape[1]
         out = Score(np.empty(n), np.zeros(n, np.int8))
-        with _blas().limit(limits=1, user_api="blas"):
-            _side_by_side(self._pieces.costs, parameters, [out.cost, out.status], 1, self.n_threads)
+        self._shared(self._pieces.costs, parameters, [out.cost, out.status])
         return out
 
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
@@ -107,8 +106,7 @@ class CpuScorer:
             np.zeros((n_parameters, n_parameters, n)),
         )  # fmt: skip
         arrays = [out.cost, out.status, out.gradient, out.curvature]
-        with _blas().limit(limits=1, user_api="blas"):
-            _side_by_side(self._tangents.linearize, parameters, arrays, 1, self.n_threads)
+        self._shared(self._tangents.linearize, parameters, arrays)
         return out
 
     def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -124,10 +122,16 @@ class CpuScorer:
         plan = self._tangents.plan
         residuals = np.empty((plan.n_residuals, n))
         jacobian = np.zeros((plan.n_residuals, n_parameters, n))
-        arrays = [residuals, jacobian]
-        with _blas().limit(limits=1, user_api="blas"):
-            _side_by_side(self._tangents.residuals, parameters, arrays, 1, self.n_threads)
+        self._shared(self._tangents.residuals, parameters, [residuals, jacobian])
         return residuals, jacobian, plan.constant
+
+    def _shared(
+        self, sweep: Callable[..., None], parameters: np.ndarray, arrays: list[Any]
+    ) -> None:
+        """A sweep of a `Linearizer` over all candidates; BLAS keeps to one thread meanwhile: its
+        own, on small matrices, spend several times as long waiting for each other as working."""
+        with _blas().limit(limits=1, user_api="blas"):
+            _side_by_side(sweep, parameters, arrays, 1, self.n_threads)
 
     @cached_property
     def _tangents(self) -> Linearizer:
@@ -222,8 +226,6 @@ class Modes:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Holds BLAS to one thread while ours share the candidates: its own, on small matrices, spend
-    several times as long waiting for each other as working."""
     return ThreadpoolController()
 
 
@@ -243,9 +245,9 @@ def _side_by_side(
     does not depend on how many there are.
     """
     n_blocks = -(-parameters.shape[1] // lanes)
-    # few pieces where there are few blocks: threads that ask for work wait for each other
-    pieces = min(_CHUNKS_PER_THREAD, max(1, n_blocks // (2 * n_threads)))
-    n_chunks = min(n_blocks, n_threads * pieces if n_threads > 1 else 1)
+    # few chunks where there are few blocks: threads that ask for work wait for each other
+    per_thread = min(_CHUNKS_PER_THREAD, max(1, n_blocks // (2 * n_threads)))
+    n_chunks = min(n_blocks, n_threads * per_thread if n_threads > 1 else 1)
     edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
     chunks = list(pairwise(edges))
     if chunks and (len(chunks) == 1 or not getattr(sweep, "signatures", True)):

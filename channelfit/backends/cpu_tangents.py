@@ -8,6 +8,7 @@ with currents and derivatives, and matrix products make residuals and their Jaco
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -79,6 +80,11 @@ class _Stretch:
     last: int
     nodes: tuple[np.ndarray, ...] = ()
     ramp: _Ramp | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether the voltage does."""
+        return bool(self.nodes) or self.ramp is not None
 
 
 class Plan:
@@ -358,7 +364,7 @@ class Linearizer:
             yield c, status, residuals
 
 
-class _Walk:
+class _Walk(ABC):
     """One candidate after the other through all runs; holds the scratch arrays of one thread."""
 
     def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
@@ -375,9 +381,7 @@ class _Walk:
         self.module.createGains(theta, self.gain)
         self._start(theta)
         for stretch in self.plan.stretches:
-            if stretch.ramp is not None:
-                self._ramp(theta, stretch.first, stretch.ramp, flat)
-            elif stretch.nodes:
+            if stretch.moves:
                 self._varying(theta, stretch, flat)
             else:
                 self._held(stretch, flat)
@@ -398,17 +402,14 @@ class _Walk:
         self.module.createRates(v, theta, *room)
         clipRates(*room, self.partials, len(v), self.flags)
 
-    def _start(self, theta: np.ndarray) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _start(self, theta: np.ndarray) -> None: ...
 
-    def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _held(self, stretch: _Stretch, flat: np.ndarray) -> None: ...
 
-    def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def _ramp(self, theta: np.ndarray, r: int, ramp: _Ramp, flat: np.ndarray) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None: ...
 
 
 class _Relaxing(_Walk):
@@ -525,6 +526,12 @@ class _Scheme(_Walk):
         )  # fmt: skip
 
     def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
+        if stretch.ramp is not None:
+            self._ramp(theta, stretch.first, stretch.ramp, flat)
+        else:
+            self._stepped(theta, stretch, flat)
+
+    def _stepped(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
         run = _VaryingRun(self.plan, stretch.first)
         x, dx = self.states[run.target], self.dstates[run.target]
         x[:], dx[:] = self.states[run.source], self.dstates[run.source]

@@ -8,6 +8,7 @@ there are data, its rows.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -46,7 +47,7 @@ class FunctionSource:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
-class _Printer(ScalarPrinter):
+class _Printer(ScalarPrinter, ABC):
     """Prints expressions; what needs statements first is written before, by subclasses."""
 
     def __init__(self, dialect: Dialect, problem: FunctionProblem, real: str) -> None:
@@ -63,20 +64,20 @@ class _Printer(ScalarPrinter):
 
     # what differs between targets
 
-    def parameter(self, row: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def parameter(self, row: str) -> str: ...
 
-    def cell(self, column: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def cell(self, column: str) -> str: ...
 
-    def definition(self, name: str, place: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def definition(self, name: str, place: str) -> str: ...
 
-    def constant(self, node: sympy.Expr) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def constant(self, node: sympy.Expr) -> str: ...
 
-    def fold(self, node: sympy.Basic, start: str, join: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def fold(self, node: sympy.Basic, start: str, join: str) -> str: ...
 
     # names
 
