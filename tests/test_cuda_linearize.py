@@ -153,6 +153,28 @@ def test_company_does_not_show(name: str, device: str) -> None:
         assert max(errors(test, truth)) < 1e-8
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_preview_is_the_cost_of_the_linearization(name: str, device: str) -> None:
+    """Without derivatives, whole or in jobs; and what fails fails alike."""
+    problem, parameters, truth = truth_of(name)
+    parameters = parameters.copy()
+    parameters[0, 2] = np.nan
+    scorer = CudaScorer(problem, "float32", path="stepping")
+    test, whole = scorer.preview(parameters), scorer.linearize(parameters)
+    assert np.array_equal(test.status, whole.status)
+    ok = test.status == OK
+    assert not ok[2]
+    assert np.isinf(test.cost[~ok]).all()
+    assert test.cost[ok] == pytest.approx(truth.cost[ok], rel=1e-9)
+    assert test.cost[ok] == pytest.approx(whole.cost[ok], rel=1e-12)
+    for n_jobs in (1, 3, 64):
+        way = Tangents(problem, 0)
+        way.n_jobs = n_jobs
+        cost, status = (a.get() for a in way.score(gpu.cupy().asarray(parameters)))
+        assert np.array_equal(status, whole.status)
+        assert cost[ok] == pytest.approx(whole.cost[ok], rel=1e-12)
+
+
 # --- runs of every length ------------------------------------------------------------------------
 
 
@@ -397,6 +419,7 @@ def test_few_or_no_candidates(n: int, device: str) -> None:
     test = scorer.linearize(np.ones((2, n)))
     shapes = [a.shape for a in vars(test).values()]
     assert shapes == [(n,), (n,), (2, n), (2, 2, n)]
+    assert scorer.preview(np.ones((2, n))).cost.shape == (n,)
 
 
 def test_what_the_scorer_refuses(device: str) -> None:

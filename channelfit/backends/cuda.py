@@ -5,7 +5,7 @@ Host and GPU run side by side: a score of CuPy arrays is only asked for, never w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from channelfit.packing import HELD, KIND, N_SAMPLES, N_SUB, NODES, SAMPLED, TAB
 from channelfit.paths import choose_path
 from channelfit.problem import Problem
 from channelfit.schedule import Schedule, schedule
+from channelfit.transform import moves
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
@@ -170,27 +171,20 @@ class CudaScorer:
         """The same by stepping in float64, whatever this scorer's path and precision."""
         return self._score(parameters, self._exact)
 
+    def preview(self, parameters: Any) -> Score:
+        """A score as a search wants it that compares with `linearize`: in float64, and where the
+        voltage varies and candidates are few, in segments side by side."""
+        few = moves(self.problem.scored) and not self._values.fills(parameters.shape[1])
+        if not few:
+            return self.score(parameters)
+        return Score(*self._in_chunks(self._values.score, parameters, self._values))
+
     def linearize(self, parameters: Any) -> Linearization:
         """Cost, gradient and curvature, in float64; see `backends.Linearization`.
 
         CuPy parameters give CuPy arrays.
         """
-        self._check_data()
-        xp, tangents = self.xp, self._tangents
-        on_device = isinstance(parameters, xp.ndarray)
-        parameters = self._checked(parameters)
-        chunks = self._chunks(parameters.shape[1], tangents.bytes_a_candidate) or [(0, 0)]
-        with gpu.gpu_errors():
-            parts = []
-            for a, b in chunks:
-                some = parameters[:, a:b]
-                some = xp.ascontiguousarray(some) if on_device else self._on_device(some, 0, b - a)
-                results = tangents.linearize(some)
-                parts.append(results if on_device else [array.get() for array in results])
-        module = xp if on_device else np
-        if len(parts) == 1:
-            return Linearization(*parts[0])
-        return Linearization(*(module.concatenate(a, axis=-1) for a in zip(*parts, strict=True)))
+        return Linearization(*self._in_chunks(self._tangents.linearize, parameters, self._tangents))
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
@@ -240,6 +234,32 @@ class CudaScorer:
     @cached_property
     def _tangents(self) -> Tangents:
         return Tangents(self.problem)
+
+    @cached_property
+    def _values(self) -> Tangents:
+        """The same without derivatives."""
+        return Tangents(self.problem, 0)
+
+    def _in_chunks(
+        self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, way: Tangents
+    ) -> list[Any]:
+        """What a call gives of so many candidates at once as memory allows, put together."""
+        self._check_data()
+        xp = self.xp
+        on_device = isinstance(parameters, xp.ndarray)
+        parameters = self._checked(parameters)
+        chunks = self._chunks(parameters.shape[1], way.bytes_a_candidate) or [(0, 0)]
+        with gpu.gpu_errors():
+            parts = []
+            for a, b in chunks:
+                some = parameters[:, a:b]
+                some = xp.ascontiguousarray(some) if on_device else self._on_device(some, 0, b - a)
+                results = call(some)
+                parts.append(results if on_device else [array.get() for array in results])
+        if len(parts) == 1:
+            return list(parts[0])
+        module = xp if on_device else np
+        return [module.concatenate(a, axis=-1) for a in zip(*parts, strict=True)]
 
     def _check_data(self) -> None:
         if self.problem.scored.total_weight <= 0:

@@ -1,8 +1,8 @@
 """Residuals and their derivatives on the GPU, and from them gradients and curvatures.
 
-The kernel writes dual numbers where the recording is looked at; everything behind it is linear
-algebra of a library: points into the space of a run (`compression`), then the inner products of
-all columns of a candidate, residuals and derivatives alike.
+A kernel writes dual numbers where the recording is looked at; a library takes the points into the
+space of their run (`compression`); another kernel adds up the inner products of all columns of a
+candidate, residuals and derivatives alike, in an order that does not depend on the company.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from typing import Any
 import numpy as np
 
 from channelfit import gpu, tuning
-from channelfit.backends import NOT_FINITE, OK
+from channelfit.backends import NOT_FINITE
 from channelfit.backends.cuda_modes import jobs_that_fill
 from channelfit.codegen.cuda_tangents import (
+    ALGEBRA_ROWS,
+    ALGEBRA_THREADS,
     COMPOSE_TANGENTS,
+    CONCLUDE_TANGENTS,
+    MULTIPLY_TANGENTS,
     REPLAY_TANGENTS,
     TRACE_TANGENTS,
     CudaTangentSource,
@@ -365,13 +369,14 @@ class Tangents:
     """The kernel of one problem and the algebra behind it, on arrays that lie on the GPU.
 
     Arguments:
-        tangents: derivatives a thread carries; None for what suits the model.
+        tangents: derivatives a thread carries, 0 for none at all; None for what suits the model.
     """
 
     def __init__(self, problem: Problem, tangents: int | None = None) -> None:
         self.problem = problem
         self.source = CudaTangentSource(problem.model, tangents)
-        self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
+        free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
+        self.free = free if self.source.tangents else []
         self.n_jobs: int | None = None  # for every call, where it is given
         self.threads: int | None = None  # of a block, likewise
         self._programs: dict[int, Program] = {}
@@ -391,33 +396,48 @@ class Tangents:
         Arguments:
             parameters: (n_parameters, n_candidates) float64, contiguous.
         """
-        xp, packed = gpu.cupy(), self.problem.scored
-        n_parameters, n = len(self.problem.model.parameters), parameters.shape[1]
+        xp, n_parameters, n = gpu.cupy(), len(self.problem.model.parameters), parameters.shape[1]
         gradient = xp.zeros((n_parameters, n))
         curvature = xp.zeros((n_parameters, n_parameters, n))
-        if not n:
-            return xp.empty(0), xp.empty(0, dtype=np.int8), gradient, curvature
-        residuals, status = self.trace(parameters)
-        products = self._products(residuals, n)
-        products *= 1.0 / packed.total_weight
-        cost = products[:, 0, 0] + self.rows.constant / packed.total_weight
-        good = xp.isfinite(products).all(axis=(1, 2))
-        status = xp.where((status == OK) & ~good, NOT_FINITE, status).astype(np.int8)
-        failed = status != OK
-        cost[failed] = np.inf
-        products[failed] = 0.0
-        free = xp.asarray(np.array(self.free, dtype=np.int64))
-        gradient[free] = 2.0 * products[:, 0, 1:].T
-        curvature[free[:, None], free] = 2.0 * products[:, 1:, 1:].transpose(1, 2, 0)
-        return cost, status, gradient, curvature
+        return *self._concluded(parameters, gradient, curvature), gradient, curvature
+
+    def score(self, parameters: Any) -> tuple[Any, Any]:
+        """Cost and status alone, of parameters as above."""
+        return self._concluded(parameters, gpu.NULL, gpu.NULL)
+
+    def fills(self, n: int) -> bool:
+        """Whether n candidates fill the GPU without being cut into jobs."""
+        return n >= self._resident
+
+    def _concluded(self, parameters: Any, gradient: Any, curvature: Any) -> tuple[Any, Any]:
+        """Cost and status, and derivatives filled in."""
+        xp, packed, n = gpu.cupy(), self.problem.scored, parameters.shape[1]
+        cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
+        if n:
+            residuals, statuses = self._traced(parameters)
+            partial = self._products(residuals, n)
+            self._any_program.conclude(
+                (n,), (ALGEBRA_THREADS,),
+                (partial, np.int32(len(partial)), np.int32(1 + len(self.free)), statuses,
+                 np.int32(len(statuses)), self._on_device.free,
+                 np.int32(len(self.problem.model.parameters)), np.float64(self.rows.constant),
+                 np.float64(packed.total_weight), cost, status, gradient, curvature),
+            )  # fmt: skip
+        return cost, status
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
         """Residuals, pA times the root of a weight, each with its derivatives; and status.
 
         Returns: flat, the arrays (n_candidates, n_rows, 1 + n_free) of all groups; (n_candidates,).
         """
+        residuals, statuses = self._traced(parameters)
+        failed = gpu.cupy().where((statuses == NOT_FINITE).any(axis=0), NOT_FINITE, 0)
+        return residuals, gpu.cupy().maximum(failed, statuses.max(axis=0))
+
+    def _traced(self, parameters: Any) -> tuple[Any, Any]:
+        """The same with a status of every job and segment, (n, n_candidates)."""
         xp, n, n_free = gpu.cupy(), parameters.shape[1], len(self.free)
-        n_groups = max(1, -(-n_free // self.source.tangents))
+        n_groups = max(1, -(-n_free // max(1, self.source.tangents)))
         program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads
         n_jobs, n_segments = len(program.walk.jobs) - 1, len(program.walk.segments)
         residuals = xp.empty(self.rows.n_rows * n * (1 + n_free))
@@ -439,21 +459,30 @@ class Tangents:
         if program.replay is not None:
             program.replay((blocks[1], n_segments), (_THREADS_CUT,),
                            (*who, *cut, states, *recorded, residuals))  # fmt: skip
-        worst = xp.where((status == NOT_FINITE).any(axis=0), NOT_FINITE, status.max(axis=0))
-        return residuals, worst
+        return residuals, status
 
     def _products(self, residuals: Any, n: int) -> Any:
-        """(n_candidates, 1 + n_free, 1 + n_free): residual and derivatives with each other."""
-        xp, width, begin = gpu.cupy(), 1 + len(self.free), 0
-        products = xp.zeros((n, width, width))
-        for group, matrix in zip(self.rows.groups, self._on_device.matrices, strict=True):
+        """(parts, n_candidates, entries): what, added up, are the products of residual and
+        derivatives with each other, (i, j <= i) row after row."""
+        xp, width, begin, n_parts = gpu.cupy(), 1 + len(self.free), 0, 0
+        groups = list(zip(self.rows.groups, self._on_device.matrices, strict=True))
+        heights = [group.n_rows if matrix is None else
+                   group.n_rows // matrix.shape[1] * matrix.shape[0]
+                   for group, matrix in groups]  # fmt: skip
+        parts = [-(-height // ALGEBRA_ROWS) for height in heights]
+        products = xp.empty((sum(parts), n, width * (width + 1) // 2))
+        for (group, matrix), height, own in zip(groups, heights, parts, strict=True):
             size = group.n_rows * n * width
-            part = residuals[begin : begin + size]
+            rows = residuals[begin : begin + size]
             begin += size
             if matrix is not None:
-                part = xp.matmul(matrix, part.reshape(n, matrix.shape[1], -1))
-            part = part.reshape(n, -1, width)
-            products += xp.matmul(part.transpose(0, 2, 1), part)
+                rows = xp.matmul(matrix, rows.reshape(n, matrix.shape[1], -1))
+            if own:
+                self._any_program.multiply(
+                    (n, own), (ALGEBRA_THREADS,),
+                    (rows, np.int32(height), np.int32(width), np.int32(n_parts), products),
+                )  # fmt: skip
+            n_parts += own
         return products
 
     def program(self, n_jobs: int) -> Program:
@@ -472,6 +501,7 @@ class Tangents:
                 module.kernel(TRACE_TANGENTS),
                 module.kernel(COMPOSE_TANGENTS) if cut else None,
                 module.kernel(REPLAY_TANGENTS) if cut else None,
+                module.kernel(MULTIPLY_TANGENTS), module.kernel(CONCLUDE_TANGENTS),
             )  # fmt: skip
         return self._programs[n_jobs]
 
@@ -497,14 +527,24 @@ class Tangents:
         found = tuning.remembered(self.source.hash, gpu.device().name, TRACE_TANGENTS)
         if found is not None:
             return found.threads
-        kernel = self.program(1).kernel
-        choices = [t for t in _THREADS if t <= int(kernel.max_threads_per_block)]
-        return max(choices, key=lambda t: gpu.occupancy(kernel, t).fraction)
+        choices = [t for t in _THREADS if t <= int(self._typical.max_threads_per_block)]
+        return max(choices, key=lambda t: gpu.occupancy(self._typical, t).fraction)
+
+    @property
+    def _any_program(self) -> Program:
+        """Of those compiled; there is one once anything was traced."""
+        return next(iter(self._programs.values()))
+
+    @cached_property
+    def _typical(self) -> Any:
+        """The kernel that the GPU is filled with, of a walk in jobs: as most calls have it, so that
+        they need not wait for another to be compiled."""
+        return self.program(2).kernel
 
     @cached_property
     def _resident(self) -> int:
         """Threads that run at once."""
-        blocks = gpu.occupancy(self.program(1).kernel, self._threads).blocks
+        blocks = gpu.occupancy(self._typical, self._threads).blocks
         return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
 
     def _jobs(self, n_threads: int) -> int:
@@ -526,7 +566,8 @@ class OnDevice:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A walk on the GPU and the kernels compiled for it; compose and replay where runs are cut."""
+    """A walk on the GPU and the kernels compiled for it; compose and replay where runs are cut,
+    multiply and conclude, the same in each, for what the walk leaves."""
 
     walk: Walk
     arrays: tuple[Any, ...]
@@ -534,3 +575,5 @@ class Program:
     kernel: Any
     compose: Any
     replay: Any
+    multiply: Any
+    conclude: Any
