@@ -55,8 +55,8 @@ def samples_per_visit(problem: Problem) -> float:
 
 #: Samples a visit at which closed form and stepping take a GPU the same time, by states.
 _BREAK_EVEN = {
-    "float64": {2: 85, 3: 95, 4: 140, 5: 135, 6: 260},
-    "float32": {2: 130, 3: 165, 4: 310, 5: 570, 6: 620},
+    "float64": {2: 85, 3: 95, 4: 105, 5: 125, 6: 260},
+    "float32": {2: 130, 3: 165, 4: 285, 5: 360, 6: 560},
 }
 
 
