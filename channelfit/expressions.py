@@ -17,6 +17,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache, reduce
 from os import PathLike
 from typing import Any, NoReturn, TypeAlias
 
@@ -847,7 +848,7 @@ def moving(definitions: Iterable[tuple[str, sympy.Expr]]) -> set[str]:
 def evaluate(
     expression: sympy.Expr, values: Mapping[str, npt.ArrayLike], xp: Any = np
 ) -> Array:  # fmt: skip
-    """The value of an expression in float64, by walking its tree with NumPy.
+    """The value of an expression in float64, step by step with NumPy.
 
     Arguments:
         expression: anything ``parse_expression`` and ``remove_singularities`` give, and their
@@ -864,7 +865,7 @@ def evaluate(
         TypeError: a function that expressions do not have.
     """
     with np.errstate(all="ignore"):
-        value: Array = xp.asarray(_Evaluation(values, xp).of(expression), dtype=np.float64)
+        value: Array = xp.asarray(_steps_of(expression).run(values, xp), dtype=np.float64)
     return value
 
 
@@ -920,73 +921,112 @@ _TWO_ARGUMENTS: dict[type[sympy.Basic], str] = {
 }
 
 
-class _Evaluation:
-    """One walk over a tree; a part that occurs twice is evaluated once."""
+#: What comes of earlier results, the symbols' values and the array module.
+_Step = Callable[[list[Any], Mapping[str, Any], Any], Any]
 
-    def __init__(self, values: Mapping[str, Any], xp: Any) -> None:
-        self.values, self.xp = values, xp
-        self.done: dict[Any, Any] = {}
 
-    def of(self, node: Any) -> Any:
-        if node not in self.done:
-            self.done[node] = self.anew(node)
-        return self.done[node]
+class _Steps:
+    """An expression as steps, each with a result that later ones use; a part that occurs twice is
+    one step. Walking the tree anew would take several times as long as the arithmetic."""
 
-    def anew(self, node: Any) -> Any:
+    def __init__(self, expression: sympy.Expr) -> None:
+        self.steps: list[_Step] = []
+        self.places: dict[Any, int] = {}
+        self.result = self.of(expression)
+
+    def run(self, values: Mapping[str, Any], xp: Any) -> Any:
+        results: list[Any] = []
+        for step in self.steps:
+            results.append(step(results, values, xp))
+        return results[self.result]
+
+    def of(self, node: Any) -> int:
+        """The step that a part's value comes from."""
+        if node not in self.places:
+            self.places[node] = self.added(self.step(node))
+        return self.places[node]
+
+    def added(self, step: _Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def step(self, node: Any) -> _Step:
         if hasattr(node, "evaluated"):  # of indexed.py: values change inside a sum
-            return node.evaluated(self.values)
+            return lambda _, values, xp: node.evaluated(values)
         if isinstance(node, sympy.Symbol):
-            return self.xp.asarray(self.values[node.name], dtype=np.float64)
+            name = node.name
+            return lambda _, values, xp: xp.asarray(values[name], dtype=np.float64)
         if node in (sympy.true, sympy.false):
-            return bool(node)
+            return _constant(bool(node))
         if node.is_number and not node.args:
-            return np.float64(_as_float(node))
+            return _constant(np.float64(_as_float(node)))
         if isinstance(node, sympy.Mul):
             return self.product(node)
         if isinstance(node, sympy.Pow):
             return self.power(node.base, node.exp)
         if isinstance(node, sympy.Piecewise):
             return self.piecewise(node)
-        arguments = [self.of(argument) for argument in node.args]
+        places = [self.of(argument) for argument in node.args]
         if isinstance(node, sympy.Add):
-            return sum(arguments[1:], arguments[0])
+            return lambda done, _, xp: sum((done[k] for k in places[1:]), done[places[0]])
         if type(node) in _ONE_ARGUMENT:
-            return getattr(self.xp, _ONE_ARGUMENT[type(node)])(arguments[0])
+            name, only = _ONE_ARGUMENT[type(node)], places[0]
+            return lambda done, _, xp: getattr(xp, name)(done[only])
         if type(node) in _OWN_FUNCTIONS:
-            return _OWN_FUNCTIONS[type(node)](arguments[0], self.xp)
+            own, only = _OWN_FUNCTIONS[type(node)], places[0]
+            return lambda done, _, xp: own(done[only], xp)
         if type(node) in _TWO_ARGUMENTS:
-            function, result = getattr(self.xp, _TWO_ARGUMENTS[type(node)]), arguments[0]
-            for argument in arguments[1:]:
-                result = function(result, argument)
-            return result
+            name = _TWO_ARGUMENTS[type(node)]
+            return lambda done, _, xp: reduce(getattr(xp, name), [done[k] for k in places])
         raise TypeError(f"no value for {type(node).__name__} in {_shortened(str(node), 60)}")
 
-    def product(self, node: sympy.Mul) -> Any:
+    def product(self, node: sympy.Mul) -> _Step:
         """A quotient of two products: v/10 is divided by 10, not multiplied by a rounded 0.1."""
-        over, under = np.float64(1.0), np.float64(1.0)
+        one = self.added(_constant(np.float64(1.0)))
+        over, under = [one], [one]
         for factor in node.args:
             if isinstance(factor, sympy.Rational):
-                over, under = over * _as_float(factor.p), under * _as_float(factor.q)
+                over.append(self.added(_constant(np.float64(_as_float(factor.p)))))
+                under.append(self.added(_constant(np.float64(_as_float(factor.q)))))
             elif isinstance(factor, sympy.Pow) and factor.exp.is_number and factor.exp.is_negative:
-                under = under * self.power(factor.base, -factor.exp)
+                under.append(self.added(self.power(factor.base, -factor.exp)))
             else:
-                over = over * self.of(factor)
-        return over / under
+                over.append(self.of(factor))
+        return lambda done, _, xp: (
+            math.prod([done[k] for k in over]) / math.prod([done[k] for k in under])
+        )
 
-    def power(self, base: Any, power: Any) -> Any:
+    def power(self, base: Any, power: Any) -> _Step:
         of_base = self.of(base)
         if power == sympy.Rational(1, 2):
-            return self.xp.sqrt(of_base)
+            return lambda done, _, xp: xp.sqrt(done[of_base])
         if power == -1:
-            return 1 / of_base
-        return self.xp.power(of_base, self.of(power))
+            return lambda done, _, xp: 1 / done[of_base]
+        of_power = self.of(power)
+        return lambda done, _, xp: xp.power(done[of_base], done[of_power])
 
-    def piecewise(self, node: sympy.Piecewise) -> Any:
-        result: Any = np.float64(np.nan)
+    def piecewise(self, node: sympy.Piecewise) -> _Step:
+        pairs = []
         for pair in reversed(node.args):
             assert isinstance(pair, ExprCondPair)
-            result = self.xp.where(self.of(pair.cond), self.of(pair.expr), result)
-        return result
+            pairs.append((self.of(pair.cond), self.of(pair.expr)))
+
+        def chosen(done: list[Any], _: Mapping[str, Any], xp: Any) -> Any:
+            result: Any = np.float64(np.nan)
+            for condition, value in pairs:
+                result = xp.where(done[condition], done[value], result)
+            return result
+
+        return chosen
+
+
+@lru_cache(maxsize=1024)
+def _steps_of(expression: sympy.Expr) -> _Steps:
+    return _Steps(expression)
+
+
+def _constant(value: Any) -> _Step:
+    return lambda _, values, xp: value
 
 
 # Definitions

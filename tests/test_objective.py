@@ -554,7 +554,7 @@ def test_derivatives_are_those_of_the_cost_of_the_best_value(x, y):
         reduced = np.linalg.inv(np.linalg.inv(whole)[1:, 1:])
     else:
         reduced = whole[1:, 1:]
-    slope = objective.space.slope(unit)[:, 0]
+    slope = objective.space.slope(objective.physical(unit))[:, 0]
     expected = reduced * slope[:, None] * slope[None, :]
     np.testing.assert_allclose(local.curvature[..., 0], expected, rtol=1e-7, atol=1e-9)
 

@@ -192,9 +192,13 @@ class Stepping:
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
         arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
         arguments += [data, cost, trace, trace.size > 0, status]
-        run = _compiled(self.source.text).runSweeps
-        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
+        _side_by_side(self._run_sweeps, parameters, arguments, self.source.lanes, n_threads)
         return cost, status
+
+    @cached_property
+    def _run_sweeps(self) -> Callable[..., None]:
+        run: Callable[..., None] = _compiled(self.source.text).runSweeps
+        return run
 
 
 class Modes:
@@ -216,12 +220,16 @@ class Modes:
         n = parameters.shape[1]
         cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
         arguments = [*self._arguments, self.squares, cost, status, doubt]
-        run = _compiled(self.source.text).runSweep
-        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
+        _side_by_side(self._run_sweep, parameters, arguments, self.source.lanes, n_threads)
         cost += self.squares
         doubt |= ~np.isfinite(cost) | (cost < self.least)
         doubted = np.flatnonzero(doubt & (status == OK))
         return _finished(cost / self.problem.scored.total_weight, status), doubted
+
+    @cached_property
+    def _run_sweep(self) -> Callable[..., None]:
+        run: Callable[..., None] = _compiled(self.source.text).runSweep
+        return run
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from types import ModuleType
@@ -260,6 +261,7 @@ class Linearizer:
         moving = not model.relaxes and bool((problem.scored.runs[:, KIND] == VARYING).any())
         self._grades = (*(range(len(collocation.GRADES)) if moving else ()), None)
         self._made: list[Plan] = []
+        self._idle: dict[int, list[_Walk]] = {}  # by the id of a plan, which lives as long
         self._lock = Lock()
 
     def plans(self) -> Iterator[Plan]:
@@ -345,23 +347,37 @@ class Linearizer:
         """(candidate, status, (n_residuals, width)); the array is used again for the next."""
         if not wanted:
             return
-        module = self._load(self.source.text)
-        walk = (_Relaxing if self.problem.model.relaxes else _Scheme)(self.source, plan, module)
-        flat = np.zeros(plan.n_flat)
-        residuals = flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
-        for c in wanted:
-            status = walk.shown(np.ascontiguousarray(parameters[:, c]), flat)
-            if status == OK:
-                for group in plan.groups:
-                    rank, n_points = group.matrix.shape
-                    np.matmul(
-                        group.matrix,
-                        flat[group.points].reshape(n_points, -1),
-                        out=residuals[group.residuals].reshape(rank, -1),
-                    )
-                residuals[:, 0] -= plan.target
-                residuals *= plan.scale[:, None]
-            yield c, status, residuals
+        with self._walk(plan) as walk:
+            flat = walk.flat
+            residuals = flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
+            for c in wanted:
+                status = walk.shown(np.ascontiguousarray(parameters[:, c]))
+                if status == OK:
+                    for group in plan.groups:
+                        rank, n_points = group.matrix.shape
+                        np.matmul(
+                            group.matrix,
+                            flat[group.points].reshape(n_points, -1),
+                            out=residuals[group.residuals].reshape(rank, -1),
+                        )
+                    residuals[:, 0] -= plan.target
+                    residuals *= plan.scale[:, None]
+                yield c, status, residuals
+
+    @contextmanager
+    def _walk(self, plan: Plan) -> Iterator[_Walk]:
+        """A walk with scratch arrays that no other thread uses meanwhile. It is kept: a search asks
+        for a few candidates many times a second."""
+        idle = self._idle.setdefault(id(plan), [])
+        try:
+            walk = idle.pop()
+        except IndexError:
+            kind = _Relaxing if self.problem.model.relaxes else _Scheme
+            walk = kind(self.source, plan, self._load(self.source.text))
+        try:
+            yield walk
+        finally:
+            idle.append(walk)
 
 
 class _Walk(ABC):
@@ -369,14 +385,15 @@ class _Walk(ABC):
 
     def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
         self.source, self.plan, self.module = source, plan, module
-        self.packed = plan.packed
+        self.packed, self.flat = plan.packed, np.zeros(plan.n_flat)
         self.model = source.model
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
         self.gain = np.empty((2, plan.width))
         self.flags = np.zeros(2, np.int64)
 
-    def shown(self, theta: np.ndarray, flat: np.ndarray) -> int:
+    def shown(self, theta: np.ndarray) -> int:
         """Fills the flat array with currents and derivatives; returns a status."""
+        flat = self.flat
         self.flags[:], self.tail = 0, 0.0
         self.module.createGains(theta, self.gain)
         self._start(theta)

@@ -144,7 +144,7 @@ def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
     """
     unit, gradient = starts.unit, starts.local.gradient
     stuck = ((unit <= 0) & (gradient > 0)) | ((unit >= 1) & (gradient < 0))
-    n_free, n = unit.shape
+    n_free = len(unit)
     h = np.moveaxis(starts.local.curvature, -1, 0).copy()
     g = np.where(stuck, 0.0, gradient).T.copy()
     held = stuck.T
@@ -153,22 +153,19 @@ def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
     scale = h[:, diagonal, diagonal]
     # a coordinate that the data hardly see must not run away: it is damped as if it counted a bit
     scale = np.maximum(scale, 1e-6 * scale.max(axis=1, keepdims=True)) + 1e-300
-    steps = np.empty((n_free, len(TRIALS), n))
-    promise = np.empty((len(TRIALS), n))
-    for k, factor in enumerate(TRIALS):
-        damped = h.copy()
-        damped[:, diagonal, diagonal] += (factor * starts.damping)[:, None] * scale
-        damped[:, diagonal, diagonal] = np.where(held, 1.0, damped[:, diagonal, diagonal])
-        # unit diagonal: the solution then does not suffer from the scales of the parameters
-        root = np.sqrt(damped[:, diagonal, diagonal])
-        damped /= root[:, :, None] * root[:, None, :]
-        with np.errstate(all="ignore"):
-            step = -np.linalg.solve(damped, (g / root)[:, :, None])[:, :, 0] / root
-            step = np.clip(unit.T + step, 0.0, 1.0) - unit.T
-            bent = np.einsum("nij,nj->ni", h, step)
-            promise[k] = -(g * step).sum(axis=1) - 0.5 * (step * bent).sum(axis=1)
-        steps[:, k] = step.T
-    return steps, promise
+    damped = np.repeat(h[None], len(TRIALS), axis=0)  # (n_trials, n, n_free, n_free)
+    weight = TRIALS[:, None, None] * starts.damping[:, None] * scale
+    damped[..., diagonal, diagonal] += weight
+    damped[..., diagonal, diagonal] = np.where(held, 1.0, damped[..., diagonal, diagonal])
+    # unit diagonal: the solution then does not suffer from the scales of the parameters
+    root = np.sqrt(damped[..., diagonal, diagonal])
+    damped /= root[..., :, None] * root[..., None, :]
+    with np.errstate(all="ignore"):
+        step = -np.linalg.solve(damped, (g / root)[..., None])[..., 0] / root
+        step = np.clip(unit.T + step, 0.0, 1.0) - unit.T
+        bent = np.matmul(h, step[..., None])[..., 0]
+        promise = -(g * step).sum(axis=-1) - 0.5 * (step * bent).sum(axis=-1)
+    return np.moveaxis(step, -1, 0), promise
 
 
 def _host(local: Local) -> Local:

@@ -137,7 +137,8 @@ class Objective:
 
         With a parameter solved they are those of the cost of its best value.
         """
-        physical, slope = self.space.to_physical(unit), self.space.slope(unit)
+        physical = self.space.to_physical(unit)
+        slope = self.space.slope(physical)
         if not self.constraints:
             return self._linearized(physical, slope)
         xp = array_module(physical)

@@ -82,14 +82,12 @@ class SearchSpace:
                 physical[place] = parameter.value
             elif parameter.name in self.solved:
                 physical[place] = middle(parameter)
-        for scale in ("linear", "log"):
-            rows = [i for i, place in enumerate(self.free) if self._scale(place) == scale]
+        for rows in self._rows_by_scale:
             # many points on the host stay in the cache a row at a time; else fewer calls count
             step = 1 if xp is np and unit.shape[1] > _POINTS_IN_CACHE else max(len(rows), 1)
             for start in range(0, len(rows), step):
                 piece = rows[start : start + step]
-                places = [self.free[i] for i in piece]
-                physical[places] = self._place(unit[piece].astype(np.float64), places, scale, xp)
+                physical[self._places[piece]] = self._of_rows(unit[piece], piece, xp)
         return physical
 
     def to_unit(self, physical: Any) -> Any:
@@ -116,14 +114,14 @@ class SearchSpace:
             row[...] = _share(values, parameter, xp)
         return unit
 
-    def slope(self, unit: Any) -> Any:
+    def slope(self, physical: Any) -> Any:
         """How fast physical parameters change with unit coordinates: (n_free, n_candidates).
 
-        By the chain rule; on a bound and beyond it is that of the bound's inner side.
+        Arguments:
+            physical: (n_parameters, n_candidates), as `to_physical` gives them.
         """
-        xp = array_module(unit)
-        slope = xp.empty(unit.shape, dtype=np.float64)
-        physical = self.to_physical(unit)
+        xp = array_module(physical)
+        slope = xp.empty((self.n_free, physical.shape[1]), dtype=np.float64)
         for row, place in zip(slope, self.free, strict=True):
             parameter = self.parameters[place]
             if parameter.scale == "linear":
@@ -132,21 +130,35 @@ class SearchSpace:
                 row[...] = physical[place] * math.log(parameter.upper / parameter.lower)
         return slope
 
-    def _scale(self, place: int) -> str:
-        return self.parameters[place].scale
+    @cached_property
+    def _places(self) -> np.ndarray:
+        return np.array(self.free, np.int64)
 
-    def _place(self, unit: Any, places: list[int], scale: str, xp: Any) -> Any:
-        """Physical values of unit (n_places, n_candidates) for parameters of one scale."""
-        lower = xp.array([[float(self.parameters[place].lower)] for place in places])
-        upper = xp.array([[float(self.parameters[place].upper)] for place in places])
-        unit = xp.clip(unit, 0.0, 1.0)
-        if scale == "linear":
-            # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
-            physical = (1.0 - unit) * lower + unit * upper
-        else:
-            physical = xp.exp((1.0 - unit) * xp.log(lower) + unit * xp.log(upper))
+    @cached_property
+    def _rows_by_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the unit cube: those of linear scale, and those in logarithms."""
+        in_logarithms = np.array([self.parameters[k].scale == "log" for k in self.free], bool)
+        return np.flatnonzero(~in_logarithms), np.flatnonzero(in_logarithms)
+
+    @cached_property
+    def _bounds(self) -> np.ndarray:
+        """(4, n_free, 1): lower, upper, and what is mixed between them, itself or logarithms."""
+        ends = np.array([[[p.lower], [p.upper]] for p in map(self.parameters.__getitem__,
+                         self.free)], float).transpose(1, 0, 2)  # fmt: skip
+        mixed, rows = ends.copy(), self._rows_by_scale[1]
+        mixed[:, rows] = np.log(ends[:, rows])
+        return np.concatenate([ends, mixed])
+
+    def _of_rows(self, unit: Any, rows: np.ndarray, xp: Any) -> Any:
+        """Physical values of some rows (n_rows, n_candidates) of one scale."""
+        lower, upper, first, last = xp.asarray(self._bounds[:, rows])
+        unit = xp.minimum(xp.maximum(unit.astype(np.float64), 0.0), 1.0)
+        # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
+        physical = (1.0 - unit) * first + unit * last
+        if self.parameters[self.free[rows[0]]].scale == "log":
+            physical = xp.exp(physical)
             physical = xp.where(unit == 0.0, lower, xp.where(unit == 1.0, upper, physical))
-        return xp.clip(physical, lower, upper)
+        return xp.minimum(xp.maximum(physical, lower), upper)
 
     @staticmethod
     def _check_rows(array: Any, n_rows: int) -> None:
