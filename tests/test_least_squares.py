@@ -176,6 +176,27 @@ def test_nowhere_to_go():
         hybrid(Residuals(decays, lambda x: True), 4, scan=20, starts=4)
 
 
+@dataclass(frozen=True)
+class Below:
+    """The sum of all coordinates is at most this."""
+
+    most: float
+    name: str = "sum"
+    places: frozenset[int] = frozenset((0, 1))
+
+    def allowed(self, physical: np.ndarray, xp: object = np) -> np.ndarray:
+        return physical.sum(axis=0) <= self.most
+
+
+def test_stages_that_try_only_what_is_not_allowed():
+    """The lowest point lies beyond the bound: the last starts' steps all lead there, and nothing
+    is scored in such a stage."""
+    objective = Objective(space(2, -3.0, 3.0), Residuals(lambda x: x - 2.0), (Below(1.0),))
+    result = optimize(make_optimizer("hybrid", {"patience": 2}, 2, 0), objective, StopRules())
+    assert (np.diff(result.history["evaluations"]) == 0).any()
+    assert result.values.sum() == pytest.approx(1.0, abs=1e-3)
+
+
 def test_settings_are_checked():
     for settings_, message in (({"scan": 0}, "1 or more"), ({"strats": 4}, "did you mean starts")):
         with pytest.raises(InputError, match=message):

@@ -335,7 +335,8 @@ def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
     seconds = time.perf_counter() - tally.started
     n_candidates = generation.n_candidates
     generations, evaluations = tally.generations + 1, tally.evaluations + n_candidates
-    failed = int(generation.failures.sum()) / n_candidates
+    # a stage may score nothing: all that it tried lay outside of what is allowed
+    failed = int(generation.failures.sum()) / max(1, n_candidates)
     row = (generations, evaluations, seconds, best, generation.median, failed)
     if best < math.inf and not best >= tally.milestone - tolerance * abs(tally.milestone):
         tally.milestone, tally.milestone_generation = best, generations
@@ -368,7 +369,7 @@ def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progres
         (stop.generations, tally.generations),
         (stop.evaluations, tally.evaluations),
     ):
-        if limit is not None:
+        if limit is not None and done:
             left.append((limit - done) * tally.seconds / done)
     return Progress(
         generation=tally.generations,
