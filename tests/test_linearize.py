@@ -135,8 +135,8 @@ def test_ramps_in_pieces(name: str) -> None:
     linear = scorer._tangents
     coarse, fine_pieces, _ = linear.plans()
     assert coarse.ramps
-    statuses = [s for _, s, _ in linear._candidates(fine_pieces, parameters, range(4))]
-    assert statuses == [OK] * 4
+    with linear._walk(fine_pieces) as walk:
+        assert [walk.shown(theta) for theta in parameters.T.copy()] == [OK] * 4
     local = scorer.linearize(parameters)
     fine = ReferenceScorer(problem, refine=16)
     assert local.cost == pytest.approx(fine.score(parameters).cost, rel=1e-9)
@@ -153,9 +153,10 @@ def test_what_pieces_cannot_follow_is_stepped() -> None:
     scorer = CpuScorer(problem)
     linear = scorer._tangents
     for plan in list(linear.plans())[:-1]:
-        statuses = [status for _, status, _ in linear._candidates(plan, parameters, [0, 1])]
-        assert statuses[0] == OK
-        assert statuses[1] != OK
+        with linear._walk(plan) as walk:
+            first, second = (walk.shown(theta) for theta in parameters.T.copy())
+        assert first == OK
+        assert second != OK
     local = scorer.linearize(parameters)
     assert (local.status == OK).all()
     truth = make_scorer(problem, "reference").score(parameters)

@@ -262,14 +262,23 @@ def _side_by_side(
         sweep(parameters, *chunks.pop(0), *arguments)  # compiles, once, before the threads start
     if not chunks:
         return
-    futures = [_pool(n_threads).submit(sweep, parameters, *chunk, *arguments) for chunk in chunks]
+    others = [
+        (_pool(n_threads).submit(sweep, parameters, *chunk, *arguments), chunk)
+        for chunk in chunks[1:]
+    ]
     try:
-        for future in futures:
-            future.result()
+        # this thread works too, and takes what no other has begun: those take a while to wake
+        sweep(parameters, *chunks[0], *arguments)
+        for future, chunk in reversed(others):
+            if future.cancel():
+                sweep(parameters, *chunk, *arguments)
+        for future, _ in others:
+            if not future.cancelled():
+                future.result()
     except BaseException:  # Ctrl-C: what has not begun need not be waited for
-        for future in futures:
+        for future, _ in others:
             future.cancel()
-        wait(futures)
+        wait([future for future, _ in others])
         raise
 
 

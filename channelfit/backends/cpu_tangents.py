@@ -9,7 +9,7 @@ with currents and derivatives, and matrix products make residuals and their Jaco
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen.numba_tangents import TangentSource
-from channelfit.codegen.tangent_tables import clipRates
+from channelfit.codegen.tangent_tables import Compiled, clipRates, project
 from channelfit.compression import compression
 from channelfit.errors import InputError
 from channelfit.model import Chain
@@ -93,7 +93,8 @@ class Plan:
 
     runs: (n_runs, 9) int64, columns of `tangent_tables`; stretches in order; n_flat numbers in the
     flat array, of which the last n_residuals * width are the residuals; target, scale
-    (n_residuals,): residual = scale * (shown - target); constant: squares outside all residuals.
+    (n_residuals,): residual = scale * (shown - target); matrices, group_table: of the groups, as
+    `tangent_tables.project` wants them; constant: squares outside all residuals.
     ramps: by run, those taken in pieces of that grade; empty where grade is None.
     """
 
@@ -181,6 +182,12 @@ class Plan:
         self.n_residuals, self.n_flat = rows, flat + rows * width
         self.points = _joined(points, np.int64)
         self.target, self.scale = _joined(target), _joined(scale)
+        self.matrices = _joined([group.matrix.ravel() for group in self.groups])
+        begins = np.cumsum([0, *(group.matrix.size for group in self.groups)])
+        self.group_table = np.array(
+            [(*g.matrix.shape, begin, g.points.start, g.points.stop, g.residuals.start * width)
+             for g, begin in zip(self.groups, begins, strict=False)], np.int64,
+        ).reshape(-1, 6)  # fmt: skip
 
     def _pieces(
         self, packed: Packed, r: int, flat: int, rows: int
@@ -294,75 +301,50 @@ class Linearizer:
         gradient: np.ndarray, curvature: np.ndarray,
     ) -> None:  # fmt: skip
         """Fills in the columns first .. last - 1 of a `Linearization`'s arrays."""
-        total = self.problem.scored.total_weight
-        free = self.free
-        for c, status[c], normal in self._normal(parameters, range(first, last)):
-            cost[c] = normal[0, 0] / total
-            if status[c] == OK:
-                gradient[free, c] = (2.0 / total) * normal[0, 1:]
-                curvature[free[:, None], free, c] = (2.0 / total) * normal[1:, 1:]
+        free, some = self.free, slice(first, last)
+        status[some], normals = self._normals(parameters[:, some])
+        normals *= 1.0 / self.problem.scored.total_weight
+        cost[some] = normals[:, 0, 0]
+        normals[status[some] != OK] = 0.0
+        gradient[free, some] = 2.0 * normals[:, 0, 1:].T
+        curvature[free[:, None], free, some] = 2.0 * normals[:, 1:, 1:].transpose(1, 2, 0)
 
     def costs(
         self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray
     ) -> None:
         """The same of costs alone."""
-        for c, status[c], normal in self._normal(parameters, range(first, last)):
-            cost[c] = normal[0, 0] / self.problem.scored.total_weight
+        status[first:last], normals = self._normals(parameters[:, first:last])
+        cost[first:last] = normals[:, 0, 0] / self.problem.scored.total_weight
 
-    def _normal(
-        self, parameters: np.ndarray, wanted: Sequence[int]
-    ) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(candidate, status, products of residuals and derivatives with each other).
+    def _normals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Status (n,) and products of residuals and derivatives with each other (n, width, width).
 
         Of one that failed the squares of the residuals are infinite.
         """
+        thetas = np.ascontiguousarray(parameters.T)
+        status, wanted = np.zeros(len(thetas), np.int64), np.arange(len(thetas))
+        normals = np.zeros((len(thetas), 1 + len(self.free), 1 + len(self.free)))
         for plan in self.plans():
-            unresolved = []
-            for c, status, residuals in self._candidates(plan, parameters, wanted):
-                if status == _UNRESOLVED:
-                    unresolved.append(c)
-                    continue
-                normal = residuals.T @ residuals
-                normal[0, 0] += plan.constant
-                if status != OK or not np.isfinite(normal).all():
-                    status = status or NOT_FINITE
-                    normal[0, 0] = np.inf
-                yield c, status, normal
-            wanted = unresolved
-            if not wanted:
-                return
+            with self._walk(plan) as walk:
+                status[wanted], normals[wanted] = walk.normals(thetas[wanted])
+            normals[wanted, 0, 0] += plan.constant
+            wanted = np.flatnonzero(status == _UNRESOLVED)
+            if not len(wanted):
+                break
+        status[(status == OK) & ~np.isfinite(normals).all(axis=(1, 2))] = NOT_FINITE
+        normals[status != OK, 0, 0] = np.inf
+        return status, normals
 
     def residuals(
         self, parameters: np.ndarray, first: int, last: int, residuals: np.ndarray,
         jacobian: np.ndarray,
     ) -> None:  # fmt: skip
         """Fills in the same columns of residuals and Jacobian, NaN where a candidate failed."""
-        for c, status, shown in self._candidates(self.plan, parameters, range(first, last)):
-            residuals[:, c] = shown[:, 0] if status == OK else np.nan
-            jacobian[:, self.free, c] = shown[:, 1:] if status == OK else np.nan
-
-    def _candidates(
-        self, plan: Plan, parameters: np.ndarray, wanted: Sequence[int]
-    ) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(candidate, status, (n_residuals, width)); the array is used again for the next."""
-        if not wanted:
-            return
-        with self._walk(plan) as walk:
-            flat = walk.flat
-            residuals = flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
-            for c in wanted:
-                status = walk.shown(np.ascontiguousarray(parameters[:, c]))
-                if status == OK:
-                    for group in plan.groups:
-                        rank, n_points = group.matrix.shape
-                        np.matmul(
-                            group.matrix,
-                            flat[group.points].reshape(n_points, -1),
-                            out=residuals[group.residuals].reshape(rank, -1),
-                        )
-                    residuals[:, 0] -= plan.target
-                    residuals *= plan.scale[:, None]
-                yield c, status, residuals
+        with self._walk(self.plan) as walk:
+            for c in range(first, last):
+                good = walk.projected(np.ascontiguousarray(parameters[:, c])) == OK
+                residuals[:, c] = walk.residuals[:, 0] if good else np.nan
+                jacobian[:, self.free, c] = walk.residuals[:, 1:] if good else np.nan
 
     @contextmanager
     def _walk(self, plan: Plan) -> Iterator[_Walk]:
@@ -386,27 +368,35 @@ class _Walk(ABC):
     def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
         self.source, self.plan, self.module = source, plan, module
         self.packed, self.flat = plan.packed, np.zeros(plan.n_flat)
+        self.residuals = self.flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
+        self.products = np.zeros((plan.width, plan.width))
         self.model = source.model
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
         self.gain = np.empty((2, plan.width))
         self.flags = np.zeros(2, np.int64)
 
+    @abstractmethod
     def shown(self, theta: np.ndarray) -> int:
         """Fills the flat array with currents and derivatives; returns a status."""
-        flat = self.flat
-        self.flags[:], self.tail = 0, 0.0
-        self.module.createGains(theta, self.gain)
-        self._start(theta)
-        for stretch in self.plan.stretches:
-            if stretch.moves:
-                self._varying(theta, stretch, flat)
-            else:
-                self._held(stretch, flat)
-        if self.flags[0] or not (np.abs(self.gain) < 1e300).all():
-            return NOT_FINITE
-        if self.flags[1]:
-            return NEGATIVE_RATE
-        return OK if self.tail <= collocation.TAIL else _UNRESOLVED
+
+    def projected(self, theta: np.ndarray) -> int:
+        """The same; where it is good fills in residuals and their products too."""
+        plan, status = self.plan, self.shown(theta)
+        if status == OK:
+            project(
+                self.flat, plan.matrices, plan.group_table, plan.target, plan.scale,
+                self.residuals, self.products,
+            )  # fmt: skip
+        return status
+
+    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Status (n,) and products (n, width, width) of candidates (n, n_parameters)."""
+        status = np.zeros(len(thetas), np.int64)
+        products = np.zeros((len(thetas), *self.products.shape))
+        for c, theta in enumerate(thetas):
+            status[c] = self.projected(theta)
+            products[c] = self.products
+        return status, products
 
     def _room(self, n_voltages: int) -> tuple[np.ndarray, np.ndarray]:
         """Arrays that `createRates` fills: rates and slopes at so many voltages."""
@@ -414,19 +404,6 @@ class _Walk(ABC):
             np.empty((len(self.source.rates), n_voltages)),
             np.empty((len(self.partials), n_voltages)),
         )
-
-    def _rates(self, theta: np.ndarray, v: np.ndarray, room: tuple[np.ndarray, np.ndarray]) -> None:
-        self.module.createRates(v, theta, *room)
-        clipRates(*room, self.partials, len(v), self.flags)
-
-    @abstractmethod
-    def _start(self, theta: np.ndarray) -> None: ...
-
-    @abstractmethod
-    def _held(self, stretch: _Stretch, flat: np.ndarray) -> None: ...
-
-    @abstractmethod
-    def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None: ...
 
 
 class _Relaxing(_Walk):
@@ -436,7 +413,8 @@ class _Relaxing(_Walk):
         from channelfit.codegen import relaxation_kernels  # compiles: only where wanted
 
         super().__init__(source, plan, module)
-        self.kernels = relaxation_kernels
+        self.kernels: Any = relaxation_kernels
+        self.functions = Compiled(module.createGains), Compiled(module.createRates)
         row_of = {pair: k for k, pair in enumerate(source.partials)}
         own: list[list[int]] = []
         chains, rows = [], []
@@ -457,36 +435,52 @@ class _Relaxing(_Walk):
         self.states = np.zeros((self.packed.n_slots, len(own)))
         self.dstates = np.zeros((self.packed.n_slots, len(own), widest))
         self.at_held = self._room(len(self.packed.voltages))
-        self.edges = self._room(_STEPS["relax"] + 1)
-        self.middles = self._room(_STEPS["relax"])
+        self.at_edges = self._room(_STEPS["relax"] + 1)
+        self.at_middles = self._room(_STEPS["relax"])
+        moving = [stretch for stretch in plan.stretches if stretch.moves]
+        self.edges = _joined([stretch.nodes[0] for stretch in moving])
+        self.middles = _joined([stretch.nodes[1] for stretch in moving])
+        self.stretches = np.array(list(self._rows()), np.int64).reshape(-1, 8)
 
-    def _start(self, theta: np.ndarray) -> None:
-        self._rates(theta, self.packed.voltages, self.at_held)
-        self.kernels.relaxStart(
-            self.chains, self.rows, *self.at_held, self.packed.start_voltage, self.states,
-            self.dstates,
+    def _rows(self) -> Iterator[tuple[int, ...]]:
+        """Of the table of stretches."""
+        edges = middles = 0
+        for stretch in self.plan.stretches:
+            if not stretch.moves:
+                yield stretch.first, stretch.last, -1, 0, 0, 0, 0, 0
+                continue
+            run = _VaryingRun(self.plan, stretch.first)
+            place = run.place(0) if run.sampled else -1
+            yield (stretch.first, stretch.last, run.n_steps, run.n_sub, edges, middles,
+                   run.first_sample, place)  # fmt: skip
+            edges, middles = edges + run.n_steps + 1, middles + run.n_steps
+
+    def shown(self, theta: np.ndarray) -> int:
+        self.kernels.relaxShown(*self._walked(theta))
+        return self._status(*self.flags)
+
+    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        plan, n = self.plan, len(thetas)
+        flags, products = np.zeros((n, 2), np.int64), np.zeros((n, *self.products.shape))
+        self.kernels.relaxNormals(
+            *self._walked(np.empty(0)), thetas, plan.matrices, plan.group_table, plan.target,
+            plan.scale, self.residuals, flags, products,
+        )  # fmt: skip
+        return np.array([self._status(*pair) for pair in flags], np.int64), products
+
+    def _walked(self, theta: np.ndarray) -> tuple[Any, ...]:
+        """The arguments of `relaxShown`."""
+        plan, packed = self.plan, self.packed
+        return (
+            *self.functions, theta, packed.voltages, packed.start_voltage, plan.runs, plan.run_dt,
+            self.stretches, self.edges, self.middles, packed.sample_mV, plan.points, self.partials,
+            self.chains, self.rows, self.directions, self.conductances, self.gain, *self.at_held,
+            *self.at_edges, *self.at_middles, self.states, self.dstates, self.flags, self.flat,
         )  # fmt: skip
 
-    def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
-        self.kernels.relaxHeld(
-            self.plan.runs, self.plan.run_dt, stretch.first, stretch.last, self.packed.voltages,
-            self.plan.points, self.chains, self.rows, self.directions, self.conductances,
-            *self.at_held, self.gain, self.states, self.dstates, flat,
-        )  # fmt: skip
-
-    def _varying(self, theta: np.ndarray, stretch: _Stretch, flat: np.ndarray) -> None:
-        run = _VaryingRun(self.plan, stretch.first)
-        x, dx = self.states[run.target], self.dstates[run.target]
-        x[:], dx[:] = self.states[run.source], self.dstates[run.source]
-        edges, middles = stretch.nodes
-        for begin, end in run.blocks(_STEPS["relax"]):
-            self._rates(theta, edges[begin : end + 1], self.edges)
-            self._rates(theta, middles[begin:end], self.middles)
-            self.kernels.relaxVarying(
-                end - begin, run.n_sub, run.h, run.samples(begin), *self.edges, *self.middles,
-                run.sample_voltage(begin), self.chains, self.rows, self.directions,
-                self.conductances, self.gain, x, dx, flat, run.place(begin),
-            )  # fmt: skip
+    @staticmethod
+    def _status(infinite: int, negative: int) -> int:
+        return NOT_FINITE if infinite else NEGATIVE_RATE if negative else OK
 
 
 class _Scheme(_Walk):
@@ -524,6 +518,26 @@ class _Scheme(_Walk):
     def _by_voltage(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         n_rates = len(self.source.rates)
         return np.empty((n, n_rates)), np.empty((n, n_rates, self.source.width))
+
+    def shown(self, theta: np.ndarray) -> int:
+        flat = self.flat
+        self.flags[:], self.tail = 0, 0.0
+        self.module.createGains(theta, self.gain)
+        self._start(theta)
+        for stretch in self.plan.stretches:
+            if stretch.moves:
+                self._varying(theta, stretch, flat)
+            else:
+                self._held(stretch, flat)
+        if self.flags[0] or not (np.abs(self.gain) < 1e300).all():
+            return NOT_FINITE
+        if self.flags[1]:
+            return NEGATIVE_RATE
+        return OK if self.tail <= collocation.TAIL else _UNRESOLVED
+
+    def _rates(self, theta: np.ndarray, v: np.ndarray, room: tuple[np.ndarray, np.ndarray]) -> None:
+        self.module.createRates(v, theta, *room)
+        clipRates(*room, self.partials, len(v), self.flags)
 
     def _start(self, theta: np.ndarray) -> None:
         packed = self.packed
@@ -599,7 +613,7 @@ class _VaryingRun:
         self.n_steps, self.n_sub = int(row[N_SAMPLES] * row[N_SUB]), int(row[N_SUB])
         self.source, self.target = int(row[SOURCE]), int(row[TARGET])
         self.h, self.sampled = float(plan.run_dt[r]), bool(plan.packed.run_weight[r] > 0)
-        self._first_sample, self._voltage = int(row[DATA]), plan.packed.sample_mV
+        self.first_sample, self._voltage = int(row[DATA]), plan.packed.sample_mV
         self._out, self._stride = int(plan.runs[r, 5]), plan.width
 
     def blocks(self, most: int) -> Iterator[tuple[int, int]]:
@@ -613,7 +627,7 @@ class _VaryingRun:
 
     def sample_voltage(self, step: int) -> np.ndarray:
         """Voltages at the samples from a step on."""
-        return self._voltage[self._first_sample + step // self.n_sub :]
+        return self._voltage[self.first_sample + step // self.n_sub :]
 
     def place(self, step: int) -> int:
         """Where the first sample from a step on goes in the flat array."""

@@ -29,8 +29,7 @@ import numpy as np
 from numba import njit
 
 from channelfit.codegen.numba_math import exp, exprel, exprel_slope, tanh
-
-OPTIONS = {{"error_model": "numpy", "fastmath": {{"contract"}}, "nogil": True, "cache": True}}
+from channelfit.codegen.tangent_tables import GAINS, OPTIONS, RATES
 '''
 #: Voltages side by side.
 _LANES = 16
@@ -86,7 +85,7 @@ class TangentSource:
         wanted = self.rates + [s for row in self._slopes for s in row.values()]
         steps, results = assignments(self._definitions, wanted)
         values, slopes = results[: len(self.rates)], results[len(self.rates) :]
-        w("", "", "@njit(**OPTIONS)", "def createRates(v, theta, rate, slope):")
+        w("", "", "@njit(RATES, **OPTIONS)", "def createRates(v, theta, rate, slope):")
         with w:
             w('"""Rates (n_rates, n_v), not clipped, d rate / d direction (n_partials, n_v)."""')
             self._load([e for _, e in steps] + results)
@@ -127,7 +126,7 @@ class TangentSource:
         pair = [self.model.conductance, self.model.reversal]
         slopes = [s for row in self._gain_slopes for s in row.values()]
         steps, results = assignments(self._definitions, pair + slopes)
-        w("", "", "@njit(**OPTIONS)", "def createGains(theta, gain):")
+        w("", "", "@njit(GAINS, **OPTIONS)", "def createGains(theta, gain):")
         with w:
             w(f'"""Conductance nS and reversal mV (2, 1 + {n}), each with its derivatives."""')
             self._load([e for _, e in steps] + results)

@@ -1,15 +1,21 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Chains of two states (or one) and their currents, with derivatives; see `tangent_kernels`."""
+"""Chains of two states (or one) and their currents, with derivatives; see `tangent_kernels`.
+
+A whole candidate is one call, `relaxShown`: threads that came back to Python between its parts
+would wait for each other longer than they work.
+"""
 
 from __future__ import annotations
 
 from math import factorial
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from channelfit.codegen.numba_math import decay, exp
 from channelfit.codegen.tangent_tables import (
+    CREATE_GAINS,
+    CREATE_RATES,
     INNER,
     N_POINTS,
     OPTIONS,
@@ -20,10 +26,15 @@ from channelfit.codegen.tangent_tables import (
     TARGET,
     VOLTAGE,
     N,
+    clipRates,
+    project,
 )
 
 _SERIES = tuple(1.0 / (factorial(k) * (k + 3)) for k in range(14))
 _M, _T = "float64[:,::1]", "float64[:,:,::1]"
+#: Columns of the table of stretches: held runs FIRST to LAST - 1 where STEPS is -1, else a varying
+#: run and where its voltages begin, and what becomes of its samples (OUT_FIRST -1: nothing).
+FIRST, LAST, STEPS, SUBSTEPS, EDGES, MIDDLES, SAMPLES, OUT_FIRST = range(8)
 
 #: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state.
 UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS = range(6)
@@ -88,9 +99,9 @@ def _currents(
 
 @njit(
     f"void(int64[:,::1], int64[:,:,::1], {_M}, {_M}, int64[::1], {_M}, {_T})",
-    **OPTIONS,
+    **INNER,
 )
-def relaxStart(chains, rows, rate, slope, start_voltage, states, dstates):
+def _rest(chains, rows, rate, slope, start_voltage, states, dstates):
     """States at rest into the first slots: states (n_slots, n_chains), dstates (.., n_own)."""
     n_v, widest = rate.shape[1], dstates.shape[2]
     speed, limit = np.empty(n_v), np.empty(n_v)
@@ -108,9 +119,9 @@ def relaxStart(chains, rows, rate, slope, start_voltage, states, dstates):
 @njit(
     f"void(int64[:,::1], float64[::1], int64, int64, float64[::1], int64[::1], int64[:,::1],"
     f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, {_M}, {_M}, {_M}, {_T}, float64[::1])",
-    **OPTIONS,
+    **INNER,
 )
-def relaxHeld(
+def _held(
     runs, run_dt, first, last, voltages, points, chains, rows, directions, conductances, rate,
     slope, gain, states, dstates, out,
 ):  # fmt: skip
@@ -126,7 +137,7 @@ def relaxHeld(
     for r in range(first, last):
         most = max(most, runs[r, N_POINTS])
     is_open, dopen = np.empty((n_chains, most)), np.empty((n_chains, widest, most))
-    held = np.empty(most)
+    held, gone, left = np.empty(most), np.empty(most), np.empty(most)
     for r in range(first, last):
         source, target, v = runs[r, SOURCE], runs[r, TARGET], runs[r, VOLTAGE]
         n_points, begin, dt = runs[r, N_POINTS], runs[r, POINTS], run_dt[r]
@@ -139,15 +150,15 @@ def relaxHeld(
             fast, x = speed[c, v], states[source, c]
             away = limit[c, v] - x
             for k in range(n_points):
-                gone = decay(fast * dt * points[begin + k])
-                is_open[c, k] = closed + (opened - closed) * (x + away * gone)
+                t = dt * points[begin + k]
+                gone[k], left[k] = decay(fast * t), exp(-fast * t)
+                is_open[c, k] = closed + (opened - closed) * (x + away * gone[k])
             for j in range(chains[c, N_DIRECTIONS]):
                 dx = dstates[source, c, j]
                 ds, dl = dspeed[c, j, v], dlimit[c, j, v]
                 for k in range(n_points):
                     t = dt * points[begin + k]
-                    gone, left = decay(fast * t), exp(-fast * t)
-                    slope_x = dx * left + dl * gone + away * (t * ds * left)
+                    slope_x = dx * left[k] + dl * gone[k] + away * (t * ds * left[k])
                     dopen[c, j, k] = (opened - closed) * slope_x
         for k in range(n_points):
             held[k] = voltages[v]
@@ -160,11 +171,11 @@ def relaxHeld(
             if chains[c, UP] < 0:
                 continue
             fast, x = speed[c, v], states[source, c]
-            away, gone, left = limit[c, v] - x, decay(fast * t), exp(-fast * t)
+            away, now, rest = limit[c, v] - x, decay(fast * t), exp(-fast * t)
             for j in range(chains[c, N_DIRECTIONS]):
-                bent = dstates[source, c, j] * left + dlimit[c, j, v] * gone
-                dstates[target, c, j] = bent + away * (t * dspeed[c, j, v] * left)
-            states[target, c] = x + away * gone
+                bent = dstates[source, c, j] * rest + dlimit[c, j, v] * now
+                dstates[target, c, j] = bent + away * (t * dspeed[c, j, v] * rest)
+            states[target, c] = x + away * now
 
 
 @njit(
@@ -243,9 +254,9 @@ def _relaxations(
 @njit(
     f"void(int64, int64, float64, boolean, {_M}, {_M}, {_M}, {_M}, float64[::1], int64[:,::1],"
     f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, float64[::1], {_M}, float64[::1], int64)",
-    **OPTIONS,
+    **INNER,
 )
-def relaxVarying(
+def _varying(
     n_steps, n_sub, h, sampled, rate, slope, middle_rate, middle_slope, sample_voltage, chains,
     rows, directions, conductances, gain, x, dx, out, place,
 ):  # fmt: skip
@@ -299,3 +310,89 @@ def relaxVarying(
             chains, directions, is_open, dopen, gain, n_samples, 0, sample_voltage, out, place,
             stride,
         )  # fmt: skip
+
+
+_FLAT, _TABLE, _MATRIX = types.float64[::1], types.int64[:, ::1], types.float64[:, ::1]
+_WALKED = (
+    CREATE_GAINS, CREATE_RATES, _FLAT,  # the model's
+    _FLAT, types.int64[::1], _TABLE, _FLAT, _TABLE, _FLAT, _FLAT, _FLAT,
+    types.int64[::1],  # the protocols'
+    _TABLE, _TABLE, types.int64[:, :, ::1], _TABLE, _MATRIX,  # the chains'
+    *(_MATRIX,) * 8, types.float64[:, :, ::1], types.int64[::1], _FLAT,  # scratch
+)  # fmt: skip
+
+
+@njit(types.void(*_WALKED), **OPTIONS)
+def relaxShown(
+    createGains, createRates, theta, voltages, start_voltage, runs, run_dt, stretches, edges,
+    middles, sample_voltage, points, partials, chains, rows, directions, conductances, gain, rate,
+    slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, flags, out,
+):  # fmt: skip
+    """Currents and derivatives of a candidate, theta (n_parameters,), at all that is looked at.
+
+    edges, middles: voltages of varying runs, one after the other. From `gain` (2, width) to
+    `dstates` scratch; a varying run is taken in parts as long as `middle_rate` has room for. flags
+    (2,): set to 1 where a rate or gain is not finite, where one is negative.
+    """
+    n, most = voltages.shape[0], middle_rate.shape[1]
+    flags[:] = 0
+    createGains(theta, gain)
+    for k in range(2):
+        for d in range(gain.shape[1]):
+            if not abs(gain[k, d]) < 1e300:
+                flags[0] = 1
+    createRates(voltages, theta, rate, slope)
+    clipRates(rate, slope, partials, n, flags)
+    _rest(chains, rows, rate, slope, start_voltage, states, dstates)
+    for stretch in stretches:
+        if stretch[STEPS] < 0:
+            _held(
+                runs, run_dt, stretch[FIRST], stretch[LAST], voltages, points, chains, rows,
+                directions, conductances, rate, slope, gain, states, dstates, out,
+            )  # fmt: skip
+            continue
+        r, n_steps, n_sub = stretch[FIRST], stretch[STEPS], stretch[SUBSTEPS]
+        x, dx = states[runs[r, TARGET]], dstates[runs[r, TARGET]]
+        x[:] = states[runs[r, SOURCE]]
+        dx[:] = dstates[runs[r, SOURCE]]
+        for begin in range(0, n_steps, most):
+            some = min(most, n_steps - begin)
+            first, sample = stretch[EDGES] + begin, begin // n_sub
+            createRates(edges[first : first + some + 1], theta, edge_rate, edge_slope)
+            clipRates(edge_rate, edge_slope, partials, some + 1, flags)
+            first = stretch[MIDDLES] + begin
+            createRates(middles[first : first + some], theta, middle_rate, middle_slope)
+            clipRates(middle_rate, middle_slope, partials, some, flags)
+            # most and n_sub are powers of two: a part begins with a sample, or has none
+            _varying(
+                some, n_sub, run_dt[r], stretch[OUT_FIRST] >= 0 and begin % n_sub == 0, edge_rate,
+                edge_slope, middle_rate, middle_slope, sample_voltage[stretch[SAMPLES] + sample :],
+                chains, rows, directions, conductances, gain, x, dx, out,
+                stretch[OUT_FIRST] + sample * gain.shape[1],
+            )  # fmt: skip
+
+
+@njit(
+    types.void(
+        *_WALKED, _MATRIX, _FLAT, _TABLE, _FLAT, _FLAT, _MATRIX, _TABLE, types.float64[:, :, ::1]
+    ),
+    **OPTIONS,
+)
+def relaxNormals(
+    createGains, createRates, _, voltages, start_voltage, runs, run_dt, stretches, edges, middles,
+    sample_voltage, points, partials, chains, rows, directions, conductances, gain, rate, slope,
+    edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, flags, out, thetas,
+    matrices, groups, target, scale, residuals, all_flags, products,
+):  # fmt: skip
+    """Of candidates thetas (n, n_parameters) the products (n, width, width), see `project`, and
+    flags (n, 2)."""
+    for c in range(thetas.shape[0]):
+        relaxShown(
+            createGains, createRates, thetas[c], voltages, start_voltage, runs, run_dt, stretches,
+            edges, middles, sample_voltage, points, partials, chains, rows, directions,
+            conductances, gain, rate, slope, edge_rate, edge_slope, middle_rate, middle_slope,
+            states, dstates, flags, out,
+        )  # fmt: skip
+        all_flags[c] = flags
+        if flags[0] == 0 and flags[1] == 0:
+            project(out, matrices, groups, target, scale, residuals, products[c])
