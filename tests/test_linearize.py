@@ -136,7 +136,7 @@ def test_ramps_in_pieces(name: str) -> None:
     coarse, fine_pieces, _ = linear.plans()
     assert coarse.ramps
     with linear._walk(fine_pieces) as walk:
-        assert [walk.shown(theta) for theta in parameters.T.copy()] == [OK] * 4
+        assert [walk.projected(theta) for theta in parameters.T.copy()] == [OK] * 4
     local = scorer.linearize(parameters)
     fine = ReferenceScorer(problem, refine=16)
     assert local.cost == pytest.approx(fine.score(parameters).cost, rel=1e-9)
@@ -154,7 +154,7 @@ def test_what_pieces_cannot_follow_is_stepped() -> None:
     linear = scorer._tangents
     for plan in list(linear.plans())[:-1]:
         with linear._walk(plan) as walk:
-            first, second = (walk.shown(theta) for theta in parameters.T.copy())
+            first, second = (walk.projected(theta) for theta in parameters.T.copy())
         assert first == OK
         assert second != OK
     local = scorer.linearize(parameters)

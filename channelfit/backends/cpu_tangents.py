@@ -369,34 +369,21 @@ class _Walk(ABC):
         self.source, self.plan, self.module = source, plan, module
         self.packed, self.flat = plan.packed, np.zeros(plan.n_flat)
         self.residuals = self.flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
-        self.products = np.zeros((plan.width, plan.width))
         self.model = source.model
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
         self.gain = np.empty((2, plan.width))
         self.flags = np.zeros(2, np.int64)
 
     @abstractmethod
-    def shown(self, theta: np.ndarray) -> int:
-        """Fills the flat array with currents and derivatives; returns a status."""
+    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Status (n,) and products (n, width, width) of candidates (n, n_parameters).
+
+        Residuals are left as the last one has them, where it is good.
+        """
 
     def projected(self, theta: np.ndarray) -> int:
-        """The same; where it is good fills in residuals and their products too."""
-        plan, status = self.plan, self.shown(theta)
-        if status == OK:
-            project(
-                self.flat, plan.matrices, plan.group_table, plan.target, plan.scale,
-                self.residuals, self.products,
-            )  # fmt: skip
-        return status
-
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Status (n,) and products (n, width, width) of candidates (n, n_parameters)."""
-        status = np.zeros(len(thetas), np.int64)
-        products = np.zeros((len(thetas), *self.products.shape))
-        for c, theta in enumerate(thetas):
-            status[c] = self.projected(theta)
-            products[c] = self.products
-        return status, products
+        """Fills in the residuals of one candidate; returns its status."""
+        return int(self.normals(theta[None])[0][0])
 
     def _room(self, n_voltages: int) -> tuple[np.ndarray, np.ndarray]:
         """Arrays that `createRates` fills: rates and slopes at so many voltages."""
@@ -455,32 +442,17 @@ class _Relaxing(_Walk):
                    run.first_sample, place)  # fmt: skip
             edges, middles = edges + run.n_steps + 1, middles + run.n_steps
 
-    def shown(self, theta: np.ndarray) -> int:
-        self.kernels.relaxShown(*self._walked(theta))
-        return self._status(*self.flags)
-
     def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        plan, n = self.plan, len(thetas)
-        flags, products = np.zeros((n, 2), np.int64), np.zeros((n, *self.products.shape))
+        plan, packed, n = self.plan, self.packed, len(thetas)
+        flags, products = np.zeros((n, 2), np.int64), np.zeros((n, plan.width, plan.width))
         self.kernels.relaxNormals(
-            *self._walked(np.empty(0)), thetas, plan.matrices, plan.group_table, plan.target,
-            plan.scale, self.residuals, flags, products,
-        )  # fmt: skip
-        return np.array([self._status(*pair) for pair in flags], np.int64), products
-
-    def _walked(self, theta: np.ndarray) -> tuple[Any, ...]:
-        """The arguments of `relaxShown`."""
-        plan, packed = self.plan, self.packed
-        return (
-            *self.functions, theta, packed.voltages, packed.start_voltage, plan.runs, plan.run_dt,
+            *self.functions, thetas, packed.voltages, packed.start_voltage, plan.runs, plan.run_dt,
             self.stretches, self.edges, self.middles, packed.sample_mV, plan.points, self.partials,
             self.chains, self.rows, self.directions, self.conductances, self.gain, *self.at_held,
-            *self.at_edges, *self.at_middles, self.states, self.dstates, self.flags, self.flat,
+            *self.at_edges, *self.at_middles, self.states, self.dstates, self.flat, plan.matrices,
+            plan.group_table, plan.target, plan.scale, self.residuals, flags, products,
         )  # fmt: skip
-
-    @staticmethod
-    def _status(infinite: int, negative: int) -> int:
-        return NOT_FINITE if infinite else NEGATIVE_RATE if negative else OK
+        return np.where(flags[:, 0], NOT_FINITE, np.where(flags[:, 1], NEGATIVE_RATE, OK)), products
 
 
 class _Scheme(_Walk):
@@ -519,7 +491,20 @@ class _Scheme(_Walk):
         n_rates = len(self.source.rates)
         return np.empty((n, n_rates)), np.empty((n, n_rates, self.source.width))
 
-    def shown(self, theta: np.ndarray) -> int:
+    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        plan, status = self.plan, np.zeros(len(thetas), np.int64)
+        products = np.zeros((len(thetas), plan.width, plan.width))
+        for c, theta in enumerate(thetas):
+            status[c] = self._shown(theta)
+            if status[c] == OK:
+                project(
+                    self.flat, plan.matrices, plan.group_table, plan.target, plan.scale,
+                    self.residuals, products[c],
+                )  # fmt: skip
+        return status, products
+
+    def _shown(self, theta: np.ndarray) -> int:
+        """Fills the flat array with currents and derivatives; returns a status."""
         flat = self.flat
         self.flags[:], self.tail = 0, 0.0
         self.module.createGains(theta, self.gain)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """Chains of two states (or one) and their currents, with derivatives; see `tangent_kernels`.
 
-A whole candidate is one call, `relaxShown`: threads that came back to Python between its parts
-would wait for each other longer than they work.
+All candidates of a thread are one call, `relaxNormals`: threads that came back to Python between
+its parts would wait for each other longer than they work.
 """
 
 from __future__ import annotations
@@ -313,86 +313,72 @@ def _varying(
 
 
 _FLAT, _TABLE, _MATRIX = types.float64[::1], types.int64[:, ::1], types.float64[:, ::1]
-_WALKED = (
-    CREATE_GAINS, CREATE_RATES, _FLAT,  # the model's
-    _FLAT, types.int64[::1], _TABLE, _FLAT, _TABLE, _FLAT, _FLAT, _FLAT,
-    types.int64[::1],  # the protocols'
-    _TABLE, _TABLE, types.int64[:, :, ::1], _TABLE, _MATRIX,  # the chains'
-    *(_MATRIX,) * 8, types.float64[:, :, ::1], types.int64[::1], _FLAT,  # scratch
-)  # fmt: skip
-
-
-@njit(types.void(*_WALKED), **OPTIONS)
-def relaxShown(
-    createGains, createRates, theta, voltages, start_voltage, runs, run_dt, stretches, edges,
-    middles, sample_voltage, points, partials, chains, rows, directions, conductances, gain, rate,
-    slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, flags, out,
-):  # fmt: skip
-    """Currents and derivatives of a candidate, theta (n_parameters,), at all that is looked at.
-
-    edges, middles: voltages of varying runs, one after the other. From `gain` (2, width) to
-    `dstates` scratch; a varying run is taken in parts as long as `middle_rate` has room for. flags
-    (2,): set to 1 where a rate or gain is not finite, where one is negative.
-    """
-    n, most = voltages.shape[0], middle_rate.shape[1]
-    flags[:] = 0
-    createGains(theta, gain)
-    for k in range(2):
-        for d in range(gain.shape[1]):
-            if not abs(gain[k, d]) < 1e300:
-                flags[0] = 1
-    createRates(voltages, theta, rate, slope)
-    clipRates(rate, slope, partials, n, flags)
-    _rest(chains, rows, rate, slope, start_voltage, states, dstates)
-    for stretch in stretches:
-        if stretch[STEPS] < 0:
-            _held(
-                runs, run_dt, stretch[FIRST], stretch[LAST], voltages, points, chains, rows,
-                directions, conductances, rate, slope, gain, states, dstates, out,
-            )  # fmt: skip
-            continue
-        r, n_steps, n_sub = stretch[FIRST], stretch[STEPS], stretch[SUBSTEPS]
-        x, dx = states[runs[r, TARGET]], dstates[runs[r, TARGET]]
-        x[:] = states[runs[r, SOURCE]]
-        dx[:] = dstates[runs[r, SOURCE]]
-        for begin in range(0, n_steps, most):
-            some = min(most, n_steps - begin)
-            first, sample = stretch[EDGES] + begin, begin // n_sub
-            createRates(edges[first : first + some + 1], theta, edge_rate, edge_slope)
-            clipRates(edge_rate, edge_slope, partials, some + 1, flags)
-            first = stretch[MIDDLES] + begin
-            createRates(middles[first : first + some], theta, middle_rate, middle_slope)
-            clipRates(middle_rate, middle_slope, partials, some, flags)
-            # most and n_sub are powers of two: a part begins with a sample, or has none
-            _varying(
-                some, n_sub, run_dt[r], stretch[OUT_FIRST] >= 0 and begin % n_sub == 0, edge_rate,
-                edge_slope, middle_rate, middle_slope, sample_voltage[stretch[SAMPLES] + sample :],
-                chains, rows, directions, conductances, gain, x, dx, out,
-                stretch[OUT_FIRST] + sample * gain.shape[1],
-            )  # fmt: skip
+_BLOCK = types.float64[:, :, ::1]
 
 
 @njit(
     types.void(
-        *_WALKED, _MATRIX, _FLAT, _TABLE, _FLAT, _FLAT, _MATRIX, _TABLE, types.float64[:, :, ::1]
+        CREATE_GAINS, CREATE_RATES, _MATRIX,  # the model's
+        _FLAT, types.int64[::1], _TABLE, _FLAT, _TABLE, _FLAT, _FLAT, _FLAT,
+        types.int64[::1],  # the protocols'
+        _TABLE, _TABLE, types.int64[:, :, ::1], _TABLE, _MATRIX,  # the chains'
+        *(_MATRIX,) * 8, _BLOCK, _FLAT,  # scratch
+        _FLAT, _TABLE, _FLAT, _FLAT, _MATRIX, _TABLE, _BLOCK,  # the recordings', and results
     ),
     **OPTIONS,
-)
+)  # fmt: skip
 def relaxNormals(
-    createGains, createRates, _, voltages, start_voltage, runs, run_dt, stretches, edges, middles,
-    sample_voltage, points, partials, chains, rows, directions, conductances, gain, rate, slope,
-    edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, flags, out, thetas,
-    matrices, groups, target, scale, residuals, all_flags, products,
+    createGains, createRates, thetas, voltages, start_voltage, runs, run_dt, stretches, edges,
+    middles, sample_voltage, points, partials, chains, rows, directions, conductances, gain, rate,
+    slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, out, matrices, groups,
+    target, scale, residuals, flags, products,
 ):  # fmt: skip
-    """Of candidates thetas (n, n_parameters) the products (n, width, width), see `project`, and
-    flags (n, 2)."""
+    """Of candidates thetas (n, n_parameters) the products (n, width, width), see `project`.
+
+    edges, middles: voltages of varying runs, one after the other. From `gain` (2, width) to `out`
+    scratch; a varying run is taken in parts as long as `middle_rate` has room for. flags (n, 2),
+    0 before: set to 1 where a rate or gain is not finite, where one is negative.
+    """
+    n, most = voltages.shape[0], middle_rate.shape[1]
     for c in range(thetas.shape[0]):
-        relaxShown(
-            createGains, createRates, thetas[c], voltages, start_voltage, runs, run_dt, stretches,
-            edges, middles, sample_voltage, points, partials, chains, rows, directions,
-            conductances, gain, rate, slope, edge_rate, edge_slope, middle_rate, middle_slope,
-            states, dstates, flags, out,
-        )  # fmt: skip
-        all_flags[c] = flags
-        if flags[0] == 0 and flags[1] == 0:
+        theta, flag = thetas[c], flags[c]
+        createGains(theta, gain)
+        for k in range(2):
+            for d in range(gain.shape[1]):
+                if not abs(gain[k, d]) < 1e300:
+                    flag[0] = 1
+        createRates(voltages, theta, rate, slope)
+        clipRates(rate, slope, partials, n, flag)
+        _rest(chains, rows, rate, slope, start_voltage, states, dstates)
+        for some in range(stretches.shape[0]):
+            stretch = stretches[some]
+            if stretch[STEPS] < 0:
+                _held(
+                    runs, run_dt, stretch[FIRST], stretch[LAST], voltages, points, chains, rows,
+                    directions, conductances, rate, slope, gain, states, dstates, out,
+                )  # fmt: skip
+                continue
+            r, n_steps, n_sub = stretch[FIRST], stretch[STEPS], stretch[SUBSTEPS]
+            here, end = runs[r, SOURCE], runs[r, TARGET]
+            for k in range(states.shape[1]):
+                states[end, k] = states[here, k]
+                for j in range(dstates.shape[2]):
+                    dstates[end, k, j] = dstates[here, k, j]
+            for begin in range(0, n_steps, most):
+                taken = min(most, n_steps - begin)
+                first, sample = stretch[EDGES] + begin, begin // n_sub
+                createRates(edges[first : first + taken + 1], theta, edge_rate, edge_slope)
+                clipRates(edge_rate, edge_slope, partials, taken + 1, flag)
+                first = stretch[MIDDLES] + begin
+                createRates(middles[first : first + taken], theta, middle_rate, middle_slope)
+                clipRates(middle_rate, middle_slope, partials, taken, flag)
+                # most and n_sub are powers of two: a part begins with a sample, or has none
+                _varying(
+                    taken, n_sub, run_dt[r], stretch[OUT_FIRST] >= 0 and begin % n_sub == 0,
+                    edge_rate, edge_slope, middle_rate, middle_slope,
+                    sample_voltage[stretch[SAMPLES] + sample :], chains, rows, directions,
+                    conductances, gain, states[end], dstates[end], out,
+                    stretch[OUT_FIRST] + sample * gain.shape[1],
+                )  # fmt: skip
+        if flag[0] == 0 and flag[1] == 0:
             project(out, matrices, groups, target, scale, residuals, products[c])
