@@ -26,7 +26,7 @@ from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
 from channelfit.codegen.numba_spectral import WALK_ARGUMENTS, NumbaSpectralSource
 from channelfit.codegen.spectral import LEAST_COST
 from channelfit.errors import InputError
-from channelfit.packing import Packed
+from channelfit.packing import HELD, KIND, Packed
 from channelfit.paths import choose_path
 from channelfit.problem import Problem
 from channelfit.transform import spectral_walk
@@ -166,7 +166,8 @@ class Stepping:
 
     def __init__(self, problem: Problem, dtype: str) -> None:
         self.problem, self.dtype = problem, dtype
-        self.source = NumbaSource(problem.model, dtype)
+        varying = bool((problem.simulated.runs[:, KIND] != HELD).any())
+        self.source = NumbaSource(problem.model, dtype, varying)
 
     def score(self, parameters: np.ndarray, n_threads: int) -> Score:
         """Cost and status of checked parameters."""

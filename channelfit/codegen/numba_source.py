@@ -50,17 +50,20 @@ INNER = {{**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}}
 class NumbaSource(LaneWriter):
     """The generated module of one model and one stepping precision.
 
+    Arguments:
+        varying: whether it is for voltages that vary, too, which takes longer to compile.
+
     Attributes:
         text: the source.
         lanes: candidates in a block.
     """
 
-    def __init__(self, model: ChannelModel, dtype: str = "float64") -> None:
+    def __init__(self, model: ChannelModel, dtype: str = "float64", varying: bool = True) -> None:
         widest = max(len(c.states) for c in model.chains)
         # Wide enough to hide latency, narrow enough that a table stays in the first-level cache.
         lanes = 16 * (2 if dtype == "float32" else 1)
         super().__init__(lanes, dtype, widest * widest)
-        self.model = model
+        self.model, self.varying = model, varying
         self.transitions = [t for chain in model.chains for t in chain.transitions]
         self.n_rates = len(self.transitions)
         self.first_rate = _offsets(len(c.transitions) for c in model.chains)
@@ -91,7 +94,8 @@ class NumbaSource(LaneWriter):
             self._table(k, chain)
         self._advance_function()
         self._held()
-        self._varying()
+        if self.varying:
+            self._varying()
         self._sweeps()
         return "\n".join(self.w.lines) + "\n"
 
@@ -695,8 +699,9 @@ class NumbaSource(LaneWriter):
         w(f"theta = np.empty({max(1, len(self.model.parameters)) * L})")
         w(f"status = np.empty({L})", f"cost = np.empty({L})", f"gain = np.empty({2 * L})")
         w(f"q = np.empty(voltages.size*{self.n_rates * L})")
-        w(f"q2 = np.empty({3 * self.n_rates * L})", f"x = np.empty(n_slots*{self.n_x * L})")
-        w(f"y = np.empty({self.n_x * L}, np.{self.real})", f"y64 = np.empty({self.n_x * L})")
+        w(f"x = np.empty(n_slots*{self.n_x * L})", f"y = np.empty({self.n_x * L}, np.{self.real})")
+        if self.varying:
+            w(f"q2 = np.empty({3 * self.n_rates * L})", f"y64 = np.empty({self.n_x * L})")
         w(f"m = np.empty({(6 * self.n_square + 1) * L}, np.{self.real})")
         w(f"m64 = np.empty({self.n_square * L})", f"z = np.empty({4 * widest * L})")
         w(f"norm = np.empty({5 * L})")
@@ -741,9 +746,14 @@ class NumbaSource(LaneWriter):
         w(f"source = {self._part('x', 'runs[r, 4]', state)}")
         w(f"target = {self._part('x', 'runs[r, 5]', state)}")
         tail = f"data[d:], run_weight[r], cost, trace[d*{self.lanes}:], tracing, status"
+        table = self._part("t", "runs[r, 1]", self.table_size)
+        held = (f"runHeld(source, target, y, {table}, run_voltage[r], gain, runs[r, 2], sampled,"
+                f" {tail})")  # fmt: skip
+        if not self.varying:
+            w(held)
+            return
         with w.block("if runs[r, 0] == 0:"):
-            w(f"runHeld(source, target, y, {self._part('t', 'runs[r, 1]', self.table_size)},"
-              f" run_voltage[r], gain, runs[r, 2], sampled, {tail})")  # fmt: skip
+            w(held)
         with w.block("else:"):
             w(f"runVarying(source, target, y64, theta, q2, m, z, norm, nodes[runs[r, 1]:],"
               " run_dt[r], runs[r, 6], v_samples[d:], gain, runs[r, 2], sampled,"
