@@ -386,7 +386,9 @@ def main() -> None:
         start = time.perf_counter()
         PARTS[part](run)
         print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
-    finish("gpu_scoring", "Scoring on one GPU", run.rows, device_name() if run.cuda else "", folder)
+        # after each, so that a run that is cut short leaves what it has measured
+        device = device_name() if run.cuda else ""
+        finish("gpu_scoring", "Scoring on one GPU", run.rows, device, folder)
 
 
 if __name__ == "__main__":
