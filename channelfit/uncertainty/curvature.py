@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats asks the same and takes half a second to import
 from scipy.sparse.csgraph import connected_components
 
 from channelfit.errors import InputError
@@ -149,8 +149,8 @@ class Estimate:
         By Fisher's F distribution, exact where the current is linear in the parameters.
         """
         if math.isinf(self.degrees_of_freedom):
-            return float(stats.chi2.ppf(level, n))
-        return float(n * stats.f.ppf(level, n, self.degrees_of_freedom))
+            return float(2 * special.gammaincinv(n / 2, level))
+        return float(n * special.fdtri(n, self.degrees_of_freedom, level))
 
     def around(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Points a little below and above in each coordinate, inside the cube, and how far apart.
@@ -216,8 +216,8 @@ def quantile(level: float, degrees_of_freedom: float) -> float:
     """Standard errors either way that hold a share of Student's distribution."""
     tail = 0.5 + level / 2
     if math.isinf(degrees_of_freedom):
-        return float(stats.norm.ppf(tail))
-    return float(stats.t.ppf(tail, degrees_of_freedom))
+        return float(special.ndtri(tail))
+    return float(special.stdtrit(degrees_of_freedom, tail))
 
 
 def _pushed(unit: np.ndarray, gradient: np.ndarray) -> np.ndarray:
