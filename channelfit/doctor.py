@@ -139,12 +139,18 @@ def cache() -> State:
     folder = cache_folder()
     if not folder.exists():
         return State(True, f"{folder} (not made yet)")
-    files = [p for p in folder.rglob("*") if p.is_file()]
-    size = sum(p.stat().st_size for p in files) / 1e6
+    size = sum(_bytes(p) for p in folder.rglob("*") if p.is_file()) / 1e6
     if not os.access(folder, os.W_OK):
         remedy = "set CHANNELFIT_CACHE to a folder that can"
         return State(False, f"{folder} cannot be written to", remedy)
     return State(True, f"{folder} ({size:.1f} MB; may be deleted at any time)")
+
+
+def _bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # another run has just put its kernel into place
+        return 0
 
 
 def report() -> None:

@@ -425,6 +425,18 @@ def test_validate_fails_beyond_the_tolerance(monkeypatch):
     assert "BEYOND" in result.stdout
 
 
+def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_path):
+    from channelfit import doctor
+
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
+    (tmp_path / "kernel.py").write_bytes(b"x" * 2_000_000)
+    gone = tmp_path / "1.partial"
+    there = Path.is_file
+    monkeypatch.setattr(Path, "rglob", lambda folder, _: [tmp_path / "kernel.py", gone])
+    monkeypatch.setattr(Path, "is_file", lambda file: file == gone or there(file))
+    assert "2.0 MB" in doctor.cache().state
+
+
 def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
     from channelfit import doctor
 
