@@ -131,8 +131,7 @@ def main() -> None:
             case = one_case(model, samples, ways, population, best)
             rows += case
             for row in case:
-                rate_, times = row.value or 0.0, f", {row.ratio:.1f} x" if row.ratio else ""
-                print(f"{row.name}: {rate_ / 1e6:.3g} M/s{times}; {row.note}", flush=True)
+                print(f"{row.name}: {_cell(row)} M/s; {row.note}", flush=True)
     Console(width=150).print(table(rows))
     title = f"Two to nine states, 25 sweeps, population {population:,}"
     finish("states", title, rows, device_name() if cuda else "", folder)

@@ -51,11 +51,9 @@ class Bounded:
         return frozenset(self.rows.values())
 
     @cached_property
-    def _still(self) -> tuple[tuple[str, sympy.Expr], ...]:
-        """Definitions that do not change with the voltage."""
-        changing = moving(self.definitions)
-        still = [row for row in self.definitions if row[0] not in changing]
-        return tuple(still)
+    def _changing(self) -> set[str]:
+        """Names of definitions that change with the voltage."""
+        return moving(self.definitions)
 
     def allowed(self, physical: Any, xp: Any = np) -> Any:
         """Whether each candidate (n_parameters, n_candidates) keeps to it: (n_candidates,) bool.
@@ -64,16 +62,16 @@ class Bounded:
             physical: base units, an array of the module xp.
         """
         scope = {name: physical[row] for name, row in self.rows.items()}
-        still = self._still
-        for name, expression in still:
-            scope[name] = evaluate(expression, scope, xp)
-        others = [row for row in self.definitions if row not in still]
+        for name, expression in self.definitions:
+            if name not in self._changing:
+                scope[name] = evaluate(expression, scope, xp)
         inside = xp.ones(physical.shape[1], dtype=bool)
         largest = xp.full(physical.shape[1], -np.inf)
         for v in self.voltages_mV or (0.0,):
             at_v = {**scope, V.name: v}
-            for name, expression in others:
-                at_v[name] = evaluate(expression, at_v, xp)
+            for name, expression in self.definitions:
+                if name in self._changing:
+                    at_v[name] = evaluate(expression, at_v, xp)
             value = evaluate(self.expression, at_v, xp)
             if self.largest:
                 largest = xp.maximum(largest, value)

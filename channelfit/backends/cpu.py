@@ -193,13 +193,9 @@ class Stepping:
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
         arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
         arguments += [data, cost, trace, trace.size > 0, status]
-        _side_by_side(self._run_sweeps, parameters, arguments, self.source.lanes, n_threads)
+        run = _compiled(self.source.text).runSweeps
+        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
         return cost, status
-
-    @cached_property
-    def _run_sweeps(self) -> Callable[..., None]:
-        run: Callable[..., None] = _compiled(self.source.text).runSweeps
-        return run
 
 
 class Modes:
@@ -221,16 +217,12 @@ class Modes:
         n = parameters.shape[1]
         cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
         arguments = [*self._arguments, self.squares, cost, status, doubt]
-        _side_by_side(self._run_sweep, parameters, arguments, self.source.lanes, n_threads)
+        run = _compiled(self.source.text).runSweep
+        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
         cost += self.squares
         doubt |= ~np.isfinite(cost) | (cost < self.least)
         doubted = np.flatnonzero(doubt & (status == OK))
         return _finished(cost / self.problem.scored.total_weight, status), doubted
-
-    @cached_property
-    def _run_sweep(self) -> Callable[..., None]:
-        run: Callable[..., None] = _compiled(self.source.text).runSweep
-        return run
 
 
 @cache
@@ -259,7 +251,7 @@ def _side_by_side(
     n_chunks = min(n_blocks, n_threads * per_thread if n_threads > 1 else 1)
     edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
     chunks = list(pairwise(edges))
-    if chunks and (len(chunks) == 1 or not getattr(sweep, "signatures", True)):
+    if chunks and not getattr(sweep, "signatures", True):
         sweep(parameters, *chunks.pop(0), *arguments)  # compiles, once, before the threads start
     if not chunks:
         return
@@ -318,6 +310,7 @@ def _usable_cores() -> int:
 _lock = threading.Lock()
 
 
+@cache
 def _compiled(text: str) -> ModuleType:
     """The module of a generated source, imported from the cache folder."""
     import numba

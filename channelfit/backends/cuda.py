@@ -174,10 +174,10 @@ class CudaScorer:
     def preview(self, parameters: Any) -> Score:
         """A score as a search wants it that compares with `linearize`: in float64, and where the
         voltage varies and candidates are few, in segments side by side."""
-        few = moves(self.problem.scored) and not self._values.fills(parameters.shape[1])
-        if not few:
+        values = self._values
+        if values is None or values.fills(parameters.shape[1]):
             return self.score(parameters)
-        return Score(*self._in_chunks(self._values.score, parameters, self._values))
+        return Score(*self._in_chunks(values.score, parameters, values))
 
     def linearize(self, parameters: Any) -> Linearization:
         """Cost, gradient and curvature, in float64; see `backends.Linearization`.
@@ -236,9 +236,9 @@ class CudaScorer:
         return Tangents(self.problem)
 
     @cached_property
-    def _values(self) -> Tangents:
-        """The same without derivatives."""
-        return Tangents(self.problem, 0)
+    def _values(self) -> Tangents | None:
+        """The same without derivatives; None where nothing scored is behind a varying voltage."""
+        return Tangents(self.problem, 0) if moves(self.problem.scored) else None
 
     def _in_chunks(
         self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, way: Tangents

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from channelfit import gpu, tuning
-from channelfit.backends import NOT_FINITE
 from channelfit.backends.cuda_modes import jobs_that_fill
 from channelfit.codegen.cuda_tangents import (
     ALGEBRA_ROWS,
@@ -414,7 +413,7 @@ class Tangents:
         xp, packed, n = gpu.cupy(), self.problem.scored, parameters.shape[1]
         cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
         if n:
-            residuals, statuses = self._traced(parameters)
+            residuals, statuses = self.trace(parameters)
             partial = self._products(residuals, n)
             self._any_program.conclude(
                 (n,), (ALGEBRA_THREADS,),
@@ -426,16 +425,11 @@ class Tangents:
         return cost, status
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
-        """Residuals, pA times the root of a weight, each with its derivatives; and status.
+        """Residuals, pA times the root of a weight, each with its derivatives; and statuses.
 
-        Returns: flat, the arrays (n_candidates, n_rows, 1 + n_free) of all groups; (n_candidates,).
+        Returns: flat, the arrays (n_candidates, n_rows, 1 + n_free) of all groups; of every job and
+        segment (n, n_candidates).
         """
-        residuals, statuses = self._traced(parameters)
-        failed = gpu.cupy().where((statuses == NOT_FINITE).any(axis=0), NOT_FINITE, 0)
-        return residuals, gpu.cupy().maximum(failed, statuses.max(axis=0))
-
-    def _traced(self, parameters: Any) -> tuple[Any, Any]:
-        """The same with a status of every job and segment, (n, n_candidates)."""
         xp, n, n_free = gpu.cupy(), parameters.shape[1], len(self.free)
         n_groups = max(1, -(-n_free // max(1, self.source.tangents)))
         program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads

@@ -275,7 +275,6 @@ def _stage(
     good, place = cost[finite], int(np.where(finite, cost, np.inf).argmin())
     return Generation(
         n_candidates=n,
-        n_finite=max(0, n - int((~finite).sum())),
         mean=float(good.mean()) if good.size else math.nan,
         median=float(np.median(good)) if good.size else math.nan,
         best=float(cost[place]) if good.size else math.inf,

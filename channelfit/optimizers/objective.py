@@ -68,7 +68,6 @@ class Generation:
     """
 
     n_candidates: int
-    n_finite: int
     mean: float
     median: float
     best: float
@@ -242,7 +241,6 @@ def summarized(objective: Objective, unit: Any, score: ScoreLike, stage: str = "
     place = int(xp.where(finite, score.cost, np.inf).argmin())
     return Generation(
         n_candidates=int(score.cost.size),
-        n_finite=int(costs.size),
         mean=float(costs.mean()) if costs.size else math.nan,
         median=float(xp.median(costs)) if costs.size else math.nan,
         best=float(score.cost[place]) if costs.size else math.inf,

@@ -291,8 +291,8 @@ def _on_device(
         record = Record.read(readback)
         pending.popleft()
         return Generation(
-            n, record.n_finite, record.mean_cost, record.median_cost, record.best_cost,
-            record.values, record.failures,
+            n, record.mean_cost, record.median_cost, record.best_cost, record.values,
+            record.failures,
         )  # fmt: skip
 
     try:

@@ -82,12 +82,12 @@ class SearchSpace:
                 physical[place] = parameter.value
             elif parameter.name in self.solved:
                 physical[place] = middle(parameter)
-        for rows in self._rows_by_scale:
+        for rows, in_logarithms in zip(self._rows_by_scale, (False, True), strict=True):
             # many points on the host stay in the cache a row at a time; else fewer calls count
             step = 1 if xp is np and unit.shape[1] > _POINTS_IN_CACHE else max(len(rows), 1)
             for start in range(0, len(rows), step):
                 piece = rows[start : start + step]
-                physical[self._places[piece]] = self._of_rows(unit[piece], piece, xp)
+                physical[self._places[piece]] = self._of_rows(unit[piece], piece, in_logarithms, xp)
         return physical
 
     def to_unit(self, physical: Any) -> Any:
@@ -143,19 +143,19 @@ class SearchSpace:
     @cached_property
     def _bounds(self) -> np.ndarray:
         """(4, n_free, 1): lower, upper, and what is mixed between them, itself or logarithms."""
-        ends = np.array([[[p.lower], [p.upper]] for p in map(self.parameters.__getitem__,
-                         self.free)], float).transpose(1, 0, 2)  # fmt: skip
+        free = [self.parameters[place] for place in self.free]
+        ends = np.array([[[p.lower] for p in free], [[p.upper] for p in free]], float)
         mixed, rows = ends.copy(), self._rows_by_scale[1]
         mixed[:, rows] = np.log(ends[:, rows])
         return np.concatenate([ends, mixed])
 
-    def _of_rows(self, unit: Any, rows: np.ndarray, xp: Any) -> Any:
+    def _of_rows(self, unit: Any, rows: np.ndarray, in_logarithms: bool, xp: Any) -> Any:
         """Physical values of some rows (n_rows, n_candidates) of one scale."""
         lower, upper, first, last = xp.asarray(self._bounds[:, rows])
         unit = xp.minimum(xp.maximum(unit.astype(np.float64), 0.0), 1.0)
         # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
         physical = (1.0 - unit) * first + unit * last
-        if self.parameters[self.free[rows[0]]].scale == "log":
+        if in_logarithms:
             physical = xp.exp(physical)
             physical = xp.where(unit == 0.0, lower, xp.where(unit == 1.0, upper, physical))
         return xp.minimum(xp.maximum(physical, lower), upper)

@@ -593,7 +593,6 @@ class RingSearch:
             objective.evaluations += n_candidates
             yield Generation(
                 n_candidates=n_candidates,
-                n_finite=int(finite.sum()),
                 mean=float(costs[finite].mean()) if finite.any() else math.nan,
                 median=float(np.median(costs[finite])) if finite.any() else math.nan,
                 best=float(costs.min()),
