@@ -541,7 +541,7 @@ def propagator(rates_h: np.ndarray) -> np.ndarray:
 
 
 def _slowed(rates_h: np.ndarray) -> np.ndarray:
-    """Rates times duration (m, n, n), diagonal zero, none of whose states is left too fast to square.
+    """Rates times duration (m, n, n), diagonal zero, of which no state is left too fast.
 
     Where one is, A h becomes N ((1 - A h/N)^-1 - 1), a generator with the same steady state whose
     eigenvalues -l are -l/(1 + l/N): with N = _FASTEST a trace errs by 5e-13 of its size at most.
@@ -554,7 +554,9 @@ def _slowed(rates_h: np.ndarray) -> np.ndarray:
         return rates_h
     n = rates_h.shape[-1]
     # rows: the states, and then where the exponential time ended
-    leads = np.concatenate([rates_h[fast] / _FASTEST, np.tile(np.eye(n), (len(fast), 1, 1))], axis=1)
+    leads = np.concatenate(
+        [rates_h[fast] / _FASTEST, np.tile(np.eye(n), (len(fast), 1, 1))], axis=1
+    )
     for k in range(n):
         way = leads[:, :, k].copy()
         way[:, k] = 0.0
