@@ -452,7 +452,8 @@ class _Relaxing(_Walk):
             self.stretches, self.edges, self.middles, packed.sample_mV, plan.points, self.partials,
             self.least, self.chains, self.rows, self.directions, self.conductances, self.gain,
             *self.at_held, *self.at_edges, *self.at_middles, self.states, self.dstates, self.flat,
-            plan.matrices, plan.group_table, plan.target, plan.scale, self.residuals, flags, products,
+            plan.matrices, plan.group_table, plan.target, plan.scale, self.residuals, flags,
+            products,
         )  # fmt: skip
         return np.where(flags[:, 0], NOT_FINITE, np.where(flags[:, 1], NEGATIVE_RATE, OK)), products
 

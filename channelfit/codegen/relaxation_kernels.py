@@ -339,8 +339,8 @@ _BLOCK = types.float64[:, :, ::1]
 def relaxNormals(
     createGains, createRates, thetas, voltages, start_voltage, runs, run_dt, stretches, edges,
     middles, sample_voltage, points, partials, least, chains, rows, directions, conductances, gain,
-    rate, slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, out, matrices, groups,
-    target, scale, residuals, flags, products,
+    rate, slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, out, matrices,
+    groups, target, scale, residuals, flags, products,
 ):  # fmt: skip
     """Of candidates thetas (n, n_parameters) the products (n, width, width), see `project`.
 
