@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -304,7 +304,11 @@ def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -
         folder.save_source(scorer)
         screen.begin("scoring the first generation")
         optimizer = fit.make_optimizer(getattr(scorer, "xp", np))
-        result = search(optimizer, fit.objective(scorer), fit.stop_rules, on_generation)
+        try:
+            result = search(optimizer, fit.objective(scorer), fit.stop_rules, on_generation)
+        except InputError as error:
+            why = "; ".join(fit.failing_examples())
+            raise InputError(f"{error}; for instance {why}", fit.file) if why else error from None
         screen.begin("drawing")
         with _compile_notice(screen):
             winner = folder.rescore(scorer, result.values)
@@ -428,6 +432,7 @@ def simulate(
     prefix = out or Path(".")
     if prefix.is_dir():
         prefix /= file_name(f"{channel.name}-{command.name}")
+    _tell_extremes(channel, values, [command], model)
     with terminal.SearchScreen(channel.name) as screen, _compile_notice(screen):
         screen.begin("simulating")
         scorer = make_scorer(Problem(channel, (Experiment(command),)), backend, dtype, path)
@@ -442,6 +447,30 @@ def simulate(
         plots.save(figure, files[1])
     for file in files:
         click.echo(str(file))
+
+
+def _tell_extremes(
+    channel: ChannelModel, values: np.ndarray, protocols: Sequence[Protocol], file: Path
+) -> None:
+    """Refuses values that give no current; says of others which rates are strange, and where."""
+    from channelfit.extremes import extremes, voltages_of
+
+    strange = extremes(channel, values, voltages_of(protocols))
+    if strange and strange[0].fails:
+        raise InputError("; ".join(str(e) for e in strange if e.fails), file)
+    for extreme in strange:
+        click.echo(f"note: {extreme}", err=True)
+
+
+def _describe_extremes(channel: ChannelModel, document: Mapping[str, Any], file: Path) -> None:
+    """Strange rates at the voltages of the fit section's protocols, or at ordinary ones."""
+    from channelfit.extremes import extremes, voltages_of
+    from channelfit.validation import protocols_of
+
+    if all(p.value is not None for p in channel.parameters):
+        voltages = voltages_of(protocols_of(document, file))
+        for extreme in extremes(channel, channel.values(), voltages):
+            click.echo(f"note: {extreme}", err=True)
 
 
 def _model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, np.ndarray]:
@@ -694,7 +723,7 @@ def show(
     """
     if _show_function(model, source, dtype, overrides):
         return
-    channel, _ = _load(model, overrides)
+    channel, document = _load(model, overrides)
     if source in ("cpu", "numba"):
         from channelfit.codegen.numba_source import NumbaSource
 
@@ -711,6 +740,7 @@ def show(
         from channelfit.report.description import describe
 
         describe(channel)
+        _describe_extremes(channel, document, model)
     if out is not None:
         from channelfit.report.plots import save
         from channelfit.report.scheme import scheme_figure

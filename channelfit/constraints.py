@@ -87,7 +87,7 @@ def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
     rates = {}
     gates = len(model.chains) > 1 or model.chains[0].power > 1 or model.chains[0].name != "scheme"
     for chain in model.chains:
-        for k, t in enumerate(chain.transitions):
+        for k, t in enumerate(() if chain.instant else chain.transitions):
             way = f"{chain.name}.{('alpha', 'beta')[k]}" if gates else f"{t.source} -> {t.target}"
             rates[way] = t.rate
     return rates

@@ -21,6 +21,7 @@ from channelfit.backends import Scorer, make_scorer
 from channelfit.constraints import Bounded, read_rate_bounds, tied_bounds
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
+from channelfit.extremes import examples, extremes, voltages_of
 from channelfit.functions import is_function
 from channelfit.model import ChannelModel, build_model, read_model_document
 from channelfit.optimizers.choose import DIRECTED, make_optimizer
@@ -48,6 +49,9 @@ or, to fit a recording, in place of protocols and surrogate:
         file: cell.csv
         time: {column: time, unit: ms}
         current: {columns: all, unit: pA}"""
+
+#: Candidates among which reasons for failures are looked for.
+_EXAMPLES = 256
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,21 @@ class Fit:
     def objective(self, scorer: Scorer | None) -> Objective:
         """What the search minimizes, scored by a scorer of this problem."""
         return Objective(self.space, scorer, self.constraints, self._linear(), self._prior_weight())
+
+    def strange_rates(self, values: np.ndarray) -> list[str]:
+        """What `extremes` finds at parameters (n_parameters,), base units, in sentences."""
+        return [str(e) for e in extremes(self.problem.model, values, self._voltages())]
+
+    def failing_examples(self) -> list[str]:
+        """Why candidates fail, each with the values of one: looked for among a few hundred."""
+        if not isinstance(self.problem, Problem):
+            return []  # a function has no rates
+        draw = np.random.Generator(np.random.Philox(self.seed))
+        unit = draw.random((self.space.n_free, _EXAMPLES))
+        return examples(self.problem.model, self.space.to_physical(unit), self._voltages())
+
+    def _voltages(self) -> np.ndarray:
+        return voltages_of(e.protocol for e in self.problem.experiments)
 
     def _linear(self) -> Linear | None:
         """The solved parameter, as `optimizers.projection` wants it."""

@@ -139,10 +139,7 @@ class Transition:
 class Chain:
     """Independent Markov chain: states, transitions, relative conductance of each state, power.
 
-    linear: a gate given as inf and tau. It relaxes to inf whatever that is, so that its "occupancy"
-        exceeds 1 where inf does.
-    instant: a gate whose tau is 0. Its occupancy is inf of the voltage of the moment: whatever run
-        begins, begins at the limit.
+    limit, tau: of a gate that was given as inf and tau, ms.
     """
 
     name: str
@@ -150,8 +147,18 @@ class Chain:
     transitions: tuple[Transition, ...]
     conductances: tuple[float, ...]
     power: int = 1
-    linear: bool = False
-    instant: bool = False
+    limit: sympy.Expr | None = None
+    tau: sympy.Expr | None = None
+
+    @property
+    def linear(self) -> bool:
+        """Whether it relaxes to inf whatever that is: its "occupancy" exceeds 1 where inf does."""
+        return self.limit is not None
+
+    @property
+    def instant(self) -> bool:
+        """Whether tau is 0: at any moment it is at inf of the voltage of that moment."""
+        return self.tau is not None and bool(self.tau.is_zero)
 
 
 @dataclass(frozen=True)
@@ -674,25 +681,24 @@ def _gates(root: Section, scope: _Scope) -> tuple[Chain, ...]:
         power = gate.integer("power", 1, least=1)
         if power > 8:
             raise gate.error(f"a power from 1 to 8 is accepted, not {power}", "power")
-        linear = instant = False
+        inf = tau = None
         if "alpha" in gate or "beta" in gate:
             alpha, beta = (
                 scope.parse(gate.take(k), f"gates.{name}.{k}") for k in ("alpha", "beta")
             )
         else:
             inf, tau = (scope.parse(gate.take(k), f"gates.{name}.{k}") for k in ("inf", "tau"))
-            linear, instant = True, bool(tau.is_zero)
             if tau.is_number and not tau >= 0:
                 raise gate.error(f"a time of 0 or more was expected, not {shown(str(tau))}", "tau")
-            tau = 1 / sympy.Float(INSTANT_RATE, 17) if instant else tau
-            alpha, beta = inf / tau, (1 - inf) / tau
+            time = 1 / sympy.Float(INSTANT_RATE, 17) if tau.is_zero else tau
+            alpha, beta = inf / time, (1 - inf) / time
         gate.finish()
         shut, opened = f"{name}_closed", f"{name}_open"
         steps = (
             Transition(shut, opened, alpha),
-            Transition(opened, shut, beta, signed=linear),
+            Transition(opened, shut, beta, signed=inf is not None),
         )
-        chains.append(Chain(name, (shut, opened), steps, (0.0, 1.0), power, linear, instant))
+        chains.append(Chain(name, (shut, opened), steps, (0.0, 1.0), power, inf, tau))
     if not chains:
         raise root.error("at least one gate is needed", "gates")
     if math.prod(c.power + 1 for c in chains) > MAX_STATES:

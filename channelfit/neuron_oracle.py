@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -40,7 +40,7 @@ import platformdirs
 from channelfit.codegen.nmodl import nmodl_names, nmodl_text
 from channelfit.errors import InputError
 from channelfit.expressions import evaluate
-from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel, Transition
+from channelfit.model import Chain, ChannelModel, Transition
 from channelfit.protocol import TIME_TOLERANCE, Protocol, Ramp, Samples, Segment, Sines
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -94,6 +94,10 @@ _loaded: set[str] = set()  # NEURON cannot load a name twice in one process
 
 class NeuronUnavailable(InputError):
     """NEURON, or the compiler that its mechanisms need, is not on this machine."""
+
+
+class IntegrationFailed(InputError):
+    """NEURON's integrator found no step that is short enough, as where a rate is 1e40 /ms."""
 
 
 # --- NEURON and its mechanisms
@@ -239,7 +243,10 @@ class NeuronOracle:
         if mod_file is None:
             text = nmodl_text(_without_values(model), "point_process", "oracle")
             self.parameters = dict(self.names.parameters)
-            self.states = dict(self.names.states)
+            at_once = {c.name for c in model.chains if c.instant}
+            self.states = {
+                key: None if key[0] in at_once else name for key, name in self.names.states.items()
+            }
         else:
             text = Path(mod_file).read_text(encoding="utf-8")
             if not re.search(r"\bPOINT_PROCESS\b", text):
@@ -308,8 +315,7 @@ class NeuronOracle:
 class KSChanOracle(NeuronOracle):
     """A scheme built with NEURON's Channel Builder (KSChan), from which no NMODL is made at all.
 
-    A KSChan knows rates ``a exp(k v)`` only (and three other forms) and does not clip them: for
-    candidates whose rates stay within RATE_FLOOR and RATE_CEILING.
+    A KSChan knows rates ``a exp(k v)`` only (and three other forms).
 
     Raises:
         InputError: the model is not one scheme.
@@ -491,7 +497,10 @@ class _Cell:
         if span <= 1e-12 * max(1.0, until_ms):
             return
         if self.oracle.method == "cvode":
-            self.solver.solve(until_ms)
+            try:
+                self.solver.solve(until_ms)
+            except RuntimeError as error:
+                raise IntegrationFailed(f"NEURON's integrator gave up: {error}") from None
             return
         steps = max(1, math.ceil(span / self.step_ms - TIME_TOLERANCE))
         self.h.dt = span / steps
@@ -579,20 +588,22 @@ def steady_state(
 
 
 def _rates(chain: Chain, values: Mapping[str, Any]) -> Array:
-    """(n_states, n_states) rate from row to column, clipped."""
+    """(n_states, n_states) rate from row to column, of whatever size."""
     index = {s: k for k, s in enumerate(chain.states)}
     rates = np.zeros((len(index), len(index)))
     for t in chain.transitions:
-        rate = np.clip(evaluate(t.rate, values), RATE_FLOOR, RATE_CEILING)
-        rates[index[t.source], index[t.target]] += t.multiplicity * rate
+        rates[index[t.source], index[t.target]] += t.multiplicity * float(evaluate(t.rate, values))
     return rates
 
 
 def _stationary(rates: Array) -> Array:
     k = rates.copy()
     n = len(k)
+    if n == 2:  # of a gate, whose inf may exceed 1
+        return np.array([k[1, 0], k[0, 1]]) / (k[1, 0] + k[0, 1])
     for last in range(n - 1, 0, -1):
-        k[:last, last] /= k[last, :last].sum()
+        # where every rate out underflows, whoever is there stays
+        k[:last, last] /= max(k[last, :last].sum(), np.finfo(float).tiny)
         k[:last, :last] += np.outer(k[:last, last], k[last, :last])
     p = np.ones(n)
     for j in range(1, n):
@@ -613,6 +624,7 @@ class Comparison:
     candidate, sweep, time_ms: where the largest difference is.
     parameters: (n_parameters,) of that candidate.
     neuron_pA, channelfit_pA: (n_sweeps, n_times_max) of that candidate.
+    gave_up: candidates that NEURON could not integrate, and that nothing was compared of.
     """
 
     protocol: str
@@ -624,6 +636,7 @@ class Comparison:
     parameters: Array
     neuron_pA: Array
     channelfit_pA: Array
+    gave_up: tuple[int, ...] = ()
 
 
 #: (n_parameters, n_candidates) -> one (n_sweeps, n_times_max, n_candidates) pA for each protocol.
@@ -643,17 +656,26 @@ def compare(
         protocols: in the order of what `simulate` returns.
         simulate: a scorer's method.
         parameters: (n_parameters,) or (n_parameters, n_candidates).
+
+    Raises:
+        IntegrationFailed: NEURON could integrate none of the candidates.
     """
     candidates = np.asarray(parameters, dtype=float)
     candidates = candidates.reshape(len(oracle.model.parameters), -1)
     traces = simulate(candidates)
     worst = []
     for protocol, ours in zip(protocols, traces, strict=True):
-        rows = (
-            _compared(oracle, protocol, k, candidates[:, k], ours[:, :, k])
-            for k in range(candidates.shape[1])
-        )
-        worst.append(max(rows, key=lambda row: row.relative_error))
+        rows, gave_up = [], []
+        for k in range(candidates.shape[1]):
+            try:
+                rows.append(_compared(oracle, protocol, k, candidates[:, k], ours[:, :, k]))
+            except IntegrationFailed as error:
+                gave_up.append(k)
+                failed = error
+        if not rows:
+            raise failed
+        row = max(rows, key=lambda row: row.relative_error)
+        worst.append(replace(row, gave_up=tuple(gave_up)))
     return worst
 
 

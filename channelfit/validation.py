@@ -40,6 +40,7 @@ def compare_with_neuron(
     Raises:
         InputError: no protocol, or no NEURON.
     """
+    from channelfit.extremes import examples, extremes, voltages_of
     from channelfit.neuron_oracle import NeuronOracle, compare
     from channelfit.report.terminal import SearchScreen, table
 
@@ -49,6 +50,7 @@ def compare_with_neuron(
         oracle = NeuronOracle(model)
         screen.begin("simulating with channelfit")
         candidates, traces, left_out = _simulated(model, protocols, backend, n_candidates, seed)
+        voltages = voltages_of(protocols)
         worst: list[Comparison] = []
         for k, protocol in enumerate(protocols):
             screen.begin(f"simulating {protocol.name} with NEURON ({k + 1} of {len(protocols)})")
@@ -70,11 +72,25 @@ def compare_with_neuron(
         f"{count} parameter set{'s' if count > 1 else ''} each; error: the largest difference "
         "over the largest current of the trace", style="dim",
     )  # fmt: skip
-    if left_out:
-        console.print(f"{left_out} more gave no finite current and were left out", style="dim")
+    if left_out.size:
+        console.print(
+            f"{left_out.shape[1]} more gave no finite current and were left out: "
+            f"{'; '.join(examples(model, left_out, voltages, 1))}", style="dim", markup=False,
+        )  # fmt: skip
+    gave_up = sorted({k for case in worst for k in case.gave_up})
+    if gave_up:
+        console.print(f"NEURON's integrator gave up on set {_counted(gave_up)}: not compared")
+        good &= 0 not in gave_up  # the file's own values
+    for k in range(count):
+        for extreme in extremes(model, candidates[:, k], voltages):
+            console.print(f"note: set {k + 1}: {extreme}", style="dim", markup=False)
     if out is not None:
         console.print(f"figure in {_draw(model, protocols, worst, out)}", soft_wrap=True)
     return good
+
+
+def _counted(places: Sequence[int]) -> str:
+    return ", ".join(str(k + 1) for k in places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +108,14 @@ def _protocols(
 ) -> list[Protocol]:
     if protocol_files:
         return [load_protocol(path) for path in protocol_files]
+    found = protocols_of(document, file)
+    if not found:
+        raise InputError("no fit section names a protocol; give --protocol FILE", file)
+    return found
+
+
+def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
+    """The protocols that a file's fit section names, [] without any."""
     from channelfit.documents import Section
 
     root = Section(document, file)
@@ -101,16 +125,14 @@ def _protocols(
     else:
         rows = fit.items("experiments", [])
         names = [Section(row, file, "fit.experiments").text("protocol") for row in rows]
-    if not names:
-        raise InputError("no fit section names a protocol; give --protocol FILE", file)
     return [load_protocol(fit.resolve(name, "protocols")) for name in names]
 
 
 def _simulated(
     model: ChannelModel, protocols: Sequence[Protocol], backend: str, n: int, seed: int
-) -> tuple[np.ndarray, list[np.ndarray], int]:
-    """Candidates (n_parameters, n) whose currents are all finite, their currents, and how many of
-    those drawn were not."""
+) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    """Candidates (n_parameters, n) whose currents are all finite, their currents, and those drawn
+    before the last of them whose currents were not."""
     from channelfit.backends import make_scorer
     from channelfit.neuron_oracle import random_candidates
     from channelfit.problem import Experiment, Problem
@@ -125,8 +147,11 @@ def _simulated(
         finite &= np.isfinite(current[np.isfinite(protocol.command())]).all(axis=0)
     picks = np.flatnonzero(finite)[:n]
     if not picks.size:
-        raise InputError("no parameter set within the ranges gives a finite current")
-    left_out = int((~finite[: picks[-1]]).sum())
+        from channelfit.extremes import examples, voltages_of
+
+        why = "; ".join(examples(model, drawn, voltages_of(protocols), 1))
+        raise InputError(f"no parameter set within the ranges gives a finite current: {why}")
+    left_out = drawn[:, : picks[-1]][:, ~finite[: picks[-1]]]
     return drawn[:, picks], [current[:, :, picks] for current in traces], left_out
 
 

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_backends import recording_of
 from test_cuda_source import Host
 
 from channelfit.backends import OK, make_scorer
-from channelfit.codegen.fast_rates import resolvent
 from channelfit.model import ChannelModel, build_model
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Protocol, build_protocol

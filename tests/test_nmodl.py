@@ -80,7 +80,7 @@ def test_a_scheme_starts_by_detailed_balance_where_it_is_a_tree() -> None:
     assert "~ C <-> O (k_C_O, k_O_C)" in text
     assert "CONSERVE C + O = 1" in text
     assert "O = C*k_C_O/k_O_C" in text
-    assert "k_O_C = bounded(b*exp(-v/20))" in text
+    assert "k_O_C = b*exp(-v/20)" in text
     assert "STEADYSTATE" not in text
 
 

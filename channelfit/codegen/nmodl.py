@@ -1,8 +1,8 @@
 """A channel model as an NMODL file, for NEURON: what a user takes from a fit to a cell model.
 
-Schemes become KINETIC blocks and Hodgkin-Huxley gates DERIVATIVE blocks solved by ``cnexp``. Every
-rate is clipped as everywhere else. Written apart from the printer of the other backends, so that a
-comparison with NEURON can find a mistake in either.
+Schemes become KINETIC blocks and Hodgkin-Huxley gates DERIVATIVE blocks solved by ``cnexp``; a gate
+without a time constant is a value of the moment. No rate is bounded. Written apart from the printer
+of the other backends, so that a comparison with NEURON can find a mistake in either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sympy.printing.codeprinter import CodePrinter
 from sympy.printing.precedence import PRECEDENCE, precedence
 
 from channelfit.expressions import V, evaluate
-from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel, Parameter, Transition
+from channelfit.model import Chain, ChannelModel, Parameter, Transition
 
 Kind = Literal["point_process", "density"]
 
@@ -32,7 +32,7 @@ _SPANS = {"(mV)": "millivolt", "(nA)": "nanoamp", "(mA)": "milliamp", "(nS)": "n
 # Words of NMODL, hoc, C++ and of the C++ that NEURON makes of a file. A model may use them all the
 # same: they get an underscore at the end.
 _RESERVED_WORDS = """
-v t dt i j y error area celsius diam secondorder e erev gbar total rates gates bounded exprel
+v t dt i j y error area celsius diam secondorder e erev gbar total rates gates exprel
 smaller larger exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2
 floor ceil fmod factorial gauss invert legendre normrand poisrand poisson exprand ramp romberg
 harmonic perpulse perstep pulse squarewave step stepforce boundary deflate derivs threshold
@@ -352,7 +352,8 @@ class _Writer:
         self.point = kind == "point_process"
         mechanism = _identifier(mechanism or model.name)
         names = _Names(mechanism)
-        self.gates = [c for c in model.chains if is_gate(c)]
+        self.gates = [c for c in model.chains if is_gate(c) and not c.instant]
+        self.instant = [c for c in model.chains if c.instant]
         self.schemes = [c for c in model.chains if not is_gate(c)]
         self.state: dict[tuple[str, str], str | None] = {}
         for chain in model.chains:
@@ -368,7 +369,7 @@ class _Writer:
         self.rate = {
             (c.name, k): names.claim(self._rate_name(c, k))
             for c in model.chains
-            for k in range(len(c.transitions))
+            for k in range(0 if c.instant else len(c.transitions))
         }
         self.names = NmodlNames(mechanism, self.parameter, self.state)
         self.functions = _Functions()
@@ -402,7 +403,6 @@ class _Writer:
             self._neuron(), self._assigned(), self._states(), self._breakpoint(), self._initial(),
             *(self._kinetic(c) for c in self.schemes), self._derivative(), self._rates(),
         ]  # fmt: skip
-        body += [_BOUNDED.format(floor=number(RATE_FLOOR), ceiling=number(RATE_CEILING))]
         body += self.functions.blocks.values()
         head = [self._title(), body[0], self._unit_block(), self._parameters()]
         return "\n".join(part for part in [*head, *body[1:]] if part)
@@ -436,7 +436,7 @@ class _Writer:
 
     def _neuron(self) -> str:
         shown = list(self._parameter_names())
-        ranges = [*shown, "i", *self.rate.values()]
+        ranges = [*shown, "i", *self.rate.values(), *map(self._value_of, self.instant)]
         lines = textwrap.wrap(", ".join(ranges), 82, break_long_words=False)
         return "\n".join([
             "NEURON {",
@@ -483,16 +483,21 @@ class _Writer:
     def _assigned(self) -> str:
         rows = [("v", "(mV)"), ("i", "(nA)" if self.point else "(mA/cm2)")]
         rows += [(name, "(/ms)") for name in self.rate.values()]
+        rows += [(self._value_of(gate), "(1)") for gate in self.instant]
         return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in rows), "}", ""])
 
     def _states(self) -> str:
-        names = [n for n in self.state.values() if n]
+        at_once = {self._value_of(gate) for gate in self.instant}
+        names = [n for n in self.state.values() if n and n not in at_once]
+        if not names:
+            return ""
         lines = textwrap.wrap(" ".join(names), 90)
         return "\n".join(["STATE {", *(f"    {line}" for line in lines), "}", ""])
 
     def _breakpoint(self) -> str:
         lines = [f"    SOLVE {self._block(c)} METHOD sparse" for c in self.schemes]
         lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
+        lines += ["    rates(v)"] if self.instant else []
         reversal = "erev" if self._fixed_reversal else self.printer.operand(self.model.reversal)
         opening = "*".join(self._open(c) for c in self.model.chains)
         if self.point:
@@ -542,6 +547,10 @@ class _Writer:
             lines += [f"    {s} = {s}/total" for s in states]
         return "\n".join(filter(None, ["INITIAL {", local, *lines, "}"])) + "\n"
 
+    def _value_of(self, gate: Chain) -> str:
+        """The variable that holds how far a gate is open."""
+        return str(self.state[gate.name, gate.states[1]])
+
     def _gate_rates(self, gate: Chain) -> tuple[str, str]:
         out = next(k for k, t in enumerate(gate.transitions) if t.target == gate.states[1])
         return self.rate[gate.name, out], self.rate[gate.name, 1 - out]
@@ -586,22 +595,16 @@ class _Writer:
             if name in self.definition:
                 lines.append(f"    {self.definition[name]} = {self.printer.text(expression)}")
         for chain in self.model.chains:
+            if chain.instant:
+                assert chain.limit is not None
+                lines.append(f"    {self._value_of(chain)} = {self.printer.text(chain.limit)}")
+                continue
             for k, t in enumerate(chain.transitions):
-                rate = self.printer.text(t.rate)
-                lines.append(f"    {self.rate[chain.name, k]} = bounded({rate})")
+                lines.append(f"    {self.rate[chain.name, k]} = {self.printer.text(t.rate)}")
         return "\n".join(["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""])
 
 
-_BOUNDED = """\
-FUNCTION bounded(rate (/ms)) (/ms) {{   : no gate moves faster or slower than this
-    bounded = rate
-    if (rate < {floor}) {{ bounded = {floor} }}
-    if (rate > {ceiling}) {{ bounded = {ceiling} }}
-}}
-"""
-
-
-#: States up to which a product of ratios of rates cannot overflow.
+#: States up to which a product of ratios of ordinary rates is far from overflowing.
 _MAX_TREE = 9
 
 

@@ -50,6 +50,10 @@ def _chain(console: Console, model: ChannelModel, chain: Chain) -> None:
         for line in scheme_lines(chain):
             console.print(Text(f"  {line}"))
         console.print()
+    if chain.limit is not None and chain.tau is not None:
+        rows = [["inf", "", text(chain.limit)], ["tau", "ms", text(chain.tau)]]
+        console.print(table(["", "unit", "at v mV"], rows, (0, 1, 2)))
+        return
     names = rate_names(chain, gate)
     rows = [[names[t], f"{t.source} -> {t.target}", rate_text(t)] for t in chain.transitions]
     console.print(table(["rate", "transition", "1/ms"], rows, (0, 1, 2)))

@@ -67,8 +67,8 @@ UNITSOFF
 PROCEDURE rates(v (mV)) {
     LOCAL u
     u = v + 65
-    an = limit(a1*a3*vtrap((a2 - u)/a3))
-    bn = limit(b1*exp(-u/b2))
+    an = a1*a3*vtrap((a2 - u)/a3)
+    bn = b1*exp(-u/b2)
 }
 
 FUNCTION vtrap(x) {   : x/(exp(x) - 1), by its series near 0
@@ -76,15 +76,5 @@ FUNCTION vtrap(x) {   : x/(exp(x) - 1), by its series near 0
         vtrap = 1 - x/2 + x*x/12 - x*x*x*x/720
     } else {
         vtrap = x/(exp(x) - 1)
-    }
-}
-
-FUNCTION limit(k (/ms)) (/ms) {
-    if (k > 1e4) {
-        limit = 1e4
-    } else if (k < 1e-30) {
-        limit = 1e-30
-    } else {
-        limit = k
     }
 }

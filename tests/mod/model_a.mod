@@ -2,7 +2,7 @@ TITLE model A of Ben-Shalom et al. 2012: C <-> O
 
 COMMENT
 Written by hand, so that a comparison with NEURON does not rest on generated text.
-Rates are limited to 1e-30 .. 1e4 per ms, as in channelfit.
+No rate is bounded.
 The start is the steady state by detailed balance: a STEADYSTATE solution takes one step of 1e9 ms
 and misses the steady state of slower rates.
 ENDCOMMENT
@@ -55,16 +55,6 @@ KINETIC kin {
 }
 
 PROCEDURE rates(v (mV)) {
-    opening = limit(a12*exp(v*z12))
-    closing = limit(a21*exp(-v*z21))
-}
-
-FUNCTION limit(k (/ms)) (/ms) {
-    if (k > 1e4) {
-        limit = 1e4
-    } else if (k < 1e-30) {
-        limit = 1e-30
-    } else {
-        limit = k
-    }
+    opening = a12*exp(v*z12)
+    closing = a21*exp(-v*z21)
 }

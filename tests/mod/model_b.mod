@@ -59,18 +59,8 @@ KINETIC kin {
 }
 
 PROCEDURE rates(v (mV)) {
-    f1 = limit(a12*exp(v*z12))
-    b1 = limit(a21*exp(-v*z21))
-    f2 = limit(a23*exp(v*z23))
-    b2 = limit(a32*exp(-v*z32))
-}
-
-FUNCTION limit(k (/ms)) (/ms) {
-    if (k > 1e4) {
-        limit = 1e4
-    } else if (k < 1e-30) {
-        limit = 1e-30
-    } else {
-        limit = k
-    }
+    f1 = a12*exp(v*z12)
+    b1 = a21*exp(-v*z21)
+    f2 = a23*exp(v*z23)
+    b2 = a32*exp(-v*z32)
 }

@@ -1,0 +1,135 @@
+"""Strange rates and gates are told by name, voltage and value, by every command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from channelfit.cli import main
+from channelfit.extremes import examples, extremes, failing, voltages_of
+from channelfit.model import ChannelModel, build_model
+from channelfit.protocol import build_protocol
+
+STEPS = {"holding": "-80 mV", "sampling": "0.5 ms",
+         "segments": [{"hold": 2}, {"step": {"values": [-100, 0, 40]}, "for": 10}]}  # fmt: skip
+
+
+def scheme(forward: str, backward: str = "0.5", **current: object) -> dict[str, object]:
+    return {
+        "name": "two", "states": ["C", "O"],
+        "rates": {"C -> O": forward, "O -> C": backward},
+        "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV", **current},
+        "parameters": {"a": {"range": [-1, 1], "value": 0.1}, "g": {"range": [0, 10], "value": 3}},
+    }  # fmt: skip
+
+
+def gates(**keys: object) -> dict[str, object]:
+    return {
+        "name": "gated", "gates": {"m": keys},
+        "current": {"conductance": "g", "reversal": "-80 mV"},
+        "parameters": {"a": {"range": [-1, 2], "value": 0.1}, "g": {"range": [0, 10], "value": 3}},
+    }  # fmt: skip
+
+
+def told(document: dict[str, object]) -> list[str]:
+    model: ChannelModel = build_model(document, None)
+    found = extremes(model, model.values(), voltages_of([build_protocol(STEPS, None)]))
+    return [str(extreme) for extreme in found]
+
+
+@pytest.mark.parametrize(("document", "text"), [
+    (scheme("a + 0.01*v"), "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltages): "
+                           "a rate is 0 or more"),
+    (scheme("sqrt(a + 0.01*v)"), "rate C -> O is not a number at -100 mV (and at 1 other voltages):"
+                                 " no current follows"),
+    (scheme("a*exp(v*10)"), "rate C -> O is 5.2214e+172 /ms at 40 mV: taken for 1e+100 /ms"),
+    (scheme("a*exp(v*100)"), "rate C -> O is inf /ms at 40 mV: taken for 1e+100 /ms"),
+    (scheme("a + 1", "1e-110"), "rate O -> C is 1e-110 /ms: taken for 1e-100 /ms"),
+    (gates(inf="a + 0.01*v", tau="1"), "inf of gate m is -0.9 at -100 mV (and at 1 other voltages):"
+                                       " an occupancy is 0 or more"),
+    (gates(inf="1.09 + a*0", tau="1"), "inf of gate m is 1.09: taken as written, since a gate given "
+                                       "by inf and tau is linear"),
+    (gates(inf="0.5", tau="a + 0.01*v"), "tau of gate m is -0.9 ms at -100 mV (and at 1 other "
+                                         "voltages): a time above 0 is wanted; write `tau: 0` for "
+                                         "a gate without one"),
+    (gates(alpha="a + 0.01*v", beta="1"), "alpha of gate m is -0.9 /ms at -100 mV (and at 1 other "
+                                          "voltages): a rate is 0 or more"),
+    (scheme("a + 1", conductance="g/(a - 0.1)"), "the conductance is inf nS: no current follows"),
+])  # fmt: skip
+def test_what_is_strange_is_told(document: dict[str, object], text: str) -> None:
+    assert text in told(document)
+
+
+def test_nothing_is_said_of_an_ordinary_model_or_a_fast_one() -> None:
+    assert told(scheme("3.8e8*exp(0.22*v)*(a + 1)")) == []
+    assert told(gates(inf="0.5*(a + 1)/2", tau=0)) == []
+
+
+def test_examples_name_the_values() -> None:
+    model = build_model(scheme("a + 0.001*v"), None)
+    v = voltages_of([build_protocol(STEPS, None)])
+    assert failing(model, np.array([0.5, 3.0]), v) is None
+    (text,) = examples(model, np.array([[0.5, -0.5], [3.0, 3.0]]), v)
+    assert text.endswith("a rate is 0 or more; with a -0.5, g 3")
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.yaml").write_text(json.dumps(STEPS))
+    return tmp_path
+
+
+def written(folder: Path, document: dict[str, object]) -> str:
+    document = {**document, "fit": {"protocols": ["steps.yaml"], "surrogate": {"noise": "1 pA"}}}
+    (folder / "model.yaml").write_text(json.dumps(document))
+    return "model.yaml"
+
+
+def test_simulate_refuses_and_writes_nothing(folder: Path) -> None:
+    model = written(folder, scheme("a + 0.01*v"))
+    done = CliRunner().invoke(main, ["simulate", model, "steps.yaml", "--backend", "reference"])
+    assert done.exit_code == 2
+    assert "rate C -> O is -0.9 /ms at -100 mV" in done.output
+    assert sorted(p.name for p in folder.iterdir()) == ["model.yaml", "steps.yaml"]
+
+
+def test_simulate_and_show_say_what_is_taken_for_what(folder: Path) -> None:
+    model = written(folder, scheme("a*exp(v*10)"))
+    for command in (["simulate", model, "steps.yaml", "--backend", "reference"], ["show", model]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+        assert "note: rate C -> O is 5.2214e+172 /ms at 40 mV: taken for 1e+100 /ms" in done.output
+
+
+def test_a_search_says_why_candidates_failed(folder: Path) -> None:
+    model = written(folder, scheme("a + 0.0005*v"))
+    done = CliRunner().invoke(main, ["optimize", model, "--out", "run"])
+    assert done.exit_code == 0, done.output
+    assert "negative rate" in done.output
+    assert "such as rate C -> O is -" in done.output
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["failing_examples"][0].startswith("rate C -> O is -")
+    assert summary["strange_rates"] == []
+
+
+def test_a_search_without_any_current_names_the_rate(folder: Path) -> None:
+    document = scheme("a - 5 + 0.001*v")
+    (folder / "data.csv").write_text("t,i\n" + "".join(f"{0.5 * k},{k}\n" for k in range(24)))
+    document["fit"] = {"experiments": [{
+        "protocol": "one.yaml", "recording": {"file": "data.csv", "time": "t", "current": "i"},
+    }]}  # fmt: skip
+    one = {**STEPS, "segments": [{"hold": 2}, {"step": 40, "for": 10}]}
+    (folder / "one.yaml").write_text(json.dumps(one))
+    (folder / "model.yaml").write_text(json.dumps(document))
+    done = CliRunner().invoke(main, ["optimize", "model.yaml", "--out", "run"])
+    assert done.exit_code == 2, done.output
+    assert "for instance rate C -> O is -" in done.output
+    assert not (folder / "run").exists()
