@@ -74,7 +74,7 @@ def extremes(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -
         scope[name] = evaluate(expression, scope)
     found: list[Extreme] = []
     for chain in model.chains:
-        gate = len(model.chains) > 1 or chain.power > 1 or chain.linear
+        gate = len(model.chains) > 1 or chain.power > 1 or chain.name != "scheme"
         if chain.limit is not None and chain.tau is not None:
             found += _limit(chain.name, chain.limit, scope)
             found += [] if chain.instant else _tau(chain.name, chain.tau, scope)
