@@ -188,7 +188,7 @@ def optimize(
             fit, scorer = _prepare(model, options, backend, dtype, path, screen)
             _set_chunk(scorer, chunk)
             _score_one(fit, scorer, screen)
-        folder = runs.open_folder(out or runs.default_folder(fit.problem.model.name), fit)
+        folder = runs.open_folder(out or runs.default_folder(fit.name), fit)
         summary = _search(fit, scorer, folder, screen)
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
@@ -252,10 +252,10 @@ def _prepare(
     fit = load_fit(file, options, backend)
     scorer = make_scorer(fit.problem, backend, dtype, path)
     free = fit.space.n_free
-    screen.title = (
-        f"{fit.problem.model.name}: {fit.optimizer}, {free} free parameters, seed {fit.seed}"
-    )
+    screen.title = f"{fit.name}: {fit.optimizer}, {free} free parameters, seed {fit.seed}"
     screen.say(screen.title)
+    if fit.inherited:
+        screen.say(f"from the fit section of {fit.model_file.name}: {', '.join(fit.inherited)}")
     screen.say(_backend_line(scorer, backend))
     screen.rules = fit.stop_rules
     screen.of_currents = isinstance(fit.problem, Problem)
@@ -456,12 +456,12 @@ def _load(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str,
     """The model of a model file or a fit file, and the whole document."""
     from channelfit.fit import read_fit_document
     from channelfit.functions import is_function
-    from channelfit.model import build_model
+    from channelfit.joining import build_fitted_model
 
     document, model_file = read_fit_document(file, overrides)
     if is_function(document):
         raise InputError("a function has no currents; only optimize and show serve it", file)
-    return build_model(document, model_file), document
+    return build_fitted_model(document, file, model_file), document
 
 
 def _write_traces(path: Path, command: Protocol, current: np.ndarray) -> None:
@@ -841,12 +841,12 @@ def tune(
     n = parameters.shape[1]
     terminal.print_launches(rows, n)
     click.echo(f"The fastest are remembered for {device.name}, and used from now on.")
-    name = file_name(fit.problem.model.name)
+    name = file_name(fit.name)
     out = out or Path(f"{name}-launches.png")
     out = out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
     with _writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        title = f"{fit.problem.model.name}, {dtype}, {n:,} candidates, {device.name}"
+        title = f"{fit.name}, {dtype}, {n:,} candidates, {device.name}"
         plots.save(plots.launches_figure(rows, n, title), out)
     click.echo(str(out))
 

@@ -238,7 +238,7 @@ def check_name(name: str) -> None:
         raise ExpressionError(f"{shown} already has a meaning in expressions; choose another")
 
 
-def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
+def parse_expression(text: str | float, names: Collection[str], offer_v: bool = True) -> sympy.Expr:
     """A SymPy expression of ``v`` and ``names`` from the text in a user's file.
 
     Arguments:
@@ -246,6 +246,7 @@ def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
             the functions in ``FUNCTIONS``, and ``a if v < -40 else b`` with chained comparisons,
             ``and``, ``or``, ``not`` in the condition.
         names: the parameters and definitions that it may use, besides ``v``.
+        offer_v: whether ``v`` is among the names that a refusal lists.
 
     Returns:
         The expression as written: neither expanded nor simplified, constants folded in float64.
@@ -260,7 +261,10 @@ def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
     if not isinstance(text, str):
         kind = type(text).__name__
         raise ExpressionError(f'an expression must be text such as "a*exp(z*v)", not a {kind}')
-    return Reader(text, names).read()
+    reader = Reader(text, names)
+    if not offer_v:
+        reader.unmentioned = frozenset({V.name})
+    return reader.read()
 
 
 class Reader:
@@ -271,6 +275,8 @@ class Reader:
 
     functions = _FUNCTIONS
     characters = _CHARACTERS
+    #: Names that are understood but not offered, since whoever asks refuses them afterwards.
+    unmentioned: frozenset[str] = frozenset()
 
     def __init__(self, text: str, names: Collection[str]) -> None:
         self.names = frozenset(names) | {V.name}
@@ -305,6 +311,7 @@ class Reader:
 
     def refuse_name(self, name: str, node: ast.AST, kind: str, known: Collection[str]) -> NoReturn:
         shown = f'unknown {kind} "{_shortened(name, 40)}"'
+        known = set(known) - self.unmentioned
         ordered = [*sorted(set(known) - {V.name}), *({V.name} & set(known))]
         folded = {other.lower(): other for other in reversed(ordered)}
         close = difflib.get_close_matches(name[:40].lower(), folded, n=2, cutoff=0.6)

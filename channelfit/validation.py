@@ -93,14 +93,18 @@ def _protocols(
     if protocol_files:
         return [load_protocol(path) for path in protocol_files]
     from channelfit.documents import Section
+    from channelfit.keys import KEYS
 
-    root = Section(document, file)
-    fit = root.section("fit", {})
+    fit = Section(document.get("fit") or {}, file, "fit")
+    fit.expect(KEYS["fit"])
     if "protocols" in fit:
         names = [str(name) for name in fit.items("protocols")]
     else:
         rows = fit.items("experiments", [])
-        names = [Section(row, file, "fit.experiments").text("protocol") for row in rows]
+        sections = [Section(row, file, "fit.experiments") for row in rows]
+        for section in sections:
+            section.expect(KEYS["experiment"])
+        names = [section.text("protocol") for section in sections]
     if not names:
         raise InputError("no fit section names a protocol; give --protocol FILE", file)
     return [load_protocol(fit.resolve(name, "protocols")) for name in names]
