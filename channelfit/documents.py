@@ -89,7 +89,8 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
     except yaml.MarkedYAMLError as error:
         refuse_foreign(text, file)
         line, problem = fault(error, text)
-        raise InputError(f"not valid YAML: {problem}", file, line and f"line {line}") from None
+        where = None if line is None else f"line {line}"
+        raise InputError(f"not valid YAML: {problem}", file, where) from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}"[:300], file) from None
     except RecursionError:
