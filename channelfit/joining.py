@@ -53,22 +53,22 @@ def joined_documents(file: Path) -> tuple[dict[str, Any], Path]:
 def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
     """The fit section of a fit file, with those keys of the model's own that it does not give.
 
-    A key that is null in the fit file takes the model's away. Recordings stand in place of the
-    model's simulated data, and the other way round. The name, description and source of the file
-    are those of its fit.
+    A fit file without a fit section borrows none. A key that is null in the fit file takes the
+    model's away. Recordings stand in place of the model's simulated data, and the other way round.
+    The name, description and source of the file are those of its fit.
     """
     own = root.take("fit", None)
     titles = {key: root.take(key) for key in ("name", "description", "source") if key in root}
     if not isinstance(own, dict | None) or not isinstance(models, dict | None):
-        return own if own is not None else models
+        return own
     twice = next((key for key in titles if key in (own or {})), None)
     if twice:
         raise root.error(f"{twice} is given here and under fit; keep one", twice)
-    if own is None and models is None:
+    if own is None:  # what to fit to is said, not borrowed
         return None
     kept = _moved_data({k: v for k, v in (models or {}).items() if k not in _TITLES}, model_file,
                        Path(root.file or "").parent)  # fmt: skip
-    joined = titles | (own or {})
+    joined = titles | own
     for given, replaced in (("experiments", ("protocols", "surrogate")),
                             ("protocols", ("experiments",))):  # fmt: skip
         if joined.get(given) is not None:
@@ -100,7 +100,7 @@ def _moved_data(section: dict[str, Any], file: Path, folder: Path) -> dict[str, 
 def read_titles(section: Section, model_name: str) -> dict[str, Any]:
     """What a fit is called and described as, from its section."""
     if "name" in section:
-        model_name = checked_name(section, section.text("name"))
+        model_name = checked_name(section, section.text("name"), "a fit's name")
     return {"name": model_name} | {key: section.text(key, "") for key in _TITLES[1:]}
 
 
@@ -163,8 +163,6 @@ def _change_parameter(
         raise row.error(f"the model has no such parameter. Known: {listed}")
     row.expect(KEYS["function parameter" if is_function(document) else "parameter"])
     model, given = known[name], {key: row.take(key) for key in row.given()}
-    if given.get("tie") is not None:  # what the parameter was while it was free
-        model = {key: model[key] for key in ("range", "unit") if key in model}
     if "unit" in given and str(given["unit"]) != str(model.get("unit", "")):
         left = [key for key in ("range", "value", "prior") if key in model and key not in given]
         if left:

@@ -362,14 +362,14 @@ def is_printed_form(document: Mapping[str, Any]) -> bool:
 def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
     """The model's name, which ends up in titles, file names and generated code."""
     stem = re.sub(r"[^\w .,+()-]", "_", Path(file).stem).lstrip("_ .,+()-")[:80] if file else ""
-    return checked_name(root, root.text("name", stem or "model"))
+    return checked_name(root, root.text("name", stem or "model"), "a model's name")
 
 
-def checked_name(root: Section, name: str) -> str:
+def checked_name(root: Section, name: str, what: str) -> str:
     """A name that can stand in titles, file names and generated code. Raises InputError."""
     if not _MODEL_NAME.fullmatch(name):
         raise root.error(
-            f"{shown(name)} cannot be a name here; use up to 80 letters, digits, spaces "
+            f"{shown(name)} cannot be {what}; use up to 80 letters, digits, spaces "
             "and . , + - _ ( )", "name",
         )  # fmt: skip
     return name
@@ -459,10 +459,12 @@ def _tie(root: Section, scope: _Scope, membrane: Membrane, name: str, row: objec
     key = f"parameters.{name}"
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
-    for other in ("fixed", "prior", "value", "scale"):
-        if section.take(other, None) not in (None, False):
+    for other in ("fixed", "prior"):
+        if section.take(other, None):
             raise section.error(f"a tied parameter follows from others; leave {other} out", other)
     factor, unit = _unit(section, membrane)
+    for dormant in ("value", "scale"):  # what it was when it was free
+        section.take(dormant, None)
     scope.announce(name, key)
     scope.texts[name] = (f"{key}.tie", section.take("tie"))
     if "range" not in section:
@@ -541,8 +543,8 @@ def _check_parameter(section: Section, p: Parameter) -> None:
         )
     if p.value is not None and not p.lower <= p.value <= p.upper:
         raise section.error(
-            f"the value {p.value:g} and the range [{p.lower:g}, {p.upper:g}] exclude each other; "
-            "change either, or leave the value out where data need not be simulated from it",
+            f"the value {p.value:g} lies outside the range [{p.lower:g}, {p.upper:g}]; change "
+            "either, or leave the value out where no data are simulated from it",
         )
 
 
@@ -738,12 +740,15 @@ def _untied(
                          for node in sympy.preorder_traversal(by))  # fmt: skip
     if any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols):
         raise current.error("the definitions behind it grow too long when put together", key)
-    through = sorted(s.name for s in expression.free_symbols if s.name in moving(definitions))
+    through = sorted(
+        s.name for s in expression.free_symbols if s.name in moving(definitions) - {V.name}
+    )
     while used := [s for s in expression.free_symbols if s.name in known]:
         expression = expression.xreplace({s: known[s.name] for s in used})
     if V in expression.free_symbols:
         by = f" through {', '.join(through)}" if through else ""
-        raise current.error(f"depends on v{by}; the {key} does not change with it", key)
+        text = shown(current.take(key))
+        raise current.error(f"{text} depends on v{by}; the {key} does not change with it", key)
     return expression
 
 
