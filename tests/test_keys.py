@@ -245,7 +245,7 @@ class Proof:
         write_tables(folder)
         for name in ("model", "steps"):
             (folder / f"{name}.yaml").write_text(dump_yaml(BASES[name]))
-        (folder / "model2.yaml").write_text(dump_yaml(MODEL | {"states": ["O", "C"]}))
+        (folder / "model2.yaml").write_text(dump_yaml(changed(MODEL, "rates/O -> C", "2*b")))
         document = BASES[self.base]
         for path, value in self.given:
             document = changed(document, path, value)
@@ -339,7 +339,9 @@ def proofs() -> dict[tuple[str, str], Proof]:
     show("fit", "fit", "fit", experiments=([EXPERIMENT], [EXPERIMENT, EXPERIMENT]))
     show("surrogate", "model", "fit/surrogate", noise=(5, 6), seed=(0, 1))
     first = "fit/experiments/0"
-    show("experiment", "fit", first, weight=(1, 2), mask=(..., {"from": 3, "to": 5}),
+    other = (("fit/experiments/1/recording", RECORDING | {"file": "other.csv"}),)
+    show("experiment", "fit", first, other, weight=(1, 2))
+    show("experiment", "fit", first, mask=(..., {"from": 3, "to": 5}),
          every=(1, 2), delay=(0, 2))  # fmt: skip
     out["experiment", "mask"] = replace(
         out["experiment", "mask"], values=({"from": 3, "to": 4}, {"from": 3, "to": 5})
@@ -424,8 +426,10 @@ def proofs() -> dict[tuple[str, str], Proof]:
          column=("1", "2"), sampling=(2, 3), header=(True, False))  # fmt: skip
     show("recorded", "steps", "segments/1/recorded", recorded, "is the unit right?",
          unit=("mV", "V"))  # fmt: skip
-    timed = (("sampling", 500), ("segments/1", {"recorded": {"file": "v.csv", "header": True, "column": "1",
-                                          "time": {"column": "0", "unit": "ms"}}}),)  # fmt: skip
+    clock = {"column": "0", "unit": "ms"}
+    timed = (("sampling", 500), ("segments/1/recorded", {"file": "v.csv", "header": True,
+                                                         "column": "1", "time": clock}),
+             ("segments/1/step", ...), ("segments/1/for", ...))  # fmt: skip
     show("recorded", "steps", "segments/1/recorded", timed,
          time=({"column": "0"}, {"column": "0", "unit": "s"}))  # fmt: skip
     show("recorded time", "steps", "segments/1/recorded/time", timed, unit=("ms", "s"))
@@ -442,9 +446,11 @@ def proofs() -> dict[tuple[str, str], Proof]:
          fit=({"seed": 1}, {"seed": 2}))  # fmt: skip
     show("function", "cost", "", cost=("d", "2*d"))
     show("function parameter", "function", "parameters/w", size=(2, 3), range=([1, 2], [1, 3]),
-         scale=("linear", "log"), value=(1.5, 1.6), unit=("mV", "V"))  # fmt: skip
+         scale=("linear", "log"), unit=("mV", "V"))  # fmt: skip
     another = (("parameters/u", {"range": [0, 1]}), ("definitions/e", "u"))
     show("function parameter", "function", "parameters/w", another, fixed=(False, True))
+    still = (*another, ("parameters/w/fixed", True))
+    show("function parameter", "function", "parameters/w", still, value=(1.5, 1.6))
     show("function data", "function", "data", file=("d.csv", "d2.csv"),
          inputs=({"x": "x"}, {"x": "x2"}), targets=({"y": "y"}, {"y": "y2"}),
          scale=("none", "range"))  # fmt: skip
@@ -525,7 +531,8 @@ def searched(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(swarm_cuda, "FunctionProblem", object)
         objective.scorer.backend, objective.scorer.problem = "cuda", object()
     optimizer = make_optimizer(name, settings, 4, 3)
-    result = optimize(optimizer, objective, StopRules(generations=40))
+    limit = 400 if name == "hybrid" else 20
+    result = optimize(optimizer, objective, StopRules(generations=limit))
     rows = result.history[["evaluations", "best_cost", "median_cost"]]
     return f"{result.values.tobytes().hex()} {rows.tolist()}"
 
