@@ -103,7 +103,7 @@ FIT_FILE: dict[str, Any] = {
     "temperature": 22,
     "current": {"reversal": -90},
     "parameters": {"g": {"value": 10}},
-    "fit": {"experiments": [EXPERIMENT, EXPERIMENT]},
+    "fit": {"experiments": [EXPERIMENT, copy.deepcopy(EXPERIMENT)]},
 }
 FUNCTION: dict[str, Any] = {
     "name": "plane",
