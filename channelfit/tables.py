@@ -130,11 +130,14 @@ def _read_csv(path: Path, header: bool | None) -> Table:
 
 
 def _delimiter(lines: Sequence[str]) -> str | None:
-    """What stands between cells; a row of numbers tells, since a heading may hold anything.
+    """What stands between cells, None for blanks; rows of numbers tell best.
 
-    A comma last: where another one is there, it can only be a decimal comma.
+    A comma last: beside any other delimiter it can only be a decimal comma.
     """
-    return next((d for d in ";\t," if d in lines[-1]), None)
+    if found := next((d for d in ";\t" if d in lines[-1]), None):
+        return found
+    blanks = re.search(r"[^,\s]\s+[^,\s]", lines[-1]) and len(lines) > 1
+    return "," if not blanks and "," in lines[0] + lines[-1] else None
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
@@ -178,7 +181,7 @@ def _first_fault(
         if len(cells) != wanted:
             commas = delimiter == "," and _MAYBE_DECIMAL.fullmatch(rows[0]) is not None
             return f"line {place}", (
-                f"{len(cells)} cells, but {wanted} in line {places[0]}"
+                f"{len(cells)} cells where line {places[0]} has {wanted}"
                 + "; numbers with a decimal comma must be written with a point" * commas
             )
     return None, ""
