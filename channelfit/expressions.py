@@ -238,7 +238,9 @@ def check_name(name: str) -> None:
         raise ExpressionError(f"{shown} already has a meaning in expressions; choose another")
 
 
-def parse_expression(text: str | float, names: Collection[str], offer_v: bool = True) -> sympy.Expr:
+def parse_expression(
+    text: str | float, names: Collection[str], unmentioned: Collection[str] = ()
+) -> sympy.Expr:
     """A SymPy expression of ``v`` and ``names`` from the text in a user's file.
 
     Arguments:
@@ -246,7 +248,7 @@ def parse_expression(text: str | float, names: Collection[str], offer_v: bool = 
             the functions in ``FUNCTIONS``, and ``a if v < -40 else b`` with chained comparisons,
             ``and``, ``or``, ``not`` in the condition.
         names: the parameters and definitions that it may use, besides ``v``.
-        offer_v: whether ``v`` is among the names that a refusal lists.
+        unmentioned: names that a refusal does not offer, since the caller refuses them himself.
 
     Returns:
         The expression as written: neither expanded nor simplified, constants folded in float64.
@@ -262,8 +264,7 @@ def parse_expression(text: str | float, names: Collection[str], offer_v: bool = 
         kind = type(text).__name__
         raise ExpressionError(f'an expression must be text such as "a*exp(z*v)", not a {kind}')
     reader = Reader(text, names)
-    if not offer_v:
-        reader.unmentioned = frozenset({V.name})
+    reader.unmentioned = frozenset(unmentioned)
     return reader.read()
 
 
@@ -275,7 +276,7 @@ class Reader:
 
     functions = _FUNCTIONS
     characters = _CHARACTERS
-    #: Names that are understood but not offered, since whoever asks refuses them afterwards.
+    #: Names that are understood but not offered.
     unmentioned: frozenset[str] = frozenset()
 
     def __init__(self, text: str, names: Collection[str]) -> None:

@@ -12,7 +12,7 @@ import keyword
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -402,12 +402,12 @@ class _Scope:
             self.announce(name, f"{key}.{name}")
             self.texts[name] = (f"{key}.{name}", text)
 
-    def parse(self, text: object, key: str, offer_v: bool = True) -> sympy.Expr:
+    def parse(self, text: object, key: str, unmentioned: Collection[str] = ()) -> sympy.Expr:
         """Text to SymPy, with removable singularities made exact."""
         if not isinstance(text, (str, int, float)) or isinstance(text, bool):
             raise self.root.error(f"an expression was expected, not {shown(text)}", key)
         try:
-            return remove_singularities(parse_expression(text, self.names, offer_v))
+            return remove_singularities(parse_expression(text, self.names, unmentioned))
         except InputError as error:
             raise error.at(self.root.file, self.root.path(key)) from None
 
@@ -698,10 +698,12 @@ def _finish(
             raise current.error("gates conduct when all are open; leave `open` out", "open")
     else:
         chains = (replace(chains[0], conductances=_open(current, chains[0].states)),)
-    conductance = _constant(current, scope, "conductance", "conductance", membrane)
-    reversal = _constant(current, scope, "reversal", "voltage", membrane)
-    check_membrane(current, membrane, "the conductance and the units of the parameters are")
     definitions = scope.finish()
+    inner = _Scope(current, (), None)
+    inner.names, changing = scope.names, moving(definitions) | {V.name}
+    conductance = _constant(current, inner, changing, "conductance", "conductance", membrane)
+    reversal = _constant(current, inner, changing, "reversal", "voltage", membrane)
+    check_membrane(current, membrane, "the conductance and the units of the parameters are")
     _check_ties(root, scope.ties, definitions)
     conductance, reversal = (
         _untied(current, key, expression, scope.ties, definitions)
@@ -761,10 +763,12 @@ def _check_cycles(model: ChannelModel, scope: _Scope) -> None:
     values: dict[str, Any] = {V.name: draw.uniform(-100, 50, _POINTS)}
     for p in model.parameters:
         share = draw.uniform(0.2, 0.8, _POINTS)
-        inside = p.lower * (p.upper / p.lower) ** share if p.scale == "log" else (
-            p.lower + (p.upper - p.lower) * share
-        )  # fmt: skip
-        values[p.name] = np.full(_POINTS, p.value) if p.fixed else inside
+        if p.fixed:
+            values[p.name] = np.full(_POINTS, p.value)
+        elif p.scale == "log":
+            values[p.name] = p.lower * (p.upper / p.lower) ** share
+        else:
+            values[p.name] = p.lower + (p.upper - p.lower) * share
     for name, expression in model.definitions if scope.cycles else ():
         values[name] = evaluate(expression, values)
     for cycle, rates, refuse in scope.cycles:
@@ -797,18 +801,20 @@ def _open(current: Section, states: tuple[str, ...]) -> tuple[float, ...]:
 
 
 def _constant(
-    current: Section, scope: _Scope, key: str, dimension: str, membrane: Membrane
-) -> sympy.Expr:
-    """A quantity (``-100 mV``), or an expression of parameters and of definitions without v."""
+    current: Section, scope: _Scope, changing: set[str], key: str, dimension: str,
+    membrane: Membrane,
+) -> sympy.Expr:  # fmt: skip
+    """A quantity (``-100 mV``), or an expression of parameters and of definitions without v.
+
+    changing: names that depend on the voltage, which are refused later and not offered here.
+    """
     raw = current.take(key)
     try:
         return sympy.Float(parse_quantity(raw, dimension, membrane), 17)
     except InputError as error:
         if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
             raise error.at(current.file, current.path(key)) from None
-    inner = _Scope(current, (), None)
-    inner.names = [n for n in scope.names if n != "v"]
-    return inner.parse(raw, key, offer_v=False)
+    return scope.parse(raw, key, changing)
 
 
 def _check_use(root: Section, model: ChannelModel) -> None:

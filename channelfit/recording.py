@@ -80,7 +80,7 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     out[~known] = np.nan
     _subtract_baseline(section, out, rows, protocol)
     return Recording(
-        protocol.times_ms, out, known.astype(float), section.text("source", str(name))
+        protocol.times_ms, out, known.astype(float), section.text("source", path.name)
     )  # fmt: skip
 
 

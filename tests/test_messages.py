@@ -251,10 +251,7 @@ def with_current(**changes: object) -> dict[str, Any]:
 
 def test_a_conductance_is_offered_what_it_can_use() -> None:
     said = said_of(with_current(conductance="gg"))
-    assert (
-        said.endswith("did you mean g? Known: a, b, f, g, s, u") or "Known: a, b, f, g, s" in said
-    )
-    assert ", v" not in said
+    assert said.endswith("did you mean g? Known: a, b, f, g, s")
     # definitions without v are values like any other
     model = build_model(with_current(conductance="f*g"), None)
     assert {s.name for s in model.conductance.free_symbols} == {"g", "s"}
@@ -326,8 +323,9 @@ def test_a_density_is_multiplied_by_the_membrane() -> None:
     model = build_model(with_current(area="1000 um2") | {"parameters": parameters}, None)
     g = model.parameters[2]
     assert (g.value, g.upper, g.unit) == (pytest.approx(100), pytest.approx(1000), "nS")
-    written = build_model(with_current(conductance="0.5 mS/uF", capacitance="20 pF") | {
-        "parameters": {k: p for k, p in MODEL["parameters"].items() if k != "g"}}, None)  # fmt: skip
+    few = {key: row for key, row in MODEL["parameters"].items() if key != "g"}
+    current = with_current(conductance="0.5 mS/uF", capacitance="20 pF")
+    written = build_model(current | {"parameters": few}, None)
     assert float(written.conductance) == pytest.approx(10)
 
 
