@@ -601,7 +601,7 @@ def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarra
         if parameter.prior:
             row["prior"] = {parameter.prior.kind: [parameter.prior.center, parameter.prior.spread]}
     current = document["current"]
-    if model.conductance.is_Number:
+    if current.keys() & {"area", "capacitance"} and model.conductance.is_Number:
         current["conductance"] = f"{float(model.conductance)!r} nS"
     for size in ("area", "capacitance"):  # by which everything has been multiplied now
         current.pop(size, None)

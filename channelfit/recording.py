@@ -62,11 +62,15 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     n_rows, n_times = current.shape[1], protocol.n_times_max
     expected = max(protocol.n_times(k) for k in rows)
     if n_rows not in (n_times, expected):
+        apart = next((word for ratio, word in ((1e3, "more"), (1e-3, "fewer"))
+                      if abs(n_rows / expected / ratio - 1) < 0.02), None)  # fmt: skip
         raise InputError(
             f"{n_rows} samples, but {protocol.name} has {expected} "
             f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); "
             + ("the first row is all numbers: if it names the columns, write `header: true`; else "
                if table.first and n_rows - 1 in (n_times, expected) else "")
+            + (f"a thousand times {apart}: are times in s read as ms, or the other way round? "
+               if apart else "")
             + "correct the protocol's durations, or cut the recording to them", path,
         )  # fmt: skip
     out = np.full((protocol.n_sweeps, n_times), np.nan)
@@ -237,11 +241,11 @@ def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path) -> None:
 
 
 def _check_sampling(
-    section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int, factor: float = 1.0
+    section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int, factor: float = 0.0
 ) -> None:
     """Both clocks must agree to within a fraction of a sample over all n samples.
 
-    factor: of the unit that the user gave, to ms.
+    factor: of the unit that the user gave, to ms; 0 where it is not known.
     """
     wanted = protocol.sampling_ms
     if not abs(sampling_ms - wanted) * n <= max(_TIME_SLACK, 1e-6 * n) * wanted:
@@ -249,12 +253,13 @@ def _check_sampling(
         finer = round(ratio) > 1 and abs(ratio - round(ratio)) < _TIME_SLACK / n
         hint = f"; to use each {round(ratio)}th sample, give the protocol the sampling of the "
         hint += f"recording and the experiment `every: {round(ratio)}`"
-        unit = unit_that_fits(factor * ratio, "time")
-        if unit:
+        hint = hint if finer else ""
+        if any(abs(ratio / thousand - 1) < 1e-2 for thousand in (1e-6, 1e-3, 1e3, 1e6)):
+            unit = unit_that_fits(factor * ratio, "time")
             hint = f"; are these times in {unit}? Then write the unit {unit}"
+            hint = hint if unit else "; is the unit right?"
         raise section.error(
-            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms"
-            f"{hint if finer or unit else ''}", key,
+            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms{hint}", key
         )  # fmt: skip
 
 

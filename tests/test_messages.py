@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,20 @@ def test_times_in_another_unit(tmp_path: Path, step: float, unit: str, right: st
     assert said.endswith(f"are these times in {right}? Then write the unit {right}")
 
 
+def test_sampling_in_another_unit(tmp_path: Path) -> None:
+    rows = "I\n" + "1\n" * 4
+    assert recorded(tmp_path, rows, sampling="0.5 s", current=CURRENT).endswith(
+        "sampled every 500 ms, but one says 0.5 ms; is the unit right?"
+    )
+    said = recorded(tmp_path, "I\n" + "1\n" * 4000, sampling=0.5, current=CURRENT)
+    assert "a thousand times more: are times in s read as ms" in said
+    # a clock that is a little off is no other unit
+    text = "\n".join(["t,I", *(f"{k * 0.4999!r},1" for k in range(4000))])
+    long = build_protocol(STEP | {"segments": [{"step": 0, "for": 2000}]}, None)
+    said = recorded(tmp_path, text, long, time={"column": "t", "unit": "ms"}, current=CURRENT)
+    assert said.endswith("sampled every 0.4999 ms, but one says 0.5 ms")
+
+
 def test_a_heading_of_numbers(tmp_path: Path) -> None:
     text = "-40,0\n" + "1.5,2.5\n" * 4
     two = build_protocol(STEP | {"segments": [{"step": {"values": [-40, 0]}, "for": 2}]}, None)
@@ -196,6 +211,20 @@ def test_the_line_is_that_of_the_mistake(text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_yaml(text, "f.yaml")
     assert f"f.yaml: {said}" in str(caught.value)
+
+
+_WORDS = st.sampled_from(list("ab:-[]{}\"'#,&!|>%@?\n\t ") + [": ", "- ", "\r\n", "\x85", "\u2028"])
+
+
+@given(st.lists(_WORDS, max_size=40).map("".join))
+def test_whatever_is_wrong_is_in_a_line_that_there_is(text: str) -> None:
+    said = ""
+    try:
+        parse_yaml(text, "f")
+    except InputError as error:
+        said = str(error)
+    line = re.match(r"f: line (\d+): ", said)
+    assert line is None or 1 <= int(line[1]) <= len(text.splitlines())
 
 
 NMODL = "TITLE na\nNEURON {\n  SUFFIX na\n  USEION na READ ena WRITE ina\n}\n"
