@@ -34,6 +34,7 @@ from channelfit.keys import KEYS
 from channelfit.optimizers import Objective, StopRules, make_optimizer, optimize, swarm_cuda
 from channelfit.optimizers.choose import SETTINGS
 from channelfit.optimizers.genetic import Genetic
+from channelfit.optimizers.run import make_stop_rules
 from channelfit.problem import Problem
 from channelfit.recording import load_recording
 from channelfit.runs import rescore, summarize
@@ -468,7 +469,8 @@ ACCEPTED = {(section, key) for section, keys in KEYS.items() for key in keys}
 def test_every_key_has_a_proof_and_every_proof_a_key() -> None:
     assert set(PROOFS) | SEARCH == ACCEPTED
     settings = {(name, setting) for name, own in SETTINGS.items() for setting in own}
-    assert settings == {(name, setting) for name, (own, _) in SEARCHES.items() for setting in own}
+    proven = {(name, setting) for name, (own, _) in SEARCHES.items() for setting in own}
+    assert settings == proven | {(name, "generations") for name in SETTINGS}
     assert {rule.name for rule in fields(StopRules)} == set(STOPS)
 
 
@@ -564,6 +566,13 @@ def test_a_setting_of_an_optimizer_acts(
     own, beside = SEARCHES[name]
     one, two = (searched(name, beside | {setting: value}, monkeypatch) for value in own[setting])
     assert one != two
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_generations_of_an_optimizer_are_a_rule_to_stop(name: str) -> None:
+    settings = SEARCHES[name][1] | {"generations": 3}
+    make_optimizer(name, settings, 4, 3)
+    assert make_stop_rules({}, settings).generations == 3
 
 
 def stopped(name: str, rules: dict[str, Any]) -> tuple[int, str]:

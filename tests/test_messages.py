@@ -213,7 +213,7 @@ def test_the_line_is_that_of_the_mistake(text: str, said: str) -> None:
     assert f"f.yaml: {said}" in str(caught.value)
 
 
-_WORDS = st.sampled_from(list("ab:-[]{}\"'#,&!|>%@?\n\t ") + [": ", "- ", "\r\n", "\x85", "\u2028"])
+_WORDS = st.sampled_from([*list("ab:-[]{}\"'#,&!|>%@?\n\t "), ": ", "- ", "\r\n", "\x85", "\u2028"])
 
 
 @given(st.lists(_WORDS, max_size=40).map("".join))

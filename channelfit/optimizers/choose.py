@@ -20,16 +20,16 @@ from channelfit.optimizers.hybrid import Hybrid
 from channelfit.optimizers.swarm import MOST_ATTRACTION, Groups, Ring, Swarm, Whole
 
 _FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
-#: What each optimizer can be told, besides `generations`, which is a stop rule.
+#: What each optimizer can be told; `generations` is a stop rule (`make_stop_rules`).
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "genetic": ("population", "crossover_rate", "mutation_rate"),
-    "hybrid": ("scan", "starts", "agree", "patience"),
-    "swarm": ("population", *_FLIGHT),
-    "ring": ("population", "neighbors", "batch", *_FLIGHT),
-    "groups": ("population", "group", "exchange", *_FLIGHT),
-    "differential": ("population", "elite"),
-    "cma": ("population", "step"),
-    "asynchronous_ring": ("population", "iterations"),
+    "genetic": ("population", "generations", "crossover_rate", "mutation_rate"),
+    "hybrid": ("scan", "starts", "agree", "patience", "generations"),
+    "swarm": ("population", "generations", *_FLIGHT),
+    "ring": ("population", "generations", "neighbors", "batch", *_FLIGHT),
+    "groups": ("population", "generations", "group", "exchange", *_FLIGHT),
+    "differential": ("population", "generations", "elite"),
+    "cma": ("population", "generations", "step"),
+    "asynchronous_ring": ("population", "iterations", "generations"),
 }
 DEFAULT_POPULATION = 1120
 #: Where it is another one: few that move often get further for as many candidates.
@@ -65,8 +65,8 @@ def make_optimizer(
     own = {name: value for name, value in settings.items() if name not in ("name", "generations")}
     for setting in own:
         if setting not in SETTINGS[name]:
-            known = (*SETTINGS[name], "generations")
-            raise InputError(unknown("setting", setting, known), key=f"{key}.{setting}")
+            message = unknown("setting", setting, SETTINGS[name])
+            raise InputError(message, key=f"{key}.{setting}")
     return OPTIMIZERS[name](own, n_parameters, seed, xp, initial)
 
 
