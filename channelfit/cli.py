@@ -423,12 +423,12 @@ def simulate(
     from channelfit.report import plots, terminal
     from channelfit.runs import file_name
 
-    channel, values = _model_with_values(model, overrides)
+    channel, values, name = _model_with_values(model, overrides)
     command = load_protocol(protocol)
     prefix = out or Path(".")
     if prefix.is_dir():
-        prefix /= file_name(f"{channel.name}-{command.name}")
-    with terminal.SearchScreen(channel.name) as screen, _compile_notice(screen):
+        prefix /= file_name(f"{name}-{command.name}")
+    with terminal.SearchScreen(name) as screen, _compile_notice(screen):
         screen.begin("simulating")
         scorer = make_scorer(Problem(channel, (Experiment(command),)), backend, dtype, path)
         current = scorer.simulate(values[:, None])[0][:, :, 0]
@@ -436,18 +436,20 @@ def simulate(
     with _writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         _write_traces(files[0], command, current)
-        figure = plots.traces_figure(
-            [plots.Traces(command, current, title=command.name)], channel.name
-        )
+        figure = plots.traces_figure([plots.Traces(command, current, title=command.name)], name)
         plots.save(figure, files[1])
     for file in files:
         click.echo(str(file))
 
 
-def _model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, np.ndarray]:
-    channel, _ = _load(file, overrides)
+def _model_with_values(
+    file: Path, overrides: Sequence[str]
+) -> tuple[ChannelModel, np.ndarray, str]:
+    """The model, its values, and the name that a fit file gives, else its own."""
+    channel, document = _load(file, overrides)
+    name = str((document.get("fit") or {}).get("name", channel.name))
     try:
-        return channel, channel.values()
+        return channel, channel.values(), name
     except InputError as error:
         raise error.at(file) from None
 

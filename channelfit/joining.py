@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from channelfit.documents import Section
+from channelfit.documents import Section, dump_yaml
 from channelfit.errors import InputError
 from channelfit.functions import is_function
 from channelfit.keys import KEYS
@@ -65,7 +66,7 @@ def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
     if twice:
         raise root.error(f"{twice} is given here and under fit; keep one", twice)
     if own is None:  # what to fit to is said, not borrowed
-        return None
+        return titles or None
     kept = _moved_data({k: v for k, v in (models or {}).items() if k not in _TITLES}, model_file,
                        Path(root.file or "").parent)  # fmt: skip
     joined = titles | own
@@ -133,12 +134,18 @@ def _change_current(root: Section, document: dict[str, Any]) -> None:
 
 def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path) -> ChannelModel:
     """The model of a fit file; what that file changed is blamed on it, all else on the model's."""
+    own = read_model_document(file) if file != model_file else {}
     try:
-        return build_model(document, model_file)
+        model = build_model(document, model_file)
+        if own.get("temperature") is not None and not _uses_celsius(document):
+            raise InputError(
+                f"changes nothing: no expression in {model_file.name} uses celsius, and its rates "
+                "are those of one temperature", file, "temperature",
+            )  # fmt: skip
+        return model
     except InputError as error:
         if file == model_file or error.key is None:
             raise
-        own = read_model_document(file)
         keys = [key for key in ("temperature",) if key in own]
         keys += [f"current.{key}" for key in own.get("current") or {}]
         keys += [f"parameters.{name}.{key}" for name, row in (own.get("parameters") or {}).items()
@@ -146,6 +153,12 @@ def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path
         if any(f"{error.key}.".startswith(f"{key}.") for key in keys):
             raise InputError(error.message, file, error.key) from None
         raise
+
+
+def _uses_celsius(document: Mapping[str, Any]) -> bool:
+    """Whether an expression of a raw model depends on the temperature."""
+    places = ("definitions", "rates", "gates", "parameters", "current")
+    return re.search(r"\bcelsius\b", dump_yaml({k: document.get(k) for k in places})) is not None
 
 
 def _change_parameter(

@@ -115,6 +115,23 @@ def test_the_name_of_a_fit_is_in_titles_folder_and_summary(
     assert "name is given here and under fit" in complaint(folder, both, name="y")
 
 
+def test_simulations_of_a_fit_file_have_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    arguments = ["simulate", str(fit_file(folder, name="cell 7")), "models/steps.yaml"]
+    result = CliRunner().invoke(main, [*arguments, "--backend", "reference"])
+    assert result.exit_code == 0, result.output
+    assert (folder / "cell_7-steps.csv").exists()
+
+
+def test_a_temperature_that_no_rate_depends_on_is_refused(folder: Path) -> None:
+    rates = {"C -> O": "a*exp(v/25)", "O -> C": "b"}
+    (folder / "models" / "model.yaml").write_text(dump_yaml(MODEL | {"rates": rates}))
+    said = complaint(folder, {}, temperature=33)
+    assert said.startswith("/fits/cell.yaml: temperature: changes nothing: no expression in model")
+
+
 def test_temperature_and_current_of_a_fit_file(folder: Path) -> None:
     fit = loaded(folder, {}, temperature=33, current={"reversal": "-0.08 V"})
     model = fit.problem.model
