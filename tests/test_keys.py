@@ -218,7 +218,7 @@ BASES = {"model": MODEL, "gates": GATES, "printed": PRINTED, "steps": STEPS, "fi
          "function": FUNCTION, "cost": COST}  # fmt: skip
 
 
-TOLD = ("name", "description", "source", "unit")
+TOLD = ("name", "description", "source")
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,8 @@ class Proof:
     @property
     def told(self) -> bool:
         """Whether the key describes, so that being told is its effect."""
-        return self.path.split("/")[-1] in TOLD or (self.base, self.path) == ("model", "states")
+        labels = {("model", "states"), ("function", "parameters/w/unit")}
+        return self.path.split("/")[-1] in TOLD or (self.base, self.path) in labels
 
     def seen(self, folder: Path) -> list[str]:
         """The effect of both."""
