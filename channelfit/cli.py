@@ -188,7 +188,7 @@ def optimize(
             fit, scorer = _prepare(model, options, backend, dtype, path, screen)
             _set_chunk(scorer, chunk)
             _score_one(fit, scorer, screen)
-        folder = runs.open_folder(out or runs.default_folder(fit.problem.model.name), fit)
+        folder = runs.open_folder(out or runs.default_folder(fit.name), fit)
         summary = _search(fit, scorer, folder, screen)
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
@@ -252,10 +252,10 @@ def _prepare(
     fit = load_fit(file, options, backend)
     scorer = make_scorer(fit.problem, backend, dtype, path)
     free = fit.space.n_free
-    screen.title = (
-        f"{fit.problem.model.name}: {fit.optimizer}, {free} free parameters, seed {fit.seed}"
-    )
+    screen.title = f"{fit.name}: {fit.optimizer}, {free} free parameters, seed {fit.seed}"
     screen.say(screen.title)
+    if fit.inherited:
+        screen.say(f"from the fit section of {fit.model_file.name}: {', '.join(fit.inherited)}")
     screen.say(_backend_line(scorer, backend))
     screen.rules = fit.stop_rules
     screen.of_currents = isinstance(fit.problem, Problem)
@@ -427,13 +427,13 @@ def simulate(
     from channelfit.report import plots, terminal
     from channelfit.runs import file_name
 
-    channel, values = _model_with_values(model, overrides)
+    channel, values, name = _model_with_values(model, overrides)
     command = load_protocol(protocol)
     prefix = out or Path(".")
     if prefix.is_dir():
-        prefix /= file_name(f"{channel.name}-{command.name}")
+        prefix /= file_name(f"{name}-{command.name}")
     _tell_extremes(channel, values, [command], model)
-    with terminal.SearchScreen(channel.name) as screen, _compile_notice(screen):
+    with terminal.SearchScreen(name) as screen, _compile_notice(screen):
         screen.begin("simulating")
         scorer = make_scorer(Problem(channel, (Experiment(command),)), backend, dtype, path)
         current = scorer.simulate(values[:, None])[0][:, :, 0]
@@ -441,9 +441,7 @@ def simulate(
     with _writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         _write_traces(files[0], command, current)
-        figure = plots.traces_figure(
-            [plots.Traces(command, current, title=command.name)], channel.name
-        )
+        figure = plots.traces_figure([plots.Traces(command, current, title=command.name)], name)
         plots.save(figure, files[1])
     for file in files:
         click.echo(str(file))
@@ -473,10 +471,14 @@ def _describe_extremes(channel: ChannelModel, document: Mapping[str, Any], file:
             click.echo(f"note: {extreme}", err=True)
 
 
-def _model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, np.ndarray]:
-    channel, _ = _load(file, overrides)
+def _model_with_values(
+    file: Path, overrides: Sequence[str]
+) -> tuple[ChannelModel, np.ndarray, str]:
+    """The model, its values, and the name that a fit file gives, else its own."""
+    channel, document = _load(file, overrides)
+    name = str((document.get("fit") or {}).get("name", channel.name))
     try:
-        return channel, channel.values()
+        return channel, channel.values(), name
     except InputError as error:
         raise error.at(file) from None
 
@@ -485,12 +487,12 @@ def _load(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str,
     """The model of a model file or a fit file, and the whole document."""
     from channelfit.fit import read_fit_document
     from channelfit.functions import is_function
-    from channelfit.model import build_model
+    from channelfit.joining import build_fitted_model
 
     document, model_file = read_fit_document(file, overrides)
     if is_function(document):
         raise InputError("a function has no currents; only optimize and show serve it", file)
-    return build_model(document, model_file), document
+    return build_fitted_model(document, file, model_file), document
 
 
 def _write_traces(path: Path, command: Protocol, current: np.ndarray) -> None:
@@ -871,12 +873,12 @@ def tune(
     n = parameters.shape[1]
     terminal.print_launches(rows, n)
     click.echo(f"The fastest are remembered for {device.name}, and used from now on.")
-    name = file_name(fit.problem.model.name)
+    name = file_name(fit.name)
     out = out or Path(f"{name}-launches.png")
     out = out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
     with _writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        title = f"{fit.problem.model.name}, {dtype}, {n:,} candidates, {device.name}"
+        title = f"{fit.name}, {dtype}, {n:,} candidates, {device.name}"
         plots.save(plots.launches_figure(rows, n, title), out)
     click.echo(str(out))
 

@@ -18,6 +18,7 @@ import sympy
 from channelfit.documents import Section
 from channelfit.errors import InputError
 from channelfit.expressions import V, evaluate, moving, symbol
+from channelfit.keys import KEYS
 from channelfit.model import ChannelModel
 from channelfit.protocol import Protocol
 from channelfit.units import parse_quantity, shown
@@ -126,7 +127,7 @@ def tied_bounds(model: ChannelModel) -> tuple[Bounded, ...]:
 
 
 def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -> list[Bounded]:
-    row.expect("range", "of", "voltages", "rates")
+    row.expect(KEYS["rates_within"])
     limits = row.items("range")
     if len(limits) != 2:
         raise row.error(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from channelfit.errors import InputError
-from channelfit.units import parse_quantity, shown
+from channelfit.texts import decoded, refuse_foreign
+from channelfit.units import Membrane, parse_quantity, shown
+from channelfit.yaml_faults import fault
 
 _MAX_BYTES = 1_000_000
 
@@ -60,18 +62,22 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InputError: missing, unreadable, too large, not YAML, or not a mapping; with the line.
     """
+    return parse_yaml(read_text(path), path)
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file that somebody wrote. Raises InputError: missing, too large, no text."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
             raise InputError("not a file", path)
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
-        text = path.read_text(encoding="utf-8")
+        return decoded(path.read_bytes(), path)
     except FileNotFoundError:
         raise InputError("no such file", path) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"cannot be read: {error}", path) from None
-    return parse_yaml(text, path)
 
 
 def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -81,13 +87,16 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
     except InputError as error:
         raise error.at(file) from None
     except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}" if error.problem_mark else None
-        raise InputError(f"not valid YAML: {error.problem or error.context}", file, line) from None
+        refuse_foreign(text, file)
+        line, problem = fault(error, text)
+        where = None if line is None else f"line {line}"
+        raise InputError(f"not valid YAML: {problem}", file, where) from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}"[:300], file) from None
     except RecursionError:
         raise InputError("nested too deeply", file) from None
     if not isinstance(data, dict):
+        refuse_foreign(text, file)
         raise InputError("a mapping (lines of `key: value`) was expected", file)
     return data
 
@@ -129,10 +138,15 @@ class Section:
         if not isinstance(data, Mapping):
             raise self.error(f"a mapping (key: value) was expected, not {shown(data)}")
         self._data = {str(k): v for k, v in data.items()}
-        self._known: list[str] = []
+        self._accepted: tuple[str, ...] = ()
+        self._taken: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self._data
+
+    def given(self) -> list[str]:
+        """The keys that are there."""
+        return list(self._data)
 
     def path(self, key: str | None) -> str:
         """Dotted key for messages."""
@@ -143,8 +157,13 @@ class Section:
         return InputError(message, self.file, self.path(key) or None)
 
     def take(self, key: str, default: Any = ...) -> Any:
-        """The raw value of a key; without a default it must be there."""
-        self._known.append(key)
+        """The raw value of a key; without a default it must be there.
+
+        Raises LookupError, a defect of ours, for a key that `expect` did not announce.
+        """
+        if key not in self._accepted:
+            raise LookupError(f"{self.path(key)} is read, but not announced as accepted")
+        self._taken.add(key)
         if key in self._data:
             return self._data[key]
         if default is ...:
@@ -160,13 +179,15 @@ class Section:
             raise self.error(f"text was expected, not {shown(value)}", key)
         return str(value).strip()
 
-    def quantity(self, key: str, dimension: str, default: Any = ...) -> Any:
+    def quantity(
+        self, key: str, dimension: str, default: Any = ..., membrane: Membrane | None = None
+    ) -> Any:
         """A number in base units."""
         value = self.take(key, default)
         if value is default:
             return value
         try:
-            return parse_quantity(value, dimension)
+            return parse_quantity(value, dimension, membrane)
         except InputError as error:
             raise error.at(self.file, self.path(key)) from None
 
@@ -234,16 +255,37 @@ class Section:
         base = Path(self.file).parent if self.file else Path()
         return expanded if expanded.is_absolute() else base / expanded
 
-    def expect(self, *keys: str) -> None:
-        """Refuse every key but these, before what a misspelled one leaves missing is told."""
-        self._known.extend(keys)
-        self.finish()
+    def expect(self, keys: Collection[str]) -> None:
+        """What is read here: refuses every other key, before what a misspelled one leaves missing
+        is told."""
+        self._accepted = tuple(keys)
+        for key in self._data:
+            if key not in self._accepted:
+                close = difflib.get_close_matches(key, self._accepted, n=1)
+                hint = f"; did you mean {close[0]}?" if close else "."
+                known = ", ".join(self._accepted)
+                raise self.error(f'unknown key "{key[:40]}"{hint} Known: {known}')
 
     def finish(self) -> None:
-        """Refuse keys that nobody asked for."""
+        """Refuse keys that nobody asked for, because others beside them leave them no meaning."""
         for key in self._data:
-            if key not in self._known:
-                known = list(dict.fromkeys(self._known))
-                close = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else "."
-                raise self.error(f'unknown key "{key[:40]}"{hint} Known: {", ".join(known)}')
+            if key not in self._taken:
+                beside = [k for k in self._data if k in self._taken]
+                place = f" beside {', '.join(beside)}" if beside else ""
+                raise self.error(f'"{key}" has no meaning{place}; remove it', key)
+
+
+def read_membrane(section: Section) -> Membrane:
+    """``area`` and ``capacitance`` of a section whose units may be per either."""
+    sizes = {key: section.quantity(key, key, None) for key in ("area", "capacitance")}
+    for key, size in sizes.items():
+        if size is not None and size <= 0:
+            raise section.error(f"a size above 0 was expected, not {size:g}", key)
+    return Membrane(**sizes, place=section.key)
+
+
+def check_membrane(section: Section, membrane: Membrane, what: str) -> None:
+    """Raises InputError for a size by which no unit was multiplied; `what` has none per it."""
+    for key in ("area", "capacitance"):
+        if getattr(membrane, key) is not None and key not in membrane.used:
+            raise section.error(f"is not used, since {what} not per {key}; leave it out", key)

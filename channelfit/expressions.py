@@ -238,7 +238,9 @@ def check_name(name: str) -> None:
         raise ExpressionError(f"{shown} already has a meaning in expressions; choose another")
 
 
-def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
+def parse_expression(
+    text: str | float, names: Collection[str], unmentioned: Collection[str] = ()
+) -> sympy.Expr:
     """A SymPy expression of ``v`` and ``names`` from the text in a user's file.
 
     Arguments:
@@ -246,6 +248,7 @@ def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
             the functions in ``FUNCTIONS``, and ``a if v < -40 else b`` with chained comparisons,
             ``and``, ``or``, ``not`` in the condition.
         names: the parameters and definitions that it may use, besides ``v``.
+        unmentioned: names that a refusal does not offer, since the caller refuses them himself.
 
     Returns:
         The expression as written: neither expanded nor simplified, constants folded in float64.
@@ -260,7 +263,9 @@ def parse_expression(text: str | float, names: Collection[str]) -> sympy.Expr:
     if not isinstance(text, str):
         kind = type(text).__name__
         raise ExpressionError(f'an expression must be text such as "a*exp(z*v)", not a {kind}')
-    return Reader(text, names).read()
+    reader = Reader(text, names)
+    reader.unmentioned = frozenset(unmentioned)
+    return reader.read()
 
 
 class Reader:
@@ -271,6 +276,8 @@ class Reader:
 
     functions = _FUNCTIONS
     characters = _CHARACTERS
+    #: Names that are understood but not offered.
+    unmentioned: frozenset[str] = frozenset()
 
     def __init__(self, text: str, names: Collection[str]) -> None:
         self.names = frozenset(names) | {V.name}
@@ -305,6 +312,7 @@ class Reader:
 
     def refuse_name(self, name: str, node: ast.AST, kind: str, known: Collection[str]) -> NoReturn:
         shown = f'unknown {kind} "{_shortened(name, 40)}"'
+        known = set(known) - self.unmentioned
         ordered = [*sorted(set(known) - {V.name}), *({V.name} & set(known))]
         folded = {other.lower(): other for other in reversed(ordered)}
         close = difflib.get_close_matches(name[:40].lower(), folded, n=2, cutoff=0.6)

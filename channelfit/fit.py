@@ -23,7 +23,15 @@ from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
 from channelfit.extremes import examples, extremes, voltages_of
 from channelfit.functions import is_function
-from channelfit.model import ChannelModel, build_model, read_model_document
+from channelfit.joining import (
+    build_fitted_model,
+    inherited_keys,
+    joined_documents,
+    moved,
+    read_titles,
+)
+from channelfit.keys import KEYS
+from channelfit.model import ChannelModel, is_printed_form
 from channelfit.optimizers.choose import DIRECTED, make_optimizer
 from channelfit.optimizers.objective import Objective
 from channelfit.optimizers.projection import Linear
@@ -35,7 +43,8 @@ from channelfit.recording import Recording, load_recording, masks
 from channelfit.units import shown
 
 DEFAULT_OPTIMIZER, FOR_A_POPULATION = "hybrid", "genetic"
-_PARAMETER_KEYS = ("range", "unit", "value", "scale", "fixed", "prior", "tie")
+#: Where a saved fit has told what its values are, what the model was described as follows.
+_BEFORE = " Of the model before this fit: "
 
 _EXAMPLE = """
 fit:
@@ -65,7 +74,9 @@ class Fit:
     surrogate: whether the data were simulated, with Gaussian noise of standard deviation noise_pA.
     constraints: what candidates must keep to besides the parameters' ranges. solved: names of
     parameters that follow from the others, at most one. prior_noise_pA: of a sample, by which
-    priors are weighed against the data.
+    priors are weighed against the data. name: of the fit, in titles, the run folder and the
+    summary: the fit file's own, else the model's. description, source: the fit file's.
+    inherited: keys of the model's fit section that hold beside those of a fit file.
     """
 
     problem: Problem
@@ -82,6 +93,10 @@ class Fit:
     constraints: tuple[Bounded, ...] = ()
     solved: tuple[str, ...] = ()
     prior_noise_pA: float = 0.0
+    name: str = ""
+    description: str = ""
+    source: str = ""
+    inherited: tuple[str, ...] = ()
 
     @property
     def space(self) -> SearchSpace:
@@ -183,7 +198,7 @@ def load_fit(
         from channelfit.function_fit import load_function_fit  # which is a kind of Fit
 
         return load_function_fit(document, file, model_file)
-    model = build_model(document, model_file)
+    model = build_fitted_model(document, file, model_file)
     raw = document.pop("fit", None)
     if raw is None:
         raise InputError(
@@ -191,17 +206,7 @@ def load_fit(
             f"`model: {file.name}`:{_EXAMPLE}", file,
         )  # fmt: skip
     section = Section(raw, file, "fit")
-    section.expect(
-        "protocols",
-        "experiments",
-        "surrogate",
-        "optimizer",
-        "stop",
-        "seed",
-        "rates_within",
-        "solve",
-        "noise",
-    )
+    section.expect(KEYS["fit"])
     names = ("protocols", "experiments")
     if sum(name in section for name in names) != 1:
         raise section.error(
@@ -220,6 +225,7 @@ def load_fit(
     fit = Fit(
         Problem(model, tuple(experiments)), optimizer, settings, stop, document, file, surrogate,
         noise, seed, copy.deepcopy(dict(raw)), model_file, constraints, solved, prior_noise,
+        **read_titles(section, model.name), inherited=inherited_keys(file, model_file, raw),
     )  # fmt: skip
     _check_search(fit)
     if not surrogate:
@@ -274,43 +280,10 @@ def read_fit_document(file: Path, overrides: Sequence[str] = ()) -> tuple[dict[s
     Raises:
         InputError: the file or an override cannot be used.
     """
-    document, model_file = _joined_documents(file)
+    document, model_file = joined_documents(file)
     for text in overrides:
         _override(document, text, file)
     return document, model_file
-
-
-def _joined_documents(file: Path) -> tuple[dict[str, Any], Path]:
-    document = read_model_document(file)
-    if not isinstance(document.get("model"), str):
-        return document, file
-    root = Section(document, file)
-    model_file = root.resolve(root.text("model"), "model")
-    for key in ("name", "description", "source"):
-        root.text(key, "")
-    root.take("fit", None)
-    changes = [(name, Section(row, file, f"parameters.{name}")) for name, row in
-               root.rows("parameters", {})]  # fmt: skip
-    root.finish()
-    model_document = read_model_document(model_file)
-    if isinstance(model_document.get("model"), str):
-        raise root.error(f"{model_file} is a fit file itself; name the model's own file", "model")
-    model_document.pop("fit", None)
-    for name, row in changes:
-        _change_parameter(model_document, name, row)
-    if document.get("fit") is not None:
-        model_document["fit"] = document["fit"]
-    return model_document, model_file
-
-
-def _change_parameter(document: dict[str, Any], name: str, row: Section) -> None:
-    """What a fit file says of one of the model's parameters goes before what the model says."""
-    known = document.get("parameters")
-    if not isinstance(known, dict) or not isinstance(known.get(name), dict):
-        listed = ", ".join(map(str, known)) if isinstance(known, dict) else "none that has a name"
-        raise row.error(f"the model has no such parameter. Known: {listed}")
-    known[name] |= {key: row.take(key) for key in _PARAMETER_KEYS if key in row}
-    row.finish()
 
 
 def _protocols(section: Section) -> list[Experiment]:
@@ -344,7 +317,7 @@ def _experiments(section: Section) -> list[Experiment]:
 
 
 def _experiment(row: Section) -> Experiment:
-    row.expect("protocol", "recording", "weight", "mask", "every", "delay")
+    row.expect(KEYS["experiment"])
     protocol = _protocol(row, row.take("protocol"), "protocol")
     delay = row.quantity("delay", "time", 0.0)
     shortest = min(sweep[-1].end_ms for sweep in protocol.sweeps)
@@ -413,6 +386,7 @@ def _thinned(experiment: Experiment, every: int) -> Experiment:
 def _surrogate(section: Section) -> tuple[float, int]:
     """Noise, pA, and its seed."""
     inner = section.section("surrogate", {})
+    inner.expect(KEYS["surrogate"])
     noise, seed = inner.quantity("noise", "current", 0.0), inner.integer("seed", 0)
     inner.finish()
     if noise < 0:
@@ -468,6 +442,10 @@ def _prior_noise(section: Section, model: ChannelModel) -> float:
         return 0.0
     if noise <= 0:
         raise section.error(f"a standard deviation above 0 was expected, not {noise:g}", "noise")
+    if not named:
+        raise section.error(
+            "weighs priors against the data, and no parameter has a prior; leave it out", "noise"
+        )
     return noise
 
 
@@ -511,7 +489,7 @@ def _override(document: dict[str, Any], text: str, file: Path) -> None:
         )
     place: Any = document
     for k, part in enumerate(parts[:-1]):
-        place = _inside(place, tuple(parts[:k]), part, key, file)
+        place = _within(place, tuple(parts[:k]), part, key, file)
     _put(place, tuple(parts[:-1]), parts[-1], _value(value, key), key, file)
 
 
@@ -523,7 +501,7 @@ def _value(text: str, key: str) -> Any:
         raise InputError(f"{shown(text.strip())}: {error.message}", key=key) from None
 
 
-def _inside(place: Any, path: tuple[str, ...], part: str, key: str, file: Path) -> Any:
+def _within(place: Any, path: tuple[str, ...], part: str, key: str, file: Path) -> Any:
     """The mapping or list that `part` names within the one at `path`."""
     if part.startswith("["):
         return _slot(place, path, part, key, file)[0]
@@ -611,20 +589,21 @@ def fit_document(
         values: (n_parameters,), base units.
     """
     document = copy.deepcopy(fit.document)
-    if isinstance(document.get("model"), dict):
+    if is_printed_form(document):
         for row, value in zip(document["model"]["params"], values, strict=True):
             row["val"] = float(value)
     else:
         _put_values(document, fit.problem.model, values)
+        _retell(document, fit)
     section = copy.deepcopy(fit.section)
     if fit.surrogate:
         section = _with_data(fit, section)
     rows = section["experiments"]
     section["experiments"] = rows = rows if isinstance(rows, list) else [rows]
     for row in rows:
-        row["protocol"] = _moved(row["protocol"], fit.file, folder)
+        row["protocol"] = moved(row["protocol"], fit.file, folder)
         if not fit.surrogate:
-            row["recording"]["file"] = _moved(row["recording"]["file"], fit.file, folder)
+            row["recording"]["file"] = moved(row["recording"]["file"], fit.file, folder)
     document["fit"] = section
     return document
 
@@ -633,12 +612,43 @@ def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarra
     """Values, ranges and units of the raw document, in base units."""
     for parameter, value in zip(model.parameters, values, strict=True):
         row = document["parameters"][parameter.name]
-        row["range"] = [parameter.lower, parameter.upper]
+        if "range" in row:
+            row["range"] = [parameter.lower, parameter.upper]
         row["value"] = float(value)
         if parameter.unit:
             row["unit"] = parameter.unit
         if parameter.prior:
             row["prior"] = {parameter.prior.kind: [parameter.prior.center, parameter.prior.spread]}
+    current = document["current"]
+    if current.keys() & {"area", "capacitance"} and model.conductance.is_Number:
+        current["conductance"] = f"{float(model.conductance)!r} nS"
+    for size in ("area", "capacitance"):  # by which everything has been multiplied now
+        current.pop(size, None)
+    for tie in model.ties:
+        row = document["parameters"][tie.name]
+        if tie.lower is not None:
+            row["range"] = [tie.lower, tie.upper]
+        if tie.unit:
+            row["unit"] = tie.unit
+
+
+def _retell(document: dict[str, Any], fit: Fit) -> None:
+    """A description and a source that are true of the fitted values, in a raw document."""
+    experiments = fit.problem.experiments
+    sources = [
+        "simulated" if fit.surrogate or e.recording is None else e.recording.source
+        for e in experiments
+    ]
+    data = ", ".join(
+        f"{e.protocol.name} ({source})"
+        for e, source in zip(experiments, sources, strict=True)
+        if e.weight > 0
+    )
+    told = {"description": f"Values fitted to {data}.", "source": "The values are those of a fit."}
+    for key, text in told.items():
+        first, mark, before = str(document.get(key) or "").strip().partition(_BEFORE)
+        before = before if mark else first
+        document[key] = text + (_BEFORE + before if before else "")
 
 
 def _with_data(fit: Fit, section: dict[str, Any]) -> dict[str, Any]:
@@ -673,15 +683,3 @@ def _write_table(path: Path, experiment: Experiment) -> None:
             # repr gives back every bit, so the cost of a saved fit is that of the run
             cells = ["" if x != x else repr(x) for x in row]
             file.write(",".join([repr(round(t, 9)), *cells]) + "\n")
-
-
-def _moved(name: str, file: Path, folder: str | os.PathLike[str]) -> str:
-    """A path of the user's, written so that it works from another folder."""
-    base = os.path.realpath(file.parent)
-    if Section({}, None).resolve(name, "").is_absolute():
-        return name
-    try:
-        relative = os.path.relpath(os.path.join(base, name), os.path.realpath(folder))
-    except ValueError:  # another drive
-        return os.path.join(base, name)
-    return relative.replace(os.sep, "/")

@@ -13,8 +13,10 @@ import numpy as np
 
 from channelfit.documents import Section
 from channelfit.errors import InputError
-from channelfit.fit import Fit, _moved
+from channelfit.fit import Fit
 from channelfit.functions import FunctionProblem, build_function, fitted_document
+from channelfit.joining import inherited_keys, moved, read_titles
+from channelfit.keys import KEYS
 from channelfit.optimizers.choose import make_optimizer
 from channelfit.optimizers.run import make_stop_rules
 from channelfit.problem import Problem
@@ -34,7 +36,7 @@ class FunctionFit(Fit):
         """A complete file with the fitted values (n_parameters,), to be saved in a folder."""
         document = fitted_document(self.document, self.function.model, values)
         if self.function.data is not None:
-            document["data"]["file"] = _moved(document["data"]["file"], self.model_file, folder)
+            document["data"]["file"] = moved(document["data"]["file"], self.model_file, folder)
         document["fit"] = copy.deepcopy(self.section)
         return document
 
@@ -50,7 +52,7 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
     function = build_function(document, model_file)
     plain = {key: value for key, value in document.items() if key != "fit"}
     section = Section(document.get("fit") or {}, file, "fit")
-    section.expect("optimizer", "stop", "seed")
+    section.expect(KEYS["function fit"])
     settings, stop = (dict(section.rows(key, {})) for key in ("optimizer", "stop"))
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
     if not isinstance(optimizer, str):
@@ -58,7 +60,8 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
     fit = FunctionFit(
         cast(Problem, function), optimizer, settings, stop, plain, file,
         seed=section.integer("seed", 0), section=copy.deepcopy(dict(document.get("fit") or {})),
-        model_file=model_file, function=function,
+        model_file=model_file, function=function, **read_titles(section, function.model.name),
+        inherited=inherited_keys(file, model_file, document.get("fit") or {}),
     )  # fmt: skip
     try:
         n_free = fit.space.n_free

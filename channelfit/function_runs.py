@@ -18,6 +18,7 @@ from channelfit.runs import (
     json_text,
     machine,
     parameter_rows,
+    titles,
     versions,
     write_text,
 )
@@ -63,6 +64,7 @@ def summarize(
     """The numbers of a run as plain data."""
     on_gpu = scorer.backend == "cuda"
     return {
+        **titles(fit),
         "model": fit.function.model.name,
         "file": str(fit.file),
         "cost": winner.cost,

@@ -36,13 +36,12 @@ from channelfit.documents import Section
 from channelfit.errors import InputError
 from channelfit.expressions import ExpressionError, evaluate
 from channelfit.indexed import Scope, check_indexed_name, parse_indexed
+from channelfit.keys import KEYS
 from channelfit.model import Parameter
 from channelfit.tables import column, read_columns
 from channelfit.units import shown
 
 MAX_SIZE = 65_536
-_KEYS = ("name", "description", "source", "sizes", "parameters", "definitions", "cost", "outputs",
-         "data", "fit")  # fmt: skip
 #: Numbers in one array of the NumPy evaluation: bounds the memory.
 _BATCH = 4_000_000
 
@@ -225,7 +224,7 @@ def build_function(
     Raises: InputError with file, key and what would be right.
     """
     root = Section(document, file)
-    root.expect(*_KEYS)
+    root.expect(KEYS["function"])
     reading = _Reading(root)
     if ("cost" in root) == ("outputs" in root):
         raise root.error("either cost, or outputs and data, was expected")
@@ -293,7 +292,7 @@ class _Reading:
             key = f"parameters.{name}"
             self.claim(name, key)
             section = Section(row, self.root.file, key)
-            section.expect("size", "range", "scale", "value", "fixed", "unit")
+            section.expect(KEYS["function parameter"])
             sizes = section.items("size", None)
             shape = tuple(self.checked_size(size, f"{key}.size") for size in sizes)
             self.shapes[name] = shape
@@ -347,7 +346,7 @@ class _Reading:
     def read_inputs(self) -> Data:
         """The inputs' columns; what they are called is known from here on."""
         self.section = section = self.root.section("data")
-        section.expect("file", "inputs", "targets", "scale")
+        section.expect(KEYS["function data"])
         self.file = section.resolve(section.text("file"), "file")
         self.table = read_columns(self.file)
         inputs = {}
@@ -400,6 +399,22 @@ class _Reading:
 
 def _parameters(section: Section, name: str, shape: tuple[int, ...]) -> list[Parameter]:
     """One for every element, in the order of the last index first."""
+    scale = section.choice("scale", ("linear", "log"), "linear")
+    fixed, unit = section.flag("fixed", False), section.text("unit", "")
+    values = _values(section, shape)
+    if fixed and "range" not in section:
+        spans = [(value or 0.0, value or 0.0) for value in values]
+    else:
+        spans = [_range(section, scale)] * len(values)
+    places = list(itertools.product(*(range(1, size + 1) for size in shape)))
+    names = [f"{name}[{', '.join(map(str, place))}]" if shape else name for place in places]
+    return [
+        Parameter(element, unit, *span, scale, value, fixed)
+        for element, span, value in zip(names, spans, values, strict=True)
+    ]
+
+
+def _range(section: Section, scale: str) -> tuple[float, float]:
     ends = section.items("range")
     try:
         lower, upper = (float(end) for end in ends)
@@ -407,17 +422,9 @@ def _parameters(section: Section, name: str, shape: tuple[int, ...]) -> list[Par
         lower = upper = math.nan
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
         raise section.error(f"two finite numbers [lower, upper] were expected, not {ends}", "range")
-    scale = section.choice("scale", ("linear", "log"), "linear")
     if scale == "log" and lower <= 0:
         raise section.error(f"scale: log needs a range that starts above 0, not {lower:g}", "range")
-    fixed, unit = section.flag("fixed", False), section.text("unit", "")
-    values = _values(section, shape)
-    places = list(itertools.product(*(range(1, size + 1) for size in shape)))
-    names = [f"{name}[{', '.join(map(str, place))}]" if shape else name for place in places]
-    return [
-        Parameter(element, unit, lower, upper, scale, value, fixed)
-        for element, value in zip(names, values, strict=True)
-    ]
+    return lower, upper
 
 
 def _values(section: Section, shape: tuple[int, ...]) -> list[float | None]:

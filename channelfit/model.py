@@ -12,7 +12,7 @@ import keyword
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ import sympy
 from scipy.sparse.csgraph import connected_components
 
 from channelfit.balance import Cycle, Way, balanced
-from channelfit.documents import Section, parse_yaml, read_yaml
+from channelfit.documents import Section, check_membrane, parse_yaml, read_membrane, read_text
 from channelfit.errors import InputError
 from channelfit.expressions import (
     V,
@@ -34,7 +34,8 @@ from channelfit.expressions import (
     remove_singularities,
     symbol,
 )
-from channelfit.units import parse_quantity, shown, unit_factor
+from channelfit.keys import KEYS
+from channelfit.units import Membrane, parse_quantity, shown, unit_factor
 
 #: 1/ms. What every backend takes a rate beyond these for: products and quotients of two rates then
 #: stay numbers of float64, and a steady state stays unique where a rate underflows. No rate between
@@ -54,7 +55,10 @@ Refuse: TypeAlias = Callable[[Way, str], InputError]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _MODEL_NAME = re.compile(r"[^\W_][\w .,+()-]{0,79}")
-_WITH_UNIT = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*[^\W\d_]+\s*")
+#: A number and a unit such as mS/cm2, which no expression looks like.
+_WITH_UNIT = re.compile(
+    r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
+)
 _ARROW = re.compile(r"\s*(\w+)\s*(<?)\s*-+\s*>\s*(\w+)\s*")
 _NUMBERED_RATE = re.compile(r"k(?:(\d)(\d)|(\d+)_(\d+))")
 _NAMED_RATE = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*(.+)", re.DOTALL)
@@ -62,10 +66,6 @@ _RESERVED = {
     "v", "t", "celsius", "balance", "exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel",
     *keyword.kwlist,
 }  # fmt: skip
-_KEYS = (
-    "name", "description", "source", "temperature", "parameters", "definitions", "states", "rates",
-    "gates", "current", "fit",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -340,11 +340,10 @@ def load_model(path: str | os.PathLike[str]) -> ChannelModel:
 
 def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The model file as plain data; the printed ``model: { ... };`` form becomes YAML first."""
-    path = Path(path)
+    text = read_text(path)
     try:
-        return read_yaml(path)
+        return parse_yaml(text, path)
     except InputError:
-        text = path.read_text(encoding="utf-8") if os.path.isfile(path) else ""
         if not re.match(r"\s*(//[^\n]*\s*)*model\s*[:=]\s*(//[^\n]*\s*)*\{", text):
             raise
     return parse_yaml(_from_printed_form(text), path)
@@ -353,22 +352,24 @@ def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
 def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> ChannelModel:
     """A model from plain data; `file` names its origin in errors."""
     root = Section(document, file)
-    if "model" in root and isinstance(document["model"], Mapping):
+    if is_printed_form(document):
+        root.expect(KEYS["printed file"])
         return _build_compact(root.section("model"), Path(file).stem if file else "model")
-    for key in _KEYS:
-        root.take(key, None)
-    root.finish()  # a misspelled section is told first, before what it leaves missing
+    root.expect(KEYS["model"])
     names = {
         "name": _model_name(root, file),
         "description": root.text("description", ""),
         "source": root.text("source", ""),
     }
     celsius = root.quantity("temperature", "temperature", None)
+    current = root.section("current")
+    current.expect(KEYS["current"])
+    membrane = read_membrane(current)
     rows = list(root.rows("parameters", {}))
     tied = [row for row in rows if isinstance(row[1], Mapping) and row[1].get("tie") is not None]
-    parameters = tuple(_parameter(root, *row) for row in rows if row not in tied)
+    parameters = tuple(_parameter(root, membrane, *row) for row in rows if row not in tied)
     scope = _Scope(root, parameters, celsius)
-    scope.ties = tuple(_tie(root, scope, *row) for row in tied)
+    scope.ties = tuple(_tie(root, scope, membrane, *row) for row in tied)
     scope.define(root.rows("definitions", {}), "definitions")
     if "gates" in root:
         if "states" in root or "rates" in root:
@@ -376,17 +377,25 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
         chains = _gates(root, scope)
     else:
         chains = (_scheme(root, scope),)
-    current = root.section("current")
-    return _finish(root, scope, names, parameters, chains, current, celsius)
+    return _finish(root, scope, names, parameters, chains, current, membrane, celsius)
+
+
+def is_printed_form(document: Mapping[str, Any]) -> bool:
+    """Whether a document is in the 2012 paper's compact form."""
+    return isinstance(document.get("model"), Mapping)
 
 
 def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
     """The model's name, which ends up in titles, file names and generated code."""
     stem = re.sub(r"[^\w .,+()-]", "_", Path(file).stem).lstrip("_ .,+()-")[:80] if file else ""
-    name: str = root.text("name", stem or "model")
+    return checked_name(root, root.text("name", stem or "model"), "a model's name")
+
+
+def checked_name(root: Section, name: str, what: str) -> str:
+    """A name that can stand in titles, file names and generated code. Raises InputError."""
     if not _MODEL_NAME.fullmatch(name):
         raise root.error(
-            f"{shown(name)} cannot be a model's name; use up to 80 letters, digits, spaces "
+            f"{shown(name)} cannot be {what}; use up to 80 letters, digits, spaces "
             "and . , + - _ ( )", "name",
         )  # fmt: skip
     return name
@@ -419,12 +428,12 @@ class _Scope:
             self.announce(name, f"{key}.{name}")
             self.texts[name] = (f"{key}.{name}", text)
 
-    def parse(self, text: object, key: str) -> sympy.Expr:
+    def parse(self, text: object, key: str, unmentioned: Collection[str] = ()) -> sympy.Expr:
         """Text to SymPy, with removable singularities made exact."""
         if not isinstance(text, (str, int, float)) or isinstance(text, bool):
             raise self.root.error(f"an expression was expected, not {shown(text)}", key)
         try:
-            return remove_singularities(parse_expression(text, self.names))
+            return remove_singularities(parse_expression(text, self.names, unmentioned))
         except InputError as error:
             raise error.at(self.root.file, self.root.path(key)) from None
 
@@ -447,18 +456,24 @@ def _check_name(root: Section, name: str, key: str) -> None:
         )
 
 
-def _parameter(root: Section, name: str, row: object) -> Parameter:
+def _parameter(root: Section, membrane: Membrane, name: str, row: object) -> Parameter:
     key = f"parameters.{name}"
     _check_name(root, name, key)
     section = Section(row, root.file, root.path(key))
+    section.expect(KEYS["parameter"])
     section.take("tie", None)
-    factor, unit = _unit(section)
-    lower, upper = _range(section, factor)
+    factor, unit = _unit(section, membrane)
     value = section.number("value", None)
     value = None if value is None else factor * value
+    fixed = section.flag("fixed", False)
+    if fixed and value is None:
+        raise section.error("a fixed parameter needs a value", "value")
+    lower = upper = value or 0.0
+    if "range" in section or not fixed:
+        lower, upper = _range(section, factor)
     parameter = Parameter(
         name, unit, lower, upper,
-        section.choice("scale", ("linear", "log"), "linear"), value, section.flag("fixed", False),
+        section.choice("scale", ("linear", "log"), "linear"), value, fixed,
     )  # fmt: skip
     prior = _prior(section, parameter, factor)
     section.finish()
@@ -466,15 +481,16 @@ def _parameter(root: Section, name: str, row: object) -> Parameter:
     return replace(parameter, prior=prior)
 
 
-def _tie(root: Section, scope: _Scope, name: str, row: object) -> Tie:
+def _tie(root: Section, scope: _Scope, membrane: Membrane, name: str, row: object) -> Tie:
     key = f"parameters.{name}"
     section = Section(row, root.file, root.path(key))
-    section.expect("tie", "range", "unit", "value", "scale", "fixed", "prior")
+    section.expect(KEYS["parameter"])
     for other in ("fixed", "prior"):
         if section.take(other, None):
             raise section.error(f"a tied parameter follows from others; leave {other} out", other)
-    factor, unit = _unit(section)
-    section.number("value", None)  # what it was when it was free, or what a fit gave
+    factor, unit = _unit(section, membrane)
+    for dormant in ("value", "scale"):  # what it was when it was free
+        section.take(dormant, None)
     scope.announce(name, key)
     scope.texts[name] = (f"{key}.tie", section.take("tie"))
     if "range" not in section:
@@ -485,10 +501,10 @@ def _tie(root: Section, scope: _Scope, name: str, row: object) -> Tie:
     return Tie(name, unit, lower, upper)
 
 
-def _unit(section: Section) -> tuple[float, str]:
+def _unit(section: Section, membrane: Membrane) -> tuple[float, str]:
     """The factor to the base unit, and its name."""
     try:
-        factor, unit = unit_factor(section.text("unit", ""))
+        factor, unit = unit_factor(section.text("unit", ""), membrane=membrane)
     except InputError as error:
         raise error.at(section.file, section.path("unit")) from None
     return factor, "" if unit in ("1", "dimensionless") else unit
@@ -509,7 +525,7 @@ def _prior(section: Section, p: Parameter, factor: float) -> Prior | None:
     if p.fixed:
         raise section.error("a fixed parameter has no prior", "prior")
     row = section.section("prior")
-    row.expect("normal", "lognormal")
+    row.expect(KEYS["prior"])
     if ("normal" in row) == ("lognormal" in row):
         raise row.error("either normal: [mean, sd] or lognormal: [median, factor] was expected")
     kind = "normal" if "normal" in row else "lognormal"
@@ -540,8 +556,6 @@ def _number(section: Section, value: object, key: str) -> float:
 
 def _check_parameter(section: Section, p: Parameter) -> None:
     if p.fixed:
-        if p.value is None:
-            raise section.error("a fixed parameter needs a value", "value")
         return
     if not p.lower < p.upper:
         raise section.error(
@@ -555,7 +569,8 @@ def _check_parameter(section: Section, p: Parameter) -> None:
         )
     if p.value is not None and not p.lower <= p.value <= p.upper:
         raise section.error(
-            f"{p.value:g} lies outside the range [{p.lower:g}, {p.upper:g}]", "value"
+            f"the value {p.value:g} lies outside the range [{p.lower:g}, {p.upper:g}]; change "
+            "either, or leave the value out where no data are simulated from it",
         )
 
 
@@ -678,6 +693,7 @@ def _gates(root: Section, scope: _Scope) -> tuple[Chain, ...]:
     for name, row in root.rows("gates"):
         _check_name(root, name, f"gates.{name}")
         gate = Section(row, root.file, root.path(f"gates.{name}"))
+        gate.expect(KEYS["gate"])
         power = gate.integer("power", 1, least=1)
         if power > 8:
             raise gate.error(f"a power from 1 to 8 is accepted, not {power}", "power")
@@ -708,17 +724,19 @@ def _gates(root: Section, scope: _Scope) -> tuple[Chain, ...]:
 
 def _finish(
     root: Section, scope: _Scope, names: dict[str, str], parameters: tuple[Parameter, ...],
-    chains: tuple[Chain, ...], current: Section, celsius: float | None,
+    chains: tuple[Chain, ...], current: Section, membrane: Membrane, celsius: float | None,
 ) -> ChannelModel:  # fmt: skip
     if "gates" in root:
         if "open" in current:
             raise current.error("gates conduct when all are open; leave `open` out", "open")
     else:
         chains = (replace(chains[0], conductances=_open(current, chains[0].states)),)
-    conductance = _constant(current, scope, "conductance", "conductance")
-    reversal = _constant(current, scope, "reversal", "voltage")
-    current.finish()
     definitions = scope.finish()
+    inner = _Scope(current, (), None)
+    inner.names, changing = scope.names, moving(definitions) | {V.name}
+    conductance = _constant(current, inner, changing, "conductance", "conductance", membrane)
+    reversal = _constant(current, inner, changing, "reversal", "voltage", membrane)
+    check_membrane(current, membrane, "the conductance and the units of the parameters are")
     _check_ties(root, scope.ties, definitions)
     conductance, reversal = (
         _untied(current, key, expression, scope.ties, definitions)
@@ -749,16 +767,23 @@ def _untied(
     current: Section, key: str, expression: sympy.Expr, ties: tuple[Tie, ...],
     definitions: tuple[tuple[str, sympy.Expr], ...],
 ) -> sympy.Expr:  # fmt: skip
-    """A conductance or reversal in terms of parameters alone, without the names of ties."""
+    """A conductance or reversal in terms of parameters alone, without names of definitions."""
     known = dict(definitions)
     size: dict[str, int] = {}
     for name, by in definitions:
         size[name] = sum(size.get(node.name, 1) if node.is_Symbol else 1
                          for node in sympy.preorder_traversal(by))  # fmt: skip
     if any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols):
-        raise current.error("the ties behind it grow too long when put together", key)
+        raise current.error("the definitions behind it grow too long when put together", key)
+    through = sorted(
+        s.name for s in expression.free_symbols if s.name in moving(definitions) - {V.name}
+    )
     while used := [s for s in expression.free_symbols if s.name in known]:
         expression = expression.xreplace({s: known[s.name] for s in used})
+    if V in expression.free_symbols:
+        by = f" through {', '.join(through)}" if through else ""
+        text = shown(current.take(key))
+        raise current.error(f"{text} depends on v{by}; the {key} does not change with it", key)
     return expression
 
 
@@ -771,10 +796,12 @@ def _check_cycles(model: ChannelModel, scope: _Scope) -> None:
     values: dict[str, Any] = {V.name: draw.uniform(-100, 50, _POINTS)}
     for p in model.parameters:
         share = draw.uniform(0.2, 0.8, _POINTS)
-        inside = p.lower * (p.upper / p.lower) ** share if p.scale == "log" else (
-            p.lower + (p.upper - p.lower) * share
-        )  # fmt: skip
-        values[p.name] = np.full(_POINTS, p.value) if p.fixed else inside
+        if p.fixed:
+            values[p.name] = np.full(_POINTS, p.value)
+        elif p.scale == "log":
+            values[p.name] = p.lower * (p.upper / p.lower) ** share
+        else:
+            values[p.name] = p.lower + (p.upper - p.lower) * share
     for name, expression in model.definitions if scope.cycles else ():
         values[name] = evaluate(expression, values)
     for cycle, rates, refuse in scope.cycles:
@@ -806,21 +833,21 @@ def _open(current: Section, states: tuple[str, ...]) -> tuple[float, ...]:
     return tuple(weights.get(s, 0.0) for s in states)
 
 
-def _constant(current: Section, scope: _Scope, key: str, dimension: str) -> sympy.Expr:
-    """A quantity (``-100 mV``), or an expression of parameters that does not depend on voltage."""
+def _constant(
+    current: Section, scope: _Scope, changing: set[str], key: str, dimension: str,
+    membrane: Membrane,
+) -> sympy.Expr:  # fmt: skip
+    """A quantity (``-100 mV``), or an expression of parameters and of definitions without v.
+
+    changing: names that depend on the voltage, which are refused later and not offered here.
+    """
     raw = current.take(key)
     try:
-        return sympy.Float(parse_quantity(raw, dimension), 17)
+        return sympy.Float(parse_quantity(raw, dimension, membrane), 17)
     except InputError as error:
         if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
             raise error.at(current.file, current.path(key)) from None
-    inner = _Scope(current, (), None)
-    ties = {tie.name for tie in scope.ties}
-    inner.names = [n for n in scope.names if n != "v" and (n in ties or n not in scope.texts)]
-    expression = inner.parse(raw, key)
-    if V in expression.free_symbols:
-        raise current.error(f"{shown(raw)} depends on v; the {key} does not change with it", key)
-    return expression
+    return scope.parse(raw, key, changing)
 
 
 def _check_use(root: Section, model: ChannelModel) -> None:
@@ -855,11 +882,14 @@ def _from_printed_form(text: str) -> str:
 
 def _build_compact(root: Section, name: str) -> ChannelModel:
     """The compact form of Ben-Shalom et al. 2012: numbered states, ``k12 = ...``, gmax last."""
+    root.expect(KEYS["printed model"])
     n_states = root.integer("nStates", least=1)
     if n_states > MAX_STATES:
         raise root.error(f"1 to {MAX_STATES} states are accepted, not {n_states}", "nStates")
     rows = [Section(row, root.file, root.path(f"params[{i}]"))
             for i, row in enumerate(root.items("params"), 1)]  # fmt: skip
+    for row in rows:
+        row.expect(KEYS["printed parameter"])
     _check_count(root, "nParams", len(rows))
     parameters = {}
     for row in rows:
@@ -867,7 +897,6 @@ def _build_compact(root: Section, name: str) -> ChannelModel:
         last = row is rows[-1]
         entry = {"range": ends, "value": row.number("val"), "unit": "nS" if last else ""}
         parameters[row.text("name")] = entry
-        row.finish()
     rates = {}
     for i, line in enumerate(root.items("rates"), 1):
         named = _NAMED_RATE.fullmatch(line) if isinstance(line, str) else None
@@ -882,7 +911,6 @@ def _build_compact(root: Section, name: str) -> ChannelModel:
     if not all(isinstance(k, int) and 1 <= k <= n_states for k in numbers):
         raise root.error(f"{shown(numbers)} are not numbers from 1 to {n_states}", "openStates")
     reversal = root.quantity("eRev", "voltage")
-    root.finish()
     if not parameters:
         raise root.error("at least the conductance is needed", "params")
     return build_model(

@@ -17,6 +17,7 @@ import numpy as np
 
 from channelfit.documents import Section, read_yaml
 from channelfit.errors import InputError
+from channelfit.keys import KEYS
 from channelfit.tables import column, read_columns
 from channelfit.units import parse_quantity, shown, unit_factor
 
@@ -119,6 +120,7 @@ class Protocol:
     carry_over: bool = False
     rest_ms: float = 0.0
     description: str = ""
+    source: str = ""
 
     @property
     def n_sweeps(self) -> int:
@@ -184,9 +186,9 @@ def load_protocol(path: str | os.PathLike[str]) -> Protocol:
 def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> Protocol:
     """A protocol from plain data; `file` names its origin in errors and anchors relative paths."""
     root = Section(document, file)
+    root.expect(KEYS["protocol"])
     name = root.text("name", os.path.splitext(os.path.basename(file))[0] if file else "protocol")
-    description = root.text("description", "")
-    root.text("source", "")
+    description, source = root.text("description", ""), root.text("source", "")
     holding = root.quantity("holding", "voltage")
     sampling = root.quantity("sampling", "time")
     if sampling <= 0:
@@ -205,7 +207,7 @@ def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | N
         for segment in sweep:
             _check_voltage(root, segment, sampling, k)
     _check_voltage(root, Segment(0.0, sampling, Constant(holding)), sampling, 0)
-    return Protocol(name, holding, sampling, sweeps, carry_over, rest, description)
+    return Protocol(name, holding, sampling, sweeps, carry_over, rest, description, source)
 
 
 def _check_size(root: Section, sweeps: tuple[tuple[Segment, ...], ...], sampling: float) -> None:
@@ -246,6 +248,7 @@ def _between(root: Section) -> tuple[bool, float]:
     raw = root.take("between_sweeps", "steady state")
     if isinstance(raw, Mapping):
         inner = root.section("between_sweeps")
+        inner.expect(KEYS["between_sweeps"])
         carry, rest = inner.flag("carry_over", True), inner.quantity("rest", "time", 0.0)
         inner.finish()
         if rest < 0:
@@ -265,6 +268,7 @@ class _Piece:
 
     def __init__(self, row: Section, holding_mV: float) -> None:
         self.row = row
+        row.expect(KEYS["segment"])
         kinds = [k for k in ("hold", "step", "ramp", "sines", "recorded") if k in row]
         if len(kinds) != 1:
             raise row.error("one of hold, step, ramp, sines, recorded was expected in each segment")
@@ -331,6 +335,7 @@ def _family(row: Section, key: str, dimension: str) -> list[float]:
     if not isinstance(raw, Mapping):
         return [row.quantity(key, dimension)]
     inner = row.section(key)
+    inner.expect(KEYS["family"])
     if "values" in inner:
         values = [_quantity(inner, x, "values", dimension) for x in inner.items("values")]
         inner.finish()
@@ -364,11 +369,13 @@ def _ramp(row: Section) -> Ramp:
 
 def _sines(row: Section) -> Sines:
     inner = row.section("sines")
+    inner.expect(KEYS["sines"])
     offset = inner.quantity("offset", "voltage", 0.0)
     origin = inner.quantity("origin", "time", math.nan)
     terms = []
     for i, raw in enumerate(inner.items("terms"), 1):
         term = Section(raw, row.file, inner.path(f"terms[{i}]"))
+        term.expect(KEYS["sine"])
         amplitude = term.quantity("amplitude", "voltage")
         if "frequency" in term:
             omega = 2 * math.pi * term.quantity("frequency", "rate")
@@ -385,6 +392,7 @@ def _sines(row: Section) -> Sines:
 
 def _recorded(row: Section) -> Samples:
     inner = row.section("recorded")
+    inner.expect(KEYS["recorded"])
     name = inner.text("file")
     path = inner.resolve(name, "file")
     header = inner.flag("header", False) if "header" in inner else inner.take("header", None)
@@ -396,6 +404,7 @@ def _recorded(row: Section) -> Samples:
         raise error.at(row.file, inner.path("unit")) from None
     if "time" in inner:
         time = inner.section("time")
+        time.expect(KEYS["recorded time"])
         t = column(table, time.text("column"), path)
         try:
             t = (t - t[0]) * unit_factor(time.text("unit", "ms"), "time")[0]
@@ -414,6 +423,6 @@ def _recorded(row: Section) -> Samples:
         if len(v) < 2:
             where = "two rows are the least"
         elif bad.size:
-            where = f"row {bad[0] + 1} is not finite"
+            where = f"{table.place(bad[0])} is not finite"
         raise InputError(f"not a usable command voltage: {where}", path)
     return Samples(t, v)

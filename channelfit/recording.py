@@ -8,19 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from channelfit.documents import Section
+from channelfit.documents import Section, check_membrane, read_membrane
 from channelfit.errors import InputError
+from channelfit.keys import KEYS
 from channelfit.protocol import TIME_TOLERANCE, Protocol
 from channelfit.tables import Table, column, read_columns
-from channelfit.units import shown, unit_factor
+from channelfit.units import Membrane, shown, unit_factor, unit_that_fits
 
 #: Sample times may stray from the protocol's by this share of the sampling interval: columns of
 #: times are rounded when they are printed.
 _TIME_SLACK = 0.1
-_KEYS = (
-    "file", "header", "time", "sampling", "current", "sweeps", "baseline", "missing", "capacitance",
-    "series_resistance", "source",
-)  # fmt: skip
+_UNMODELLED = ("capacitance", "series_resistance")
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,6 @@ class Recording:
     time_ms: np.ndarray
     current_pA: np.ndarray
     weight: np.ndarray
-    capacitance_pF: float | None = None
-    series_resistance_MOhm: float | None = None
     source: str = ""
 
 
@@ -45,7 +41,8 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
 
     Arguments:
         section: file, header, time {column, unit, start} or sampling, current {column | columns,
-            unit}, sweeps, baseline {from, to}, missing, capacitance, series_resistance, source.
+            unit, area | capacitance for a unit per either}, sweeps, baseline {from, to}, missing,
+            source.
         protocol: what it was recorded under; sampling and numbers of samples and sweeps must agree.
 
     Returns: currents after baseline subtraction; weight 1 where there is a current, else 0.
@@ -54,7 +51,8 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
         InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
             spaced, and whatever does not agree with the protocol.
     """
-    section.expect(*_KEYS)
+    section.expect(KEYS["recording"])
+    _refuse_unmodelled(section)
     name = section.text("file")
     path = section.resolve(name, "file")
     table = read_columns(path, _header(section))
@@ -64,10 +62,16 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     n_rows, n_times = current.shape[1], protocol.n_times_max
     expected = max(protocol.n_times(k) for k in rows)
     if n_rows not in (n_times, expected):
+        apart = next((word for ratio, word in ((1e3, "more"), (1e-3, "fewer"))
+                      if abs(n_rows / expected / ratio - 1) < 0.02), None)  # fmt: skip
         raise InputError(
             f"{n_rows} samples, but {protocol.name} has {expected} "
             f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); "
-            "correct the protocol's durations, or cut the recording to them", path,
+            + ("the first row is all numbers: if it names the columns, write `header: true`; else "
+               if table.first and n_rows - 1 in (n_times, expected) else "")
+            + (f"a thousand times {apart}: are times in s read as ms, or the other way round? "
+               if apart else "")
+            + "correct the protocol's durations, or cut the recording to them", path,
         )  # fmt: skip
     out = np.full((protocol.n_sweeps, n_times), np.nan)
     for k, trace in zip(rows, current, strict=True):
@@ -76,15 +80,23 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
     known = np.isfinite(out)
     if not masked:
-        _refuse_missing(known, rows, names, protocol, path)
+        _refuse_missing(known, rows, names, table, protocol, path)
     out[~known] = np.nan
     _subtract_baseline(section, out, rows, protocol)
     return Recording(
-        protocol.times_ms, out, known.astype(float),
-        _positive(section, "capacitance", "capacitance"),
-        _positive(section, "series_resistance", "resistance"),
-        section.text("source", str(name)),
+        protocol.times_ms, out, known.astype(float), section.text("source", path.name)
     )  # fmt: skip
+
+
+def _refuse_unmodelled(section: Section) -> None:
+    """What describes the clamp: accepted without being used it would promise a correction."""
+    for key in _UNMODELLED:
+        if key in section:
+            raise section.error(
+                "the clamp is taken for perfect: series resistance and capacitance are not "
+                "modelled yet, so this would change nothing; leave it out (the size of a cell "
+                "that currents are divided by belongs under `current`)", key,
+            )  # fmt: skip
 
 
 def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
@@ -103,7 +115,7 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
     for k, row in enumerate(weight):
         row[: protocol.n_times(k)] = 1.0
     for entry in entries:
-        entry.expect("after_steps", "before_steps", "from", "to", "weight", "sweeps")
+        entry.expect(KEYS["mask"])
         kinds = [k for k in ("after_steps", "before_steps") if k in entry]
         window = "from" in entry or "to" in entry
         if len(kinds) + window != 1:
@@ -160,20 +172,13 @@ def _header(section: Section) -> bool | None:
     return section.flag("header", False) if "header" in section else section.take("header", None)
 
 
-def _factor(section: Section, dimension: str) -> float:
+def _factor(section: Section, dimension: str, membrane: Membrane | None = None) -> float:
     try:
-        return unit_factor(section.text("unit"), dimension)[0]
+        return unit_factor(section.text("unit"), dimension, membrane=membrane)[0]
     except InputError as error:
         if error.file:
             raise
         raise error.at(section.file, section.path("unit")) from None
-
-
-def _positive(section: Section, key: str, dimension: str) -> float | None:
-    value: float | None = section.quantity(key, dimension, None)
-    if value is not None and value <= 0:
-        raise section.error(f"a value above 0 was expected, not {value:g}", key)
-    return value
 
 
 def _check_times(section: Section, protocol: Protocol, table: Table, path: Path) -> str | None:
@@ -188,15 +193,17 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
         _check_sampling(section, "sampling", sampling, protocol, protocol.n_times_max)
         return None
     inner = section.section("time")
+    inner.expect(KEYS["recording time"])
     name: str = inner.text("column")
-    t = column(table, name, path) * _factor(inner, "time")
+    factor = _factor(inner, "time")
+    t = column(table, name, path) * factor
     start = inner.quantity("start", "time", 0.0)
     inner.finish()
     if len(t) < 2:
         raise InputError("a recording needs two samples or more", path, f"column {name}")
-    _check_spacing(t, name, path)
+    _check_spacing(t, name, table, path)
     sampling = float(t[-1] - t[0]) / (len(t) - 1)
-    _check_sampling(inner, "column", sampling, protocol, len(t))
+    _check_sampling(inner, "column", sampling, protocol, len(t), factor)
     if abs(t[0] - start) > _TIME_SLACK * sampling:
         raise inner.error(
             f"the column begins at {t[0]:g} ms, the sweep at {start:g} ms; if the sweep begins "
@@ -205,17 +212,19 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     return name
 
 
-def _check_spacing(t: np.ndarray, name: str, path: Path) -> None:
+def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path) -> None:
     place = f"column {name}"
     bad = np.flatnonzero(~np.isfinite(t))
     if bad.size:
-        raise InputError(f"row {bad[0] + 1} is {t[bad[0]]}: every sample needs a time", path, place)
+        raise InputError(
+            f"{table.place(bad[0])} is {t[bad[0]]}: every sample needs a time", path, place
+        )
     steps = np.diff(t)
     bad = np.flatnonzero(steps <= 0)
     if bad.size:
         k = bad[0]
         raise InputError(
-            f"times must increase, but {t[k + 1]:g} ms in row {k + 2} follows {t[k]:g} ms"
+            f"times must increase, but {t[k + 1]:g} ms in {table.place(k + 1)} follows {t[k]:g} ms"
             f"{_and_more(bad.size)}; give each sweep a column", path, place,
         )  # fmt: skip
     sampling = (t[-1] - t[0]) / (len(t) - 1)
@@ -226,24 +235,31 @@ def _check_spacing(t: np.ndarray, name: str, path: Path) -> None:
         bad = np.flatnonzero(odd if odd.any() else stray[1:])
         k = bad[0]
         raise InputError(
-            f"times must be evenly spaced, but {steps[k]:g} ms lie before row {k + 2} "
+            f"times must be evenly spaced, but {steps[k]:g} ms lie before {table.place(k + 1)} "
             f"(at {t[k + 1]:g} ms) and {usual:g} ms before most{_and_more(bad.size)}", path, place,
         )  # fmt: skip
 
 
 def _check_sampling(
-    section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int
+    section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int, factor: float = 0.0
 ) -> None:
-    """Both clocks must agree to within a fraction of a sample over all n samples."""
+    """Both clocks must agree to within a fraction of a sample over all n samples.
+
+    factor: of the unit that the user gave, to ms; 0 where it is not known.
+    """
     wanted = protocol.sampling_ms
     if not abs(sampling_ms - wanted) * n <= max(_TIME_SLACK, 1e-6 * n) * wanted:
         ratio = wanted / sampling_ms if sampling_ms > 0 else 0.0
         finer = round(ratio) > 1 and abs(ratio - round(ratio)) < _TIME_SLACK / n
         hint = f"; to use each {round(ratio)}th sample, give the protocol the sampling of the "
         hint += f"recording and the experiment `every: {round(ratio)}`"
+        hint = hint if finer else ""
+        if any(abs(ratio / thousand - 1) < 1e-2 for thousand in (1e-6, 1e-3, 1e3, 1e6)):
+            unit = unit_that_fits(factor * ratio, "time")
+            hint = f"; are these times in {unit}? Then write the unit {unit}"
+            hint = hint if unit else "; is the unit right?"
         raise section.error(
-            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms"
-            f"{hint if finer else ''}", key,
+            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms{hint}", key
         )  # fmt: skip
 
 
@@ -252,9 +268,12 @@ def _currents(
 ) -> tuple[list[str], np.ndarray]:
     """Names of the columns and their currents (n_columns, n_rows), pA."""
     inner = section.section("current")
+    inner.expect(KEYS["recording current"])
     if ("column" in inner) == ("columns" in inner):
         raise inner.error("one of column, columns was expected")
-    factor = _factor(inner, "current")
+    membrane = read_membrane(inner)
+    factor = _factor(inner, "current", membrane)
+    check_membrane(inner, membrane, "the unit of these currents is")
     if "column" in inner:
         names = [inner.text("column")]
         matrix = table.get(names[0])
@@ -300,8 +319,9 @@ def _sweep_numbers(section: Section, n_columns: int, protocol: Protocol, path: P
 
 
 def _refuse_missing(
-    known: np.ndarray, rows: list[int], names: list[str], protocol: Protocol, path: Path
-) -> None:
+    known: np.ndarray, rows: list[int], names: list[str], table: Table, protocol: Protocol,
+    path: Path,
+) -> None:  # fmt: skip
     """Raise for the first NaN or inf inside a recorded sweep."""
     count, first = 0, None
     for k, name in zip(rows, names, strict=True):
@@ -312,7 +332,7 @@ def _refuse_missing(
     if first is not None:
         name, row = first
         raise InputError(
-            f"row {row + 1} ({row * protocol.sampling_ms:g} ms) is NaN or inf"
+            f"{table.place(row)} ({row * protocol.sampling_ms:g} ms) is NaN or inf"
             f"{_and_more(count)}; `missing: mask` leaves such samples out", path, f"column {name}",
         )  # fmt: skip
 
@@ -324,6 +344,7 @@ def _subtract_baseline(
     if "baseline" not in section:
         return
     inner = section.section("baseline")
+    inner.expect(KEYS["baseline"])
     start, end = inner.quantity("from", "time"), inner.quantity("to", "time")
     inner.finish()
     inside = _within(protocol.times_ms, start, end, protocol)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from channelfit.backends import Scorer
     from channelfit.fit import Fit
     from channelfit.optimizers.run import FitResult, Progress
+    from channelfit.problem import Experiment
 
 #: Seconds between two saves of a running search.
 SAVE_EVERY = 5.0
@@ -239,7 +240,7 @@ class RunFolder:
         pairs = zip(self.fit.problem.experiments, winner.traces, strict=True)
         figure = traces_figure(
             [fitted(experiment, traces) for experiment, traces in pairs],
-            self.fit.problem.model.name,
+            self.fit.name,
             f"RMS {winner.rms_pA:.3g} pA after {result.evaluations:,} candidates",
         )
         save(figure, self.path / "traces.png")
@@ -253,6 +254,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
     sure, errors = _uncertainty(fit, scorer, winner)
     rows = parameter_rows(fit, result) | _ties(fit, result.values)
     return {
+        **titles(fit),
         "model": fit.problem.model.name,
         "file": str(fit.file),
         "cost": winner.cost,
@@ -263,7 +265,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "uncertainty": sure,
         "experiments": [
             {"protocol": e.protocol.name, "rms_pA": root_mean_square(fitted(e, traces)),
-             "weight": e.weight}
+             "weight": e.weight, **_told(e)}
             for e, traces in pairs
         ],
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
@@ -288,6 +290,23 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "machine": machine() | ({"gpu": gpu.device().name} if scorer.backend == "cuda" else {}),
         "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
     }  # fmt: skip
+
+
+def titles(fit: Fit) -> dict[str, str]:
+    """What a fit is called, and described as where it says so."""
+    told = {"name": fit.name, "description": fit.description, "source": fit.source}
+    return {key: text for key, text in told.items() if text}
+
+
+def _told(experiment: Experiment) -> dict[str, str]:
+    """What the files of an experiment say of themselves."""
+    protocol, recording = experiment.protocol, experiment.recording
+    told = {
+        "protocol_description": protocol.description,
+        "protocol_source": protocol.source,
+        "recording": recording.source if recording else "",
+    }
+    return {key: text for key, text in told.items() if text}
 
 
 def _uncertainty(

@@ -117,14 +117,18 @@ def _protocols(
 def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
     """The protocols that a file's fit section names, [] without any."""
     from channelfit.documents import Section
+    from channelfit.keys import KEYS
 
-    root = Section(document, file)
-    fit = root.section("fit", {})
+    fit = Section(document.get("fit") or {}, file, "fit")
+    fit.expect(KEYS["fit"])
     if "protocols" in fit:
         names = [str(name) for name in fit.items("protocols")]
     else:
         rows = fit.items("experiments", [])
-        names = [Section(row, file, "fit.experiments").text("protocol") for row in rows]
+        sections = [Section(row, file, "fit.experiments") for row in rows]
+        for section in sections:
+            section.expect(KEYS["experiment"])
+        names = [section.text("protocol") for section in sections]
     return [load_protocol(fit.resolve(name, "protocols")) for name in names]
 
 

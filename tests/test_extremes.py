@@ -133,4 +133,4 @@ def test_a_search_without_any_current_names_the_rate(folder: Path) -> None:
     done = CliRunner().invoke(main, ["optimize", "model.yaml", "--out", "run"])
     assert done.exit_code == 2, done.output
     assert "for instance rate C -> O is -" in done.output
-    assert not (folder / "run").exists()
+    assert not (folder / "run" / "fit.yaml").exists()

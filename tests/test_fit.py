@@ -194,7 +194,7 @@ segments:
 @pytest.mark.parametrize("delay", [0.5, 3.5, 7.0, 20.5])
 def test_delay_moves_the_command(folder: Path, delay: float) -> None:
     (folder / "every_wave.yaml").write_text(EVERY_WAVE)
-    (folder / "r.csv").write_text("\n".join(["1,2"] * 42))
+    (folder / "r.csv").write_text("\n".join(["1.0,2.0"] * 42))
     recording = {
         "file": "r.csv", "sampling": 0.5, "current": {"columns": "all", "unit": "pA"},
     }  # fmt: skip
@@ -244,7 +244,7 @@ def test_fit_file_of_its_own(folder: Path) -> None:
     assert fit.model_file.samefile(model)
     assert fit.problem.model.name == "little"
     assert "fit" not in fit.document
-    assert fit.section == {"protocols": ["../steps.yaml"]}
+    assert fit.section == {"protocols": ["../steps.yaml"], "optimizer": {"name": "genetic"}}
 
 
 def test_fit_file_may_change_parameters(folder: Path) -> None:
@@ -659,8 +659,6 @@ def test_sodium_fit() -> None:
     (experiment,) = fit.problem.experiments
     recording = experiment.recording
     assert recording.current_pA.shape == (24, 1000)
-    assert recording.capacitance_pF == pytest.approx(10.08)
-    assert recording.series_resistance_MOhm == pytest.approx(4.5148)
     quiet = recording.time_ms < 9.9
     assert np.abs(recording.current_pA[:, quiet].mean(axis=1)).max() < 1  # baseline taken off
     assert recording.current_pA[:, recording.weight[0] > 0].min() == pytest.approx(-15500, rel=0.05)

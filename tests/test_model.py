@@ -359,7 +359,7 @@ def test_the_compact_form_with_rates_that_use_rates(tmp_path: Path) -> None:
         ("{name: a12, min: 0, max: 1, val: 0.05}", "{name: a12, min: 0, max: 1}", '"val"'),
         ("z12*v", "z99*v", 'unknown name "z99"'),
         ("max: 10,", "max: -1,", "parameters.gmax.range: the lower end 0 is not below"),
-        ("nStates", "nState", 'model: "nStates" is missing'),
+        ("nStates", "nState", 'model: unknown key "nState"; did you mean nStates?'),
     ],
 )
 def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
@@ -441,7 +441,7 @@ def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
         ("parameters/a/range", ..., 'parameters.a: "range" is missing'),
         ("parameters/a/range", [0, float("nan")], "parameters.a.range: nan is not finite"),
         ("parameters/a/range", [0, "x"], 'parameters.a.range: "x" is not a quantity'),
-        ("parameters/a/value", 2, "parameters.a.value: 2 lies outside the range [0, 1]"),
+        ("parameters/a/value", 2, "parameters.a: the value 2 lies outside the range [0, 1]"),
         ("parameters/a/value", float("nan"), "parameters.a.value: nan is not finite"),
         ("parameters/a/unit", "1/m", 'parameters.a.unit: unknown unit "1/m"; did you mean 1/ms?'),
         ("parameters/a/scale", "ln", 'parameters.a.scale: "ln" is not one of linear, log'),
@@ -470,7 +470,7 @@ def test_mistakes_are_told_with_their_place(key: str, value: Any, message: str) 
         ("gates/m/power", 9, "gates.m.power: a power from 1 to 8 is accepted, not 9"),
         ("gates/m/beta", ..., 'gates.m: "beta" is missing'),
         ("gates/h/tau", ..., 'gates.h: "tau" is missing'),
-        ("gates/m/tau", "1", 'gates.m: unknown key "tau". Known: power, alpha, beta'),
+        ("gates/m/tau", "1", 'gates.m.tau: "tau" has no meaning beside power, alpha, beta'),
         ("gates/m/alpha", "aa", 'gates.m.alpha: unknown name "aa" at column 1'),
         ("gates/m", 1, "gates.m: a mapping (key: value) was expected, not 1"),
         ("gates/v", {"inf": "1", "tau": "1"}, 'gates.v: "v" is a reserved word'),

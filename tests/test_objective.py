@@ -70,6 +70,7 @@ def protocol_of(tmp_path, text: str = LADDER) -> Protocol:
 
 def bounds_of(tmp_path, rates_within: Any, model: ChannelModel | None = None, text: str = LADDER):
     section = Section({"rates_within": rates_within}, "m.yaml", "fit")
+    section.expect(("rates_within",))
     model = model or build_model(SCHEME, None)
     return read_rate_bounds(section, model, [protocol_of(tmp_path, text)])
 

@@ -174,7 +174,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def section(**data: object) -> Section:
-    return Section(data, "f.yaml", "top")
+    return announced(Section(data, "f.yaml", "top"))
+
+
+def announced(made: Section) -> Section:
+    """Ready to be read by every key that these tests ask for."""
+    made.expect([*made.given(), "nothing", "zz", "g", "q"])
+    return made
 
 
 def test_a_section_gives_what_is_there() -> None:
@@ -188,7 +194,7 @@ def test_a_section_gives_what_is_there() -> None:
     assert s.items("c") == [3]
     assert s.items("h") == []
     assert dict(s.rows("f")) == {"g": 1}
-    assert s.section("f").integer("g") == 1
+    assert announced(s.section("f")).integer("g") == 1
     assert s.text("nothing", None) is None
     assert s.quantity("nothing", "time", 1.5) == 1.5
     assert s.choice("nothing", ("x", "y"), "y") == "y"
@@ -208,7 +214,7 @@ def test_a_section_gives_what_is_there() -> None:
         (lambda s: s.choice("w", ("no", "on")), 'top.w: "yes" is not one of no, on'),
         (lambda s: s.quantity("w", "time"), 'f.yaml: top.w: "yes" is not a quantity'),
         (lambda s: s.section("n"), "f.yaml: top.n: a mapping (key: value) was expected, not 2"),
-        (lambda s: s.section("m").text("q"), 'f.yaml: top.m: "q" is missing'),
+        (lambda s: announced(s.section("m")).text("q"), 'f.yaml: top.m: "q" is missing'),
     ],
 )
 def test_a_section_refuses_what_does_not_fit(read: object, message: str) -> None:
@@ -218,10 +224,21 @@ def test_a_section_refuses_what_does_not_fit(read: object, message: str) -> None
 
 
 def test_unknown_keys_are_told_with_the_likely_one() -> None:
-    s = section(sampling=1, samplin=2)
-    s.take("sampling")
+    s = Section({"sampling": 1, "samplin": 2}, "f.yaml", "top")
     with pytest.raises(InputError, match=r'top: unknown key "samplin"; did you mean sampling\?'):
+        s.expect(("sampling", "holding"))
+
+
+def test_a_key_that_the_others_leave_without_meaning_is_refused() -> None:
+    s = section(hold=1, wait=2)
+    s.take("hold")
+    with pytest.raises(InputError, match=r'f.yaml: top.wait: "wait" has no meaning beside hold'):
         s.finish()
+
+
+def test_no_reader_asks_for_a_key_that_is_not_announced() -> None:
+    with pytest.raises(LookupError, match="top.other is read, but not announced"):
+        section(one=1).take("other", None)
 
 
 def test_paths_are_relative_to_the_file_and_know_the_environment(

@@ -19,6 +19,18 @@ from channelfit.optimizers.genetic_cuda import DeviceGenetic
 from channelfit.optimizers.hybrid import Hybrid
 from channelfit.optimizers.swarm import MOST_ATTRACTION, Groups, Ring, Swarm, Whole
 
+_FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
+#: What each optimizer can be told; `generations` is a stop rule (`make_stop_rules`).
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "genetic": ("population", "generations", "crossover_rate", "mutation_rate"),
+    "hybrid": ("scan", "starts", "agree", "patience", "generations"),
+    "swarm": ("population", "generations", *_FLIGHT),
+    "ring": ("population", "generations", "neighbors", "batch", *_FLIGHT),
+    "groups": ("population", "generations", "group", "exchange", *_FLIGHT),
+    "differential": ("population", "generations", "elite"),
+    "cma": ("population", "generations", "step"),
+    "asynchronous_ring": ("population", "iterations", "generations"),
+}
 DEFAULT_POPULATION = 1120
 #: Where it is another one: few that move often get further for as many candidates.
 DEFAULT_POPULATIONS = {"swarm": 256, "ring": 256, "groups": 256, "differential": 64, "cma": 32}
@@ -51,13 +63,16 @@ def make_optimizer(
     if "generations" in settings:
         whole(settings["generations"], f"{key}.generations", least=1)
     own = {name: value for name, value in settings.items() if name not in ("name", "generations")}
+    for setting in own:
+        if setting not in SETTINGS[name]:
+            message = unknown("setting", setting, SETTINGS[name])
+            raise InputError(message, key=f"{key}.{setting}")
     return OPTIMIZERS[name](own, n_parameters, seed, xp, initial)
 
 
 def _make_genetic(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Genetic:
-    _check_known(settings, ("population", "generations", "crossover_rate", "mutation_rate"))
     population = settings.get("population", DEFAULT_POPULATION)
     whole(population, "optimizer.population", least=1)
     rates = {
@@ -72,7 +87,6 @@ def _make_genetic(
 def _make_hybrid(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Hybrid:
-    _check_known(settings, ("scan", "starts", "agree", "patience", "generations"))
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
     return Hybrid(n_parameters, seed, **settings)
@@ -83,7 +97,6 @@ def _make_asynchronous_ring(
 ) -> Any:
     from channelfit.optimizers.swarm_cuda import RingSearch  # which knows functions
 
-    _check_known(settings, ("population", "iterations", "generations"))
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
     return RingSearch(seed=seed, **settings)
@@ -98,8 +111,6 @@ def _make_swarm(
     initial: Any,
 ) -> Swarm:
     kind, own = _TOPOLOGIES[topology]
-    flight = ("inertia", "cognitive", "social", "speed_limit")
-    _check_known(settings, ("population", "generations", *own, *flight))
     population = _population(settings, topology, least=1)
     counts = {k: whole(settings[k], f"optimizer.{k}", least=1) for k in own if k in settings}
     batch = counts.pop("batch", None)
@@ -107,7 +118,7 @@ def _make_swarm(
         raise InputError(
             f"must not be above the population of {population}: {batch}", key="optimizer.batch"
         )
-    weights = {k: number(settings[k], f"optimizer.{k}") for k in flight if k in settings}
+    weights = {k: number(settings[k], f"optimizer.{k}") for k in _FLIGHT if k in settings}
     for name in ("inertia", "speed_limit"):
         if name in weights:
             rate(weights[name], f"optimizer.{name}")
@@ -134,7 +145,6 @@ _TOPOLOGIES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 def _make_differential(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Differential:
-    _check_known(settings, ("population", "generations", "elite"))
     population = _population(settings, "differential", differential.LEAST_POPULATION)
     own = {"elite": rate(settings["elite"], "optimizer.elite")} if "elite" in settings else {}
     return Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
@@ -143,7 +153,6 @@ def _make_differential(
 def _make_covariance(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Covariance:
-    _check_known(settings, ("population", "generations", "step"))
     population = _population(settings, "cma", covariance.LEAST_POPULATION)
     own = {"step": rate(settings["step"], "optimizer.step")} if "step" in settings else {}
     return Covariance(n_parameters, population, seed, xp=xp, initial=initial, **own)
@@ -152,12 +161,6 @@ def _make_covariance(
 def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
     population = settings.get("population", DEFAULT_POPULATIONS[optimizer])
     return whole(population, "optimizer.population", least)
-
-
-def _check_known(settings: Mapping[str, Any], known: Collection[str]) -> None:
-    for name in settings:
-        if name not in known:
-            raise InputError(unknown("setting", name, known), key=f"optimizer.{name}")
 
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {

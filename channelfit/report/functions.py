@@ -37,12 +37,16 @@ def convergence_figure(problem: FunctionProblem, result: FitResult) -> Figure:
 def describe(problem: FunctionProblem) -> str:
     """What a function file says: parameters, definitions, cost or outputs."""
     model = problem.model
-    lines = [model.name, *([model.description] if model.description else []), ""]
+    lines = [model.name, *filter(None, (model.description, model.source)), ""]
     for array in model.arrays:
         first = model.parameters[array.first]
         shape = " x ".join(map(str, array.shape))
         span = f"{first.lower:g} .. {first.upper:g} {first.unit}".rstrip()
-        lines.append(f"{array.name}{f' ({shape})' if shape else ''}: {span}")
+        own = model.parameters[array.first : array.first + array.size]
+        values = {p.value for p in own if p.value is not None}
+        value = f", value {min(values):g}" if values else ""
+        value += f" .. {max(values):g}" if len(values) > 1 else ""
+        lines.append(f"{array.name}{f' ({shape})' if shape else ''}: {span}{value}")
     lines += [f"{len(model.parameters)} parameters", ""]
     for definition in (*model.definitions, *model.outputs):
         ranges = zip(definition.indices, definition.shape, strict=True)

@@ -19,7 +19,7 @@ from channelfit.errors import InputError
 from channelfit.fit import Fit, fit_document
 from channelfit.report import plots
 from channelfit.report import uncertainty as pictures
-from channelfit.runs import json_text, make_folder, write_text
+from channelfit.runs import json_text, make_folder, titles, write_text
 from channelfit.uncertainty import comparison
 from channelfit.uncertainty.assessment import (
     Assessment,
@@ -95,7 +95,7 @@ def study(
         )  # fmt: skip
     begin("drawing")
     make_folder(folder)
-    name = fit.problem.model.name
+    name = fit.name
     files = _draw(folder, name, found, found_profiles, found_families, posterior)
     if not fit.surrogate and judged.refined_from and found.cost < judged.refined_from * _REFINED:
         files.append(folder / "refined.yaml")
@@ -190,6 +190,7 @@ def _summary(
         if side:
             rows[found.names[place]]["note"] = f"at {'upper' if side > 0 else 'lower'} bound"
     out: dict[str, Any] = {
+        **titles(fit),
         "model": fit.problem.model.name,
         "file": str(fit.file),
         "cost": found.cost,

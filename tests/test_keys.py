@@ -1,0 +1,632 @@
+"""Every key that a file may hold changes something that can be seen, or is refused.
+
+The keys are those that the readers themselves accept (`channelfit.keys`, the optimizers' settings,
+the rules to stop): one that is added without a proof here fails the first test. A proof is two
+documents that differ in that key alone and are read to different effect. What counts as an effect
+is what is computed with: commands, samples and weights, costs of candidates drawn from the searched
+space, currents, where a search ends. Only of names and descriptions it is what `show` prints and
+the summary of a run tells.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_least_squares import Residuals, decays, space
+
+from channelfit.backends import make_scorer
+from channelfit.cli import main
+from channelfit.documents import Section, dump_yaml
+from channelfit.errors import InputError
+from channelfit.fit import Fit, fit_document, load_fit
+from channelfit.function_fit import FunctionFit
+from channelfit.function_runs import FunctionWinner
+from channelfit.function_runs import summarize as summarize_function
+from channelfit.keys import KEYS
+from channelfit.optimizers import Objective, StopRules, make_optimizer, optimize, swarm_cuda
+from channelfit.optimizers.choose import SETTINGS
+from channelfit.optimizers.genetic import Genetic
+from channelfit.optimizers.run import make_stop_rules
+from channelfit.problem import Problem
+from channelfit.recording import load_recording
+from channelfit.runs import rescore, summarize
+
+# --- what the proofs start from ------------------------------------------------------------------
+
+MODEL: dict[str, Any] = {
+    "name": "little",
+    "description": "two states",
+    "source": "invented",
+    "temperature": 22,
+    "states": ["C", "O"],
+    "definitions": {"q": "3**((celsius - 22)/10)"},
+    "rates": {"C -> O": "q*a*exp(z*v)", "O -> C": "b"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
+    "parameters": {
+        "a": {"range": [0.1, 1000], "unit": "1/s", "scale": "log", "value": 100},
+        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
+        "b": {"range": [1.0e-3, 1], "unit": "1/ms", "value": 0.05, "fixed": True},
+        "g": {"range": [1, 100], "unit": "nS", "value": 10},
+    },
+    "fit": {"protocols": ["steps.yaml"], "surrogate": {"noise": 5, "seed": 3}},
+}
+GATES: dict[str, Any] = {
+    **{key: MODEL[key] for key in ("parameters", "fit")},
+    "gates": {"m": {"power": 2, "alpha": "a*exp(z*v)", "beta": "b"},
+              "h": {"inf": "1/(1 + exp((v + 40)/5))", "tau": "1/b"}},
+    "current": {"conductance": "g", "reversal": "-90 mV"},
+}  # fmt: skip
+PRINTED: dict[str, Any] = {
+    "model": {
+        "nStates": 2, "nParams": 3,
+        "params": [{"name": "a", "min": 0.01, "max": 1, "val": 0.1},
+                   {"name": "b", "min": 0.01, "max": 1, "val": 0.1},
+                   {"name": "g", "min": 1, "max": 10, "val": 5}],
+        "rates": ["k12 = a*exp(v/30)", "k21 = b"],
+        "nOpenStates": 1, "openStates": [2], "eRev": -90,
+    },
+    "fit": {"protocols": ["steps.yaml"]},
+}  # fmt: skip
+STEPS: dict[str, Any] = {
+    "name": "steps",
+    "description": "three steps",
+    "source": "invented",
+    "holding": -80,
+    "sampling": 1,
+    "segments": [{"hold": 5}, {"step": {"values": [-40, 0, 40]}, "for": 12}],
+}
+SINES = {"hold": 5}, {
+    "sines": {"offset": -20, "origin": 1,
+              "terms": [{"amplitude": 20, "omega": 0.3, "phase": 0.2},
+                        {"amplitude": 5, "frequency": 0.02}]},
+    "for": 12,
+}  # fmt: skip
+RECORDING: dict[str, Any] = {
+    "file": "r.csv",
+    "time": {"column": "t", "unit": "ms", "start": 100},
+    "current": {"columns": ["x", "y", "z"], "unit": "nA"},
+    "source": "cell 1",
+}
+EXPERIMENT: dict[str, Any] = {"protocol": "steps.yaml", "recording": RECORDING, "weight": 1}
+FIT_FILE: dict[str, Any] = {
+    "model": "model.yaml",
+    "name": "cell one",
+    "description": "the first",
+    "source": "the bench",
+    "temperature": 22,
+    "current": {"reversal": -90},
+    "parameters": {"g": {"value": 10}},
+    "fit": {"experiments": [EXPERIMENT, copy.deepcopy(EXPERIMENT)]},
+}
+FUNCTION: dict[str, Any] = {
+    "name": "plane",
+    "description": "a plane",
+    "source": "invented",
+    "sizes": {"n": 2},
+    "parameters": {"w": {"size": "n", "range": [1, 2], "scale": "linear", "value": 1.5,
+                         "unit": "mV", "fixed": False}},
+    "definitions": {"d": "3*w[1]"},
+    "outputs": {"y": "d + sum(w[i]*x, i, 1, n)"},
+    "data": {"file": "d.csv", "inputs": {"x": "x"}, "targets": {"y": "y"}, "scale": "none"},
+    "fit": {"seed": 1},
+}  # fmt: skip
+COST = {key: FUNCTION[key] for key in ("sizes", "parameters", "definitions", "fit")} | {
+    "cost": "d + sum(w[i]**2, i, 1, n)"
+}
+
+
+def write_tables(folder: Path) -> None:
+    """Recordings of the three steps, a command and a table of data."""
+    random = np.random.default_rng(1)
+    current = random.normal(0.1, 0.02, (17, 3)) + 0.01 * np.arange(17)[:, None]
+    rows = [",".join(f"{x!r}" for x in row) for row in current.tolist()]
+    times = [f"{100 + k}" for k in range(17)]
+    table = [f"{t},{row},{t}" for t, row in zip(times, rows, strict=True)]
+    (folder / "r.csv").write_text("\n".join(["t,x,y,z,t2", *table]) + "\n")
+    other = [f"{t},{row.replace('0.1', '0.2')},0" for t, row in zip(times, rows, strict=True)]
+    (folder / "other.csv").write_text("\n".join(["t,x,y,z,t2", *other]) + "\n")
+    (folder / "gap.csv").write_text("\n".join(["t,x,y,z", *table[:3], "103,nan,1,1"]) + "\n")
+    gap = [",".join(row.split(",")[:4]) for row in table]
+    gap[3] = "103,nan,1,1"
+    (folder / "gap.csv").write_text("\n".join(["t,x,y,z", *gap]) + "\n")
+    (folder / "plain.csv").write_text("\n".join(["-40,0,40", *rows]) + "\n")
+    command = [f"{k},{v},{-v}" for k, v in enumerate([-80, -40, -20.5, 0, 20, 40, 10])]
+    (folder / "v.csv").write_text("\n".join(["0,1,2", *command]) + "\n")
+    (folder / "v2.csv").write_text("\n".join(["0,1,2", *command[:-1], "6,-20,20"]) + "\n")
+    (folder / "d.csv").write_text("x,x2,y,y2\n1,2,3,4.5\n2,1,5,6\n3,5,7,1\n")
+    (folder / "d2.csv").write_text("x,x2,y,y2\n1,2,3,4.5\n2,1,9,6\n3,5,7,1\n")
+
+
+# --- what is seen --------------------------------------------------------------------------------
+
+
+def effect(folder: Path, file: str, told: bool) -> str:
+    """All that a fit, model or function file leads to; the same where nothing differs.
+
+    told: what is printed and written counts too, not only what is computed.
+    """
+    fit = load_fit(folder / file, (), "reference")
+    seen: list[Any] = []
+    if told:
+        shown = CliRunner().invoke(main, ["show", str(folder / file)])
+        assert shown.exit_code == 0, shown.output
+        seen.append(shown.output)
+    scorer = make_scorer(fit.problem, "reference")
+    objective = fit.objective(scorer)
+    unit = np.random.default_rng(0).random((objective.n_free, 5))
+    score = objective.score(unit)
+    seen += [objective.physical(unit), score.cost, score.status]
+    if isinstance(fit.problem, Problem):
+        seen += _currents(fit, scorer)
+    generations = StopRules(generations=2)
+    result = optimize(Genetic(objective.n_free, 4, fit.seed), objective, generations)
+    seen.append(result.values)
+    if told:
+        seen.append(_summary(fit, result, scorer))
+    return "\n".join(x.tobytes().hex() if isinstance(x, np.ndarray) else str(x) for x in seen)
+
+
+def _currents(fit: Fit, scorer: Any) -> list[Any]:
+    seen: list[Any] = []
+    for experiment in fit.problem.experiments:
+        seen += [experiment.protocol.command(), experiment.protocol.times_ms]
+        if experiment.recording is not None:
+            seen += [experiment.recording.current_pA, experiment.recording.weight]
+    if all(p.value is not None for p in fit.problem.model.parameters):
+        seen += scorer.simulate(fit.problem.model.values()[:, None])
+    return seen
+
+
+def _summary(fit: Fit, result: Any, scorer: Any) -> str:
+    """The summary of a run, less clocks, paths, and what is told again as it was given."""
+    if isinstance(fit, FunctionFit):
+        summary = summarize_function(fit, result, scorer, FunctionWinner(result.values, 1.0))
+    else:
+        summary = summarize(fit, result, scorer, rescore(fit, scorer, result.values))
+    left = ("seconds", "candidates_per_second", "finished", "file", "machine", "settings", "stop",
+            "seed", "optimizer")  # fmt: skip
+    return json.dumps({key: str(value) for key, value in summary.items() if key not in left})
+
+
+def changed(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    """A copy with one entry changed, or without it where the value is ...; path a/b/0/c."""
+    out = copy.deepcopy(document)
+    *way, last = path.split("/")
+    place: Any = out
+    for part in way:
+        place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+    if value is ...:
+        del place[last]
+    elif isinstance(place, list):
+        place[int(last)] = value
+    else:
+        place[last] = value
+    return out
+
+
+# --- proofs --------------------------------------------------------------------------------------
+
+BASES = {"model": MODEL, "gates": GATES, "printed": PRINTED, "steps": STEPS, "fit": FIT_FILE,
+         "function": FUNCTION, "cost": COST}  # fmt: skip
+
+
+TOLD = ("name", "description", "source")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Documents that differ in one key, and what comes of it.
+
+    base: which document; path: where the key stands in it; values: two of them, ... for none.
+    given: changes that both documents share. refused: words of the refusal of the second one,
+    where the key is there to be checked against something else, or is not accepted at all.
+    """
+
+    base: str
+    path: str
+    values: tuple[object, object]
+    given: tuple[tuple[str, object], ...] = ()
+    refused: str = ""
+
+    @property
+    def told(self) -> bool:
+        """Whether the key describes, so that being told is its effect."""
+        labels = {("model", "states"), ("function", "parameters/w/unit")}
+        return self.path.split("/")[-1] in TOLD or (self.base, self.path) in labels
+
+    def seen(self, folder: Path) -> list[str]:
+        """The effect of both."""
+        write_tables(folder)
+        for name in ("model", "steps"):
+            (folder / f"{name}.yaml").write_text(dump_yaml(BASES[name]))
+        (folder / "model2.yaml").write_text(dump_yaml(changed(MODEL, "rates/O -> C", "2*b")))
+        document = BASES[self.base]
+        for path, value in self.given:
+            document = changed(document, path, value)
+        effects = []
+        for value in self.values:
+            one = changed(document, self.path, value)
+            (folder / f"{self.base}.yaml").write_text(dump_yaml(one))
+            file = "model" if self.base == "steps" else self.base
+            try:
+                effects.append(effect(folder, f"{file}.yaml", self.told))
+            except InputError as error:
+                effects.append(f"refused: {error}")
+        return effects
+
+
+def proofs() -> dict[tuple[str, str], Proof]:
+    """By section and key."""
+    out: dict[tuple[str, str], Proof] = {}
+
+    def show(
+        section: str, base: str, at: str, given: tuple[tuple[str, object], ...] = (),
+        refused: str = "", /, **keys: tuple[object, object],
+    ) -> None:  # fmt: skip
+        for key, values in keys.items():
+            name = key.rstrip("_")  # from_ for `from`, and so on
+            path = f"{at}/{name}" if at else name
+            out[section, name] = Proof(base, path, values, given, refused)
+
+    # a model
+    show("model", "model", "", name=("one", "two"), description=("one", "two"),
+         source=("one", "two"), temperature=(22, 32), states=(["C", "O"], ["O", "C"]),
+         definitions=({"q": "1"}, {"q": "2"}),
+         rates=(MODEL["rates"], MODEL["rates"] | {"O -> C": "2*b"}),
+         parameters=(MODEL["parameters"], changed(MODEL["parameters"], "a/value", 10)),
+         current=(MODEL["current"], MODEL["current"] | {"reversal": -80}),
+         fit=(MODEL["fit"], {"protocols": ["steps.yaml"]}))  # fmt: skip
+    show("model", "gates", "", gates=(GATES["gates"], changed(GATES["gates"], "m/power", 3)))
+    free = (("parameters/b/fixed", False),)
+    show("parameter", "model", "parameters/a", range=([1, 1000], [1, 500]),
+         unit=("1/s", "1/ms"), value=(100, 200), scale=("linear", "log"))  # fmt: skip
+    show("parameter", "model", "parameters/b", fixed=(True, False))
+    show("parameter", "model", "parameters/b", free, tie=("a/2 + z", "a/3 + z"))
+    prior = (("parameters/g/prior", {}), ("fit/noise", 5))
+    show("parameter", "model", "parameters/g", (("fit/noise", 5),),
+         prior=({"normal": [9, 2]}, {"normal": [9, 1]}))  # fmt: skip
+    show("prior", "model", "parameters/g/prior", prior, normal=([9, 2], [5, 2]),
+         lognormal=([9, 2], [9, 3]))  # fmt: skip
+    show(
+        "gate",
+        "gates",
+        "gates/m",
+        power=(1, 2),
+        alpha=("a*exp(z*v)", "2*a*exp(z*v)"),
+        beta=("b", "2*b"),
+    )
+    show("gate", "gates", "gates/h", inf=("0.5", "0.25"), tau=("5", "10"))
+    show("current", "model", "current", open=(["O"], {"O": 0.5}), conductance=("g", "2*g"),
+         reversal=(-90, -80))  # fmt: skip
+    show("current", "model", "current", (("parameters/g/unit", "mS/cm2"),),
+         area=("1000 um2", "2000 um2"))  # fmt: skip
+    show("current", "model", "current", (("parameters/g/unit", "mS/uF"),),
+         capacitance=("10 pF", "20 pF"))  # fmt: skip
+
+    # the printed form
+    show("printed file", "printed", "", model=(PRINTED["model"], PRINTED["model"] | {"eRev": 0}),
+         fit=(PRINTED["fit"], PRINTED["fit"] | {"surrogate": {"noise": 5}}))  # fmt: skip
+    params = PRINTED["model"]["params"]
+    show("printed model", "printed", "model", params=(params, changed(params, "0/val", 0.2)),
+         rates=(PRINTED["model"]["rates"], ["k12 = a", "k21 = b"]), openStates=([2], [1]),
+         eRev=(-90, -80))  # fmt: skip
+    show("printed model", "printed", "model", (), "cannot be reached", nStates=(2, 3))
+    show("printed model", "printed", "model", (), "nParams: 4 are announced", nParams=(3, 4))
+    show("printed model", "printed", "model", (), "2 are announced", nOpenStates=(1, 2))
+    show("printed parameter", "printed", "model/params/2", min=(1, 2), max=(10, 9), val=(5, 6))
+    show("printed parameter", "printed", "model/params/2", (), 'unknown name "a"', name=("g", "h"))
+    out["printed parameter", "name"] = replace(
+        out["printed parameter", "name"], path="model/params/0/name", values=("a", "c")
+    )
+
+    # a fit file and its section
+    show("fit file", "fit", "", model=("model.yaml", "model2.yaml"), name=("one", "two"),
+         description=("one", "two"), source=("one", "two"), temperature=(22, 32),
+         current=({"reversal": -90}, {"reversal": -80}), parameters=({}, {"g": {"value": 20}}),
+         fit=(FIT_FILE["fit"], {"experiments": [EXPERIMENT]}))  # fmt: skip
+    show("fit", "model", "fit", name=("one", "two"), description=("one", "two"),
+         source=("one", "two"), protocols=(["steps.yaml"], ["steps.yaml", "steps.yaml"]),
+         surrogate=({"noise": 5}, {"noise": 6}), seed=(0, 1),
+         rates_within=(["1e-9 /ms", "1000 /ms"], ["1e-9 /ms", "0.2 /ms"]),
+         solve=("none", "g"))  # fmt: skip
+    show("fit", "model", "fit", (("parameters/g/prior", {"normal": [9, 2]}),), noise=(5, 6))
+    show("fit", "fit", "fit", experiments=([EXPERIMENT], [EXPERIMENT, EXPERIMENT]))
+    show("surrogate", "model", "fit/surrogate", noise=(5, 6), seed=(0, 1))
+    first = "fit/experiments/0"
+    other = (("fit/experiments/1/recording", RECORDING | {"file": "other.csv"}),)
+    show("experiment", "fit", first, other, weight=(1, 2))
+    show("experiment", "fit", first, mask=(..., {"from": 3, "to": 5}),
+         every=(1, 2), delay=(0, 2))  # fmt: skip
+    out["experiment", "mask"] = replace(
+        out["experiment", "mask"], values=({"from": 3, "to": 4}, {"from": 3, "to": 5})
+    )
+    show("experiment", "fit", first, (), "no such file", protocol=("steps.yaml", "no.yaml"))
+    show("experiment", "fit", first,
+         recording=(RECORDING, RECORDING | {"file": "other.csv"}))  # fmt: skip
+    mask = f"{first}/mask"
+    show("mask", "fit", mask, after_steps=(1, 3), before_steps=(1, 3), from_=(3, 5), to=(3, 5))
+    show("mask", "fit", mask, ((f"{mask}/from", 9),), weight=(0, 0.5), sweeps=([1], [2]))
+    within = {"range": ["1e-9 /ms", "0.2 /ms"]}
+    bounds = ("fit/rates_within", within)
+    show("rates_within", "model", "fit/rates_within", (bounds,), voltages=([-80], [40]),
+         rates=(["C -> O"], ["O -> C"]),
+         range=(["1e-9 /ms", "0.2 /ms"], ["1e-9 /ms", "1000 /ms"]))  # fmt: skip
+    largest = (("fit/rates_within", {"range": ["0.02 /ms", "10 /ms"]}),)
+    show("rates_within", "model", "fit/rates_within", largest, of=("all", "largest"))
+
+    # a recording
+    place = f"{first}/recording"
+    show("recording", "fit", place, file=("r.csv", "other.csv"), sweeps=([1, 2, 3], [3, 2, 1]),
+         source=("cell 1", "cell 2"), baseline=({"from": 0, "to": 3}, {"from": 0, "to": 4}),
+         current=(RECORDING["current"], RECORDING["current"] | {"unit": "pA"}),
+         time=(RECORDING["time"], {"column": "t2", "unit": "ms", "start": 100}))  # fmt: skip
+    untimed = ((f"{place}/time", ...),)
+    show("recording", "fit", place, untimed, "sampled every 2 ms", sampling=(1, 2))
+    plain = (*untimed, (f"{place}/sampling", 1), (f"{place}/file", "plain.csv"),
+             (f"{place}/current/columns", "all"))  # fmt: skip
+    show("recording", "fit", place, plain, "18 samples", header=(True, False))
+    show("recording", "fit", place, ((f"{place}/file", "gap.csv"),), "line 5 (3 ms) is NaN",
+         missing=("mask", "refuse"))  # fmt: skip
+    show("recording", "fit", place, (), "not modelled yet", capacitance=(..., "10 pF"),
+         series_resistance=(..., "5 MOhm"))  # fmt: skip
+    for key in ("capacitance", "series_resistance"):
+        out["recording", key] = replace(out["recording", key], values=("1", "2"))
+    out["recording", "time"] = replace(
+        out["recording", "time"], refused="the column begins at 100 ms",
+        values=(RECORDING["time"], {"column": "t", "unit": "ms"}),
+    )  # fmt: skip
+    show("recording time", "fit", f"{place}/time", (), "no column", column=("t2", "t3"))
+    show("recording time", "fit", f"{place}/time", ((f"{place}/time/start", "100"),),
+         "are these times in ms?", unit=("ms", "s"))  # fmt: skip
+    show("recording time", "fit", f"{place}/time", (), "begins at 100 ms", start=(100, 0))
+    show("recording current", "fit", f"{place}/current", columns=(["x", "y", "z"], ["y", "x", "z"]),
+         unit=("nA", "pA"))  # fmt: skip
+    alone = ((f"{place}/current/columns", ...), (f"{place}/sweeps", [1]))
+    show("recording current", "fit", f"{place}/current", alone, column=("x", "y"))
+    show("recording current", "fit", f"{place}/current", ((f"{place}/current/unit", "uA/cm2"),),
+         area=("1000 um2", "2000 um2"))  # fmt: skip
+    show("recording current", "fit", f"{place}/current", ((f"{place}/current/unit", "A/F"),),
+         capacitance=("10 pF", "20 pF"))  # fmt: skip
+    show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"to": 5}),),
+         from_=(0, 1))  # fmt: skip
+    show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"from": 0}),), to=(4, 5))
+
+    # a protocol
+    show("protocol", "steps", "", name=("one", "two"), description=("one", "two"),
+         source=("one", "two"), holding=(-80, -60), sampling=(1, 0.5),
+         between_sweeps=("steady state", "carry over"),
+         segments=(STEPS["segments"], STEPS["segments"][:1]))  # fmt: skip
+    show("between_sweeps", "steps", "between_sweeps", (("between_sweeps", {}),),
+         carry_over=(True, False), rest=(0, 5))  # fmt: skip
+    show("segment", "steps", "segments/0", hold=(5, 6))
+    show("segment", "steps", "segments/1", step=(0, 20), for_=(12, 13))
+    wave = (("segments/1", {"for": 12}),)
+    show("segment", "steps", "segments/1", wave, ramp=([-80, 0], [-80, 20]),
+         sines=(SINES[1]["sines"], changed(SINES[1]["sines"], "offset", 0)),
+         recorded=({"file": "v.csv", "header": True, "column": "1", "sampling": 1},
+                   {"file": "v.csv", "header": True, "column": "2", "sampling": 1}))  # fmt: skip
+    show("family", "steps", "segments/1/step", values=([0, 20], [0, 40]))
+    ends = (("segments/1/step", {"from": -40, "to": 40, "by": 40}),)
+    show("family", "steps", "segments/1/step", ends, from_=(-40, -80), to=(40, 80), by=(40, 20))
+    sines = (("segments", list(SINES)),)
+    show("sines", "steps", "segments/1/sines", sines, offset=(-20, 0), origin=(1, 2),
+         terms=(SINES[1]["sines"]["terms"], SINES[1]["sines"]["terms"][:1]))  # fmt: skip
+    show("sine", "steps", "segments/1/sines/terms/0", sines, amplitude=(20, 10), omega=(0.3, 0.2),
+         phase=(0.2, 0))  # fmt: skip
+    show("sine", "steps", "segments/1/sines/terms/1", sines, frequency=(0.02, 0.01))
+    command = {"file": "v.csv", "header": True, "column": "1", "unit": "mV", "sampling": 2}
+    recorded = (("segments/1", {"recorded": command}),)
+    show("recorded", "steps", "segments/1/recorded", recorded, file=("v.csv", "v2.csv"),
+         column=("1", "2"), sampling=(2, 3), header=(True, False))  # fmt: skip
+    show("recorded", "steps", "segments/1/recorded", recorded, "is the unit right?",
+         unit=("mV", "V"))  # fmt: skip
+    clock = {"column": "0", "unit": "ms"}
+    timed = (("sampling", 500), ("segments/1/recorded", {"file": "v.csv", "header": True,
+                                                         "column": "1", "time": clock}),
+             ("segments/1/step", ...), ("segments/1/for", ...))  # fmt: skip
+    show("recorded", "steps", "segments/1/recorded", timed,
+         time=({"column": "0"}, {"column": "0", "unit": "s"}))  # fmt: skip
+    show("recorded time", "steps", "segments/1/recorded/time", timed, unit=("ms", "s"))
+    show("recorded time", "steps", "segments/1/recorded/time", timed, "its times must increase",
+         column=("0", "1"))  # fmt: skip
+
+    # a function
+    show("function", "function", "", name=("one", "two"), description=("one", "two"),
+         source=("one", "two"), sizes=({"n": 2}, {"n": 3}),
+         parameters=(FUNCTION["parameters"], changed(FUNCTION["parameters"], "w/range", [0, 1])),
+         definitions=({"d": "3*w[1]"}, {"d": "4*w[1]"}),
+         outputs=(FUNCTION["outputs"], {"y": "d"}),
+         data=(FUNCTION["data"], FUNCTION["data"] | {"scale": "range"}),
+         fit=({"seed": 1}, {"seed": 2}))  # fmt: skip
+    show("function", "cost", "", cost=("d", "2*d"))
+    show("function parameter", "function", "parameters/w", size=(2, 3), range=([1, 2], [1, 3]),
+         scale=("linear", "log"), unit=("mV", "V"))  # fmt: skip
+    another = (("parameters/u", {"range": [0, 1]}), ("definitions/e", "u"))
+    show("function parameter", "function", "parameters/w", another, fixed=(False, True))
+    still = (*another, ("parameters/w/fixed", True))
+    show("function parameter", "function", "parameters/w", still, value=(1.5, 1.6))
+    show("function data", "function", "data", file=("d.csv", "d2.csv"),
+         inputs=({"x": "x"}, {"x": "x2"}), targets=({"y": "y"}, {"y": "y2"}),
+         scale=("none", "range"))  # fmt: skip
+    show("function fit", "function", "fit", name=("one", "two"), description=("one", "two"),
+         source=("one", "two"), seed=(0, 1))  # fmt: skip
+    return out
+
+
+PROOFS = proofs()
+#: Whole sections inside these keys, each setting of which is proven further down.
+SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
+ACCEPTED = {(section, key) for section, keys in KEYS.items() for key in keys}
+
+
+def test_every_key_has_a_proof_and_every_proof_a_key() -> None:
+    assert set(PROOFS) | SEARCH == ACCEPTED
+    settings = {(name, setting) for name, own in SETTINGS.items() for setting in own}
+    proven = {(name, setting) for name, (own, _) in SEARCHES.items() for setting in own}
+    assert settings == proven | {(name, "generations") for name in SETTINGS}
+    assert {rule.name for rule in fields(StopRules)} == set(STOPS)
+
+
+@pytest.mark.parametrize(("section", "key"), sorted(PROOFS))
+def test_a_key_acts_or_is_refused(tmp_path: Path, section: str, key: str) -> None:
+    proof = PROOFS[section, key]
+    one, two = proof.seen(tmp_path)
+    if (section, key) in {("recording", "capacitance"), ("recording", "series_resistance")}:
+        assert proof.refused in one
+    else:
+        assert not one.startswith("refused"), one
+    assert two.startswith("refused") == bool(proof.refused), two[:300]
+    assert proof.refused in two
+    assert one != two or proof.refused
+
+
+def test_nothing_of_this_is_seen_where_nothing_differs(tmp_path: Path) -> None:
+    for base, value in (("model", "little"), ("fit", "x"), ("function", "x")):
+        one, two = Proof(base, "name", (value, value)).seen(tmp_path)
+        assert one == two
+
+
+def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that `KEYS` holds all of them: the recording's reader without one of its keys."""
+    write_tables(tmp_path)
+    (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
+    fewer = tuple(key for key in KEYS["recording"] if key != "missing")
+    monkeypatch.setitem(KEYS, "recording", fewer)
+    from channelfit.protocol import load_protocol
+
+    section = Section(RECORDING, tmp_path / "fit.yaml", "recording")
+    with pytest.raises(LookupError, match="recording.missing is read, but not announced"):
+        load_recording(section, load_protocol(tmp_path / "steps.yaml"))
+
+
+# --- the search ----------------------------------------------------------------------------------
+
+
+class Launches:
+    """In place of the ring on a GPU: what it was asked to do."""
+
+    iteration = 0
+
+    def __init__(self, scorer: Any, population: int, seed: int) -> None:
+        self.asked = [population]
+        self.costs, self.bests = np.ones((1, population)), np.zeros((1, population, 4))
+
+    def fly(self, iterations: int) -> None:
+        self.asked.append(iterations)
+        self.costs = np.full_like(self.costs, 1.0 / sum(self.asked))
+
+
+def searched(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every generation of a search with these settings."""
+    objective = Objective(space(4, -3.0, 3.0), Residuals(decays))
+    if name == "asynchronous_ring":
+        monkeypatch.setattr(swarm_cuda, "AsynchronousRing", Launches)
+        monkeypatch.setattr(swarm_cuda, "FunctionProblem", object)
+        objective.scorer.backend, objective.scorer.problem = "cuda", object()
+    optimizer = make_optimizer(name, settings, 4, 3)
+    limit = 400 if name == "hybrid" else 20
+    result = optimize(optimizer, objective, StopRules(generations=limit))
+    rows = result.history[["evaluations", "best_cost", "median_cost"]]
+    return f"{result.values.tobytes().hex()} {rows.tolist()}"
+
+
+#: By optimizer: two values of every setting, and what else is set with them.
+FLIGHT = {"inertia": (0.7, 0.5), "cognitive": (1.5, 1.0), "social": (1.5, 1.0),
+          "speed_limit": (0.5, 0.01), "population": (8, 9)}  # fmt: skip
+SEARCHES: dict[str, tuple[dict[str, tuple[object, object]], dict[str, Any]]] = {
+    "genetic": ({"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)},
+                {"population": 8}),
+    "hybrid": ({"scan": (40, 80), "starts": (4, 8), "agree": (1, 12), "patience": (1, 3)},
+               {"scan": 40, "starts": 4}),
+    "swarm": (FLIGHT, {"population": 8}),
+    "ring": (FLIGHT | {"neighbors": (1, 2), "batch": (2, 4)}, {"population": 8}),
+    "groups": (FLIGHT | {"group": (2, 4), "exchange": (1, 5)}, {"population": 8, "group": 4}),
+    "differential": ({"population": (8, 9), "elite": (0.1, 0.9)}, {"population": 8}),
+    "cma": ({"population": (8, 9), "step": (0.1, 0.3)}, {"population": 8}),
+    "asynchronous_ring": ({"population": (8, 9), "iterations": (5, 6)}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [(name, setting) for name, (own, _) in SEARCHES.items() for setting in own],
+)
+def test_a_setting_of_an_optimizer_acts(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, beside = SEARCHES[name]
+    one, two = (searched(name, beside | {setting: value}, monkeypatch) for value in own[setting])
+    assert one != two
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_generations_of_an_optimizer_are_a_rule_to_stop(name: str) -> None:
+    settings = SEARCHES[name][1] | {"generations": 3}
+    make_optimizer(name, settings, 4, 3)
+    assert make_stop_rules({}, settings).generations == 3
+
+
+def stopped(name: str, rules: dict[str, Any]) -> tuple[int, str]:
+    """After how many generations a search ends, and why."""
+    objective = Objective(space(4, -3.0, 3.0), Residuals(decays))
+    settings = {"scan": 40, "starts": 4} if name == "hybrid" else {"population": 8}
+    result = optimize(make_optimizer(name, settings, 4, 3), objective, StopRules(**rules))
+    return result.generations, result.stop_reason
+
+
+#: Rules of which each alone ends a search, whatever optimizer it is.
+STOPS: dict[str, Callable[[str], tuple[dict[str, Any], str]]] = {
+    "generations": lambda name: ({"generations": 2}, "2 generations"),
+    "cost": lambda name: ({"cost": 1e6}, "reached the target 1e+06"),
+    "seconds": lambda name: ({"seconds": 1e-9}, "s allowed"),
+    "evaluations": lambda name: ({"evaluations": 9}, "candidates scored of 9 allowed"),
+    "stagnation": lambda name: ({"stagnation": 1, "tolerance": 1e-6}, "no relative gain"),
+    "tolerance": lambda name: ({"stagnation": 1, "tolerance": 10.0}, "no relative gain above 10"),
+}
+
+
+@pytest.mark.parametrize("name", ["genetic", "hybrid"])
+@pytest.mark.parametrize("rule", STOPS)
+def test_a_rule_to_stop_acts(name: str, rule: str) -> None:
+    rules, why = STOPS[rule](name)
+    generations, reason = stopped(name, rules)
+    assert why in reason
+    without = {"generations": 30} | rules
+    del without[rule]
+    without = without or {"generations": 30}
+    assert stopped(name, without) != (generations, reason)
+
+
+def test_the_search_of_a_file_is_the_one_that_runs(tmp_path: Path) -> None:
+    (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
+    write_tables(tmp_path)
+    search = {"optimizer": {"name": "genetic", "population": 7}, "stop": {"generations": 3}}
+    for file, document in (("model.yaml", MODEL), ("function.yaml", FUNCTION)):
+        fit = document["fit"] | search
+        (tmp_path / file).write_text(dump_yaml(document | {"fit": fit}))
+        loaded = load_fit(tmp_path / file, (), "reference")
+        scorer = make_scorer(loaded.problem, "reference")
+        result = optimize(loaded.make_optimizer(), loaded.objective(scorer), loaded.stop_rules)
+        assert (result.optimizer, result.evaluations, result.generations) == ("genetic", 21, 3)
+
+
+def test_names_of_a_fit_are_kept_when_it_is_saved(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    for name, document in (("model", MODEL), ("steps", STEPS), ("fit", FIT_FILE)):
+        (tmp_path / f"{name}.yaml").write_text(dump_yaml(document))
+    fit = load_fit(tmp_path / "fit.yaml", (), "reference")
+    document = fit_document(fit, fit.problem.model.values(), tmp_path)
+    (tmp_path / "saved.yaml").write_text(dump_yaml(document))
+    again = load_fit(tmp_path / "saved.yaml", (), "reference")
+    assert (again.name, again.description, again.source) == ("cell one", "the first", "the bench")
+    assert again.problem.model.name == "little"

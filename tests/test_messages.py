@@ -1,0 +1,374 @@
+"""What a mistake in a file is called, and where it is said to be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channelfit.cli import main
+from channelfit.documents import Section, parse_yaml, read_yaml
+from channelfit.errors import InputError
+from channelfit.model import build_model, load_model
+from channelfit.protocol import Protocol, build_protocol
+from channelfit.recording import load_recording
+from channelfit.tables import read_columns
+from channelfit.units import Membrane, parse_quantity, unit_factor
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def table(folder: Path, data: bytes | str, header: bool | None = None) -> Any:
+    (folder / "r.csv").write_bytes(data.encode() if isinstance(data, str) else data)
+    return read_columns(folder / "r.csv", header)
+
+
+def refusal(folder: Path, data: bytes | str) -> str:
+    with pytest.raises(InputError) as caught:
+        table(folder, data)
+    return str(caught.value).replace(str(folder), "")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_text_with_a_mark_or_in_utf_16(tmp_path: Path, encoding: str) -> None:
+    found = table(tmp_path, "t,µA\n0.5,1\n1,2\n".encode(encoding))
+    assert list(found) == ["t", "µA"]
+    assert found["t"].tolist() == [0.5, 1.0]
+    (tmp_path / "m.yaml").write_bytes("name: µ\n".encode(encoding))
+    assert read_yaml(tmp_path / "m.yaml") == {"name": "µ"}
+
+
+def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
+    said = refusal(tmp_path, b"t,I\n0,1\n1,\xb5\n")
+    assert said.startswith(
+        "/r.csv: line 3: cannot be read: not text in UTF-8 or UTF-16 (byte 0xb5)"
+    )
+    assert "save it as UTF-8" in said
+    assert "holds NULs" in refusal(tmp_path, "t,I\n0,1\n".encode("utf-16-le"))
+    for write in (b"name: \xe9\n", b"model = { \xe9 }"):
+        (tmp_path / "m.yaml").write_bytes(write)
+        with pytest.raises(InputError, match="line 1: cannot be read: not text in UTF-8 or UTF-16"):
+            load_model(tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("12,573\n13,001\n", 'line 1: "12,573" may be two whole numbers or one with a decimal'),
+        ("# pA\n-12,573\n13,1e2\n", 'line 2: "-12,573" may be two whole numbers'),
+        ("1,5,2,5\n1,7,2,9\n", 'line 1: "1,5,2,5" may be two'),
+        ("current, nA\n12,573\n13,001\n", 'line 2: "12,573" may be two whole numbers'),
+        ("current\n12,573\n13,001\n", "the rows hold 2; numbers with a decimal comma must be"),
+        ("t,I\n0,1,12,573\n0,2,13,001\n", "the rows hold 4; numbers with a decimal comma must be"),
+        ("12,5\n13\n14,5\n", "line 2: not a table of numbers: 1 cells where line 1 has 2; numbers"),
+        ("12\n13,5\n14\n", 'line 2: not a table of numbers: "13,5" has a decimal comma'),
+        ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
+        ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
+        ("t;I\n\n0,1;12,5\n", 'line 3: not a table of numbers: "0,1" has a decimal comma'),
+        ("0,1;12,5\n0,2;13,1\n", 'line 1: "0,1" has a decimal comma'),
+        ("0,1\t12,5\n0,2\t13,1\n", 'line 1: "0,1" has a decimal comma'),
+        ("t I\n0,1 12,5\n0,2 13,1\n", 'line 2: not a table of numbers: "0,1" has a decimal comma'),
+    ],
+)
+def test_decimal_commas(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+@given(st.lists(st.tuples(st.integers(-999, 999), st.integers(0, 9999)), min_size=1))
+def test_a_column_with_decimal_commas_is_never_read(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[int, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("commas")
+    rows = [f"{whole},{part}" for whole, part in numbers]
+    for text in ("\n".join(rows), "\n".join(["I", *rows]), "\n".join(["I, pA", *rows])):
+        with pytest.raises(InputError):
+            table(folder, text)
+
+
+def test_whole_numbers_that_can_be_no_decimals_are_columns(tmp_path: Path) -> None:
+    assert table(tmp_path, "0,-80\n1,-70\n")["2"].tolist() == [-80, -70]
+    assert table(tmp_path, "t,I\n0,80\n1,70\n")["I"].tolist() == [80, 70]
+    assert table(tmp_path, "0,80,1\n1,70,2\n")["3"].tolist() == [1, 2]
+    assert table(tmp_path, "0,80\n1,70\n2,60\n", header=True)["80"].tolist() == [70, 60]
+
+
+def test_rows_are_counted_as_the_file_counts_them(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "# rig 2\n\nt,I\n0,1\n\n1,x\n")
+    assert 'r.csv: line 6: not a table of numbers: "x" is no number' in said
+    assert "line 4: not a table of numbers: 1 cells where line 2 has 2" in refusal(
+        tmp_path, "t,I\n0.5,1\n1.5,2\n2.5\n"
+    )
+
+
+# --- recordings ----------------------------------------------------------------------------------
+
+STEP = {"name": "one", "holding": -80, "sampling": 0.5, "segments": [{"step": 0, "for": 2}]}
+
+
+def recorded(folder: Path, text: str, protocol: Protocol | None = None, **rows: object) -> str:
+    """What is said of a recording under four samples of 0.5 ms."""
+    (folder / "r.csv").write_text(text)
+    section = Section({"file": "r.csv", **rows}, folder / "fit.yaml", "recording")
+    with pytest.raises(InputError) as caught:
+        load_recording(section, protocol or build_protocol(STEP, None))
+    return str(caught.value).replace(str(folder), "")
+
+
+CURRENT = {"column": "I", "unit": "pA"}
+
+
+def test_missing_samples_stand_where_the_file_has_them(tmp_path: Path) -> None:
+    text = "# cell 3\nt,I\n0,1\n\n0.5,nan\n1,1\n1.5,1\n"
+    said = recorded(tmp_path, text, time={"column": "t", "unit": "ms"}, current=CURRENT)
+    assert "/r.csv: column I: line 5 (0.5 ms) is NaN or inf" in said
+
+
+@pytest.mark.parametrize(
+    ("step", "unit", "right"), [(0.0005, "ms", "s"), (0.5, "s", "ms"), (500, "ms", "us")]
+)
+def test_times_in_another_unit(tmp_path: Path, step: float, unit: str, right: str) -> None:
+    text = "\n".join(["t,I", *(f"{k * step!r},1" for k in range(4))])
+    said = recorded(tmp_path, text, time={"column": "t", "unit": unit}, current=CURRENT)
+    assert "recording.time.column: sampled every" in said
+    assert said.endswith(f"are these times in {right}? Then write the unit {right}")
+
+
+def test_sampling_in_another_unit(tmp_path: Path) -> None:
+    rows = "I\n" + "1\n" * 4
+    assert recorded(tmp_path, rows, sampling="0.5 s", current=CURRENT).endswith(
+        "sampled every 500 ms, but one says 0.5 ms; is the unit right?"
+    )
+    said = recorded(tmp_path, "I\n" + "1\n" * 4000, sampling=0.5, current=CURRENT)
+    assert "a thousand times more: are times in s read as ms" in said
+    # a clock that is a little off is no other unit
+    text = "\n".join(["t,I", *(f"{k * 0.4999!r},1" for k in range(4000))])
+    long = build_protocol(STEP | {"segments": [{"step": 0, "for": 2000}]}, None)
+    said = recorded(tmp_path, text, long, time={"column": "t", "unit": "ms"}, current=CURRENT)
+    assert said.endswith("sampled every 0.4999 ms, but one says 0.5 ms")
+
+
+def test_a_heading_of_numbers(tmp_path: Path) -> None:
+    text = "-40,0\n" + "1.5,2.5\n" * 4
+    two = build_protocol(STEP | {"segments": [{"step": {"values": [-40, 0]}, "for": 2}]}, None)
+    said = recorded(tmp_path, text, two, sampling=0.5, current={"columns": "all", "unit": "pA"})
+    assert "5 samples, but one has 4" in said
+    assert "if it names the columns, write `header: true`" in said
+    said = recorded(tmp_path, text, two, sampling=0.5, current={"columns": ["-40"], "unit": "pA"})
+    assert "if its first row names the columns, write `header: true`" in said
+    assert "header: true" not in recorded(
+        tmp_path, text * 2, two, sampling=0.5, current={"columns": "all", "unit": "pA"}
+    )
+
+
+def test_a_header_of_a_matlab_file_is_refused(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    savemat(tmp_path / "r.mat", {"I": np.arange(4.0)})
+    section = Section(
+        {"file": "r.mat", "header": True, "sampling": 0.5, "current": CURRENT},
+        tmp_path / "fit.yaml",
+    )
+    with pytest.raises(InputError, match="MATLAB variables have names; leave `header` out"):
+        load_recording(section, build_protocol(STEP, None))
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a:\n\tb: 1\n", "line 2: not valid YAML: a tab stands here"),
+        ("a:\t1\nb: 2\n", "line 1: not valid YAML: a tab stands here"),
+        ("a: 1\n\tb: 2\n", "line 2: not valid YAML: a tab stands here"),
+        ("a: 1\nb 2\nc: 3\n", 'line 2: not valid YAML: "b 2" is no `key: value`'),
+        ("r:\n  C -> O a\n  O -> C: b\n", 'line 2: not valid YAML: "C -> O a" is no `key'),
+        ("a:1\nb: 2\n", 'line 1: not valid YAML: "a:1" lacks a blank behind its colon'),
+        ("x: 1\na:1\nb: 2\n", 'line 2: not valid YAML: "a:1" lacks a blank behind its colon'),
+        ("a: 1\nb\n", 'line 2: not valid YAML: "b" is no `key: value`'),
+        (
+            "p:\n  a: {range: [0, 1], unit: 1/ms\n  z: {range: [0, 1]}\nq: 3\n",
+            "line 2: not valid YAML: { is opened here and never closed by }",
+        ),
+        ("a: [1\nb: 2\n", "line 1: not valid YAML: [ is opened here and never closed by ]"),
+        (
+            "c: {open: [O],\n  # what else\n  g: gmax\n  r: -100}\nd: 1\n",
+            "line 3: not valid YAML: a comma is missing at the end of this line",
+        ),
+        ('a: "x\nb: 2\nc: 3\n', "line 1: not valid YAML: a quotation mark is opened here"),
+        ("a: 1\n  b: 2\n", "line 2: not valid YAML: indented as if it belonged to the line above"),
+        ("a:\n    b: 1\n  c: 2\nd: 3\n", "line 3: not valid YAML: this line does not line up"),
+        ("d: model: two\n", "line 1: not valid YAML: a text with a colon in it must stand in"),
+    ],
+)
+def test_the_line_is_that_of_the_mistake(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_yaml(text, "f.yaml")
+    assert f"f.yaml: {said}" in str(caught.value)
+
+
+_WORDS = st.sampled_from([*list("ab:-[]{}\"'#,&!|>%@?\n\t "), ": ", "- ", "\r\n", "\x85", "\u2028"])
+
+
+@given(st.lists(_WORDS, max_size=40).map("".join))
+def test_whatever_is_wrong_is_in_a_line_that_there_is(text: str) -> None:
+    said = ""
+    try:
+        parse_yaml(text, "f")
+    except InputError as error:
+        said = str(error)
+    line = re.match(r"f: line (\d+): ", said)
+    assert line is None or 1 <= int(line[1]) <= len(text.splitlines())
+
+
+NMODL = "TITLE na\nNEURON {\n  SUFFIX na\n  USEION na READ ena WRITE ina\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("na.mod", NMODL, "na.mod: this is NMODL, a mechanism for NEURON"),
+        ("na.yaml", NMODL, "na.yaml: this is NMODL, a mechanism for NEURON"),
+        ("na.mod", "COMMENT\nonly words\nENDCOMMENT\n", "na.mod: this is NMODL"),
+        ("ikr.mmt", "[[model]]\nname: ikr\n[ikr]\na = 1\n", "ikr.mmt: this is a model of Myokit"),
+        ("ikr.txt", "[[model]]\nname: ikr\n", "ikr.txt: this is a model of Myokit"),
+        ("m.cellml", '<?xml version="1.0"?>\n<model/>\n', "m.cellml: this is XML"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "optimize"])
+def test_models_of_other_programs(
+    tmp_path: Path, name: str, text: str, said: str, command: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    result = CliRunner().invoke(main, [command, str(tmp_path / name)])
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "models are read from YAML" in result.output
+
+
+# --- models --------------------------------------------------------------------------------------
+
+MODEL: dict[str, Any] = {
+    "states": ["C", "O"],
+    "rates": {"C -> O": "a*exp(v/25)", "O -> C": "b"},
+    "definitions": {"u": "v + 65", "f": "2*s"},
+    "parameters": {
+        "a": {"range": [0, 1], "value": 0.1},
+        "b": {"range": [0, 1], "value": 0.1},
+        "g": {"range": [0, 10], "value": 5},
+        "s": {"fixed": True, "value": 3},
+    },
+    "current": {"open": ["O"], "conductance": "g", "reversal": -90},
+}
+
+
+def said_of(document: dict[str, Any]) -> str:
+    with pytest.raises(InputError) as caught:
+        build_model(document, "m.yaml")
+    return str(caught.value)
+
+
+def with_current(**changes: object) -> dict[str, Any]:
+    return MODEL | {"current": MODEL["current"] | changes}
+
+
+def test_a_conductance_is_offered_what_it_can_use() -> None:
+    said = said_of(with_current(conductance="gg"))
+    assert said.endswith("did you mean g? Known: a, b, f, g, s")
+    # definitions without v are values like any other
+    model = build_model(with_current(conductance="f*g"), None)
+    assert {s.name for s in model.conductance.free_symbols} == {"g", "s"}
+    said = said_of(with_current(conductance="g*u"))
+    assert 'current.conductance: "g*u" depends on v through u' in said
+    assert '"g*v" depends on v; the conductance' in said_of(with_current(conductance="g*v"))
+
+
+def test_a_fixed_parameter_needs_no_range() -> None:
+    fixed = build_model(MODEL, None).parameters[3]
+    assert (fixed.value, fixed.lower, fixed.upper, fixed.fixed) == (3, 3, 3, True)
+    free = MODEL["parameters"] | {"s": {"value": 3}}
+    assert '"range" is missing' in said_of(MODEL | {"parameters": free})
+    log = MODEL["parameters"] | {"s": {"fixed": True, "value": 0, "scale": "log"}}
+    assert build_model(MODEL | {"parameters": log}, None).parameters[3].value == 0
+
+
+# --- units ---------------------------------------------------------------------------------------
+
+AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "membrane", "expected"),
+    [
+        ("0.12 S/cm2", "conductance", AREA, 0.12 * 1e9 * 1000e-8),  # 1000 um2 are 1e-5 cm2
+        ("120 mS/cm^2", "conductance", AREA, 1200.0),
+        ("120 mS cm-2", "conductance", AREA, 1200.0),
+        ("36 pS/µm²", "conductance", AREA, 36.0),
+        ("12 pS/um2", "conductance", AREA, 12.0),
+        ("1200 S/m2", "conductance", AREA, 1200.0),
+        ("0.153 mS/uF", "conductance", CAPACITANCE, 0.153 * 20),
+        ("0.153 nS/pF", "conductance", CAPACITANCE, 0.153 * 20),
+        ("153 S/F", "conductance", CAPACITANCE, 0.153 * 20),
+        ("-3 A/F", "current", CAPACITANCE, -60.0),
+        ("-3 pA/pF", "current", CAPACITANCE, -60.0),
+        ("2 uA/cm2", "current", AREA, 2e6 * 1000e-8),
+        ("5.4 mM", "concentration", None, 5.4),
+        ("100 nM", "concentration", None, 1e-4),
+        ("1 µM", "concentration", None, 1e-3),
+        ("2 /mM/ms", "rate per concentration", None, 2.0),
+        ("2 uM^-1 s^-1", "rate per concentration", None, 2.0),
+        ("1500 um2", "area", None, 1500.0),
+        ("1e-5 cm2", "area", None, 1000.0),
+    ],
+)
+def test_common_units(
+    text: str, dimension: str, membrane: Membrane | None, expected: float
+) -> None:
+    assert parse_quantity(text, dimension, membrane) == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("unit", "needs"), [("S/cm2", "area: 1500 um2"), ("mS/uF", "capacitance: 20 pF")]
+)
+def test_a_density_asks_for_the_size_of_the_membrane(unit: str, needs: str) -> None:
+    parameters = MODEL["parameters"] | {"g": {"range": [0, 1], "value": 0.1, "unit": unit}}
+    said = said_of(MODEL | {"parameters": parameters})
+    assert f'm.yaml: parameters.g.unit: "{unit}" is a conductance per' in said
+    assert f"add it, `current: {{{needs}}}`" in said
+    said = said_of(with_current(conductance=f"3 {unit}"))
+    assert f'current.conductance: "{unit}" is a conductance per' in said
+    with pytest.raises(InputError, match="is a conductance; wanted one of mV"):
+        unit_factor(unit, "voltage")
+
+
+def test_a_density_is_multiplied_by_the_membrane() -> None:
+    parameters = MODEL["parameters"] | {"g": {"range": [0, 0.1], "value": 0.01, "unit": "S/cm2"}}
+    model = build_model(with_current(area="1000 um2") | {"parameters": parameters}, None)
+    g = model.parameters[2]
+    assert (g.value, g.upper, g.unit) == (pytest.approx(100), pytest.approx(1000), "nS")
+    few = {key: row for key, row in MODEL["parameters"].items() if key != "g"}
+    current = with_current(conductance="0.5 mS/uF", capacitance="20 pF")
+    written = build_model(current | {"parameters": few}, None)
+    assert float(written.conductance) == pytest.approx(10)
+
+
+def test_a_membrane_that_nothing_is_divided_by_is_refused() -> None:
+    assert "current.area: is not used" in said_of(with_current(area="1000 um2"))
+    assert "a size above 0" in said_of(with_current(area=0))
+
+
+def test_concentrations_are_parameters() -> None:
+    parameters = MODEL["parameters"] | {
+        "a": {"range": [0, 10], "value": 2, "unit": "1/uM/s"},
+        "s": {"fixed": True, "value": 100, "unit": "nM"},
+    }
+    rates = {"C -> O": "a*s", "O -> C": "b"}
+    a, _, _, s = build_model(MODEL | {"parameters": parameters, "rates": rates}, None).parameters
+    assert (a.value, a.unit) == (2.0, "1/mM/ms")
+    assert (s.value, s.unit) == (pytest.approx(1e-4), "mM")
