@@ -117,7 +117,8 @@ class Cable:
     left, right: "no_flux", a value at which v is held, or (both) "periodic".
 
     Raises:
-        InputError: fewer than three nodes, a spacing that is not positive, an end that is none.
+        InputError: fewer than three nodes, a spacing that is not positive, an end that is none,
+            a stimulus that lies off the cable.
     """
 
     n_nodes: int = 401
@@ -140,6 +141,14 @@ class Cable:
                 raise InputError(f"{end} cannot be held; it must be finite", key=name)
         if (self.left == "periodic") != (self.right == "periodic"):
             raise InputError("a cable is periodic at both ends or at none", key="left, right")
+        first, last = self.x_start, self.x_start + self.length
+        for pulse in self.stimulus:
+            if pulse.x_to <= first or pulse.x_from >= last:
+                raise InputError(
+                    f"x = {pulse.x_from:g}:{pulse.x_to:g} lies off the cable, "
+                    f"which reaches from {first:g} to {last:g}",
+                    key="stimulus",
+                )
 
     @property
     def periodic(self) -> bool:
@@ -154,15 +163,15 @@ class Cable:
     def spans(self, t: float, dt: float, n_steps: int) -> Iterator[tuple[int, Array | None]]:
         """Runs of steps whose mean stimulus is the same.
 
-        The stimulus of a step is its mean over the step, and over the stretch of cable that the
-        node stands for: second order wherever the edges of a pulse fall.
+        The stimulus of a step is its mean over the step, and of a node what `covered` gives it:
+        second order wherever the edges of a pulse fall.
 
         Returns: pairs of a number of steps and (n_nodes,) of stimulus, or None where there is none.
         """
         if not self.stimulus:
             yield n_steps, None
             return
-        shapes = np.array([self._covered(pulse) * pulse.amplitude for pulse in self.stimulus])
+        shapes = np.array([self.covered(pulse) * pulse.amplitude for pulse in self.stimulus])
         for first in range(0, n_steps, _STEPS_AT_ONCE):
             last = min(first + _STEPS_AT_ONCE, n_steps)
             times: Array = np.asarray(t + dt * np.arange(first, last + 1), float)
@@ -175,10 +184,45 @@ class Cable:
                 share = shares[:, begin]
                 yield end - begin, (share @ shapes if np.any(share) else None)
 
-    def _covered(self, pulse: Pulse) -> Array:
-        low = np.maximum(self.x - self.dx / 2, pulse.x_from)
-        high = np.minimum(self.x + self.dx / 2, pulse.x_to)
-        return np.asarray(np.maximum(high - low, 0.0) / self.dx, float)
+    @property
+    def length(self) -> float:
+        """From the first node to the last, or once around the ring."""
+        return self.dx * (self.n_nodes if self.periodic else self.n_nodes - 1)
+
+    @property
+    def cells(self) -> Array:
+        """(n_nodes,) the stretch of cable that each node stands for; half of one at an open end."""
+        cells = np.full(self.n_nodes, self.dx)
+        if not self.periodic:
+            cells[[0, -1]] = self.dx / 2
+        return cells
+
+    def covered(self, pulse: Pulse) -> Array:
+        """(n_nodes,) 0 .. 1: the part of a pulse that each node gets; times `cells`, its width.
+
+        What acts between two nodes is shared by these as on a lever, so that charge and center of
+        charge are kept wherever the pulse's edges fall: nodes see the steady state that the charge
+        has in the limit of fine grids. A ring is passed as often as the pulse reaches around it.
+        """
+        if not self.periodic:
+            low, high = (min(max(x, self.x[0]), self.x[-1]) for x in (pulse.x_from, pulse.x_to))
+            return self._lever(low, high) * self.dx / self.cells
+        if pulse.x_to - pulse.x_from >= self.length:
+            return np.ones(self.n_nodes)
+        turns = range(
+            math.floor((self.x[0] - pulse.x_to) / self.length),
+            math.ceil((self.x[-1] - pulse.x_from) / self.length) + 1,
+        )
+        shifts = [turn * self.length for turn in turns]
+        return np.sum([self._lever(pulse.x_from + s, pulse.x_to + s) for s in shifts], axis=0)
+
+    def _lever(self, low: float, high: float) -> Array:
+        """Integrals from low to high over the hat functions of the nodes, in spacings."""
+        upto = []
+        for edge in (low, high):
+            at = np.clip((edge - self.x) / self.dx, -1.0, 1.0)
+            upto.append(np.where(at < 0, (1 + at) ** 2 / 2, 1 - (1 - at) ** 2 / 2))
+        return np.asarray(upto[1] - upto[0], float)
 
 
 # --- states to start from
