@@ -203,6 +203,6 @@ def test_a_stimulus_at_an_end_against_scipy():
 @pytest.mark.parametrize("place", [(205, 210), (200, 210), (-7, -1), (-5, 0)])
 def test_a_stimulus_off_the_cable_is_refused(place):
     with pytest.raises(InputError, match=r"stimulus: x = .* off the cable.* from 0 to 200"):
-        Cable(stimulus=(Pulse(1, *place),))
+        simulate(Explicit(Equation(), Cable(stimulus=(Pulse(1, *place),))), 0, 0, [1])
     for low, high in itertools.pairwise([-5, 0.1, 199, 205]):
-        Cable(stimulus=(Pulse(1, low, high),))
+        Cable(stimulus=(Pulse(1, low, high),)).check_stimuli()

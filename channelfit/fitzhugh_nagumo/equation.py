@@ -117,8 +117,7 @@ class Cable:
     left, right: "no_flux", a value at which v is held, or (both) "periodic".
 
     Raises:
-        InputError: fewer than three nodes, a spacing that is not positive, an end that is none,
-            a stimulus that lies off the cable.
+        InputError: fewer than three nodes, a spacing that is not positive, an end that is none.
     """
 
     n_nodes: int = 401
@@ -141,14 +140,6 @@ class Cable:
                 raise InputError(f"{end} cannot be held; it must be finite", key=name)
         if (self.left == "periodic") != (self.right == "periodic"):
             raise InputError("a cable is periodic at both ends or at none", key="left, right")
-        first, last = self.x_start, self.x_start + self.length
-        for pulse in self.stimulus:
-            if pulse.x_to <= first or pulse.x_from >= last:
-                raise InputError(
-                    f"x = {pulse.x_from:g}:{pulse.x_to:g} lies off the cable, "
-                    f"which reaches from {first:g} to {last:g}",
-                    key="stimulus",
-                )
 
     @property
     def periodic(self) -> bool:
@@ -197,6 +188,21 @@ class Cable:
             cells[[0, -1]] = self.dx / 2
         return cells
 
+    def check_stimuli(self) -> None:
+        """Refuses a stimulus that lies off the cable.
+
+        Raises:
+            InputError: its place, and where the cable is.
+        """
+        first, last = self.x_start, self.x_start + self.length
+        for pulse in self.stimulus:
+            if pulse.x_to <= first or pulse.x_from >= last:
+                raise InputError(
+                    f"x = {pulse.x_from:g}:{pulse.x_to:g} lies off the cable, "
+                    f"which reaches from {first:g} to {last:g}",
+                    key="stimulus",
+                )
+
     def covered(self, pulse: Pulse) -> Array:
         """(n_nodes,) 0 .. 1: the part of a pulse that each node gets; times `cells`, its width.
 
@@ -206,7 +212,7 @@ class Cable:
         """
         if not self.periodic:
             low, high = (min(max(x, self.x[0]), self.x[-1]) for x in (pulse.x_from, pulse.x_to))
-            return self._lever(low, high) * self.dx / self.cells
+            return np.asarray(self._lever(low, high) * self.dx / self.cells, float)
         if pulse.x_to - pulse.x_from >= self.length:
             return np.ones(self.n_nodes)
         turns = range(
@@ -214,7 +220,10 @@ class Cable:
             math.ceil((self.x[-1] - pulse.x_from) / self.length) + 1,
         )
         shifts = [turn * self.length for turn in turns]
-        return np.sum([self._lever(pulse.x_from + s, pulse.x_to + s) for s in shifts], axis=0)
+        return sum(
+            (self._lever(pulse.x_from + shift, pulse.x_to + shift) for shift in shifts),
+            start=np.zeros(self.n_nodes),
+        )
 
     def _lever(self, low: float, high: float) -> Array:
         """Integrals from low to high over the hat functions of the nodes, in spacings."""

@@ -119,9 +119,11 @@ def simulate(
 
     Raises:
         InputError: a step that is not stable, a state that does not fit, times that do not
-            increase, a solution that is no longer finite, too little memory.
+            increase, a stimulus off the cable, a solution that is no longer finite, too little
+            memory.
     """
     cable, moments = scheme.cable, np.atleast_1d(np.asarray(times, dtype=float))
+    cable.check_stimuli()
     if np.any(np.diff(moments) <= 0) or moments[0] < 0 or not np.all(np.isfinite(moments)):
         raise InputError("must increase and not be negative", key="times")
     n_cables = max(
