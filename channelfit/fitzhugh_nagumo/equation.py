@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from channelfit.documents import read_json
 from channelfit.errors import InputError
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -188,11 +189,11 @@ class Cable:
             cells[[0, -1]] = self.dx / 2
         return cells
 
-    def check_stimuli(self) -> None:
-        """Refuses a stimulus that lies off the cable.
+    def check_stimuli(self, end: float = math.inf) -> None:
+        """Refuses a stimulus that lies off the cable, or that is over before 0 or begins at `end`.
 
         Raises:
-            InputError: its place, and where the cable is.
+            InputError: its place or time, and where the cable or when the run is.
         """
         first, last = self.x_start, self.x_start + self.length
         for pulse in self.stimulus:
@@ -200,6 +201,11 @@ class Cable:
                 raise InputError(
                     f"x = {pulse.x_from:g}:{pulse.x_to:g} lies off the cable, "
                     f"which reaches from {first:g} to {last:g}",
+                    key="stimulus",
+                )
+            if pulse.start >= end or (pulse.end <= 0 and math.isinf(pulse.period)):
+                raise InputError(
+                    f"t = {pulse.start:g}:{pulse.end:g} never comes in a run from t = 0 to {end:g}",
                     key="stimulus",
                 )
 
@@ -236,6 +242,9 @@ class Cable:
 
 # --- states to start from
 
+#: Their names, and how many numbers each takes, at least and at most.
+NAMED_STATES = {"rest": (0, 0), "gaussian": (1, 3), "step": (1, 2), "front": (1, 1)}
+
 
 def rest(x: Array) -> Array:
     """v = 0."""
@@ -268,8 +277,9 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
     """v and w at the places x (n_nodes,) from a file.
 
     The file is an .npz with x, v and perhaps w (a state that a run has left: of several times the
-    last), or a text of two or three such columns with a line of headings. Between its places v
-    and w are interpolated by a cubic spline; where it ends they continue as they end.
+    last), a summary.json with the state that a run has started from, or a text of two or three such
+    columns with a line of headings. Between its places v and w are interpolated by a cubic spline;
+    where it ends they continue as they end.
 
     Raises:
         InputError: it cannot be read, lacks a column, or its places do not increase.
@@ -287,6 +297,9 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
             values = values[-1]
         if values.shape != places.shape or not np.all(np.isfinite(values)):
             raise InputError(f"needs {len(places)} finite numbers, one for each x", file, name)
+        if np.array_equal(places, x):
+            state.append(values)
+            continue
         state.append(CubicSpline(places, values)(np.clip(x, places[0], places[-1])))
     return state[0], state[1]
 
@@ -298,6 +311,11 @@ def _columns(file: Path) -> dict[str, Array]:
                 columns = {
                     k: np.asarray(archive[k], float) for k in ("x", "v", "w") if k in archive
                 }
+        elif file.suffix == ".json":
+            kept = read_json(file).get("initial_state")
+            if not isinstance(kept, dict):
+                raise InputError("holds no state; its run began with a named one", file)
+            columns = {k: np.asarray(kept[k], float) for k in ("x", "v", "w") if k in kept}
         else:
             with open(file, encoding="utf-8") as lines:
                 names = [name.strip() for name in lines.readline().lstrip("#").split(",")]
@@ -310,7 +328,7 @@ def _columns(file: Path) -> dict[str, Array]:
         raise
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file) from None
-    except (ValueError, EOFError, UnicodeDecodeError) as error:
+    except (ValueError, TypeError, EOFError, UnicodeDecodeError) as error:
         raise InputError(f"is no table of x, v and w: {error}", file) from None
     except Exception as error:  # what a damaged zip raises is not in any one family
         raise InputError(f"is damaged: {error}", file) from None

@@ -140,7 +140,7 @@ def simulate(
         tolerance = DEFAULT_TOLERANCE
     if tolerance is not None and controls is None:
         raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
-    if tolerance is not None and not tolerance > 0:
+    if tolerance is not None and not 0 < tolerance < math.inf:
         raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
     if dt is None:
         dt = _SAFETY * largest
