@@ -199,12 +199,9 @@ def _solved(
 # --- what deserves a warning
 
 
-def doubts(run: Run, estimate: ErrorEstimate | None, equation: Equation, cable: Cable) -> list[str]:
-    """What a reader of the results must know: sentences with the value and what would be right."""
+def cut_stimuli(cable: Cable) -> list[str]:
+    """Sentences on stimuli of which a part lies off the cable or before the run."""
     found = []
-    if estimate and not estimate.total < LARGE:
-        found.append(_large(estimate, run, cable))
-    found += pinned(equation, cable)
     low, high = cable.x_start, cable.x_start + cable.length
     for pulse in cable.stimulus:
         where = f"the stimulus of {pulse.amplitude:g}"
@@ -218,7 +215,10 @@ def doubts(run: Run, estimate: ErrorEstimate | None, equation: Equation, cable: 
     return found
 
 
-def _large(estimate: ErrorEstimate, run: Run, cable: Cable) -> str:
+def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
+    """A sentence, if v errs by `LARGE`: what makes the error, and which options make it less."""
+    if estimate.total < LARGE:
+        return []
     said = f"v may err by {estimate.total:.2g} (the wave is 1 high); "
     advice = []
     if estimate.steps > 0.3 * estimate.total:
@@ -238,7 +238,7 @@ def _large(estimate: ErrorEstimate, run: Run, cable: Cable) -> str:
         finer = _refined(cable, 2**halvings)
         said += f"the grid of dx = {cable.dx:g} makes {estimate.grid:.2g} of it; "
         advice.append(f"--dx {finer.dx:g} --nodes {finer.n_nodes}")
-    return said + "better: " + "; ".join(advice)
+    return [said + "better: " + "; ".join(advice)]
 
 
 def pinned(equation: Equation, cable: Cable) -> list[str]:

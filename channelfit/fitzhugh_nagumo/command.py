@@ -69,7 +69,7 @@ def _value(
 @click.option(
     "--initial", default="gaussian:100", show_default=True, metavar="STATE",
     help="rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; front:CENTER; or a file with "
-    "x, v and perhaps w (.npz of a run, .csv).",
+    "x, v and perhaps w (.npz or summary.json of a run, .csv).",
 )  # fmt: skip
 @click.option(
     "--stimulus", "stimuli", multiple=True, metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
@@ -150,8 +150,8 @@ def fhn(
     equation = _sweep({"a": a, "gamma": gamma, "epsilon": epsilon, "diffusion": diffusion})
     pulses = tuple(_pulse(text) for text in stimuli)
     cable = _cable(nodes, dx, left, right, pulses)
-    cable.check_stimuli(end)
     check_host(frames, equation.n_cables, nodes)
+    cable.check_stimuli(end)
     start = partial(_state, initial, equation)
     v, w = start(cable.x)
     solver = _scheme(scheme, backend, dtype, equation, cable, noise, seed)
@@ -160,10 +160,11 @@ def fhn(
         run = simulate(solver, v, w, np.linspace(0, end, frames), dt, tolerance, on_progress)
     seconds = time.perf_counter() - began
     summary = _summary(run, equation, cable, threshold, seconds)
-    if noise:  # of which nothing is known but its law: the estimate is of the same run without it
-        quiet_solver = _scheme(scheme, backend, dtype, equation, cable, 0.0, seed)
-        run_without = simulate(quiet_solver, v, w, run.times, dt, tolerance)
-    summary |= _trust(run_without if noise else run, equation, cable, start, bool(noise))
+    again = None
+    if noise:  # of which nothing is known but its law: the same run without it is judged
+        exact = _scheme(scheme, backend, dtype, equation, cable, 0.0, seed)
+        again = partial(simulate, exact, v, w, run.times, dt, tolerance)
+    summary |= _trust(run, again, equation, cable, start)
     summary["settings"] = {
         **settings.of(click.get_current_context()),
         "backend": "cuda" if hasattr(solver, "device") else "cpu",
@@ -383,24 +384,30 @@ def _summary(
 
 
 def _trust(
-    run: Run, equation: Equation, cable: Cable, start: Start, without_noise: bool
+    run: Run, again: Callable[[], Run] | None, equation: Equation, cable: Cable, start: Start
 ) -> dict[str, Any]:
-    """How far v may err, and what is doubtful; warnings go to the screen as well."""
+    """How far v may err, and what is doubtful; warnings go to the screen as well.
+
+    Of a run with noise another one without it, `again`, is judged.
+    """
     from channelfit.doctor import cores
     from channelfit.fitzhugh_nagumo import accuracy
 
-    estimate, told = None, "a comparison would take too long"
+    warnings, estimate, told = [], None, "a comparison would take too long"
     try:
+        run = run if again is None else again()
         estimate = accuracy.estimate_error(run, equation, cable, start, cores())
-    except InputError as error:
+        if estimate is not None:
+            warnings += accuracy.too_large(estimate, run, cable)
+    except InputError as error:  # the run itself is done, and its results are good
         told = str(error)
-    warnings = accuracy.doubts(run, estimate, equation, cable)
     if estimate is None:
         warnings.append(f"how far v errs is not known: {told}")
+    warnings += accuracy.pinned(equation, cable) + accuracy.cut_stimuli(cable)
     for warning in warnings:
         click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
         click.echo(warning, err=True)
-    facts = None if estimate is None else {**estimate.facts(), "without_noise": without_noise}
+    facts = None if estimate is None else {**estimate.facts(), "without_noise": again is not None}
     return {"error_estimate": facts, "warnings": warnings}
 
 
@@ -471,7 +478,7 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
     if error is not None:
         parts = f"{error['steps']:.1g} by its steps, {error['grid']:.1g} by its grid"
         console.print(
-            f"v errs by about {error['total']:.2g} at most ({parts}), at x = {error['x']:g}, "
+            f"v errs by at most about {error['total']:.2g} ({parts}), at x = {error['x']:g}, "
             f"t = {error['t']:g}: {_measured(error, summary)}"
         )
     table = Table(box=None, padding=(0, 2, 0, 0))

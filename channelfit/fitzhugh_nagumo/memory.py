@@ -64,7 +64,7 @@ def _check(
 def _size(n_bytes: int) -> str:
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if n_bytes >= size:
-            return f"{n_bytes / size:,.1f} {unit}"
+            return f"{min(n_bytes, 10**30) / size:,.1f} {unit}"
     return f"{n_bytes:,} bytes"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from channelfit import __version__
 from channelfit.documents import read_json
 from channelfit.errors import InputError
 
@@ -58,6 +59,14 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     elif not _is_named(str(defaults.get("initial", "rest"))):
         raise InputError(
             "a state from a file, but the summary holds no initial_state", file, "settings.initial"
+        )
+    written = str(data.get("channelfit"))[:40]
+    if written != __version__:
+        click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
+        click.echo(
+            f"{file}: written by channelfit {written}, this is {__version__}: "
+            "what is computed may differ",
+            err=True,
         )
     context.default_map = {**(context.default_map or {}), **defaults}
 
