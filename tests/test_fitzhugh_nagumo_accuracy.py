@@ -25,6 +25,7 @@ from channelfit.fitzhugh_nagumo import (
     accuracy,
     memory,
     simulate,
+    simulation,
 )
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, ExplicitCuda
@@ -228,6 +229,18 @@ def test_what_is_free_is_known_here():
     assert 10_000_000 < free < 10**14
 
 
+def test_a_containers_limit_counts_without_its_cache(tmp_path: Path):
+    """Pages of files give way when memory is asked for."""
+    names = memory._CGROUPS[0]
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 300\ninactive_file 550\n")
+    assert memory._left_in(tmp_path, *names) == [650]
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory._left_in(tmp_path, *names) == []
+    assert memory._left_in(tmp_path, *memory._CGROUPS[1]) == []
+
+
 def test_frames_that_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 1_000_000)
     with pytest.raises(
@@ -237,6 +250,19 @@ def test_frames_that_do_not_fit_are_refused(monkeypatch):
     simulate(Explicit(Equation(), Cable(200)), 0, 0, np.arange(50))
     monkeypatch.setattr(memory, "available", lambda: None)  # a system that does not tell
     simulate(Explicit(Equation(), Cable(2000)), 0, 0, np.arange(50) / 100)
+
+
+def test_memory_that_ends_during_the_work_is_told(monkeypatch, tmp_path: Path):
+    """By a limit that nothing tells of beforehand."""
+
+    def full(*_):
+        raise MemoryError("Unable to allocate 3.2 GiB")
+
+    monkeypatch.setattr(simulation, "starting_state", full)
+    result = fhn("--out", tmp_path / "a")
+    assert result.exit_code == 2
+    assert "memory: there is too little of it (Unable to allocate 3.2 GiB)" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("make", [ExplicitCuda, CrankNicolsonCuda, AdaptiveCuda])

@@ -37,7 +37,7 @@ _WANTED = 0.01
 #: Local error of the references' steps; what they err by in the end is a few times that.
 TOLERANCE = 1e-8
 #: Most cables, nodes of a stretch, numbers in the frames, and seconds (nominal) of a comparison.
-_CABLES, _NODES, _NUMBERS, _SECONDS = 8, 20_000, 4_000_000, 1.0
+_CABLES, _NODES, _NUMBERS, _SECONDS = 8, 20_000, 4_000_000, 2.0
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _costs(n_nodes: int, dx: float, root: float) -> tuple[float, float]:
     As measured once on one core, so that what is compared does not depend on the machine.
     """
     stages = max(2.4, 1.2 * root / dx)
-    return 2e-7 * stages * n_nodes, 7e-3 + 1e-6 * n_nodes
+    return 1.5e-4 + 5e-8 * stages * n_nodes, 7e-3 + 1e-6 * n_nodes
 
 
 def _felt_within(length: float, root: float) -> float:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,23 @@ def _value(
         f"--{name}", default=default, show_default=True, metavar="VALUE[,VALUE..]",
         help=help_text + " FROM:TO:COUNT spaces values evenly.",
     )  # fmt: skip
+
+
+def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
+    """What the checks before the work could not know, e.g. a limit that a shell has set."""
+
+    @wraps(command)
+    def told(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except MemoryError as error:
+            raise InputError(
+                f"there is too little of it ({str(error) or 'no more is given'}); give fewer "
+                "--nodes, --frames or cables at once",
+                key="memory",
+            ) from None
+
+    return told
 
 
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
@@ -105,6 +122,7 @@ def _value(
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
 @click.option("--json", "as_json", is_flag=True,
               help="Print summary.json on standard output and nothing else there.")  # fmt: skip
+@_told_when_memory_ends
 def fhn(
     scheme: str, backend: str, dtype: str, a: str, gamma: str, epsilon: str, diffusion: str,
     nodes: int, dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...],

@@ -14,12 +14,10 @@ from channelfit.errors import InputError
 _ARRAYS = 20
 #: Part of what is free that a run may take.
 _SHARE = 0.9
+#: Of a container: its limit, what it uses, and what of that is a cache that gives way, by name.
 _CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
 
 
@@ -78,12 +76,19 @@ def available() -> int | None:
         free += [int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:")]
     except OSError:  # not Linux: what is free is not told, what there is
         free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for limit, used in _CGROUPS:  # a container's own limit; "max" where there is none
-        try:
-            free.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):
-            continue
+    for limit, used, cache in _CGROUPS:
+        free += _left_in(Path("/sys/fs/cgroup"), limit, used, cache)
     return max(min(free), 0) if free else None
+
+
+def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
+    """What a container's own limit leaves; nothing where there is none."""
+    try:
+        left = int((folder / limit).read_text()) - int((folder / used).read_text())
+        stat = (folder / limit).with_name("memory.stat").read_text().split()
+    except (OSError, ValueError):  # no such file, or the word "max"
+        return []
+    return [left + int(stat[stat.index(cache) + 1]) if cache in stat else left]
 
 
 def _on_windows() -> int | None:
