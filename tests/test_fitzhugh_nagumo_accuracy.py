@@ -139,6 +139,7 @@ def test_a_run_tells_how_far_it_errs(tmp_path: Path):
     [
         (["--scheme", "explicit"], ["steps of 0.1 make", "--dt 0.0", "--scheme chebyshev"]),
         (["--dt", 5, "--frames", 11], ["steps of 5 make", "leave --dt out"]),
+        (["--tolerance", 0.1, "--frames", 6], ["steps to a tolerance of 0.1 make", "--tolerance"]),
         (["--dx", 1, "--nodes", 201], ["grid of dx = 1 makes", "--dx 0.25 --nodes 801"]),
     ],
 )

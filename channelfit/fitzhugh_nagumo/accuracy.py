@@ -34,6 +34,8 @@ Start: TypeAlias = Callable[[Array], tuple[npt.ArrayLike, npt.ArrayLike]]
 LARGE = 0.05
 #: The error that the advice aims at.
 _WANTED = 0.01
+#: Of schemes whose order in time is not two.
+_ORDERS = {"explicit": 1, "adaptive": 1, "Chebyshev": 3}
 #: Local error of the references' steps; what they err by in the end is a few times that.
 TOLERANCE = 1e-8
 #: Most cables, nodes of a stretch, numbers in the frames, and seconds (nominal) of a comparison.
@@ -224,14 +226,15 @@ def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
     if estimate.steps > 0.3 * estimate.total:
         ratio = _WANTED / estimate.steps
         if "tolerance" in run.facts:
-            better = f"--tolerance {run.facts['tolerance'] * min(ratio, 0.1) ** 1.5:.1g}"
+            tolerance = float(run.facts["tolerance"])
+            said += f"steps to a tolerance of {tolerance:g} make {estimate.steps:.2g} of it; "
+            better = f"--tolerance {tolerance * min(ratio, 0.1) ** 1.5:.1g}"
         else:
-            implicit = run.facts["scheme"] == "Crank-Nicolson"
-            dt = float(run.facts.get("dt", math.nan))
-            better = f"--dt {dt * (math.sqrt(ratio) if implicit else ratio):.2g}"
+            scheme, dt = run.facts["scheme"], float(run.facts["dt"])
             said += f"steps of {dt:.2g} make {estimate.steps:.2g} of it; "
-            better += ", or controlled steps: leave --dt out" if implicit else ""
-            better += "" if implicit else ", or --scheme chebyshev"
+            better = f"--dt {dt * ratio ** (1 / _ORDERS.get(scheme, 2)):.2g}, or "
+            controlled = scheme in ("Crank-Nicolson", "Chebyshev")
+            better += "controlled steps: leave --dt out" if controlled else "--scheme chebyshev"
         advice.append(better)
     if estimate.grid > 0.3 * estimate.total:
         halvings = max(1, math.ceil(math.log(estimate.grid / (2 * _WANTED), 4)))

@@ -468,8 +468,11 @@ def _write(
         pictures.animate(run, folder / "animation.gif")
 
 
-def _measured(error: dict[str, Any], summary: dict[str, Any]) -> str:
-    """Against what an error was measured, and over how much of the run."""
+def _print_error(console: Any, summary: dict[str, Any]) -> None:
+    """How far v errs, against what that was measured, and over how much of the run."""
+    error = summary["error_estimate"]
+    if error is None:
+        return
     parts = ["against the same cable solved to 1e-8 on this grid and on a finer one"]
     if error["without_noise"]:
         parts.append("without the noise")
@@ -480,7 +483,11 @@ def _measured(error: dict[str, Any], summary: dict[str, Any]) -> str:
     low, high = error["places"]
     if high - low < (summary["nodes"] - 2) * summary["dx"]:
         parts.append(f"x = {low:g} to {high:g}")
-    return ", ".join(parts)
+    console.print(
+        f"v errs by at most about {error['total']:.2g} ({error['steps']:.1g} by its steps, "
+        f"{error['grid']:.1g} by its grid), at x = {error['x']:g}, t = {error['t']:g}: "
+        + ", ".join(parts), soft_wrap=True,
+    )  # fmt: skip
 
 
 def _print(summary: dict[str, Any], folder: Path) -> None:
@@ -492,13 +499,7 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         f"{summary['scheme']}, {summary['steps']:,} steps to t = {summary['end']:g} in "
         f"{summary['seconds']:.2g} s"
     )
-    error = summary["error_estimate"]
-    if error is not None:
-        parts = f"{error['steps']:.1g} by its steps, {error['grid']:.1g} by its grid"
-        console.print(
-            f"v errs by at most about {error['total']:.2g} ({parts}), at x = {error['x']:g}, "
-            f"t = {error['t']:g}: {_measured(error, summary)}"
-        )
+    _print_error(console, summary)
     table = Table(box=None, padding=(0, 2, 0, 0))
     columns: Sequence[str] = ("a", "gamma", "epsilon", "diffusion", "reached", "speed", "v_max")
     for name in columns:
