@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -16,7 +17,7 @@ from channelfit.texts import decoded, refuse_foreign
 from channelfit.units import Membrane, parse_quantity, shown
 from channelfit.yaml_faults import fault
 
-_MAX_BYTES = 1_000_000
+_MAX_BYTES, _MAX_JSON_BYTES = 1_000_000, 500_000_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -99,6 +100,36 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
         refuse_foreign(text, file)
         raise InputError("a mapping (lines of `key: value`) was expected", file)
     return data
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object in a JSON file, of finite numbers.
+
+    Raises:
+        InputError: missing, unreadable, too large, not JSON, or not an object; with the line.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise InputError(f"larger than {_MAX_JSON_BYTES:,} bytes; is this the right file?")
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except InputError as error:
+        raise error.at(path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
+    except RecursionError:
+        raise InputError("nested too deeply", path) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"not valid JSON: {error.msg}", path, f"line {error.lineno}") from None
+    except ValueError as error:  # not UTF-8, or a whole number of thousands of digits
+        raise InputError(f"not valid JSON: {error}", path) from None
+    if not isinstance(data, dict):
+        raise InputError("an object of JSON ({..}) was expected", path)
+    return data
+
+
+def _no_constant(word: str) -> float:
+    raise InputError(f"{word} is no number of JSON")
 
 
 class _Dumper(yaml.SafeDumper):

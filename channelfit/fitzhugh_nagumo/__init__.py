@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from channelfit.fitzhugh_nagumo.accuracy import ErrorEstimate as ErrorEstimate
+    from channelfit.fitzhugh_nagumo.accuracy import estimate_error as estimate_error
     from channelfit.fitzhugh_nagumo.adaptive import Adaptive as Adaptive
     from channelfit.fitzhugh_nagumo.boxes import Box as Box
     from channelfit.fitzhugh_nagumo.boxes import Splitting as Splitting
@@ -28,11 +30,13 @@ _PUBLIC = {
     "Chebyshev": "chebyshev",
     "CrankNicolson": "crank_nicolson",
     "Equation": "equation",
+    "ErrorEstimate": "accuracy",
     "Explicit": "explicit",
     "Pulse": "equation",
     "Run": "simulation",
     "Splitting": "boxes",
     "arrival_times": "simulation",
+    "estimate_error": "accuracy",
     "simulate": "simulation",
     "wave_speed": "simulation",
 }

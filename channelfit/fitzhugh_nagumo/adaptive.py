@@ -10,6 +10,9 @@ one where the spacing changes; what is not a node is interpolated. Two monitors 
 ``curvature``   the spacing h at which linear interpolation errs by a tolerance, h^2 |v_xx| / 8 =
                 tolerance, growing by at most a quarter of a node from node to node, chosen anew
                 every few steps with a margin for the wave's way until then; cubic interpolation.
+
+Neither sees a stimulus before it has acted, so the grid is fine around every place where the
+stimulus changes from node to node, from the step on in which it begins.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ def _step(v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Arr
 
 @kernel
 def _wanted(at: Any, v: Array, v_old: Array, n: int, size: int, monitor: int, coarsest: int,
-            tolerance: float, margin: int, q: Array, wanted: Array) -> None:  # fmt: skip
+            tolerance: float, margin: int, q: Array, drive: Array,
+            wanted: Array) -> None:  # fmt: skip
     """The spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
     dx, dt = q[4], q[5]
     for g in range(size):
@@ -86,12 +90,31 @@ def _wanted(at: Any, v: Array, v_old: Array, n: int, size: int, monitor: int, co
         h = max(1.0, min(h, float(coarsest)))
         for g in range(max(low, 0), min(high + 1, size)):
             wanted[g] = min(wanted[g], h)
+    _around(drive, max(margin, RADIUS), wanted)
     if monitor == 1:
         for g in range(1, size):
             wanted[g] = min(wanted[g], wanted[g - 1] + GROWTH)
         for k in range(1, size):
             g = size - 1 - k
             wanted[g] = min(wanted[g], wanted[g + 1] + GROWTH)
+
+
+@kernel
+def _in_use(at: Any, n: int, wanted: Array) -> None:
+    """The spacing of n nodes as one that is wanted: from it `_place` finds the same nodes."""
+    wanted[0] = 1.0
+    for i in range(n - 1):
+        gap = at[i + 1] - at[i]
+        wanted[at[i]] = max(wanted[at[i]], gap * 1.0)
+        wanted[at[i] + 1 : at[i + 1] + 1] = gap
+
+
+@kernel
+def _around(drive: Array, margin: int, wanted: Array) -> None:
+    """Asks for the finest spacing around the places where a stimulus changes."""
+    for g in range(1, len(drive)):
+        if drive[g] != drive[g - 1]:
+            wanted[max(g - 1 - margin, 0) : g + 1 + margin] = 1.0
 
 
 @kernel
@@ -151,6 +174,11 @@ def _steps(v_full: Array, w_full: Array, at: Any, n: int, drive: Array, q: Array
     v, v_new, w, spare = np.zeros(size + 2), np.zeros(size + 2), np.empty(size), np.empty(size)
     left, right, push = np.empty(size), np.empty(size), np.empty(size)
     wanted, new_at, everywhere = np.empty(size), np.empty(size, np.int64), np.arange(size)
+    margin = every // 4 + 1
+    if len(drive):
+        _in_use(at, n, wanted)
+        _around(drive, max(margin, RADIUS), wanted)
+        n = _place(wanted, size, coarsest, at)
     for i in range(n):
         v[i + 1], w[i] = v_full[at[i]], w_full[at[i]]
     _weights(at, n, left, right, drive, push)
@@ -163,9 +191,8 @@ def _steps(v_full: Array, w_full: Array, at: Any, n: int, drive: Array, q: Array
             v_new[n] = v[n]
         done += n
         if (step + 1) % every == 0 or step + 1 == n_steps:
-            margin = every // 4 + 1
             new, old = v_new[1:], v[1:]
-            _wanted(at, new, old, n, size, monitor, coarsest, tolerance, margin, q, wanted)
+            _wanted(at, new, old, n, size, monitor, coarsest, tolerance, margin, q, drive, wanted)
             m = _place(wanted, size, coarsest, new_at)
             if step + 1 == n_steps:
                 _interpolate(at, new, n, monitor == 1, everywhere, size, v_full)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from channelfit.errors import InputError
+from channelfit.fitzhugh_nagumo import settings
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from channelfit.fitzhugh_nagumo.accuracy import Start
     from channelfit.fitzhugh_nagumo.equation import Cable, Equation, Pulse
     from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, Scheme
 
@@ -31,7 +35,28 @@ def _value(
     )  # fmt: skip
 
 
+def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
+    """What the checks before the work could not know, e.g. a limit that a shell has set."""
+
+    @wraps(command)
+    def told(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except MemoryError as error:
+            raise InputError(
+                f"there is too little of it ({str(error) or 'no more is given'}); give fewer "
+                "--nodes, --frames or cables at once",
+                key="memory",
+            ) from None
+
+    return told
+
+
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
+@click.argument(
+    "summary", required=False, type=click.Path(path_type=Path), callback=settings.use,
+    is_eager=True, expose_value=False, metavar="[SUMMARY.JSON]",
+)  # fmt: skip
 @click.option(
     "--scheme",
     type=click.Choice(["crank-nicolson", "chebyshev", "explicit", "adaptive"]),
@@ -61,7 +86,7 @@ def _value(
 @click.option(
     "--initial", default="gaussian:100", show_default=True, metavar="STATE",
     help="rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; front:CENTER; or a file with "
-    "x, v and perhaps w (.npz of a run, .csv).",
+    "x, v and perhaps w (.npz or summary.json of a run, .csv).",
 )  # fmt: skip
 @click.option(
     "--stimulus", "stimuli", multiple=True, metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
@@ -97,6 +122,7 @@ def _value(
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
 @click.option("--json", "as_json", is_flag=True,
               help="Print summary.json on standard output and nothing else there.")  # fmt: skip
+@_told_when_memory_ends
 def fhn(
     scheme: str, backend: str, dtype: str, a: str, gamma: str, epsilon: str, diffusion: str,
     nodes: int, dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...],
@@ -106,6 +132,8 @@ def fhn(
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
 
     Several values of a parameter make a sweep: one cable for each combination, solved together.
+    With the summary.json of a run that run is repeated, with other values of the options that are
+    given besides.
 
     \b
     The results' folder
@@ -113,7 +141,7 @@ def fhn(
       frames.png      v and w at six times
       space_time.png  v over place and time, with the line of first arrival
       arrival.csv     when v first reaches the threshold at every node
-      summary.json    speed, steps, settings
+      summary.json    speed, steps, how far v may err, and all that repeats the run
       animation.gif   with --animation
 
     \b
@@ -122,26 +150,45 @@ def fhn(
       channelfit fhn --initial rest --right 1 --end 306.19 --animation
       channelfit fhn --scheme explicit --dt 0.1 --stimulus 0.5,x=0:5,t=0:3 --initial rest
       channelfit fhn --a 0.01:0.2:20 --epsilon 0.005,0.01 --json --quiet
+      channelfit fhn runs/fhn-20260131-120000/summary.json --dx 0.125 --nodes 1601
     """
     import numpy as np
 
     from channelfit import runs
+    from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
+    from channelfit.fitzhugh_nagumo.memory import check_host
     from channelfit.fitzhugh_nagumo.simulation import simulate
 
     if out is not None:
         runs.check_folder(out)
     if not end > 0 or end == float("inf"):
         raise InputError(f"{end} is no time to end; it must be positive", key="--end")
+    if not math.isfinite(threshold):
+        raise InputError(f"{threshold} cannot be reached", key="--threshold")
     equation = _sweep({"a": a, "gamma": gamma, "epsilon": epsilon, "diffusion": diffusion})
     pulses = tuple(_pulse(text) for text in stimuli)
     cable = _cable(nodes, dx, left, right, pulses)
-    v, w = _state(initial, cable, equation)
+    check_host(frames, equation.n_cables, nodes)
+    cable.check_stimuli(end)
+    start = partial(_state, initial, equation)
+    v, w = start(cable.x)
     solver = _scheme(scheme, backend, dtype, equation, cable, noise, seed)
     began = time.perf_counter()
     with _progress(quiet) as on_progress:
         run = simulate(solver, v, w, np.linspace(0, end, frames), dt, tolerance, on_progress)
     seconds = time.perf_counter() - began
     summary = _summary(run, equation, cable, threshold, seconds)
+    again = None
+    if noise:  # of which nothing is known but its law: the same run without it is judged
+        exact = _scheme(scheme, backend, dtype, equation, cable, 0.0, seed)
+        again = partial(simulate, exact, v, w, run.times, dt, tolerance)
+    summary |= _trust(run, again, equation, cable, start)
+    summary["settings"] = {
+        **settings.of(click.get_current_context()),
+        "backend": "cuda" if hasattr(solver, "device") else "cpu",
+    }
+    if initial.partition(":")[0] not in NAMED_STATES:
+        summary["initial_state"] = {"x": cable.x.tolist(), "v": v.tolist(), "w": w.tolist()}
     folder = out or runs.default_folder("fhn")
     runs.make_folder(folder)
     _write(run, folder, suffix, animation, threshold, summary)
@@ -229,18 +276,18 @@ def _pulse(text: str) -> Pulse:
         ) from None
 
 
-def _state(text: str, cable: Cable, equation: Equation) -> tuple[Any, Any]:
+def _state(text: str, equation: Equation, x: np.ndarray) -> tuple[Any, Any]:
     import numpy as np
 
     from channelfit.fitzhugh_nagumo import equation as eq
 
     name, *given = text.split(":")
-    kinds = {"rest": (0, 0), "gaussian": (1, 3), "step": (1, 2), "front": (1, 1)}
-    if name not in kinds:
-        return eq.from_file(Path(text), cable.x)
+    if name not in eq.NAMED_STATES:
+        return eq.from_file(Path(text), x)
     try:
         numbers = [float(n) for n in given]
-        if not kinds[name][0] <= len(numbers) <= kinds[name][1]:
+        least, most = eq.NAMED_STATES[name]
+        if not least <= len(numbers) <= most:
             raise ValueError
     except ValueError:
         raise InputError(
@@ -249,7 +296,7 @@ def _state(text: str, cable: Cable, equation: Equation) -> tuple[Any, Any]:
         ) from None  # fmt: skip
     if name == "front":
         numbers.append(float(np.max(equation.diffusion)))
-    return getattr(eq, name)(cable.x, *numbers), 0.0
+    return getattr(eq, name)(x, *numbers), 0.0
 
 
 def _scheme(
@@ -354,6 +401,34 @@ def _summary(
     }
 
 
+def _trust(
+    run: Run, again: Callable[[], Run] | None, equation: Equation, cable: Cable, start: Start
+) -> dict[str, Any]:
+    """How far v may err, and what is doubtful; warnings go to the screen as well.
+
+    Of a run with noise another one without it, `again`, is judged.
+    """
+    from channelfit.doctor import cores
+    from channelfit.fitzhugh_nagumo import accuracy
+
+    warnings, estimate, told = [], None, "a comparison would take too long"
+    try:
+        run = run if again is None else again()
+        estimate = accuracy.estimate_error(run, equation, cable, start, cores())
+        if estimate is not None:
+            warnings += accuracy.too_large(estimate, run, cable)
+    except InputError as error:  # the run itself is done, and its results are good
+        told = str(error)
+    if estimate is None:
+        warnings.append(f"how far v errs is not known: {told}")
+    warnings += accuracy.pinned(equation, cable) + accuracy.cut_stimuli(cable)
+    for warning in warnings:
+        click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
+        click.echo(warning, err=True)
+    facts = None if estimate is None else {**estimate.facts(), "without_noise": again is not None}
+    return {"error_estimate": facts, "warnings": warnings}
+
+
 def _speed(x: np.ndarray, arrived: np.ndarray) -> float | None:
     """Along the last half of the way that the wave makes to the right, or else to the left."""
     import numpy as np
@@ -393,6 +468,28 @@ def _write(
         pictures.animate(run, folder / "animation.gif")
 
 
+def _print_error(console: Any, summary: dict[str, Any]) -> None:
+    """How far v errs, against what that was measured, and over how much of the run."""
+    error = summary["error_estimate"]
+    if error is None:
+        return
+    parts = ["against the same cable solved to 1e-8 on this grid and on a finer one"]
+    if error["without_noise"]:
+        parts.append("without the noise")
+    if error["until"] < summary["end"]:
+        parts.append(f"until t = {error['until']:g}")
+    if len(error["cables"]) < len(summary["cables"]):
+        parts.append(f"{len(error['cables'])} of {len(summary['cables'])} cables")
+    low, high = error["places"]
+    if high - low < (summary["nodes"] - 2) * summary["dx"]:
+        parts.append(f"x = {low:g} to {high:g}")
+    console.print(
+        f"v errs by at most about {error['total']:.2g} ({error['steps']:.1g} by its steps, "
+        f"{error['grid']:.1g} by its grid), at x = {error['x']:g}, t = {error['t']:g}: "
+        + ", ".join(parts), soft_wrap=True,
+    )  # fmt: skip
+
+
 def _print(summary: dict[str, Any], folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -402,6 +499,7 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         f"{summary['scheme']}, {summary['steps']:,} steps to t = {summary['end']:g} in "
         f"{summary['seconds']:.2g} s"
     )
+    _print_error(console, summary)
     table = Table(box=None, padding=(0, 2, 0, 0))
     columns: Sequence[str] = ("a", "gamma", "epsilon", "diffusion", "reached", "speed", "v_max")
     for name in columns:

@@ -58,6 +58,8 @@ class Device(Protocol):
 
     def program(self, text: str) -> Launch: ...
 
+    def free_bytes(self) -> int: ...
+
 
 class CupyDevice:
     """The current GPU.
@@ -85,6 +87,10 @@ class CupyDevice:
         """A copy on the host; waits for the device."""
         return self._gpu.to_host(array)
 
+    def free_bytes(self) -> int:
+        """Of memory that nobody has taken yet."""
+        return self._gpu.device().memory_free
+
     def program(self, text: str) -> Launch:
         """Compiled text."""
         module = self._gpu.compile_cuda(text, name="fitzhugh_nagumo.cu")
@@ -106,6 +112,9 @@ class CupyDevice:
 class _OnDevice:
     """What the schemes share: programs by their constants, and state on the device."""
 
+    #: Arrays of one number a node with fixed steps, with controlled ones, and int32 beside them.
+    arrays: tuple[int, int, int]
+
     def __init__(self, equation: Equation, cable: Cable, dtype: str, device: Device | None) -> None:
         if dtype not in TOLERANCE:
             raise InputError(f'"{dtype}" is neither float64 nor float32', key="dtype")
@@ -116,6 +125,10 @@ class _OnDevice:
         self._last: tuple[tuple[int, float], Any] | None = None
         self._nothing = self.device.array(np.zeros(1), dtype)
         self._real = np.dtype(dtype).type
+
+    def bytes_a_node(self, controlled: bool) -> int:
+        """Of the device's memory that a run takes, beside a stimulus and a few rows."""
+        return self.arrays[int(controlled)] * np.dtype(self.dtype).itemsize + 4 * self.arrays[2]
 
     def put(self, values: Array) -> Any:
         """(n_cables, n_nodes) on the device."""
@@ -151,6 +164,7 @@ class ExplicitCuda(_OnDevice):
     """
 
     name = "explicit"
+    arrays = (7, 7, 0)
 
     def __init__(
         self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 16,
@@ -253,6 +267,7 @@ class CrankNicolsonCuda(_OnDevice):
     """
 
     name = "Crank-Nicolson"
+    arrays = (7, 20, 0)
 
     def __init__(
         self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 16,
@@ -414,6 +429,7 @@ class AdaptiveCuda(_OnDevice):
     """
 
     name = "adaptive"
+    arrays = (11, 11, 4)
 
     def __init__(
         self, equation: Equation, cable: Cable, monitor: Monitor = "curvature", coarsest: int = 8,

@@ -852,6 +852,14 @@ __device__ __forceinline__ bool eligible(const REAL* wanted, int begin, int gap,
     return true;
 }
 
+// The finest spacing around the places where a stimulus changes.
+__device__ __forceinline__ void around(const REAL* drive, int margin, int size, REAL* wanted) {
+    for (int g = 1 + threadIdx.x; g < size; g += THREADS)
+        if (drive[g] != drive[g - 1])
+            for (int k = max(g - 1 - margin, 0); k <= min(g + margin, size - 1); k++)
+                lower_to(wanted + k, 1);
+}
+
 // Nodes of the next grid, from what is wanted; how many.
 __device__ int choose(const REAL* wanted, int size, int coarsest, int* at, int* rank, int* sums) {
     int t = threadIdx.x, chunk = (size + THREADS - 1) / THREADS;
@@ -902,6 +910,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
     int *at_new = at + 2 * size, *rank_new = at + 3 * size;
     int *at_kept = at, *rank_kept = rank;
     Index total = 0;
+    int margin = every / 4 + 1;
+#if DRIVEN
+    for (int i = t; i < n; i += THREADS) {  // the grid in use, finer where the stimulus asks for it
+        int before = i > 0 ? at[i] - at[i - 1] : 1, after = i + 1 < n ? at[i + 1] - at[i] : 1;
+        wanted[at[i]] = max(before, after);
+        for (int k = 1; k < after; k++) wanted[at[i] + k] = after;
+    }
+    __syncthreads();
+    around(drive, max(margin, radius), size, wanted);
+    __syncthreads();
+    n = choose(wanted, size, coarsest, at, rank, sums);
+#endif
     for (int i = t; i < n; i += THREADS) { v[i] = v_full[at[i]]; w[i] = w_full[at[i]]; }
     __syncthreads();
     for (int step = 0; step < n_steps; step++) {
@@ -931,7 +951,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
             REAL* turn = v; v = v_new; v_new = turn;
             continue;
         }
-        int margin = every / 4 + 1;
         for (int g = t; g < size; g += THREADS) wanted[g] = coarsest;
         __syncthreads();
         for (int i = 1 + t; i < n - 1; i += THREADS) {
@@ -955,6 +974,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
             h = fmax((REAL)1, fmin(h, (REAL)coarsest));
             for (int g = max(low, 0); g <= min(high, size - 1); g++) lower_to(wanted + g, h);
         }
+#if DRIVEN
+        around(drive, max(margin, radius), size, wanted);
+#endif
         __syncthreads();
         for (int s = 1; monitor == 1 && s * growth < coarsest; s *= 2) {
             for (int g = t; g < size; g += THREADS) {

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from channelfit.documents import read_json
 from channelfit.errors import InputError
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -154,15 +155,15 @@ class Cable:
     def spans(self, t: float, dt: float, n_steps: int) -> Iterator[tuple[int, Array | None]]:
         """Runs of steps whose mean stimulus is the same.
 
-        The stimulus of a step is its mean over the step, and over the stretch of cable that the
-        node stands for: second order wherever the edges of a pulse fall.
+        The stimulus of a step is its mean over the step, and of a node what `covered` gives it:
+        second order wherever the edges of a pulse fall.
 
         Returns: pairs of a number of steps and (n_nodes,) of stimulus, or None where there is none.
         """
         if not self.stimulus:
             yield n_steps, None
             return
-        shapes = np.array([self._covered(pulse) * pulse.amplitude for pulse in self.stimulus])
+        shapes = np.array([self.covered(pulse) * pulse.amplitude for pulse in self.stimulus])
         for first in range(0, n_steps, _STEPS_AT_ONCE):
             last = min(first + _STEPS_AT_ONCE, n_steps)
             times: Array = np.asarray(t + dt * np.arange(first, last + 1), float)
@@ -175,13 +176,74 @@ class Cable:
                 share = shares[:, begin]
                 yield end - begin, (share @ shapes if np.any(share) else None)
 
-    def _covered(self, pulse: Pulse) -> Array:
-        low = np.maximum(self.x - self.dx / 2, pulse.x_from)
-        high = np.minimum(self.x + self.dx / 2, pulse.x_to)
-        return np.asarray(np.maximum(high - low, 0.0) / self.dx, float)
+    @property
+    def length(self) -> float:
+        """From the first node to the last, or once around the ring."""
+        return self.dx * (self.n_nodes if self.periodic else self.n_nodes - 1)
+
+    @property
+    def cells(self) -> Array:
+        """(n_nodes,) the stretch of cable that each node stands for; half of one at an open end."""
+        cells = np.full(self.n_nodes, self.dx)
+        if not self.periodic:
+            cells[[0, -1]] = self.dx / 2
+        return cells
+
+    def check_stimuli(self, end: float = math.inf) -> None:
+        """Refuses a stimulus that lies off the cable, or that is over before 0 or begins at `end`.
+
+        Raises:
+            InputError: its place or time, and where the cable or when the run is.
+        """
+        first, last = self.x_start, self.x_start + self.length
+        for pulse in self.stimulus:
+            if pulse.x_to <= first or pulse.x_from >= last:
+                raise InputError(
+                    f"x = {pulse.x_from:g}:{pulse.x_to:g} lies off the cable, "
+                    f"which reaches from {first:g} to {last:g}",
+                    key="stimulus",
+                )
+            if pulse.start >= end or (pulse.end <= 0 and math.isinf(pulse.period)):
+                raise InputError(
+                    f"t = {pulse.start:g}:{pulse.end:g} never comes in a run from t = 0 to {end:g}",
+                    key="stimulus",
+                )
+
+    def covered(self, pulse: Pulse) -> Array:
+        """(n_nodes,) 0 .. 1: the part of a pulse that each node gets; times `cells`, its width.
+
+        What acts between two nodes is shared by these as on a lever, so that charge and center of
+        charge are kept wherever the pulse's edges fall: nodes see the steady state that the charge
+        has in the limit of fine grids. A ring is passed as often as the pulse reaches around it.
+        """
+        if not self.periodic:
+            low, high = (min(max(x, self.x[0]), self.x[-1]) for x in (pulse.x_from, pulse.x_to))
+            return np.asarray(self._lever(low, high) * self.dx / self.cells, float)
+        if pulse.x_to - pulse.x_from >= self.length:
+            return np.ones(self.n_nodes)
+        turns = range(
+            math.floor((self.x[0] - pulse.x_to) / self.length),
+            math.ceil((self.x[-1] - pulse.x_from) / self.length) + 1,
+        )
+        shifts = [turn * self.length for turn in turns]
+        return sum(
+            (self._lever(pulse.x_from + shift, pulse.x_to + shift) for shift in shifts),
+            start=np.zeros(self.n_nodes),
+        )
+
+    def _lever(self, low: float, high: float) -> Array:
+        """Integrals from low to high over the hat functions of the nodes, in spacings."""
+        upto = []
+        for edge in (low, high):
+            at = np.clip((edge - self.x) / self.dx, -1.0, 1.0)
+            upto.append(np.where(at < 0, (1 + at) ** 2 / 2, 1 - (1 - at) ** 2 / 2))
+        return np.asarray(upto[1] - upto[0], float)
 
 
 # --- states to start from
+
+#: Their names, and how many numbers each takes, at least and at most.
+NAMED_STATES = {"rest": (0, 0), "gaussian": (1, 3), "step": (1, 2), "front": (1, 1)}
 
 
 def rest(x: Array) -> Array:
@@ -215,8 +277,9 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
     """v and w at the places x (n_nodes,) from a file.
 
     The file is an .npz with x, v and perhaps w (a state that a run has left: of several times the
-    last), or a text of two or three such columns with a line of headings. Between its places v
-    and w are interpolated by a cubic spline; where it ends they continue as they end.
+    last), a summary.json with the state that a run has started from, or a text of two or three such
+    columns with a line of headings. Between its places v and w are interpolated by a cubic spline;
+    where it ends they continue as they end.
 
     Raises:
         InputError: it cannot be read, lacks a column, or its places do not increase.
@@ -234,6 +297,9 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
             values = values[-1]
         if values.shape != places.shape or not np.all(np.isfinite(values)):
             raise InputError(f"needs {len(places)} finite numbers, one for each x", file, name)
+        if np.array_equal(places, x):
+            state.append(values)
+            continue
         state.append(CubicSpline(places, values)(np.clip(x, places[0], places[-1])))
     return state[0], state[1]
 
@@ -245,6 +311,11 @@ def _columns(file: Path) -> dict[str, Array]:
                 columns = {
                     k: np.asarray(archive[k], float) for k in ("x", "v", "w") if k in archive
                 }
+        elif file.suffix == ".json":
+            kept = read_json(file).get("initial_state")
+            if not isinstance(kept, dict):
+                raise InputError("holds no state; its run began with a named one", file)
+            columns = {k: np.asarray(kept[k], float) for k in ("x", "v", "w") if k in kept}
         else:
             with open(file, encoding="utf-8") as lines:
                 names = [name.strip() for name in lines.readline().lstrip("#").split(",")]
@@ -257,7 +328,7 @@ def _columns(file: Path) -> dict[str, Array]:
         raise
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file) from None
-    except (ValueError, EOFError, UnicodeDecodeError) as error:
+    except (ValueError, TypeError, EOFError, UnicodeDecodeError) as error:
         raise InputError(f"is no table of x, v and w: {error}", file) from None
     except Exception as error:  # what a damaged zip raises is not in any one family
         raise InputError(f"is damaged: {error}", file) from None

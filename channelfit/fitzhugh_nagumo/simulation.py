@@ -20,6 +20,7 @@ from channelfit.fitzhugh_nagumo.equation import (
     NotConverged,
     check_step,
 )
+from channelfit.fitzhugh_nagumo.memory import check_device, check_host
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
@@ -28,6 +29,8 @@ _SAFETY = 0.9
 #: Local error a step that is let pass by default.
 DEFAULT_TOLERANCE = 1e-6
 _SHORTEST = 1e-10
+#: Repetitions of a stimulus between two frames.
+_MOST_PULSES = 1_000_000
 
 
 class Scheme(Protocol):
@@ -107,20 +110,27 @@ def simulate(
         scheme: `CrankNicolson`, `Chebyshev`, `Explicit` or another.
         v, w: the state at t = 0: (n_nodes,), (n_cables, n_nodes) or a number.
         times: (n_frames,) increasing, not negative: when a frame is kept.
-        dt: longest step; between two frames all steps are equal. Without it the explicit scheme
-            takes 0.9 of the largest stable step, and others control theirs to `tolerance`.
+        dt: longest step; between two frames, or edges of a stimulus, all steps are equal. Without
+            it the explicit scheme takes 0.9 of the largest stable step, and others control theirs
+            to `tolerance`.
         tolerance: local error of v and w that a step may make; see `controlled`.
 
     Returns: the frames, at these very times.
 
     Raises:
         InputError: a step that is not stable, a state that does not fit, times that do not
-            increase, a solution that is no longer finite.
+            increase, a stimulus off the cable, a solution that is no longer finite, too little
+            memory.
     """
     cable, moments = scheme.cable, np.atleast_1d(np.asarray(times, dtype=float))
+    cable.check_stimuli()
     if np.any(np.diff(moments) <= 0) or moments[0] < 0 or not np.all(np.isfinite(moments)):
         raise InputError("must increase and not be negative", key="times")
-    v, w = starting_state(scheme, v, w)
+    n_cables = max(
+        [scheme.equation.n_cables, *(len(a) for a in map(np.asarray, (v, w)) if a.ndim == 2)]
+    )
+    check_host(len(moments), n_cables, cable.n_nodes)
+    v, w = starting_state(scheme, v, w, n_cables)
     getattr(scheme, "restart", bool)()  # of what a scheme remembers of an earlier run
     largest = scheme.largest_step(v)
     if dt is not None and tolerance is not None:
@@ -130,7 +140,7 @@ def simulate(
         tolerance = DEFAULT_TOLERANCE
     if tolerance is not None and controls is None:
         raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
-    if tolerance is not None and not tolerance > 0:
+    if tolerance is not None and not 0 < tolerance < math.inf:
         raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
     if dt is None:
         dt = _SAFETY * largest
@@ -139,44 +149,51 @@ def simulate(
     facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
     control = controls(scheme, tolerance, largest) if controls and tolerance is not None else None
     put, take = getattr(scheme, "put", np.asarray), getattr(scheme, "take", np.asarray)
+    check_device(scheme, n_cables, control is not None)
+    frames, t = np.empty((2, len(moments), *v.shape)), 0.0
     v, w = put(v), put(w)
-    frames, t = [], 0.0
-    for moment in moments:
+    for frame, moment in zip(frames.swapaxes(0, 1), moments, strict=True):
         if moment > t and control is not None:
             v, w = control.run(v, w, t, float(moment))
         elif moment > t:
-            n_steps = max(1, math.ceil((moment - t) / dt - 1e-9))
-            h = (moment - t) / n_steps
-            for count, drive in cable.spans(t, h, n_steps):
-                v, w = scheme.advance(v, w, h, count, drive)
-            facts["steps"] += n_steps
-            facts["dt"] = h
+            for begin, end in itertools.pairwise(_without_edges(cable, t, float(moment), dt)):
+                n_steps = max(1, math.ceil((end - begin) / dt - 1e-9))
+                h = (end - begin) / n_steps
+                for count, drive in cable.spans(begin, h, n_steps):
+                    v, w = scheme.advance(v, w, h, count, drive)
+                facts["steps"] += n_steps
+                facts["dt"] = max(h, facts.get("dt", 0.0))
         t = float(moment)
-        frame = np.array(take(v)), np.array(take(w))
-        if not all(np.all(np.isfinite(values)) for values in frame):
+        frame[0], frame[1] = take(v), take(w)
+        if not np.all(np.isfinite(frame)):
             raise InputError(
                 f"the solution is no longer finite at t = {t:g}; take a shorter step than {dt:g} "
                 "or a weaker stimulus",
                 key="dt",
             )
-        frames.append(frame)
         if on_progress:
             on_progress(t, float(moments[-1]))
     if control is not None:
         facts |= control.facts()
     facts |= getattr(scheme, "facts", dict)()
-    return Run(
-        cable.x, moments, np.array([f[0] for f in frames]), np.array([f[1] for f in frames]), facts
-    )
+    return Run(cable.x, moments, frames[0], frames[1], facts)
 
 
-def starting_state(scheme: Scheme, v: npt.ArrayLike, w: npt.ArrayLike) -> tuple[Array, Array]:
+def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
+    """Times from begin to end with every edge of a stimulus between, for no step to pass over one.
+
+    Where edges are denser than steps there are none between: a step takes its mean stimulus.
+    """
+    edges = pulse_edges(cable, begin + 1e-9 * dt, end - 1e-9 * dt)
+    return [begin, *(edges if len(edges) * dt <= end - begin + 4 * dt else []), end]
+
+
+def starting_state(
+    scheme: Scheme, v: npt.ArrayLike, w: npt.ArrayLike, n_cables: int
+) -> tuple[Array, Array]:
     """v and w as (n_cables, n_nodes), with held ends at their values."""
     cable = scheme.cable
     state = []
-    n_cables = max(
-        [scheme.equation.n_cables] + [len(np.asarray(a)) for a in (v, w) if np.ndim(a) == 2]
-    )
     scheme.equation.table(n_cables)
     for name, values in (("v", v), ("w", w)):
         array = np.asarray(values, dtype=float)
@@ -325,6 +342,12 @@ def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
         if math.isfinite(pulse.period):
             first = max(0, math.floor((begin - pulse.end) / pulse.period))
             last = max(first, math.ceil((end - pulse.start) / pulse.period))
+            if last - first > _MOST_PULSES:
+                raise InputError(
+                    f"a stimulus every {pulse.period:g} is {last - first:,} of them from t = "
+                    f"{begin:g} to {end:g}; at most {_MOST_PULSES:,} are taken one by one",
+                    key="stimulus",
+                )
         for k in range(first, last + 1):
             shift = k * pulse.period if k else 0.0
             edges |= {pulse.start + shift, pulse.end + shift}

@@ -1,0 +1,109 @@
+"""What repeats a run: the settings in its summary.json, written and read back.
+
+``channelfit fhn RUN/summary.json`` takes them for the options that are not given. A state that came
+from a file is kept in the summary itself, on the nodes it was used on, and no file that a summary
+names is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit import __version__
+from channelfit.documents import read_json
+from channelfit.errors import InputError
+
+#: Options that say where results go, not which.
+_ELSEWHERE = ("out", "quiet", "json", "help")
+_PLAIN = {"text": str, "filename": str, "choice": str, "boolean": bool}
+
+
+def of(context: click.Context) -> dict[str, Any]:
+    """The options of a run as plain data, by their names; what is not set is left away."""
+    kept = {}
+    for name, option in _options(context.command).items():
+        value = context.params[str(option.name)]
+        if value is not None:
+            kept[name] = list(value) if isinstance(value, tuple) else value
+    return kept
+
+
+def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
+    """Makes a summary's settings the defaults of the options.
+
+    Raises:
+        InputError: it cannot be read, or holds what is none of the options or not of their kind.
+    """
+    if file is None:
+        return
+    data = read_json(file)
+    options, given = _options(context.command), data.get("settings")
+    if not isinstance(given, dict):
+        raise InputError("holds no settings of a run of channelfit fhn", file, "settings")
+    defaults = {}
+    for key, value in given.items():
+        if key not in options:
+            known = ", ".join(options)
+            raise InputError(f"no option of fhn; known: {known}", file, f"settings.{key[:40]}")
+        try:
+            defaults[str(options[key].name)] = _checked(context, options[key], value)
+        except InputError as error:
+            raise error.at(file, f"settings.{key}") from None
+    if "initial_state" in data:
+        defaults["initial"] = str(file)
+    elif not _is_named(str(defaults.get("initial", "rest"))):
+        raise InputError(
+            "a state from a file, but the summary holds no initial_state", file, "settings.initial"
+        )
+    written = str(data.get("channelfit"))[:40]
+    if written != __version__:
+        click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
+        click.echo(
+            f"{file}: written by channelfit {written}, this is {__version__}: "
+            "what is computed may differ",
+            err=True,
+        )
+    context.default_map = {**(context.default_map or {}), **defaults}
+
+
+def _options(command: click.Command) -> Mapping[str, click.Option]:
+    options = (p for p in command.params if isinstance(p, click.Option))
+    named = {max(p.opts, key=len).lstrip("-"): p for p in options}
+    return {name: p for name, p in named.items() if name not in _ELSEWHERE}
+
+
+def _checked(context: click.Context, option: click.Option, value: Any) -> Any:
+    """A value of JSON, of the kind and in the bounds that the option has on the command line."""
+    values = value if option.multiple else [value]
+    kind = _PLAIN.get(option.type.name)
+    if not isinstance(values, list):
+        raise InputError(f"a list was expected, not {_shown(value)}")
+    for one in values:
+        wrong = not isinstance(one, kind) if kind else isinstance(one, bool | str)
+        if wrong or not isinstance(one, str | int | float):
+            wanted = kind.__name__ if kind else "a number"
+            wanted = {"str": "text", "bool": "true or false"}.get(wanted, wanted)
+            raise InputError(f"{wanted} was expected, not {_shown(one)}")
+        if "integer" in option.type.name and not isinstance(one, int):
+            raise InputError(f"a whole number was expected, not {_shown(one)}")
+    try:
+        option.type_cast_value(context, value)
+    except (click.BadParameter, OverflowError) as error:
+        raise InputError(getattr(error, "message", None) or "is too large") from None
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_named(initial: str) -> bool:
+    from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
+
+    return initial.partition(":")[0] in NAMED_STATES
