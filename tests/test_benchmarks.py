@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_host import HostCupy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,9 +86,9 @@ def test_errors_are_told_by_candidate() -> None:
 def test_operations_of_the_2012_design() -> None:
     paper = problem(chain_model(3), paper_protocols())
     operations, moved, _ = gpu_scoring.counts(ways.DESIGN_2012, paper)
-    # a sample: 3 x 3 multiply-adds for Q y, 3 for the step, 1 to open, 6 for current and score
-    assert operations == 12_500 * (2 * 9 + 2 * 3 + 2 + 6)
-    assert moved == 4 * 9 + 25 * 8
+    # a sample: 7 multiply-adds for a step, 1 for current and difference, 1 for the score
+    assert operations == 12_500 * (2 * 7 + 2 + 2)
+    assert moved == 25 * (4 * 9 + 8)  # read and added to at each launch, one a sweep
 
 
 def test_what_cannot_be_measured_is_a_dash_with_a_reason(
@@ -136,3 +137,31 @@ def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
     paper_figures.draw(series, tmp_path)
     sizes = [(tmp_path / f"paper_figure_{n}.png").stat().st_size for n in series]
     assert min(sizes) > 5000
+
+
+def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both opponents stand in the rows of one run, on a GPU that NumPy plays."""
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    for module, name, few in ((states, "UNROLLED", (4,)), (ways, "UNROLLED", (4,)),
+                              (ways, "BLOCKS", (32, 64)), (states, "OURS", ways.OURS[:1]),
+                              (states, "CHECKED", 8)):  # fmt: skip
+        monkeypatch.setattr(module, name, few)
+    paper, truth = states.prepared(2, 20, "cuda")
+    drawn = candidates(paper.model, 64)
+    tuned = [ways.fastest_2012(paper, drawn, stored) for stored in states.STORED]
+    rows = states.one_case("2 x 20", paper, truth, list(ways.OURS[:1]), 64, tuned)
+    values = {row.name.removeprefix("2 x 20: "): row for row in rows}
+    design, unbound, ours = (values[way.name] for way in
+                             (ways.DESIGN_2012, ways.IN_REGISTERS, ways.STEPPING_32))  # fmt: skip
+    assert "threads a block" in design.note
+    assert design.note.split("; ")[1] == unbound.note.split("; ")[1]  # the same costs
+    assert ours.ratio == ours.value / design.value
+    for opponent in (design, unbound):
+        ratio = values[f"fastest of ours over {opponent.name.removeprefix('2 x 20: ')}"].ratio
+        assert ratio == ours.value / opponent.value
+
+    run = gpu_scoring.Run(True, gpu_scoring.QUICK)
+    found = run.rates("trial", paper, drawn, list(ways.OURS[:1]), few=drawn[:, :8])
+    assert list(found) == [design.name.removeprefix("2 x 20: "), "2012 design, in registers",
+                           "stepping, float32"]  # fmt: skip
+    assert run.design(paper, drawn, tune=False, stored="shared").threads in (32, 64)
