@@ -25,6 +25,7 @@ from scoring import candidates, problem  # noqa: E402
 
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 paper_figures: Any = importlib.import_module("paper_figures")
+readme: Any = importlib.import_module("readme")
 report: Any = importlib.import_module("report")
 states: Any = importlib.import_module("states")
 ways: Any = importlib.import_module("ways")
@@ -165,3 +166,44 @@ def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.Mo
     assert list(found) == [design.name.removeprefix("2 x 20: "), "2012 design, in registers",
                            "stepping, float32"]  # fmt: skip
     assert run.design(paper, drawn, tune=False, stored="shared").threads in (32, 64)
+
+
+def test_the_readme_says_what_the_results_say() -> None:
+    text = readme.README.read_text(encoding="utf-8")
+    assert readme.absent(text) == []
+    assert len(readme.statements()) > 40
+    first = readme.statements()[0]
+    assert first in readme.absent(" ".join(text.split()).replace(first[1], ""))
+
+
+def test_figures_are_told_with_their_digits() -> None:
+    told = [readme.digits(x) for x in (0.010166, 0.009479, 1.015, 14.9, 99.6, 102.4, 2484.2)]
+    assert told == ["0.010", "0.0095", "1.0", "15", "100", "100", "2,500"]
+    assert readme.digits(1_542_012_345, 4) == "1,542,000,000"
+    assert [readme.at_most(x) for x in (5.536e-10, 4.17e-6, 2e-6, 9.2e-6)] == [
+        "6e-10", "5e-6", "2e-6", "1e-5",
+    ]  # fmt: skip
+
+
+def test_ratios_to_the_lean_design_are_stated_once_they_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The results as the benchmarks will write them; what is not measured is not asked for."""
+    for file in readme.RESULTS.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    rows = [report.Row(f"model B, 25 x 500: {name}", 4.41e7, "candidates/s") for name in
+            ("2012 design", "2012 design, in registers", "closed form, float64",
+             "stepping, float32", "stepping, float64")]  # fmt: skip
+    report.finish("gpu_scoring_headline", "", rows, folder=tmp_path)
+    rows = [report.Row(row.name.replace("500", "5,000"), 4.5e6, row.unit) for row in rows]
+    report.finish("gpu_scoring_samples", "", rows, folder=tmp_path)
+    rows = [report.compared(f"{n} states x {samples} samples: fastest of ours over {name}", 2.0 * n,
+                            "candidates/s", 2.0)
+            for n in range(2, 10) for samples in (500, 5000)
+            for name in ("2012 design", "2012 design, in registers")]  # fmt: skip
+    report.finish("states", "", rows, folder=tmp_path)
+    told = [told for _, told in readme.statements()]
+    assert "| the same text, but in registers | 44,100,000 | 4,500,000 |" in told
+    ratios = "2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0 and 9.0 times the design of 2012 at 500 samples"
+    assert any(ratios in one for one in told)
