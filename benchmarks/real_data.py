@@ -6,8 +6,8 @@ Two hERG cells are fitted on the sine wave; `against` is what the values publish
 leave of the same samples, their conductance fitted where the cell is another one. The
 action-potential recording of that cell is then predicted from the fit. Parameters come with 95 %
 intervals from the Fisher information; `against` are the published values. A sodium I-V family
-follows. The picture of the first fit, traces.png of its run folder, is kept beside the results as
-herg_sine_wave.png.
+follows, beside what the values in its model file leave. The picture of the first fit, traces.png of
+its run folder, is kept beside the results as herg_sine_wave.png.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def main() -> None:
                 shutil.copy(folder / f"{name}_0" / "traces.png", shown / "herg_sine_wave.png")
         done = optimized("nav_iv_80cp", folder, 1, wanted.backend)
     note = f"{done.summary['evaluations']:,} evaluations in {done.summary['seconds']:.0f} s"
-    rows.append(Row("nav_iv_80cp: fit, RMS", float(done.summary["rms_pA"]), "pA", note=note))
+    sodium = load_fit(FITS / "nav_iv_80cp.yaml").problem
+    rows.append(compared("nav_iv_80cp: fit, RMS", float(done.summary["rms_pA"]), "pA",
+                         rms(sodium.model, sodium.experiments), note))  # fmt: skip
     on_gpu = wanted.backend != "cpu" and gpu.is_available()
     device = gpu.device().name if on_gpu else ""
     finish("real_data_cuda" if on_gpu else "real_data",
