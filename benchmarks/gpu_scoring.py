@@ -17,10 +17,11 @@ everything in registers, which is not the design any more.
 
 How operations are counted (a multiply-add is two), unless the scorer counts its own: the 2012
 design makes 2 e + m + 3 a sample for e entries of Q and m open states, and has to walk every
-sample of every sweep. Ours walk D samples after common beginnings of sweeps merged. Stepping makes
-2 (n - 1) + 3 a sample and 2 n (n - 1) every 16; modal 3 (n - 1) + 3 a sample; what a voltage costs
-(rates, propagators, eigenvalues) is left out, so both are counted too low. The closed form costs
-whatever its scorer says, or is not counted.
+sample of every sweep; it moves 4 (e + 2 n) bytes of shared memory a sample for n states. Ours walk
+D samples after common beginnings of sweeps merged. Stepping makes 2 (n - 1) + 3 a sample and
+2 n (n - 1) every 16; modal 3 (n - 1) + 3 a sample; what a voltage costs (rates, propagators,
+eigenvalues) is left out, so both are counted too low. The closed form costs whatever its scorer
+says, or is not counted.
 """
 
 from __future__ import annotations
@@ -241,6 +242,12 @@ def limits(run: Run, p: Problem, found: dict[str, float]) -> None:
     for dtype, peak in peaks.items():
         run.rows.append(Row(f"limit: {dtype}, multiprocessors x lanes x 2 x clock", peak / 1e12,
                             "Tflop/s"))  # fmt: skip
+    if DESIGN_2012.name in found:
+        moved = shared_bytes_2012(p)
+        run.rows.append(compared(f"limit: {DESIGN_2012.name}, shared memory",
+                                 moved * found[DESIGN_2012.name] / 1e9, "GB/s",
+                                 _shared_bandwidth() / 1e9, f"{moved:,} bytes a candidate",
+                                 ))  # fmt: skip
     for way in (DESIGN_2012, *OURS):
         if way.name not in found:
             continue
@@ -267,9 +274,7 @@ def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
     if way is DESIGN_2012:
         scheme = p.model.expanded()
         step = 2 * len(entries(scheme)) + len(scheme.open_states) + 3
-        every = sum(
-            e.protocol.n_times(k) for e in p.experiments for k in range(e.protocol.n_sweeps)
-        )
+        every = _samples(p)
         sweeps = sum(e.protocol.n_sweeps for e in p.experiments)
         return every * step, sweeps * (4.0 * n_parameters + 8), ""
     scoring = getattr(way.build(p), "scoring", None)
@@ -283,10 +288,32 @@ def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
     return None, moved, "this path does not count its operations"
 
 
+def shared_bytes_2012(p: Problem) -> int:
+    """What a candidate of the 2012 design reads and writes of shared memory, steps alone: Q and
+    the occupancies, and the new occupancies."""
+    scheme = p.model.expanded()
+    return 4 * _samples(p) * (len(entries(scheme)) + 2 * len(scheme.states))
+
+
+def _samples(p: Problem) -> int:
+    """Of all sweeps."""
+    return sum(e.protocol.n_times(k) for e in p.experiments for k in range(e.protocol.n_sweeps))
+
+
 def _peak(lanes: int) -> float:
     """flop/s of that many multiply-add lanes a multiprocessor at the chip's clock."""
+    return lanes * 2 * _clocks()
+
+
+def _shared_bandwidth() -> float:
+    """Bytes/s of shared memory: 32 banks of 4 bytes a multiprocessor at the chip's clock."""
+    return 32 * 4 * _clocks()
+
+
+def _clocks() -> float:
+    """Cycles a second of all multiprocessors together."""
     clock = device_arrays().cuda.Device().attributes["ClockRate"] * 1e3  # kHz
-    return float(gpu.device().n_multiprocessors * lanes * 2 * clock)
+    return float(gpu.device().n_multiprocessors * clock)
 
 
 def _copy_bandwidth() -> float:

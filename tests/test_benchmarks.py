@@ -23,6 +23,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 from chains import chain_model, paper_protocols  # noqa: E402
 from scoring import candidates, problem  # noqa: E402
 
+baseline_2012: Any = importlib.import_module("baseline_2012")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 paper_figures: Any = importlib.import_module("paper_figures")
 readme: Any = importlib.import_module("readme")
@@ -90,6 +91,8 @@ def test_operations_of_the_2012_design() -> None:
     # a sample: 7 multiply-adds for a step, 1 for current and difference, 1 for the score
     assert operations == 12_500 * (2 * 7 + 2 + 2)
     assert moved == 25 * (4 * 9 + 8)  # read and added to at each launch, one a sweep
+    # a sample: 7 entries of Q and 3 occupancies read, 3 written
+    assert gpu_scoring.shared_bytes_2012(paper) == 12_500 * 4 * (7 + 3 + 3)
 
 
 def test_what_cannot_be_measured_is_a_dash_with_a_reason(
@@ -143,6 +146,7 @@ def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
 def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both opponents stand in the rows of one run, on a GPU that NumPy plays."""
     monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    baseline_2012._on_device.cache_clear()
     for module, name, few in ((states, "UNROLLED", (4,)), (ways, "UNROLLED", (4,)),
                               (ways, "BLOCKS", (32, 64)), (states, "OURS", ways.OURS[:1]),
                               (states, "CHECKED", 8)):  # fmt: skip
@@ -166,6 +170,7 @@ def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.Mo
     assert list(found) == [design.name.removeprefix("2 x 20: "), "2012 design, in registers",
                            "stepping, float32"]  # fmt: skip
     assert run.design(paper, drawn, tune=False, stored="shared").threads in (32, 64)
+    baseline_2012._on_device.cache_clear()
 
 
 def test_the_readme_says_what_the_results_say() -> None:
