@@ -1,4 +1,4 @@
-"""The scoring kernel of Ben-Shalom et al. 2012, rebuilt from the paper: what we measure against.
+"""The scoring kernel of Ben-Shalom et al. 2012, written lean: what we measure against.
 
     from baseline_2012 import Baseline2012
 
@@ -6,20 +6,37 @@ R. Ben-Shalom, A. Aviv, B. Razon, A. Korngreen, "Optimizing ion channel models u
 genetic algorithm on graphical processors", J Neurosci Methods 206 (2012) 183-194. Written anew
 after the text of sections 2 and 3 and the annotated kernel printed there.
 
-What the paper states, and this does:
+What makes it that design, and is kept:
 
 * `createQmat` is generated from the model; `createQmat`, `initStateProbs` and `dtIter` are device
   functions of one kernel, `runSweep`, launched once a sweep, one thread an individual (3.2);
-* each thread's part of shared memory holds Q (n x n), the occupancies before and after a step and
-  their derivatives, in single precision: 72 bytes for model B (3.3). Q is padded so that threads
-  meet different banks; the printed offsets of the vectors are those of unpadded ones;
-* Q is made anew where the voltage changed since the last sample, from parameters in global memory,
-  individual by individual;
-* command, data, use of each sample and its interval lie in constant memory (3.2);
+* Q and the occupancies lie in the thread's part of shared memory, in single precision (3.3); every
+  step reads them there and writes the new occupancies there;
+* the step is forward Euler at the sampling interval; Q is made anew where the voltage changed;
+* the recording and the command lie in constant memory (3.2);
 * chi^2, the mean square of equation 2, is added up in global memory, sweep by sweep;
 * the genetic algorithm runs on the host, so parameters go there and costs come back each
   generation (3.1, figure 2): sorted, two tournaments of two a pair, one-point crossover, mutation
   to a uniform draw, the best one kept (2.3).
+
+What is leaner than the printed kernel, for a fair opponent on today's cards:
+
+* a sweep is a loop over segments of one voltage, each with a loop over its samples, in place of
+  asking at every sample whether the voltage changed;
+* parameters are read once a launch into registers, side by side for neighboring threads;
+* a rate that the scheme has not is neither stored nor multiplied, Q holds dt already, and the step
+  is written out: 7 multiply-adds for the three states of model B, where the printed text has
+  n^2 = 9, the derivatives and their step;
+* a thread reads its occupancies before it writes them, so one vector serves as both of the
+  printed ones and no derivatives are kept: 44 bytes for model B, where the paper has 72;
+* what belongs to a thread lies together, with an odd stride: threads meet different banks;
+* samples whose weight is that of their sweep carry none, and their interval is the sweep's:
+  constant memory holds 16,000 samples where the printed vectors leave room for 4,000;
+* threads a block, and samples written out one after another, are tuned by whoever measures
+  (`ways.fastest_2012`).
+
+``stored="registers"`` is the same text with Q and the occupancies in registers, which the design
+does not do: how much of a ratio is owed to shared memory alone.
 
 What had to be assumed. Where the paper is silent the faster choice was taken:
 
@@ -27,14 +44,13 @@ What had to be assumed. Where the paper is silent the faster choice was taken:
   forward Euler. It diverges once a rate times the interval nears 1; such individuals cost inf. Of
   the ranges printed for model B, sampled at 0.1 ms, that is nearly everybody, so the paper must
   have stepped or bounded otherwise than it says; the work a step is the same;
-* `initStateProbs`: the steady state at the holding voltage, by elimination in the thread's own Q;
+* `initStateProbs`: the steady state at the holding voltage, by elimination;
 * the current of a sample belongs to the occupancies at its time, before the step;
 * rates are not clipped, and exp overflows single precision above 88: inf or NaN costs inf;
-* constant memory is filled with as many whole sweeps as it holds (4000 samples), and filled anew
-  when they are done; a longer sweep is launched in parts, with its occupancies kept in global
-  memory in between, as the text before the optimized kernel (3.1) describes for every step;
-* numbers of states and parameters are known to the compiler, so that it may unroll;
-* `padding="all"` pads the vectors too, a step that the paper does not mention.
+* the rule for what constant memory (64 kB) does not hold: it is filled with as many whole sweeps
+  as it takes, and filled anew when they are done; three sweeps of 5,000 samples. A sweep that is
+  longer is launched in parts, with its occupancies kept in global memory in between, as the text
+  before the optimized kernel (3.1) describes for every step.
 
 Off the grid a voltage counts from the next sample on: the design knows samples only.
 """
@@ -56,11 +72,12 @@ from channelfit.errors import InputError
 from channelfit.model import ChannelModel
 from channelfit.problem import Problem
 
-THREADS = 112  # of a block: the fastest on the paper's GTX295 (3.3)
+THREADS = 128  # of a block, where nobody tunes
 SHARED_BYTES = 48 * 1024  # of a block: what the paper's GTX480 had, and what needs no asking for
-#: Samples in constant memory: 64 kB at 16 bytes each, and a little left for the rest.
-CAPACITY = 4000
-CONSTANT = ("voltages", "IsIn", "fits", "dts")  # what lies there, in the order of `_Load.values`
+CAPACITY = 16_000  # floats in constant memory: 64 kB, and a little left for the rest
+CONSTANT = "constantData"
+UNROLL = 4  # samples
+STORED = ("shared", "registers")  # where Q and the occupancies may be; the design's comes first
 
 _SINGLE = Dialect(
     {"exp": "expf", "log": "logf", "sqrt": "sqrtf", "Abs": "fabsf", "tanh": "tanhf",
@@ -84,109 +101,98 @@ class _SinglePrinter(ScalarPrinter):
 
 
 _TEXT = """\
-#define NSTATES {n_states}
-#define NPARAMS {n_parameters}
-#define NOPEN {n_open}
-#define QSTRIDE {q_stride}   // floats from one thread's Q to the next
-#define YSTRIDE {y_stride}   // and from one thread's vector to the next
-#define CAPACITY {capacity}
+#define STRIDE {stride}  // floats from one thread's part of shared memory to the next
 
-__constant__ float voltages[CAPACITY], IsIn[CAPACITY], fits[CAPACITY], dts[CAPACITY];
-__constant__ int openStates[NOPEN] = {{{open_states}}};
+__constant__ float constantData[{capacity}];
 extern __shared__ float smem[];
 
-__device__ float exprelf(float x) {{
+// {memory}
+typedef {stored} Stored;
+
+__device__ __forceinline__ float exprelf(float x) {{
     return fabsf(x) < 1e-3f ? 1.0f + x*(0.5f + x/6.0f) : expm1f(x)/x;
 }}
 
-// dy/dt = Q y: Q[j][i] is the rate from state i to state j, 1/ms
-__device__ void createQmat(float v, const float *p, float *qMatrix) {{
-    for (int i = 0; i < NSTATES*NSTATES; ++i) qMatrix[i] = 0.0f;
-{rates}
+// Q dt, for dy/dt = Q y: the entries that this scheme has, row by row
+__device__ __forceinline__ void createQmat(float v, float dt, const float *p, Stored *q) {{
+{create}
 }}
 
-// steady state by elimination of the last state, then the one before; Q is used up
-__device__ void initStateProbs(float *y, float *qMatrix) {{
-    for (int last = NSTATES - 1; last > 0; --last) {{
-        float out = 0.0f;
-        for (int j = 0; j < last; ++j) out += qMatrix[j*NSTATES + last];
-        for (int i = 0; i < last; ++i) {{
-            const float share = qMatrix[last*NSTATES + i]/out;
-            qMatrix[last*NSTATES + i] = share;
-            for (int j = 0; j < last; ++j)
-                if (j != i) qMatrix[j*NSTATES + i] += share*qMatrix[j*NSTATES + last];
-        }}
-    }}
-    y[0] = 1.0f;
-    for (int last = 1; last < NSTATES; ++last) {{
-        y[last] = 0.0f;
-        for (int i = 0; i < last; ++i) y[last] += y[i]*qMatrix[last*NSTATES + i];
-        const float total = 1.0f + y[last];
-        for (int i = 0; i <= last; ++i) y[i] /= total;
-    }}
+// the steady state, by elimination of the last state, then the one before
+__device__ __forceinline__ void initStateProbs(float v, const float *p, Stored *y) {{
+{initial}
 }}
 
-// one sample: its current, its part of the score, and one step of forward Euler
-__device__ void dtIter(const float *yIn, const float *qMatrix, float gMax, float dataI, float v,
-                       float eRev, float dt, float fit, float *yOut, float *dy, float *outI,
-                       float *chiSum) {{
-    float open = 0.0f;
-    for (int k = 0; k < NOPEN; ++k) open += yIn[openStates[k]];
-    *outI = gMax*open*(v - eRev);
-    const float difference = *outI - dataI;
-    *chiSum += fit*difference*difference;
-    for (int j = 0; j < NSTATES; ++j) {{
-        float sum = 0.0f;  // in a register: dy may be any thread's for all the compiler knows
-        for (int i = 0; i < NSTATES; ++i) sum += qMatrix[j*NSTATES + i]*yIn[i];
-        dy[j] = sum;
-    }}
-    for (int j = 0; j < NSTATES; ++j) yOut[j] = yIn[j] + dt*dy[j];
+// the current of a sample, for a driving force, and one step of forward Euler
+__device__ __forceinline__ float dtIter(const Stored *q, Stored *y, float gain) {{
+{step}
 }}
 
-// samples start .. start + nTimeSteps of constant memory; yGlobal carries a sweep that is cut
-extern "C" __global__ void runSweep(const float *paramsGlobal, int start, int nTimeSteps,
-                                    float vHold, int begins, int ends, float totalWeight,
-                                    int popSize, float *chiScoreGlobal, float *yGlobal,
-                                    float *outIGlobal) {{
+// One sweep, or a part of it: nSegments pairs of (sample after the last, voltage) stand in constant
+// memory from `segments` on, data from `samples` on. yGlobal carries a sweep that is cut.
+extern "C" __global__ void runSweep(const float *paramsGlobal, int popSize, int segments,
+                                    int nSegments, int samples, float vHold, float dt,
+                                    float weight, int begins, int ends, float *chiGlobal,
+                                    float *yGlobal{trace_argument}) {{
     const int individual = blockDim.x*blockIdx.x + threadIdx.x;
     if (individual >= popSize) return;
-    float *qMatrix = &smem[QSTRIDE*threadIdx.x];
-    float *vectors = &smem[QSTRIDE*blockDim.x];
-    float *yIn = &vectors[YSTRIDE*threadIdx.x];
-    float *yOut = &vectors[YSTRIDE*(blockDim.x + threadIdx.x)];
-    float *dy = &vectors[YSTRIDE*(2*blockDim.x + threadIdx.x)];
-    const float *p = &paramsGlobal[(size_t)individual*NPARAMS];
-    const float gMax = {conductance};
-    const float eRev = {reversal};
-    float chiSum = 0.0f, outI;
+    {place}
+    Stored *q = own, *y = own + {n_entries};
+    float p[{n_parameters}];
+#pragma unroll
+    for (int i = 0; i < {n_parameters}; ++i) p[i] = paramsGlobal[(size_t)i*popSize + individual];
 
     if (begins) {{
-        createQmat(vHold, p, qMatrix);
-        initStateProbs(yIn, qMatrix);
+        initStateProbs(vHold, p, y);
     }} else {{
-        for (int i = 0; i < NSTATES; ++i) yIn[i] = yGlobal[(size_t)i*popSize + individual];
+#pragma unroll
+        for (int i = 0; i < {n_states}; ++i) y[i] = yGlobal[(size_t)i*popSize + individual];
     }}
-    for (int k = start; k < start + nTimeSteps; ++k) {{
-        const float v = voltages[k];
-        if (k == start || v != voltages[k - 1]) createQmat(v, p, qMatrix);
-        dtIter(yIn, qMatrix, gMax, IsIn[k], v, eRev, dts[k], fits[k], yOut, dy, &outI, &chiSum);
-        if (outIGlobal) outIGlobal[(size_t)(k - start)*popSize + individual] = outI;
-        float *swap = yIn;
-        yIn = yOut;
-        yOut = swap;
+    float chiSum = 0.0f;
+    int k = 0;
+    for (int s = 0; s < nSegments; ++s) {{
+        const int end = (int)constantData[segments + 2*s];
+        const float v = constantData[segments + 2*s + 1];
+        createQmat(v, dt, p, q);
+        const float gain = ({conductance})*(v - ({reversal}));
+#pragma unroll {unroll}
+        for (; k < end; ++k) {{
+            const float outI = dtIter(q, y, gain);
+            {keep}
+        }}
     }}
-    if (!ends)
-        for (int i = 0; i < NSTATES; ++i) yGlobal[(size_t)i*popSize + individual] = yIn[i];
-    chiScoreGlobal[individual] += chiSum/totalWeight;
+    if (!ends) {{
+#pragma unroll
+        for (int i = 0; i < {n_states}; ++i) yGlobal[(size_t)i*popSize + individual] = y[i];
+    }}
+    chiGlobal[individual] += weight*chiSum;
 }}
 """
 
+_MEMORY = {
+    "shared": ("volatile float", "volatile: not to be kept in registers instead",
+               "Stored *own = &smem[STRIDE*threadIdx.x];"),
+    "registers": ("float", "in registers, which the design does not do", "Stored own[STRIDE];"),
+}  # fmt: skip
+_KEEP = {
+    "score": "const float difference = outI - constantData[samples + k];\n"
+             "            chiSum += difference*difference;",
+    "weighed": "const float difference = outI - constantData[samples + 2*k];\n"
+               "            chiSum += constantData[samples + 2*k + 1]*(difference*difference);",
+    "trace": "outIGlobal[(size_t)k*popSize + individual] = outI;",
+}  # fmt: skip
 
-def kernel_text(model: ChannelModel, padding: str = "matrix") -> str:
+
+def kernel_text(
+    model: ChannelModel, stored: str = "shared", keep: str = "score", unroll: int = UNROLL
+) -> str:
     """The CUDA text of a model: its scheme, and of gates the equivalent scheme.
 
     Arguments:
-        padding: what gets an odd stride in shared memory: ``none``, ``matrix`` or ``all``.
+        stored: where Q and the occupancies are between steps, one of `STORED`.
+        keep: what becomes of a current: ``score`` (weights of a sweep are equal), ``weighed``
+            (a weight beside every sample) or ``trace``.
+        unroll: samples written out after each other.
 
     Raises:
         InputError: a state with a relative conductance other than 1; the design has none.
@@ -194,40 +200,109 @@ def kernel_text(model: ChannelModel, padding: str = "matrix") -> str:
     scheme = model.expanded()
     if set(scheme.open_states.values()) - {1.0}:
         raise InputError("the 2012 design knows open and closed states only", key="current.open")
-    n = len(scheme.states)
     names = {p.name: f"p[{i}]" for i, p in enumerate(model.parameters)}
     printer = _SinglePrinter(_SINGLE, names)
-    q_stride, y_stride = strides(n, padding)
+    kind, memory, place = _MEMORY[stored]
+    rates = list(_rate_lines(scheme, printer))
     return _TEXT.format(
-        n_states=n, n_parameters=len(model.parameters), n_open=len(scheme.open_states),
-        q_stride=q_stride, y_stride=y_stride, capacity=CAPACITY,
-        open_states=", ".join(str(scheme.states.index(s)) for s in scheme.open_states),
-        rates="\n".join(f"    {line}" for line in _rate_lines(scheme, printer)),
+        stride=stride(scheme), capacity=CAPACITY, stored=kind, memory=memory, place=place,
+        n_entries=len(entries(scheme)), n_states=len(scheme.states),
+        n_parameters=len(model.parameters), unroll=unroll, keep=_KEEP[keep],
+        create=_indented([*rates, *_matrix_lines(scheme)]),
+        initial=_indented([*rates, *_steady_lines(scheme)]),
+        step=_indented(_step_lines(scheme)),
+        trace_argument=", float *outIGlobal" if keep == "trace" else "",
         conductance=printer.text(model.conductance), reversal=printer.text(model.reversal),
     )  # fmt: skip
 
 
-def strides(n_states: int, padding: str) -> tuple[int, int]:
-    """Floats that one thread takes for Q and for a vector; odd ones meet no bank twice."""
-    odd = {"none": (0, 0), "matrix": (1, 0), "all": (1, 1)}[padding]
-    q = n_states * n_states
-    return q | odd[0], n_states | odd[1]
+def stride(scheme: ChannelModel) -> int:
+    """Floats of a thread in shared memory; an odd number of them meets no bank twice."""
+    return (len(entries(scheme)) + len(scheme.states)) | 1
+
+
+def _indented(lines: list[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _flows(scheme: ChannelModel) -> dict[tuple[int, int], list[str]]:
+    """(to, from) -> the names of the rates that lead there, as `_rate_lines` gives them."""
+    index = {s: i for i, s in enumerate(scheme.states)}
+    flows: dict[tuple[int, int], list[str]] = {}
+    for k, t in enumerate(scheme.transitions):
+        flows.setdefault((index[t.target], index[t.source]), []).append(f"k{k}")
+    return flows
+
+
+def entries(scheme: ChannelModel) -> list[tuple[int, int]]:
+    """(row, column) of the entries that Q has, row by row: the order in memory."""
+    flows = _flows(scheme)
+    return sorted({*flows, *((source, source) for _, source in flows)})
 
 
 def _rate_lines(scheme: ChannelModel, printer: ScalarPrinter) -> Iterator[str]:
+    """The rates k0, k1, .. of the transitions, 1/ms."""
     steps, rates = assignments(scheme.definitions, [t.rate for t in scheme.transitions])
+    outer = printer.names
     for name, expression in steps:
         yield f"const float {name}_ = {printer.text(expression)};"
         printer.names = {**printer.names, name: f"{name}_"}
-    if rates:
-        yield "float k;"
-    n, index = len(scheme.states), {s: i for i, s in enumerate(scheme.states)}
-    for t, rate in zip(scheme.transitions, rates, strict=True):
-        i, j = index[t.source], index[t.target]
+    for k, (t, rate) in enumerate(zip(scheme.transitions, rates, strict=True)):
         times = f"{float(t.multiplicity)!r}f*" if t.multiplicity != 1 else ""
-        yield f"k = {times}({printer.text(rate)});"
-        yield f"qMatrix[{j * n + i}] += k;"
-        yield f"qMatrix[{i * n + i}] -= k;"
+        yield f"const float k{k} = {times}({printer.text(rate)});"
+    printer.names = outer
+
+
+def _matrix_lines(scheme: ChannelModel) -> Iterator[str]:
+    flows = _flows(scheme)
+    for place, (row, column) in enumerate(entries(scheme)):
+        if row != column:
+            yield f"q[{place}] = dt*({' + '.join(flows[row, column])});"
+            continue
+        leaving = [name for (_, source), names in flows.items() if source == row for name in names]
+        yield f"q[{place}] = -dt*({' + '.join(leaving)});"
+
+
+def _steady_lines(scheme: ChannelModel) -> Iterator[str]:
+    """Elimination without subtractions, of what the scheme has and what fills up on the way."""
+    n = len(scheme.states)
+    flows = {place: " + ".join(names) for place, names in _flows(scheme).items()}
+    for (row, column), rate in flows.items():
+        yield f"float a{row}_{column} = {rate};"
+    have = set(flows)
+    for last in range(n - 1, 0, -1):
+        out = [j for j in range(last) if (j, last) in have]
+        yield f"const float out{last} = {' + '.join(f'a{j}_{last}' for j in out) or '0.0f'};"
+        for i in range(last):
+            if (last, i) not in have:
+                continue
+            yield f"a{last}_{i} /= out{last};"
+            for j in out:
+                if j == i:
+                    continue
+                new = "" if (j, i) in have else "float "
+                yield f"{new}a{j}_{i} {'=' if new else '+='} a{last}_{i}*a{j}_{last};"
+                have.add((j, i))
+    yield "const float s0 = 1.0f;"
+    for last in range(1, n):
+        terms = [f"s{i}*a{last}_{i}" for i in range(last) if (last, i) in have]
+        yield f"const float s{last} = {' + '.join(terms) or '0.0f'};"
+    yield f"const float total = {' + '.join(f's{i}' for i in range(n))};"
+    for i in range(n):
+        yield f"y[{i}] = s{i}/total;"
+
+
+def _step_lines(scheme: ChannelModel) -> Iterator[str]:
+    places, n = entries(scheme), len(scheme.states)
+    for place in range(len(places)):
+        yield f"const float q{place} = q[{place}];"
+    for i in range(n):
+        yield f"const float y{i} = y[{i}];"
+    for i in range(n):
+        terms = [f"q{k}*y{column}" for k, (row, column) in enumerate(places) if row == i]
+        yield f"y[{i}] = {' + '.join([f'y{i}', *terms])};"
+    is_open = [scheme.states.index(state) for state in scheme.open_states]
+    yield f"return gain*({' + '.join(f'y{place}' for place in is_open)});"
 
 
 # --- sweeps as they go into constant memory ------------------------------------------------------
@@ -235,11 +310,15 @@ def _rate_lines(scheme: ChannelModel, printer: ScalarPrinter) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Samples of one sweep that lie in constant memory together."""
+    """A sweep, or what of it lies in constant memory at once."""
 
-    start: int  # place in constant memory
+    segments: int  # place of the first (end, voltage) in constant memory
+    n_segments: int
+    samples: int  # place of the first sample
     n: int
     holding: float
+    interval: float
+    weight: float
     begins: bool
     ends: bool
     place: tuple[int, int, int]  # experiment, sweep, first sample
@@ -247,40 +326,73 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Load:
-    """One filling of constant memory: (4, CAPACITY) command, data, use, interval, and its parts."""
+    """One filling of constant memory, float32, and the parts of sweeps in it."""
 
     values: np.ndarray
     parts: tuple[_Part, ...]
 
 
-def _loads(problem: Problem) -> list[_Load]:
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep sample by sample: command, data and weight (n_times,), each float32."""
+
+    place: tuple[int, int]  # experiment, sweep
+    holding: float
+    interval: float
+    voltages: np.ndarray
+    data: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def evenly_weighed(self) -> bool:
+        """Whether one weight is that of all samples."""
+        return bool((self.weights == self.weights[0]).all())
+
+    def packed(self, first: int, last: int, weighed: bool) -> tuple[np.ndarray, int]:
+        """What a part needs in constant memory, and how many segments come first in it."""
+        v = self.voltages[first:last]
+        starts = np.flatnonzero(np.diff(v)) + 1
+        ends = np.append(starts, last - first)
+        segments = np.stack((ends, v[ends - 1]), axis=1)
+        samples = self.data[first:last, None]
+        if weighed:
+            samples = np.hstack((samples, self.weights[first:last, None]))
+        return np.concatenate((segments, samples), axis=None, dtype=np.float32), len(ends)
+
+    def fitting(self, first: int, weighed: bool) -> int:
+        """The sample after the last that fits into empty constant memory from `first` on."""
+        new_segment = np.diff(self.voltages[first:], prepend=np.nan) != 0
+        needed = np.cumsum(2 * new_segment + (2 if weighed else 1))
+        return first + int(np.searchsorted(needed, CAPACITY, side="right"))
+
+
+def _loads(sweeps: list[_Sweep], weighed: bool) -> list[_Load]:
     """Sweeps in order, as many whole ones as fit, longer ones cut."""
     loads: list[_Load] = []
-    values, parts, used = _empty(), [], 0
-    for place, holding, rows in _sweep_rows(problem):
-        n = rows.shape[1]
-        if parts and used + min(n, CAPACITY) > CAPACITY:
-            loads.append(_Load(values, tuple(parts)))
-            values, parts, used = _empty(), [], 0
-        for first in range(0, n, CAPACITY):
-            last = min(n, first + CAPACITY)
-            if used + last - first > CAPACITY:
-                loads.append(_Load(values, tuple(parts)))
-                values, parts, used = _empty(), [], 0
-            values[:, used : used + last - first] = rows[:, first:last]
-            parts.append(_Part(used, last - first, holding, first == 0, last == n, (*place, first)))
-            used += last - first
+    values: list[np.ndarray] = []
+    parts: list[_Part] = []
+    used = 0
+    for sweep in sweeps:
+        n, first = len(sweep.data), 0
+        while first < n:
+            last = sweep.fitting(first, weighed)
+            packed, n_segments = sweep.packed(first, last, weighed)
+            if used + len(packed) > CAPACITY:
+                loads.append(_Load(np.concatenate(values), tuple(parts)))
+                values, parts, used = [], [], 0
+            weight = 1.0 if weighed else float(sweep.weights[0])
+            parts.append(_Part(used, n_segments, used + 2 * n_segments, last - first,
+                               sweep.holding, sweep.interval, weight, first == 0, last == n,
+                               (*sweep.place, first)))  # fmt: skip
+            values.append(packed)
+            used += len(packed)
+            first = last
     if parts:
-        loads.append(_Load(values, tuple(parts)))
+        loads.append(_Load(np.concatenate(values), tuple(parts)))
     return loads
 
 
-def _empty() -> np.ndarray:
-    return np.zeros((4, CAPACITY), dtype=np.float32)
-
-
-def _sweep_rows(problem: Problem) -> Iterator[tuple[tuple[int, int], float, np.ndarray]]:
-    """Of every sweep: (experiment, sweep), holding voltage, (4, n_times) float32."""
+def _sweeps(problem: Problem) -> Iterator[_Sweep]:
     for e, experiment in enumerate(problem.experiments):
         protocol, recording = experiment.protocol, experiment.recording
         if protocol.carry_over:
@@ -288,12 +400,14 @@ def _sweep_rows(problem: Problem) -> Iterator[tuple[tuple[int, int], float, np.n
         command = protocol.command()
         for k in range(protocol.n_sweeps):
             n = protocol.n_times(k)
-            rows = np.zeros((4, n))
-            rows[0], rows[3] = command[k, :n], protocol.sampling_ms
+            rows = np.zeros((3, n))
+            rows[0] = command[k, :n]
             if recording is not None:
                 rows[2] = experiment.weight * recording.weight[k, :n]
                 rows[1] = np.where(rows[2] > 0, recording.current_pA[k, :n], 0.0)
-            yield (e, k), protocol.holding_mV, rows.astype(np.float32)
+            yield _Sweep(
+                (e, k), protocol.holding_mV, protocol.sampling_ms, *rows.astype(np.float32)
+            )
 
 
 # --- the scorer ----------------------------------------------------------------------------------
@@ -304,33 +418,44 @@ class Baseline2012:
 
     Arguments:
         threads: of a block; fewer where shared memory asks for it (`threads` tells how many).
-        padding: see `kernel_text`.
+        stored, unroll: see `kernel_text`.
         compiled: from CUDA text to a program with `fill`, `launch` and the array module `xp`; a
             device's where nothing else is given.
 
     Raises:
         InputError: what the design cannot score: carried-over sweeps, relative conductances, or
-            more states than shared memory holds for half a warp.
+            more states than shared memory holds for a warp.
     """
 
     backend, dtype = "2012 design", "float32"
 
     def __init__(
-        self, problem: Problem, threads: int = THREADS, padding: str = "matrix",
-        compiled: Callable[[str], Any] | None = None,
+        self, problem: Problem, threads: int = THREADS, stored: str = "shared",
+        unroll: int = UNROLL, compiled: Callable[[str], Any] | None = None,
     ) -> None:  # fmt: skip
-        self.problem, self.padding = problem, padding
-        self.n_states = len(problem.model.expanded().states)
-        q, y = strides(self.n_states, padding)
-        self.thread_bytes = 4 * (q + 3 * y)
-        self.threads = min(threads, SHARED_BYTES // self.thread_bytes // 16 * 16)
-        if self.threads < 16:
+        self.problem, self.stored, self.unroll = problem, stored, unroll
+        scheme = problem.model.expanded()
+        self.n_states = len(scheme.states)
+        self.thread_bytes = 4 * stride(scheme) if stored == "shared" else 0
+        self.threads = threads
+        if self.thread_bytes:
+            self.threads = min(threads, SHARED_BYTES // self.thread_bytes // 32 * 32)
+        if not self.threads:
             raise InputError(f"{self.n_states} states do not fit into shared memory")
-        self.text = kernel_text(problem.model, padding)
-        self.loads = _loads(problem)
-        self.total_weight = np.float32(sum(load.values[2].sum(dtype=float) for load in self.loads))
-        self.program = (compiled or _on_device)(self.text)
+        sweeps = list(_sweeps(problem))
+        weighed = not all(sweep.evenly_weighed for sweep in sweeps)
+        self.loads = _loads(sweeps, weighed)
+        self.total_weight = sum(sweep.weights.sum(dtype=float) for sweep in sweeps) or np.nan
+        self.text = kernel_text(problem.model, stored, "weighed" if weighed else "score", unroll)
+        self._trace_text = kernel_text(problem.model, stored, "trace")
+        self._compiled = compiled or _on_device
+        self.program = self._compiled(self.text)
         self._filled = [self.program.xp.asarray(load.values) for load in self.loads]
+
+    @property
+    def block(self) -> str:
+        """What was tuned, in words."""
+        return f"{self.threads} threads a block, {self.unroll} samples unrolled"
 
     @property
     def shared_bytes(self) -> int:
@@ -363,29 +488,33 @@ class Baseline2012:
         return currents
 
     def individuals(self, parameters: Any) -> Any:
-        """(n_individuals, n_parameters) float32 on the device: the layout of the design."""
+        """(n_parameters, n_individuals) float32 on the device."""
         xp = self.program.xp
-        return xp.ascontiguousarray(xp.asarray(parameters).T, dtype=np.float32)
+        return xp.ascontiguousarray(xp.asarray(parameters), dtype=np.float32)
 
     def run_generation(
         self, individuals: Any, keep: Callable[[_Part, np.ndarray], None] | None = None
     ) -> Any:
         """chi^2 (n_individuals,) float32: constant memory filled, one launch a sweep."""
-        xp, n = self.program.xp, individuals.shape[0]
+        program = self._compiled(self._trace_text) if keep else self.program
+        xp, n = program.xp, individuals.shape[1]
         chi = xp.zeros(n, dtype=np.float32)
         carried = xp.empty((self.n_states, n), dtype=np.float32)
+        blocks = -(-n // self.threads)
         for load, filled in zip(self.loads, self._filled, strict=True):
-            for name, row in zip(CONSTANT, filled, strict=True):
-                self.program.fill(name, row)
+            program.fill(CONSTANT, filled)
             for part in load.parts:
-                out = xp.empty((part.n, n), dtype=np.float32) if keep else gpu.NULL
-                arguments = (
-                    individuals, np.int32(part.start), np.int32(part.n), np.float32(part.holding),
-                    np.int32(part.begins), np.int32(part.ends), self.total_weight, np.int32(n),
-                    chi, carried, out,
-                )  # fmt: skip
-                blocks = -(-n // self.threads)
-                self.program.launch("runSweep", blocks, self.threads, arguments, self.shared_bytes)
+                arguments = [
+                    individuals, np.int32(n), np.int32(part.segments), np.int32(part.n_segments),
+                    np.int32(part.samples), np.float32(part.holding), np.float32(part.interval),
+                    np.float32(part.weight / self.total_weight), np.int32(part.begins),
+                    np.int32(part.ends), chi, carried,
+                ]  # fmt: skip
+                out = xp.empty((part.n, n), dtype=np.float32) if keep else None
+                if keep:
+                    arguments.append(out)
+                program.launch("runSweep", blocks, self.threads, tuple(arguments),
+                               self.shared_bytes)  # fmt: skip
                 if keep:
                     keep(part, gpu.to_host(out))
         return chi
@@ -398,11 +527,15 @@ class _DeviceProgram:
         self.xp = gpu.cupy()
         module = gpu.compile_cuda(text, name="baseline_2012.cu")
         self._module, self._kernel = module, module.kernel("runSweep")
-        self._constant = {name: module.raw.get_global(name) for name in CONSTANT}
+        # as much of a multiprocessor's memory as can be: what the blocks share, not a cache
+        self._kernel.preferred_shared_memory_carveout = 100
+        self._constant = module.raw.get_global(CONSTANT)
 
     def fill(self, name: str, values: Any) -> None:
         """Constant memory, from values that lie on the device already."""
-        self._constant[name].copy_from_device_async(values.data, values.nbytes)
+        assert name == CONSTANT
+        assert values.nbytes <= 4 * CAPACITY
+        self._constant.copy_from_device_async(values.data, values.nbytes)
 
     def launch(self, name: str, blocks: int, threads: int, args: Any, shared_bytes: int) -> None:
         """One launch."""

@@ -1,34 +1,39 @@
 """Scoring on one GPU: the headline, its exactness, and how near it comes to the chip's limits.
 
-    python benchmarks/gpu_scoring.py [--parts headline samples herg accuracy]
+    python benchmarks/gpu_scoring.py [--parts headline samples generation cpu herg accuracy]
 
-Everything that is compared runs in this one go: the 2012 design (with the block and padding that
-are fastest here), the CPU backend on all cores, and NEURON, one process a core.
+Every part compares what it measured itself, in one go, and writes gpu_scoring_PART.json when it is
+done. The 2012 design runs with the block that is fastest here; beside it stands its text with
+everything in registers, which is not the design any more.
 
-* headline: model B, 25 sweeps of 500 samples, 2^20 candidates from the paper's full ranges; a whole
-  generation, genetic algorithm included; operations and bytes beside the chip's limits.
+* headline: model B, 25 sweeps of 500 samples, 2^20 candidates from the paper's full ranges;
+  operations and bytes beside the chip's limits.
 * samples: the same with 5,000 samples a sweep.
+* generation: a whole generation of the headline's candidates, genetic algorithm included.
+* cpu: the headline's scores by the CPU backend on all cores and by NEURON, one process a core,
+  beside the GPU's.
 * herg: the sine wave, 80,000 samples at 0.1 ms, half of them under varying voltage.
 * accuracy: the cost of random candidates over the full ranges of every shipped model.
 
 How operations are counted (a multiply-add is two), unless the scorer counts its own: the 2012
-design makes n (2 n + 2) + 2 m + 6 a sample for n states, m of them open, and has to walk every
-sample of every sweep. Ours walk D samples after common beginnings of sweeps merged. Stepping makes
-2 (n - 1) + 3 a sample and 2 n (n - 1) every 16; modal 3 (n - 1) + 3 a sample; what a voltage costs
-(rates, propagators, eigenvalues) is left out, so both are counted too low. The closed form costs
-whatever its scorer says, or is not counted.
+design makes 2 e + m + 3 a sample for e entries of Q and m open states, and has to walk every
+sample of every sweep; it moves 4 (e + 2 n) bytes of shared memory a sample for n states. Ours walk
+D samples after common beginnings of sweeps merged. Stepping makes 2 (n - 1) + 3 a sample and
+2 n (n - 1) every 16; modal 3 (n - 1) + 3 a sample; what a voltage costs (rates, propagators,
+eigenvalues) is left out, so both are counted too low. The closed form costs whatever its scorer
+says, or is not counted.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from accuracy import protocols as steps_and_varying
-from baseline_2012 import Baseline2012, next_generation
+from baseline_2012 import STORED, Baseline2012, entries, next_generation
 from chains import ROOT, paper_protocols
 from report import Row, compared, finish, missing
 from scoring import candidates, problem
@@ -39,6 +44,7 @@ from ways import (
     CPU_32,
     CPU_64,
     DESIGN_2012,
+    IN_REGISTERS,
     MODAL,
     OURS,
     STEPPING_32,
@@ -59,7 +65,7 @@ from ways import (
 )
 
 from channelfit import gpu
-from channelfit.backends import OK, make_scorer
+from channelfit.backends import OK, Score, make_scorer
 from channelfit.model import ChannelModel, load_model
 from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
 from channelfit.problem import Experiment, Problem
@@ -67,6 +73,7 @@ from channelfit.protocol import Protocol, load_protocol
 from channelfit.recording import Recording
 
 UNIT = "candidates/s"
+TITLE = "model B, 25 x 500"
 BARS = {"float64": 1e-9, "float32": 1e-4}  # relative errors of the cost that count as exact
 LONGEST = 8.0  # s that one score may take; larger populations are left out
 
@@ -76,12 +83,13 @@ class Sizes:
     headline: int = 1 << 20
     herg: int = 1 << 17
     steps: int = 400
-    varying: int = 64  # the reference takes seconds for these
+    fine: int = 64  # the reference takes seconds for these
+    varying: int = 64
     neuron: int = 40
     on_cpu: int = 1 << 18
 
 
-QUICK = Sizes(1 << 11, 1 << 6, 40, 4, 3, 1 << 11)
+QUICK = Sizes(1 << 11, 1 << 6, 40, 4, 4, 3, 1 << 11)
 
 
 @dataclass
@@ -90,36 +98,23 @@ class Run:
 
     cuda: bool
     sizes: Sizes
-    rows: list[Row]
-    block: tuple[int, str] | None = None  # of the 2012 design tuned last
+    rows: list[Row] = field(default_factory=list)
+    tuned: dict[str, Baseline2012] = field(default_factory=dict)  # of the problem tuned last
 
-    def design(self, p: Problem, drawn: np.ndarray, tune: bool) -> Baseline2012:
+    def design(self, p: Problem, drawn: np.ndarray, tune: bool, stored: str) -> Baseline2012:
         """The 2012 design, tuned on this problem or as it was tuned last."""
-        if tune or self.block is None:
-            best = fastest_2012(p, drawn)
-            self.block = best.threads, best.padding
-            return best
-        return Baseline2012(p, *self.block)
+        if tune or stored not in self.tuned:
+            self.tuned[stored] = fastest_2012(p, drawn, stored)
+            return self.tuned[stored]
+        best = self.tuned[stored]
+        return Baseline2012(p, best.threads, stored, best.unroll)
 
     def rates(self, title: str, p: Problem, drawn: np.ndarray, ways: list[Way],
               few: np.ndarray | None = None, tune: bool = True) -> dict[str, float]:  # fmt: skip
         """Candidates/s of the 2012 design and of every way that can, with their rows."""
-        found: dict[str, float] = {}
         truth = make_scorer(p, "reference").score(few) if few is not None else None
-        if self.cuda:
-            design, reason = attempt(lambda: self.design(p, drawn, tune))
-            if design is None:
-                self.rows.append(missing(f"{title}: 2012 design", UNIT, reason))
-            else:
-                value = rate(design, placed(DESIGN_2012, drawn), 3)
-                found[DESIGN_2012.name] = value
-                note = f"{design.threads} threads a block, {design.padding} padded; "
-                status = host(design.score(placed(DESIGN_2012, drawn)).status)
-                note += f"Euler keeps {(status == OK).mean():.2%} finite"
-                if truth is not None:
-                    note += "; " + error_note(design.score(placed(DESIGN_2012, few)), truth)
-                self.rows.append(Row(f"{title}: 2012 design", value, UNIT, note=note))
-        against = found.get(DESIGN_2012.name)
+        found = self._theirs(title, p, drawn, few, truth, tune) if self.cuda else {}
+        theirs, against = dict(found), found.get(DESIGN_2012.name)
         for way in ways:
             scorer, reason = attempt(lambda w=way: w.build(p))  # type: ignore[misc]
             if scorer is None:
@@ -130,31 +125,65 @@ class Run:
             note = error_note(scorer.score(placed(way, few)), truth) if truth is not None else ""
             ratio = value / against if against else None
             self.rows.append(Row(f"{title}: {way.name}", value, UNIT, against, ratio, note))
+        ours = [value for name, value in found.items() if name not in theirs]
+        for name, value in theirs.items() if ours else ():
+            what = f"{title}: fastest of ours over {name}"
+            self.rows.append(compared(what, max(ours), UNIT, value))
+        return found
+
+    def _theirs(self, title: str, p: Problem, drawn: np.ndarray, few: np.ndarray | None,
+                truth: Score | None, tune: bool) -> dict[str, float]:  # fmt: skip
+        """Candidates/s of the 2012 design, and of its text in registers."""
+        found = {}
+        for way, stored in zip((DESIGN_2012, IN_REGISTERS), STORED, strict=True):
+            design, reason = attempt(lambda s=stored: self.design(p, drawn, tune, s))  # type: ignore[misc]
+            if design is None:
+                self.rows.append(missing(f"{title}: {way.name}", UNIT, reason))
+                continue
+            found[way.name] = value = rate(design, placed(way, drawn), 3)
+            status = host(design.score(placed(way, drawn)).status)
+            note = f"{design.block}; Euler keeps {(status == OK).mean():.2%} finite"
+            if few is not None and truth is not None:
+                note += "; " + error_note(design.score(placed(way, few)), truth)
+            self.rows.append(Row(f"{title}: {way.name}", value, UNIT, note=note))
         return found
 
 
 def headline(run: Run) -> None:
-    """Model B as the paper has it, and everything it is compared with."""
-    model, protocols = load_model(ROOT / "models" / "model_b.yaml"), paper_protocols()
-    p, drawn = problem(model, protocols), candidates(model, run.sizes.headline)
-    few = candidates(model, run.sizes.steps, seed=2)
-    title = "model B, 25 x 500"
-    found = run.rates(title, p, drawn, for_backend("cuda", OURS) if run.cuda else [], few)
-    on_cpu = candidates(model, run.sizes.on_cpu)
-    cores = usable_cores()
+    """Model B as the paper has it, and how near its ways come to the chip's limits."""
+    p, drawn = _paper(run)
+    few = candidates(p.model, run.sizes.steps, seed=2)
+    found = run.rates(TITLE, p, drawn, for_backend(_name(run), OURS), few)
+    if run.cuda:
+        limits(run, p, found)
+
+
+def _paper(run: Run) -> tuple[Problem, np.ndarray]:
+    """Model B under the paper's protocols, and the candidates."""
+    model = load_model(ROOT / "models" / "model_b.yaml")
+    return problem(model, paper_protocols()), candidates(model, run.sizes.headline)
+
+
+def cpu(run: Run) -> None:
+    """The CPU backend and NEURON on all cores, beside our ways on the GPU."""
+    p, drawn = _paper(run)
+    found: dict[str, float] = {}
+    for way in (CLOSED_FORM, STEPPING_64, STEPPING_32) if run.cuda else ():
+        found[way.name] = rate(way.build(p), placed(way, drawn))
+        run.rows.append(Row(f"{TITLE}: {way.name}", found[way.name], UNIT))
+    on_cpu, cores = candidates(p.model, run.sizes.on_cpu), usable_cores()
     for way in (CPU_64, CPU_32):
         found[way.name] = rate(way.build(p), on_cpu)
-        run.rows.append(Row(f"{title}: {way.name}, {cores} cores", found[way.name], UNIT))
-    neuron, reason = attempt(lambda: neuron_cores(model, protocols, run.sizes.neuron, cores))
+        run.rows.append(Row(f"{TITLE}: {way.name}, {cores} cores", found[way.name], UNIT))
+    neuron, reason = attempt(
+        lambda: neuron_cores(p.model, paper_protocols(), run.sizes.neuron, cores)
+    )
     if neuron is None:
-        run.rows.append(missing(f"{title}: NEURON", UNIT, reason))
+        run.rows.append(missing(f"{TITLE}: NEURON", UNIT, reason))
     else:
         found["NEURON"] = neuron
-        run.rows.append(Row(f"{title}: NEURON, {cores} cores", neuron, UNIT))
+        run.rows.append(Row(f"{TITLE}: NEURON, {cores} cores", neuron, UNIT))
     _ratios(run, found)
-    if run.cuda:
-        generation(run, p)
-        limits(run, p, found)
 
 
 def _ratios(run: Run, found: dict[str, float]) -> None:
@@ -165,8 +194,11 @@ def _ratios(run: Run, found: dict[str, float]) -> None:
                 run.rows.append(compared(f"{ours} over {other}", found[ours], UNIT, found[other]))
 
 
-def generation(run: Run, p: Problem) -> None:
+def generation(run: Run) -> None:
     """A whole generation: breeding, copies and scores, ours on the device, theirs on the host."""
+    if not run.cuda:
+        return
+    p, drawn = _paper(run)
     n = run.sizes.headline
     space = SearchSpace(p.model.parameters)
     scorer = AUTO.build(p)
@@ -177,7 +209,8 @@ def generation(run: Run, p: Problem) -> None:
             genetic, Objective(space, scorer), StopRules(generations=generations)
         ).history
     mine = float((history["seconds"][-1] - history["seconds"][9]) / 50)
-    theirs = _generation_2012(p, n)
+    design = run.design(p, drawn, tune=False, stored=STORED[0])
+    theirs = _generation_2012(design, n)
     run.rows.append(Row(f"a generation of {n:,}, 2012 design with its algorithm on the host",
                         1e3 * theirs, "ms"))  # fmt: skip
     run.rows.append(Row(f"a generation of {n:,}, {AUTO.name}, all on the device",
@@ -185,9 +218,9 @@ def generation(run: Run, p: Problem) -> None:
                         f"{theirs / mine:.0f} times faster"))  # fmt: skip
 
 
-def _generation_2012(p: Problem, n: int) -> float:
-    design, rng = Baseline2012(p), np.random.default_rng(1)
-    lower, upper = np.array([(x.lower, x.upper) for x in p.model.parameters]).T
+def _generation_2012(design: Baseline2012, n: int) -> float:
+    rng, parameters = np.random.default_rng(1), design.problem.model.parameters
+    lower, upper = np.array([(x.lower, x.upper) for x in parameters]).T
     individuals = rng.uniform(lower, upper, (n, len(lower)))
     times = []
     for _ in range(4):
@@ -209,6 +242,12 @@ def limits(run: Run, p: Problem, found: dict[str, float]) -> None:
     for dtype, peak in peaks.items():
         run.rows.append(Row(f"limit: {dtype}, multiprocessors x lanes x 2 x clock", peak / 1e12,
                             "Tflop/s"))  # fmt: skip
+    if DESIGN_2012.name in found:
+        moved = shared_bytes_2012(p)
+        run.rows.append(compared(f"limit: {DESIGN_2012.name}, shared memory",
+                                 moved * found[DESIGN_2012.name] / 1e9, "GB/s",
+                                 _shared_bandwidth() / 1e9, f"{moved:,} bytes a candidate",
+                                 ))  # fmt: skip
     for way in (DESIGN_2012, *OURS):
         if way.name not in found:
             continue
@@ -234,12 +273,10 @@ def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
     samples = len(p.scored.data_pA)
     if way is DESIGN_2012:
         scheme = p.model.expanded()
-        n, m = len(scheme.states), len(scheme.open_states)
-        every = sum(
-            e.protocol.n_times(k) for e in p.experiments for k in range(e.protocol.n_sweeps)
-        )
+        step = 2 * len(entries(scheme)) + len(scheme.open_states) + 3
+        every = _samples(p)
         sweeps = sum(e.protocol.n_sweeps for e in p.experiments)
-        return every * (n * (2 * n + 2) + 2 * m + 6), 4.0 * n_parameters + 8 * sweeps, ""
+        return every * step, sweeps * (4.0 * n_parameters + 8), ""
     scoring = getattr(way.build(p), "scoring", None)
     if way is CLOSED_FORM and scoring is not None:
         return float(scoring.operations()), moved, ", counted in the generated text"
@@ -251,10 +288,32 @@ def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
     return None, moved, "this path does not count its operations"
 
 
+def shared_bytes_2012(p: Problem) -> int:
+    """What a candidate of the 2012 design reads and writes of shared memory, steps alone: Q and
+    the occupancies, and the new occupancies."""
+    scheme = p.model.expanded()
+    return 4 * _samples(p) * (len(entries(scheme)) + 2 * len(scheme.states))
+
+
+def _samples(p: Problem) -> int:
+    """Of all sweeps."""
+    return sum(e.protocol.n_times(k) for e in p.experiments for k in range(e.protocol.n_sweeps))
+
+
 def _peak(lanes: int) -> float:
     """flop/s of that many multiply-add lanes a multiprocessor at the chip's clock."""
+    return lanes * 2 * _clocks()
+
+
+def _shared_bandwidth() -> float:
+    """Bytes/s of shared memory: 32 banks of 4 bytes a multiprocessor at the chip's clock."""
+    return 32 * 4 * _clocks()
+
+
+def _clocks() -> float:
+    """Cycles a second of all multiprocessors together."""
     clock = device_arrays().cuda.Device().attributes["ClockRate"] * 1e3  # kHz
-    return float(gpu.device().n_multiprocessors * lanes * 2 * clock)
+    return float(gpu.device().n_multiprocessors * clock)
 
 
 def _copy_bandwidth() -> float:
@@ -272,7 +331,7 @@ def samples(run: Run) -> None:
     """Ten times the samples; the design's block is that of the headline, where it ran."""
     model = load_model(ROOT / "models" / "model_b.yaml")
     p, drawn = problem(model, paper_protocols(5000)), candidates(model, run.sizes.headline)
-    few = candidates(model, run.sizes.steps, seed=2)
+    few = candidates(model, run.sizes.fine, seed=2)
     run.rates("model B, 25 x 5,000", p, drawn, for_backend(_name(run), OURS), few, tune=False)
 
 
@@ -372,7 +431,8 @@ def _name(run: Run) -> str:
 
 
 PARTS: dict[str, Callable[[Run], None]] = {
-    "headline": headline, "samples": samples, "herg": herg, "accuracy": accuracy,
+    "headline": headline, "samples": samples, "generation": generation, "cpu": cpu, "herg": herg,
+    "accuracy": accuracy,
 }  # fmt: skip
 
 
@@ -381,14 +441,14 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
     folder = results_folder(options)
-    run = Run(options.backend == "cuda", QUICK if options.quick else Sizes(), [])
+    run = Run(options.backend == "cuda", QUICK if options.quick else Sizes())
+    device = device_name() if run.cuda else ""
     for part in options.parts:
-        start = time.perf_counter()
+        start, run.rows = time.perf_counter(), []
         PARTS[part](run)
-        print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
         # after each, so that a run that is cut short leaves what it has measured
-        device = device_name() if run.cuda else ""
-        finish("gpu_scoring", "Scoring on one GPU", run.rows, device, folder)
+        finish(f"gpu_scoring_{part}", f"Scoring on one GPU: {part}", run.rows, device, folder)
+        print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

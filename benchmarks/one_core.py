@@ -2,7 +2,7 @@
 
 The rules and draws are those of `channelfit/optimizers/swarm.py`; the cost is the generated code of
 the cpu backend. Particles lie side by side in the vector lanes, so all of them move, then all are
-scored: no faster way to one core is known to us.
+scored.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Two hERG cells are fitted on the sine wave; `against` is what the values publish
 leave of the same samples, their conductance fitted where the cell is another one. The
 action-potential recording of that cell is then predicted from the fit. Parameters come with 95 %
 intervals from the Fisher information; `against` are the published values. A sodium I-V family
-follows.
+follows, beside what the values in its model file leave. The picture of the first fit, traces.png of
+its run folder, is kept beside the results as herg_sine_wave.png.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, compared, finish
+from report import RESULTS, Row, compared, finish
 
 from channelfit import gpu
 from channelfit.backends import make_scorer
@@ -119,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_argument("--out", type=Path, help="folder of the JSON")
+    parser.add_argument("--out", type=Path, help="folder of the results")
     wanted = parser.parse_args()
     if not os.environ.get("CHANNELFIT_DATA"):
         sys.exit("set CHANNELFIT_DATA to the folder that holds herg_sine_wave/ and nav_iv/")
@@ -137,9 +139,14 @@ def main() -> None:
                 predicted, known = rms(runs[0].model, unseen), rms(published, unseen)
                 title = "ap_16713110: predicted, RMS"
                 rows.append(compared(title, predicted, "pA", known, "not fitted"))
+                shown = wanted.out or RESULTS
+                shown.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / f"{name}_0" / "traces.png", shown / "herg_sine_wave.png")
         done = optimized("nav_iv_80cp", folder, 1, wanted.backend)
     note = f"{done.summary['evaluations']:,} evaluations in {done.summary['seconds']:.0f} s"
-    rows.append(Row("nav_iv_80cp: fit, RMS", float(done.summary["rms_pA"]), "pA", note=note))
+    sodium = load_fit(FITS / "nav_iv_80cp.yaml").problem
+    rows.append(compared("nav_iv_80cp: fit, RMS", float(done.summary["rms_pA"]), "pA",
+                         rms(sodium.model, sodium.experiments), note))  # fmt: skip
     on_gpu = wanted.backend != "cpu" and gpu.is_available()
     device = gpu.device().name if on_gpu else ""
     finish("real_data_cuda" if on_gpu else "real_data",

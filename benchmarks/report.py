@@ -45,9 +45,10 @@ def missing(name: str, unit: str, reason: str) -> Row:
 
 def finish(
     benchmark: str, title: str, rows: list[Row], device: str = "", folder: Path | None = None,
-    series: dict[str, object] | None = None,
+    series: dict[str, object] | None = None, shown: bool = True,
 ) -> None:  # fmt: skip
-    """Print the rows and write NAME.json, into benchmarks/results unless a folder is given.
+    """Print the rows, if `shown`, and write NAME.json, into benchmarks/results unless a folder is
+    given.
 
     `series` is what figures were drawn from.
     """
@@ -58,7 +59,8 @@ def finish(
     for row in rows:
         numbers = [_short(row.value, "-"), _short(row.against), _short(row.ratio)]
         table.add_row(row.name, numbers[0], row.unit, numbers[1], numbers[2], row.note)
-    Console(width=150).print(table)
+    if shown:
+        Console(width=150).print(table)
     folder = folder or RESULTS
     folder.mkdir(parents=True, exist_ok=True)
     record = {

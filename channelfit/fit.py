@@ -399,8 +399,8 @@ def _solved(
 ) -> tuple[str, ...]:
     """``solve: auto``, ``none``, or the name of a parameter in which the current is linear.
 
-    None unless asked: least squares with all parameters arrives at the shipped models' minima just
-    as often, with two thirds of the scores or fewer.
+    None unless asked: least squares moves all parameters at once and needs no help with one that
+    is linear; optimizers that ask for costs alone have one parameter less to find.
     """
     names = [str(name) for name in section.items("solve", ["none"])]
     linear, kept = model.linear_parameters(), {}

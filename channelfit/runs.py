@@ -1,4 +1,4 @@
-"""The run folder: what a search found, how, and everything that is needed to do it again.
+"""The run folder: what a search found, how, and what repeats it beside the recordings.
 
 ``fit.yaml``      the model with the fitted values, and its fit section: can be simulated, and
                   fitted again; simulated data lie beside it (``data*.csv``)

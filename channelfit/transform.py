@@ -21,8 +21,8 @@ import numpy as np
 from channelfit.packing import DATA, HELD, KIND, N_SAMPLES, TABLE, Packed
 from channelfit.schedule import schedule, walked
 
-#: Cells to a doubling of y: 2**CELL_BITS; a polynomial errs by up to 5e-12 of sum |d| there. Eight
-#: cells and degree 7 would err by 1e-13 and cost a GPU a tenth more time.
+#: Cells to a doubling of y: 2**CELL_BITS; a polynomial errs by up to 5e-12 of sum |d| there. Fewer
+#: cells of a higher degree would err less, and cost more multiplications a candidate.
 CELL_BITS = 4
 DEGREE = 5
 #: Largest l h with a cell of its own: exp(-40) = 4e-18.

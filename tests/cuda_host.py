@@ -358,6 +358,20 @@ class _RawModule:
     def get_function(self, name: str) -> _RawKernel:
         return _RawKernel(host_program(self.code), name)
 
+    def get_global(self, name: str) -> _Place:
+        return _Place(host_program(self.code), name)
+
+
+class _Place:
+    """Plays a CuPy pointer to a global variable."""
+
+    def __init__(self, program: HostProgram, name: str) -> None:
+        self.program, self.name = program, name
+
+    def copy_from_device_async(self, source: memoryview, size: int) -> None:
+        assert source.nbytes == size
+        self.program.variable(self.name, np.uint8, size)[...] = np.frombuffer(source, np.uint8)
+
 
 class _RawKernel:
     max_threads_per_block, num_regs, local_size_bytes, shared_size_bytes = 1024, 64, 0, 0

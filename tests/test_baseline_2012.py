@@ -1,7 +1,8 @@
-"""The benchmark's 2012 design, run on the processor, against the reference backend."""
+"""The benchmark's 2012 design, run on the processor: against Euler in NumPy and the reference."""
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from functools import cache
@@ -10,23 +11,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_host import compile_with_nvrtc, host_program
+import sympy
+from cuda_host import HostCupy, compile_with_nvrtc, host_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import exprel
 
 from channelfit.backends import NOT_FINITE, OK, make_scorer
 from channelfit.errors import InputError
 from channelfit.model import ChannelModel, build_model, load_model
 from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol, build_protocol
+from channelfit.protocol import Protocol, build_protocol, load_protocol
 from channelfit.recording import Recording
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
 import baseline_2012  # noqa: E402
-from baseline_2012 import Baseline2012, kernel_text, next_generation, strides  # noqa: E402
-from chains import chain_model  # noqa: E402
+from baseline_2012 import Baseline2012, kernel_text, next_generation  # noqa: E402
+from chains import chain_model, paper_protocols  # noqa: E402
+from scoring import candidates, problem  # noqa: E402
 
 
 class OnHost:
@@ -84,6 +88,72 @@ def largest_error(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
     return worst / max(float(np.nanmax(np.abs(t))) for t in truth)
 
 
+def euler(problem: Problem, drawn: np.ndarray) -> np.ndarray:
+    """Costs (n_candidates,) by forward Euler in float64, written for this test alone."""
+    model, scheme = problem.model, problem.model.expanded()
+    given = {p.name: row for p, row in zip(model.parameters, drawn, strict=True)}
+    n, place = len(scheme.states), {state: i for i, state in enumerate(scheme.states)}
+
+    def value(expression: sympy.Expr, scope: dict[str, Any]) -> Any:
+        names = sorted(str(symbol) for symbol in expression.free_symbols)
+        function = sympy.lambdify(names, expression, [{"exprel": exprel}, "numpy"])
+        return function(*(scope[name] for name in names))
+
+    def matrix(v: float) -> np.ndarray:
+        q, scope = np.zeros((drawn.shape[1], n, n)), {**given, "v": v}
+        for name, definition in scheme.definitions:
+            scope[name] = value(definition, scope)
+        for t in scheme.transitions:
+            rate = float(t.multiplicity) * value(t.rate, scope)
+            q[:, place[t.target], place[t.source]] += rate
+            q[:, place[t.source], place[t.source]] -= rate
+        return q
+
+    matrices = cache(matrix)
+    conductance, reversal = value(model.conductance, given), value(model.reversal, given)
+    is_open = np.array([state in scheme.open_states for state in scheme.states], dtype=float)
+    cost, weights = np.zeros(drawn.shape[1]), 0.0
+    for experiment in problem.experiments:
+        protocol, recording = experiment.protocol, experiment.recording
+        assert recording is not None
+        for sweep, command in enumerate(protocol.command()):
+            at_rest = np.array(matrices(protocol.holding_mV))
+            at_rest[:, -1] = 1.0  # in place of one row: occupancies add up to 1
+            y = np.linalg.solve(at_rest, np.eye(n)[-1][:, None])
+            for k in range(protocol.n_times(sweep)):
+                v = float(command[k])
+                current = conductance * (v - reversal) * (is_open @ y)[:, 0]
+                weight = experiment.weight * recording.weight[sweep, k]
+                if weight:
+                    cost += weight * (current - recording.current_pA[sweep, k]) ** 2
+                    weights += weight
+                y = y + protocol.sampling_ms * (matrices(v) @ y)
+    return np.asarray(cost / weights)
+
+
+@pytest.mark.parametrize("n_states", range(2, 10))
+def test_costs_of_every_chain_are_those_of_euler_in_numpy(n_states: int) -> None:
+    """The very problem of benchmarks/states.py."""
+    model = chain_model(n_states)
+    paper, drawn = problem(model, paper_protocols()), candidates(model, 8)
+    found = Baseline2012(paper, compiled=OnHost).score(drawn)
+    assert (found.status == OK).all()
+    np.testing.assert_allclose(found.cost, euler(paper, drawn), rtol=5e-6)
+
+
+@pytest.mark.parametrize("name", ["model_a", "model_b", "model_c", "k_hh", "k_hh_gate", "na_hh",
+                                  "herg_beattie", "herg_markov", "na_markov"])  # fmt: skip
+def test_costs_of_every_shipped_scheme_are_those_of_euler_in_numpy(name: str) -> None:
+    """Cycles, several open states, gates as their scheme; weights that differ by sample."""
+    model = shipped(name)
+    design, _ = both(model, [steps(0.002), steps(0.005)])
+    assert "constantData[samples + 2*k + 1]" in design.text  # weighed
+    drawn = model.values()[:, None] * np.linspace(0.9, 1.1, 5)
+    truth = euler(design.problem, drawn)
+    assert np.isfinite(truth).all()
+    np.testing.assert_allclose(design.score(drawn).cost, truth, rtol=2e-5)
+
+
 @pytest.mark.parametrize("name", ["model_a", "model_b", "model_c"])
 def test_traces_and_scores_come_near_the_reference_at_a_fine_interval(name: str) -> None:
     model, drawn = shipped(name), mild(shipped(name), 37)
@@ -106,14 +176,33 @@ def test_the_error_is_that_of_forward_euler() -> None:
     assert errors[1] / errors[2] == pytest.approx(2, rel=0.1)
 
 
-@pytest.mark.parametrize("padding", ["none", "matrix", "all"])
-@pytest.mark.parametrize("threads", [32, 112])
-def test_neither_padding_nor_block_changes_a_bit(padding: str, threads: int) -> None:
-    model = shipped("model_c")  # four states: the one where padding matters
-    drawn = mild(model, 50)
-    plain, _ = both(model, [steps(0.05)], threads=64, padding="none")
-    other, _ = both(model, [steps(0.05)], threads=threads, padding=padding)
+@pytest.mark.parametrize("threads", [32, 96, 320])
+@pytest.mark.parametrize("stored", ["shared", "registers"])
+def test_neither_block_nor_memory_changes_a_bit(stored: str, threads: int) -> None:
+    drawn = mild(shipped("model_c"), 50)
+    plain, _ = both(shipped("model_c"), [steps(0.05)], threads=64)
+    other, _ = both(shipped("model_c"), [steps(0.05)], threads=threads, stored=stored)
     np.testing.assert_array_equal(other.score(drawn).cost, plain.score(drawn).cost)
+
+
+def test_constant_memory_takes_whole_sweeps_and_no_more_than_there_is() -> None:
+    """12,500 samples at once; of 5,000 a sweep three sweeps; of 80,000 what there is room for."""
+    model = chain_model(2)
+    (once,) = Baseline2012(problem(model, paper_protocols()), compiled=OnHost).loads
+    assert len(once.parts) == 25
+    fine = Baseline2012(problem(model, paper_protocols(5000)), compiled=OnHost).loads
+    assert [len(load.parts) for load in fine] == [3] * 8 + [1]
+    assert all(part.begins and part.ends for load in fine for part in load.parts)
+    wave = Experiment(load_protocol(ROOT / "protocols" / "herg_sine_wave.yaml"))
+    long = Baseline2012(Problem(model, (wave,)), compiled=OnHost).loads
+    assert sum(part.n for load in long for part in load.parts) == 80_000
+    assert max(len(load.values) for load in (once, *fine, *long)) <= 64 * 1024 // 4
+
+
+def test_costs_of_refilled_constant_memory_are_those_of_euler_in_numpy() -> None:
+    paper, drawn = problem(chain_model(3), paper_protocols(5000)), candidates(chain_model(3), 2)
+    found = Baseline2012(paper, compiled=OnHost).score(drawn)
+    np.testing.assert_allclose(found.cost, euler(paper, drawn), rtol=2e-5)
 
 
 def test_sweeps_longer_than_constant_memory_go_on_where_they_were(
@@ -125,7 +214,8 @@ def test_sweeps_longer_than_constant_memory_go_on_where_they_were(
     assert len(whole.loads) == 1
     monkeypatch.setattr(baseline_2012, "CAPACITY", 90)
     cut, _ = both(model, protocols)
-    assert len(cut.loads) > 10
+    assert sum(not part.begins for load in cut.loads for part in load.parts) > 10
+    assert max(len(load.values) for load in cut.loads) <= 90
     for found, expected in zip(cut.simulate(drawn), whole.simulate(drawn), strict=True):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_allclose(cut.score(drawn).cost, whole.score(drawn).cost, rtol=1e-6)
@@ -165,21 +255,14 @@ def test_voltage_that_moves_is_followed_from_sample_to_sample() -> None:
     np.testing.assert_allclose(design.score(values).cost, reference.score(values).cost, rtol=2e-3)
 
 
-@pytest.mark.parametrize("n_states", [2, 9])
-def test_any_number_of_states(n_states: int) -> None:
-    model = chain_model(n_states)
-    design, reference = both(model, [steps(0.002)])
-    values = model.values()[:, None]
-    assert largest_error(design.simulate(values), reference.simulate(values)) < 1e-2
-
-
-def test_shared_memory_is_what_the_paper_counts() -> None:
+def test_shared_memory_holds_what_a_step_needs() -> None:
     design, _ = both(shipped("model_b"), [steps(0.1)])
-    assert design.thread_bytes == 72  # section 3.3
-    assert strides(4, "matrix") == (17, 4)
+    assert design.thread_bytes == 4 * 11  # 7 entries of Q, 3 occupancies, 1 to make it odd
     nine, _ = both(chain_model(9), [steps(0.1)], threads=1024)
-    assert nine.threads == 112  # 432 bytes each
+    assert nine.thread_bytes == 4 * 35
+    assert nine.threads == 320
     assert nine.shared_bytes <= baseline_2012.SHARED_BYTES
+    assert "&smem[" not in kernel_text(shipped("model_b"), "registers")
 
 
 def test_what_the_design_cannot_score() -> None:
@@ -195,9 +278,21 @@ def test_what_the_design_cannot_score() -> None:
         both(shipped("model_b"), [carried])
 
 
+@pytest.mark.parametrize("stored", ["shared", "registers"])
+@pytest.mark.parametrize("n_states", range(2, 10))
+def test_no_chain_spills_registers(n_states: int, stored: str) -> None:
+    told = compile_with_nvrtc(
+        kernel_text(chain_model(n_states), stored), options=("-std=c++17", "--ptxas-options=-v")
+    )
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in told
+    registers = int(re.search(r"Used (\d+) registers", told)[1])  # type: ignore[index]
+    assert registers <= 65536 // 512  # blocks of 512 can be launched
+
+
+@pytest.mark.parametrize("keep", ["score", "weighed", "trace"])
 @pytest.mark.parametrize("name", ["model_b", "herg_markov", "na_hh", "na_markov"])
-def test_nvrtc_takes_the_text(name: str) -> None:
-    assert "error" not in compile_with_nvrtc(kernel_text(shipped(name)))
+def test_nvrtc_takes_the_text(name: str, keep: str) -> None:
+    assert "error" not in compile_with_nvrtc(kernel_text(shipped(name), keep=keep))
 
 
 def test_single_precision_throughout() -> None:
@@ -245,32 +340,8 @@ def test_the_whole_design_finds_its_own_data() -> None:
     assert best[-1] < 1e-3 * float(np.mean(currents**2))
 
 
-class LikeCupy:
-    """What `gpu.compile_cuda` gives, as far as the design asks, on this machine's processor."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self.host, self.name, self.raw = OnHost(text), name, self
-
-    def kernel(self, name: str) -> Any:
-        def call(grid: Any, block: Any, args: Any, shared_mem: int) -> None:
-            self.host.launch(name, grid[0], block[0], args, shared_mem)
-
-        return call
-
-    def get_global(self, name: str) -> Any:
-        class Place:
-            @staticmethod
-            def copy_from_device_async(data: Any, n_bytes: int) -> None:
-                values = np.frombuffer(data, dtype=np.float32)
-                assert values.nbytes == n_bytes
-                self.host.fill(name, values)
-
-        return Place
-
-
 def test_the_device_gets_the_same_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baseline_2012.gpu, "cupy", lambda: np)
-    monkeypatch.setattr(baseline_2012.gpu, "compile_cuda", LikeCupy)
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
     baseline_2012._on_device.cache_clear()
     model, drawn = shipped("model_b"), mild(shipped("model_b"), 300)
     on_host, _ = both(model, [steps(0.1)])
@@ -278,4 +349,5 @@ def test_the_device_gets_the_same_calls(monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_array_equal(on_device.score(drawn).cost, on_host.score(drawn).cost)
     for found, expected in zip(on_device.simulate(drawn), on_host.simulate(drawn), strict=True):
         np.testing.assert_array_equal(found, expected)
+    assert 0 < on_device.occupancy() <= 1
     baseline_2012._on_device.cache_clear()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_host import HostCupy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +23,10 @@ sys.path.append(str(ROOT / "benchmarks"))
 from chains import chain_model, paper_protocols  # noqa: E402
 from scoring import candidates, problem  # noqa: E402
 
+baseline_2012: Any = importlib.import_module("baseline_2012")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 paper_figures: Any = importlib.import_module("paper_figures")
+readme: Any = importlib.import_module("readme")
 report: Any = importlib.import_module("report")
 states: Any = importlib.import_module("states")
 ways: Any = importlib.import_module("ways")
@@ -85,9 +88,11 @@ def test_errors_are_told_by_candidate() -> None:
 def test_operations_of_the_2012_design() -> None:
     paper = problem(chain_model(3), paper_protocols())
     operations, moved, _ = gpu_scoring.counts(ways.DESIGN_2012, paper)
-    # a sample: 3 x 3 multiply-adds for Q y, 3 for the step, 1 to open, 6 for current and score
-    assert operations == 12_500 * (2 * 9 + 2 * 3 + 2 + 6)
-    assert moved == 4 * 9 + 25 * 8
+    # a sample: 7 multiply-adds for a step, 1 for current and difference, 1 for the score
+    assert operations == 12_500 * (2 * 7 + 2 + 2)
+    assert moved == 25 * (4 * 9 + 8)  # read and added to at each launch, one a sweep
+    # a sample: 7 entries of Q and 3 occupancies read, 3 written
+    assert gpu_scoring.shared_bytes_2012(paper) == 12_500 * 4 * (7 + 3 + 3)
 
 
 def test_what_cannot_be_measured_is_a_dash_with_a_reason(
@@ -136,3 +141,74 @@ def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
     paper_figures.draw(series, tmp_path)
     sizes = [(tmp_path / f"paper_figure_{n}.png").stat().st_size for n in series]
     assert min(sizes) > 5000
+
+
+def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both opponents stand in the rows of one run, on a GPU that NumPy plays."""
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    baseline_2012._on_device.cache_clear()
+    for module, name, few in ((states, "UNROLLED", (4,)), (ways, "UNROLLED", (4,)),
+                              (ways, "BLOCKS", (32, 64)), (states, "OURS", ways.OURS[:1]),
+                              (states, "CHECKED", 8)):  # fmt: skip
+        monkeypatch.setattr(module, name, few)
+    paper, truth = states.prepared(2, 20, "cuda")
+    drawn = candidates(paper.model, 64)
+    tuned = [ways.fastest_2012(paper, drawn, stored) for stored in states.STORED]
+    rows = states.one_case("2 x 20", paper, truth, list(ways.OURS[:1]), 64, tuned)
+    values = {row.name.removeprefix("2 x 20: "): row for row in rows}
+    design, unbound, ours = (values[way.name] for way in
+                             (ways.DESIGN_2012, ways.IN_REGISTERS, ways.STEPPING_32))  # fmt: skip
+    assert "threads a block" in design.note
+    assert design.note.split("; ")[1] == unbound.note.split("; ")[1]  # the same costs
+    assert ours.ratio == ours.value / design.value
+    for opponent in (design, unbound):
+        ratio = values[f"fastest of ours over {opponent.name.removeprefix('2 x 20: ')}"].ratio
+        assert ratio == ours.value / opponent.value
+
+    run = gpu_scoring.Run(True, gpu_scoring.QUICK)
+    found = run.rates("trial", paper, drawn, list(ways.OURS[:1]), few=drawn[:, :8])
+    assert list(found) == [design.name.removeprefix("2 x 20: "), "2012 design, in registers",
+                           "stepping, float32"]  # fmt: skip
+    assert run.design(paper, drawn, tune=False, stored="shared").threads in (32, 64)
+    baseline_2012._on_device.cache_clear()
+
+
+def test_the_readme_says_what_the_results_say() -> None:
+    text = readme.README.read_text(encoding="utf-8")
+    assert readme.absent(text) == []
+    assert len(readme.statements()) > 40
+    first = readme.statements()[0]
+    assert first in readme.absent(" ".join(text.split()).replace(first[1], ""))
+
+
+def test_figures_are_told_with_their_digits() -> None:
+    told = [readme.digits(x) for x in (0.010166, 0.009479, 1.015, 14.9, 99.6, 102.4, 2484.2)]
+    assert told == ["0.010", "0.0095", "1.0", "15", "100", "100", "2,500"]
+    assert readme.digits(1_542_012_345, 4) == "1,542,000,000"
+    assert [readme.at_most(x) for x in (5.536e-10, 4.17e-6, 2e-6, 9.2e-6)] == [
+        "6e-10", "5e-6", "2e-6", "1e-5",
+    ]  # fmt: skip
+
+
+def test_ratios_to_the_lean_design_are_stated_once_they_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The results as the benchmarks will write them; what is not measured is not asked for."""
+    for file in readme.RESULTS.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    rows = [report.Row(f"model B, 25 x 500: {name}", 4.41e7, "candidates/s") for name in
+            ("2012 design", "2012 design, in registers", "closed form, float64",
+             "stepping, float32", "stepping, float64")]  # fmt: skip
+    report.finish("gpu_scoring_headline", "", rows, folder=tmp_path)
+    rows = [report.Row(row.name.replace("500", "5,000"), 4.5e6, row.unit) for row in rows]
+    report.finish("gpu_scoring_samples", "", rows, folder=tmp_path)
+    rows = [report.compared(f"{n} states x {samples} samples: fastest of ours over {name}", 2.0 * n,
+                            "candidates/s", 2.0)
+            for n in range(2, 10) for samples in (500, 5000)
+            for name in ("2012 design", "2012 design, in registers")]  # fmt: skip
+    report.finish("states", "", rows, folder=tmp_path)
+    told = [told for _, told in readme.statements()]
+    assert "| the same text, but in registers | 44,100,000 | 4,500,000 |" in told
+    ratios = "2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0 and 9.0 times the design of 2012 at 500 samples"
+    assert any(ratios in one for one in told)

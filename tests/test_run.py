@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from channelfit.backends import make_scorer
 from channelfit.errors import InputError
+from channelfit.fit import load_fit
 from channelfit.model import Parameter
 from channelfit.optimizers import (
     Genetic,
@@ -113,6 +116,23 @@ def test_a_run_repeats_bit_for_bit_from_its_seed():
     assert first.history["best_cost"].tobytes() == again.history["best_cost"].tobytes()
     assert first.values.tobytes() != other.values.tobytes()
     assert (first.seed, other.seed) == (4, 5)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "genetic"])
+def test_a_search_is_the_same_on_any_number_of_cores(name: str) -> None:
+    fit = load_fit(
+        Path(__file__).parent.parent / "models" / "model_a.yaml",
+        [f"fit.optimizer={{name: {name}}}", "fit.stop={evaluations: 3000}"],
+    )
+    runs = []
+    for threads in (1, 2, 5):
+        scorer = make_scorer(fit.problem, "cpu")
+        scorer.n_threads = threads  # type: ignore[attr-defined]
+        runs.append(optimize(fit.make_optimizer(np), fit.objective(scorer), fit.stop_rules))
+    first, *others = runs
+    for other in others:
+        assert other.values.tobytes() == first.values.tobytes()
+        assert other.history["best_cost"].tobytes() == first.history["best_cost"].tobytes()
 
 
 # Stopping

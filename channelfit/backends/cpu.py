@@ -129,7 +129,7 @@ class CpuScorer:
         self, sweep: Callable[..., None], parameters: np.ndarray, arrays: list[Any]
     ) -> None:
         """A sweep of a `Linearizer` over all candidates; BLAS keeps to one thread meanwhile: its
-        own, on small matrices, spend several times as long waiting for each other as working."""
+        own, on small matrices, would mostly wait for each other."""
         with _blas().limit(limits=1, user_api="blas"):
             _side_by_side(sweep, parameters, arrays, 1, self.n_threads)
 

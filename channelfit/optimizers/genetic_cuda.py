@@ -1,4 +1,4 @@
-"""The genetic algorithm of `genetic.py` resident on a GPU: the same bits, and nothing comes back.
+"""The genetic algorithm of `genetic.py` resident on a GPU: the same bits, no population comes back.
 
 Two kernels a generation. `next_generation` makes the candidates, in the unit cube and as physical
 parameters in one pass; `learn` reduces their costs and keeps the elite. Whether a generation is

@@ -328,8 +328,7 @@ class Swarm:
 
     def _reflected(self, position: Any, velocity: Any) -> tuple[Any, Any]:
         """Positions up to one range beyond a face as their mirror images, velocities turned."""
-        # particles that stop at the face instead stay there: on models B and C a swarm of 64 then
-        # ends ten times higher after 40,000 candidates
+        # particles that stop at the face instead tend to stay there
         xp = self.xp
         below, above = position < 0.0, position > 1.0
         inside = xp.where(below, -position, xp.where(above, 2.0 - position, position))
