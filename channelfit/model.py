@@ -36,11 +36,14 @@ from channelfit.expressions import (
 )
 from channelfit.units import parse_quantity, shown, unit_factor
 
-#: 1/ms. Every rate is clipped to this span in every backend and in the oracle. The ceiling, a
-#: relaxation in 0.1 us, is far above any gating transition a clamp can see; the floor, once in
-#: 10^19 years, keeps the steady state unique when a rate underflows.
-RATE_CEILING = 1e4
-RATE_FLOOR = 1e-30
+#: 1/ms. What every backend takes a rate beyond these for: products and quotients of two rates then
+#: stay numbers of float64, and a steady state stays unique where a rate underflows. No rate between
+#: them is changed, `extremes` names the ones beyond, and the NEURON oracle knows no bounds at all.
+RATE_CEILING = 1e100
+RATE_FLOOR = 1e-100
+#: 1/ms, of a gate whose tau is 0: gone within any step that float64 can tell from none. That it is
+#: at its limit from the first sample on is the backends' part, see `Chain.instant`.
+INSTANT_RATE = 1e12
 MAX_STATES = 64
 _LONGEST = 1000
 _POINTS = 6
@@ -118,27 +121,35 @@ class Tie:
 
 @dataclass(frozen=True)
 class Transition:
-    """source -> target at ``multiplicity * clip(rate)``, 1/ms.
+    """source -> target at ``multiplicity * rate``, 1/ms.
 
-    The multiplicity stands apart so that an expanded gate (3 alpha, 2 alpha, alpha) saturates
-    exactly as the gate itself does.
+    signed: whether the rate may be negative, as (1 - inf)/tau is where a published inf exceeds 1.
     """
 
     source: str
     target: str
     rate: sympy.Expr
     multiplicity: int = 1
+    signed: bool = False
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Independent Markov chain: states, transitions, relative conductance of each state, power."""
+    """Independent Markov chain: states, transitions, relative conductance of each state, power.
+
+    linear: a gate given as inf and tau. It relaxes to inf whatever that is, so that its "occupancy"
+        exceeds 1 where inf does.
+    instant: a gate whose tau is 0. Its occupancy is inf of the voltage of the moment: whatever run
+        begins, begins at the limit.
+    """
 
     name: str
     states: tuple[str, ...]
     transitions: tuple[Transition, ...]
     conductances: tuple[float, ...]
     power: int = 1
+    linear: bool = False
+    instant: bool = False
 
 
 @dataclass(frozen=True)
@@ -267,6 +278,12 @@ class ChannelModel:
         """The equivalent single Markov scheme: a gate of power q becomes q + 1 states."""
         if len(self.chains) == 1 and self.chains[0].power == 1:
             return self
+        for chain in self.chains:
+            if chain.instant:
+                raise InputError(
+                    f"the gate {chain.name} has no time constant (tau: 0); a scheme of states "
+                    "cannot say that"
+                )
         ladders = [_ladder(chain) for chain in self.chains]
         tuples = list(itertools.product(*(ladder.states for ladder in ladders)))
         transitions = []
@@ -655,17 +672,25 @@ def _gates(root: Section, scope: _Scope) -> tuple[Chain, ...]:
         power = gate.integer("power", 1, least=1)
         if power > 8:
             raise gate.error(f"a power from 1 to 8 is accepted, not {power}", "power")
+        linear = instant = False
         if "alpha" in gate or "beta" in gate:
             alpha, beta = (
                 scope.parse(gate.take(k), f"gates.{name}.{k}") for k in ("alpha", "beta")
             )
         else:
             inf, tau = (scope.parse(gate.take(k), f"gates.{name}.{k}") for k in ("inf", "tau"))
+            linear, instant = True, bool(tau.is_zero)
+            if tau.is_number and not tau >= 0:
+                raise gate.error(f"a time of 0 or more was expected, not {shown(str(tau))}", "tau")
+            tau = 1 / sympy.Float(INSTANT_RATE, 17) if instant else tau
             alpha, beta = inf / tau, (1 - inf) / tau
         gate.finish()
         shut, opened = f"{name}_closed", f"{name}_open"
-        steps = (Transition(shut, opened, alpha), Transition(opened, shut, beta))
-        chains.append(Chain(name, (shut, opened), steps, (0.0, 1.0), power))
+        steps = (
+            Transition(shut, opened, alpha),
+            Transition(opened, shut, beta, signed=linear),
+        )
+        chains.append(Chain(name, (shut, opened), steps, (0.0, 1.0), power, linear, instant))
     if not chains:
         raise root.error("at least one gate is needed", "gates")
     if math.prod(c.power + 1 for c in chains) > MAX_STATES:

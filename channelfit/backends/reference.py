@@ -2,9 +2,9 @@
 
 It shares no code with the generated kernels. Rates come from walking the expression trees, every
 sweep is walked from its first sample to its last, and nothing is merged, reordered or unrolled.
-What it does share is the definition of the numbers: rates are clipped to [RATE_FLOOR,
-RATE_CEILING], held voltages are exact, and a moving voltage is integrated on the documented grid of
-sub-steps (one step or a power of two of them a sample, so that the voltage moves at most 1 mV).
+What it does share is the definition of the numbers: rates beyond RATE_FLOOR and RATE_CEILING are
+taken for these, held voltages are exact, and a moving voltage is integrated on the documented grid
+of sub-steps (one step or a power of two of them a sample, so that the voltage moves at most 1 mV).
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ _LOOKS = 9
 #: Numbers in one batch of propagators: bounds the memory.
 _BATCH = 2_000_000
 _TAYLOR_DEGREE = 15
+#: Rate of leaving times duration, from which on only the ratios of rates are kept.
+_FASTEST = 2.0**40
+#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+_DEEP = 1e90
 #: Steps of `linearize` as parts of a parameter, or of the range of one that is 0: each a third of
 #: the one before. The last are small, because where the integrator changes from whole steps to
 #: quarters currents have a jump of 1e-5, which a difference must not reach across.
@@ -214,21 +218,34 @@ class _Population:
         for t in chain.transitions:
             rate = np.broadcast_to(evaluate(t.rate, scope), out.shape[:2])
             self.not_finite |= np.isnan(rate).any(axis=0)
-            self.negative |= (rate < 0).any(axis=0)
-            rate = np.clip(np.nan_to_num(rate, nan=RATE_FLOOR), RATE_FLOOR, RATE_CEILING)
+            least = -RATE_CEILING if t.signed else RATE_FLOOR
+            self.negative |= ((rate < 0) & (not t.signed)).any(axis=0)
+            rate = np.clip(np.where(np.isnan(rate), RATE_FLOOR, rate), least, RATE_CEILING)
             out[..., index[t.target], index[t.source]] = t.multiplicity * rate
+        if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
+            backward = (out[..., 1, 0] + out[..., 0, 1] <= 0).any(axis=0)
+            self.negative |= backward
+            out[:, backward] = 1.0
         return out
 
     def steady_state(self, v_mV: float) -> list[np.ndarray]:
         """Occupancies at rest at a voltage."""
         return [steady_state(self.rates(c, np.array([v_mV]))[0]) for c in self.model.chains]
 
+    def arrived(self, state: list[np.ndarray], v_mV: float) -> list[np.ndarray]:
+        """The state as a voltage begins: gates without a time constant are at rest at once."""
+        return [
+            steady_state(self.rates(c, np.array([v_mV]))[0]) if c.instant else x
+            for c, x in zip(self.model.chains, state, strict=True)
+        ]
+
     def hold(self, state: list[np.ndarray], v_mV: float, dt_ms: float) -> list[np.ndarray]:
         """Occupancies after dt_ms at a held voltage; exact."""
         key = (v_mV, round(dt_ms, 9))
         if key not in self.propagators:
             self.propagators[key] = [
-                propagator(self.rates(c, np.array([v_mV]))[0] * key[1]) for c in self.model.chains
+                _held_propagator(self.rates(c, np.array([v_mV]))[0], key[1])
+                for c in self.model.chains
             ]
         return [_applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
 
@@ -276,6 +293,7 @@ class _Walk:
         self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
     ) -> list[np.ndarray]:
         v = float(piece.voltage(np.array([piece.start_ms]))[0])
+        state = self.channel.arrived(state, v)
         for move in moves:
             if move.sample is not None:
                 out[move.sample] = self.channel.current(state, v)
@@ -302,6 +320,7 @@ class _Walk:
                 move = sampled.get(a + i)
                 if move is not None:
                     v = float(piece.voltage(np.array([move.begin_ms]))[0])
+                    state = self.channel.arrived(state, v)
                     out[move.sample] = self.channel.current(state, v)
                 state = [_applied(p[i], x) for p, x in zip(maps, state, strict=True)]
         return state
@@ -326,13 +345,16 @@ class _Walk:
         h = steps[:, None]
         depth = h / 6 * (s0 + 4 * s1 + s2)
         half = np.clip(h / 24 * (8 * s1 + 5 * s2 - s0), 0.05 * depth, 0.95 * depth)
+        depth, half = np.minimum(depth, _DEEP), np.minimum(half, _DEEP / 2)
         moments = [gamma(k + 1) * gammainc(k + 1, depth) for k in range(3)]
         slope = (middle - end) / half
         bend = ((start - end) / depth - slope) / (depth - half)
         gained = end * moments[0] + slope * moments[1] + bend * (moments[2] - half * moments[1])
         kept = np.exp(-depth)
-        # The new x lies between 0 and 1 whatever the old one; rounding and parabolas may not.
-        from_closed, from_open = np.clip(gained, 0, 1), np.clip(gained + kept, 0, 1)
+        from_closed, from_open = gained, gained + kept
+        if not chain.linear:
+            # The new x lies between 0 and 1 whatever the old; rounding and parabolas may not.
+            from_closed, from_open = np.clip(gained, 0, 1), np.clip(gained + kept, 0, 1)
         rows = [[1 - from_closed, 1 - from_open], [from_closed, from_open]]
         return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
 
@@ -469,6 +491,9 @@ def steady_state(rates: np.ndarray) -> np.ndarray:
     """
     flow = np.array(rates)
     n = flow.shape[-1]
+    if n == 2:  # the one formula that a gate whose inf exceeds 1 keeps to
+        up, down = flow[..., 1, 0], flow[..., 0, 1]
+        return np.stack([down, up], axis=-1) / (up + down)[..., None]
     for k in range(n - 1, 0, -1):
         flow[..., k, :k] /= flow[..., :k, k].sum(axis=-1, keepdims=True)
         flow[..., :k, :k] += flow[..., :k, k, None] * flow[..., k, None, :k]
@@ -477,6 +502,16 @@ def steady_state(rates: np.ndarray) -> np.ndarray:
         p[..., k] = (flow[..., k, :k] * p[..., :k]).sum(axis=-1)
         p[..., : k + 1] /= p[..., : k + 1].sum(axis=-1, keepdims=True)
     return p
+
+
+def _held_propagator(rates: np.ndarray, h: float) -> np.ndarray:
+    """exp(A h) of rates (..., n, n), 1/ms; of two states by the formula for a relaxation."""
+    if rates.shape[-1] != 2:
+        return propagator(rates * h)
+    up, down = rates[..., 1, 0], rates[..., 0, 1]
+    gone = -np.expm1(-(up + down) * h) / (up + down)
+    rows = [[1 - up * gone, down * gone], [up * gone, 1 - down * gone]]
+    return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
 
 
 def propagator(rates_h: np.ndarray) -> np.ndarray:
@@ -488,7 +523,7 @@ def propagator(rates_h: np.ndarray) -> np.ndarray:
     relative accuracy, which general-purpose matrix exponentials do not promise for stiff A.
     """
     shape, n = rates_h.shape, rates_h.shape[-1]
-    b = rates_h.reshape(-1, n, n) * (1 - np.eye(n))
+    b = _slowed(rates_h.reshape(-1, n, n) * (1 - np.eye(n)))
     leaving = b.sum(axis=1)
     fastest = leaving.max(axis=1)
     levels = np.maximum(0, np.ceil(np.log2(np.maximum(fastest, 1e-300))) + 1).astype(int)
@@ -503,6 +538,34 @@ def propagator(rates_h: np.ndarray) -> np.ndarray:
         todo = levels > level
         p[todo] = _closed(p[todo] @ p[todo])
     return p.reshape(shape)
+
+
+def _slowed(rates_h: np.ndarray) -> np.ndarray:
+    """Rates times duration (m, n, n), diagonal zero, none of whose states is left too fast to square.
+
+    Where one is, A h becomes N ((1 - A h/N)^-1 - 1), a generator with the same steady state whose
+    eigenvalues -l are -l/(1 + l/N): with N = _FASTEST a trace errs by 5e-13 of its size at most.
+    Column j of the inverse tells where a channel from j is after an exponential time of mean 1/N,
+    found by letting whoever enters a state go on at once to where that state leads: no
+    subtraction.
+    """
+    fast = np.flatnonzero(rates_h.sum(axis=1).max(axis=1, initial=0.0) > _FASTEST)
+    if not fast.size:
+        return rates_h
+    n = rates_h.shape[-1]
+    # rows: the states, and then where the exponential time ended
+    leads = np.concatenate([rates_h[fast] / _FASTEST, np.tile(np.eye(n), (len(fast), 1, 1))], axis=1)
+    for k in range(n):
+        way = leads[:, :, k].copy()
+        way[:, k] = 0.0
+        way /= way.sum(axis=1, keepdims=True)
+        leads += way[:, :, None] * leads[:, k, None, :]
+        leads[:, k, :] = 0.0
+        leads[:, :, k] = way
+        leads[:, np.arange(n), np.arange(n)] = 0.0
+    slowed = rates_h.copy()
+    slowed[fast] = _FASTEST * leads[:, n:, :] * (1 - np.eye(n))
+    return slowed
 
 
 def _closed(p: np.ndarray) -> np.ndarray:

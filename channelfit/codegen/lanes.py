@@ -150,7 +150,9 @@ class LaneWriter:
         with self.over_lanes():
             for j in range(n):
                 others = [self.at(name, first + i * n + j) for i in range(n) if i != j]
-                self.w(f"d{j} = max({zero}, {one} - ({' + '.join(others) or zero}))")
+                rest = f"{one} - ({' + '.join(others) or zero})"
+                # two states relax, and one whose limit lies above 1 passes it
+                self.w(f"d{j} = {rest}" if n == 2 else f"d{j} = max({zero}, {rest})")
             self.w(*(f"{self.at(name, first + j * n + j)} = d{j}" for j in range(n)))
 
     def square(self, n: int) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import sympy
 
+from channelfit.codegen.fast_rates import GREATEST_NORM
 from channelfit.codegen.lanes import TAYLOR_NORM, UNROLLED_STATES, LaneWriter
 from channelfit.codegen.printer import PYTHON, ScalarPrinter, assignments
 from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
@@ -26,6 +27,10 @@ from channelfit.packing import NODES
 
 STRIDE = 16  # samples advanced at once
 POWERS = (1, 2, 4, 8, 16)
+#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+DEEP = 1e90
+#: What a gate whose inf exceeds 1 may reach before it counts as lost.
+GREATEST_OCCUPANCY = 1e6
 
 #: Arrays of `packing.Packed` in the order in which the generated functions take them.
 PACKED_ARGUMENTS = (
@@ -80,7 +85,8 @@ class NumbaSource(LaneWriter):
     # --- pieces of text
 
     def _module(self) -> str:
-        self._header(f"{self.real} stepping", "exp, exprel, tanh")
+        self._header(f"{self.real} stepping", "decay, exp, exprel, tanh")
+        self.w("from channelfit.codegen.fast_rates import resolvent")
         self._rates()
         self._gains()
         for n in sorted({len(c.states) for c in self.model.chains}):
@@ -89,8 +95,12 @@ class NumbaSource(LaneWriter):
                 self.close_columns_function(n)
         for k, chain in enumerate(self.model.chains):
             self._steady_state(k, chain)
-            self._stiffness(k, chain)
-            self._propagator(k, chain)
+            if len(chain.states) == 2:
+                self._two_state_propagator(k, chain)
+            else:
+                self._stiffness(k, chain)
+                self._slow_down(k, chain)
+                self._propagator(k, chain)
             self._table(k, chain)
         self._advance_function()
         self._held()
@@ -115,7 +125,7 @@ class NumbaSource(LaneWriter):
                 self.w(f"p_{p.name} = {self.at('theta', row)}")
 
     def _rates(self) -> None:
-        """createQmat: the rate of every transition at one voltage, clipped, with a status."""
+        """createQmat: the rate of every transition at one voltage, within bounds, with a status."""
         w, printer = self.w, ScalarPrinter(PYTHON, self._names())
         steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
         with self.function(
@@ -129,12 +139,18 @@ class NumbaSource(LaneWriter):
                 w("flag = status[l]")
                 for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                     w(f"# {t.source} -> {t.target}", f"r = {printer.text(rate)}")
-                    w("flag = 4.0 if (r < 0.0 and flag == 0.0) else flag")
+                    if not t.signed:
+                        w("flag = 4.0 if (r < 0.0 and flag == 0.0) else flag")
                     w("flag = 1.0 if r != r else flag")
-                    w(f"r = r if r > {RATE_FLOOR!r} else {RATE_FLOOR!r}")
+                    least = -RATE_CEILING if t.signed else RATE_FLOOR
+                    w(f"r = r if r > {least!r} else {least!r}")
                     w(f"r = r if r < {RATE_CEILING!r} else {RATE_CEILING!r}")
                     times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
                     w(f"{self.at('q', row)} = {times}r")
+                for k, chain in enumerate(self.model.chains):
+                    if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
+                        up, down = (self.at("q", self.first_rate[k] + i) for i in (0, 1))
+                        w(f"flag = 4.0 if ({up} + {down} <= 0.0 and flag == 0.0) else flag")
                 w("status[l] = flag")
 
     def _gains(self) -> None:
@@ -159,6 +175,11 @@ class NumbaSource(LaneWriter):
             f"initStateProbs{k}(q, x, m, z)",
             "Steady state at the rates in q (Grassmann, Taksar and Heyman 1985).",
         ):
+            if n == 2:
+                with self.over_lanes():
+                    up, down = self._up_and_down(k)
+                    w(f"{self.at('x', 0)} = {up}/({up} + {down})")
+                return
             self.zero_square("m", 0, n)
             with self.over_lanes():
                 for i, j, rate in self._entries(k, chain):
@@ -209,6 +230,27 @@ class NumbaSource(LaneWriter):
         return [(index[t.source], index[t.target], first + r)
                 for r, t in enumerate(chain.transitions)]  # fmt: skip
 
+    def _up_and_down(self, k: int) -> tuple[str, str]:
+        """Rates of opening and closing of a chain of two states, in this lane."""
+        rows = {source: row for source, _, row in self._entries(k, self.model.chains[k])}
+        return self.at("q", rows[0]), self.at("q", rows[1])
+
+    def _two_state_propagator(self, k: int, chain: Chain) -> None:
+        """P of a relaxation, exact whatever the rates; (1 - inf)/tau may be negative."""
+        w = self.w
+        with self.function(
+            f"createPropagator{k}(q, h, m, norm)",
+            "P[i, j] = probability of j -> i in h ms, into the first square of m.",
+        ):
+            with self.over_lanes():
+                up, down = self._up_and_down(k)
+                w(f"speed = {up} + {down}", "gone = decay(speed*h)/speed")
+                w(f"opened, closed = {self.real}({up}*gone), {self.real}({down}*gone)")
+                one = self.number(1.0)
+                w(f"{self.element(0, 0, 0, 2)} = {one} - opened")
+                w(f"{self.element(0, 1, 0, 2)} = opened", f"{self.element(0, 0, 1, 2)} = closed")
+                w(f"{self.element(0, 1, 1, 2)} = {one} - closed")
+
     def _propagator(self, k: int, chain: Chain) -> None:
         """P = expm(A h) by scaling, Taylor and squaring; off-diagonals never lose a digit."""
         w, n = self.w, len(chain.states)
@@ -228,6 +270,8 @@ class NumbaSource(LaneWriter):
                     w(f"{self.element(1, target, source, n)} = r{r}")
                 for j in range(n):
                     w(f"{self.element(1, j, j, n)} = -({' + '.join(leaving[j]) or '0.0'})")
+            with w.block("if beyond:"):
+                w(f"slowDown{k}(q, h, m, norm)")
             self.taylor(n)
             self.close_columns(0, n)
             # Products of non-negative matrices add no cancellation, and the diagonal closes each
@@ -238,7 +282,10 @@ class NumbaSource(LaneWriter):
                 self.square_where_wanted(n)
 
     def _stiffness(self, k: int, chain: Chain) -> None:
-        """The largest rate of leaving any state times h: a bound of the norm of A h, halved."""
+        """The largest rate of leaving any state times h: a bound of the norm of A h, halved.
+
+        It ends at GREATEST_NORM, where `slowDown` sees to it that nothing is faster.
+        """
         w, n = self.w, len(chain.states)
         leaving: list[list[str]] = [[] for _ in range(n)]
         for source, _, rate in self._entries(k, chain):
@@ -250,15 +297,36 @@ class NumbaSource(LaneWriter):
             with self.over_lanes():
                 w("fastest = 0.0")
                 w(*(f"fastest = max(fastest, {' + '.join(t)})" for t in leaving if t))
-                w(f"{self.at('norm', 2)} = h*fastest")
+                w(f"{self.at('norm', 2)} = min(h*fastest, {GREATEST_NORM[self.real]!r})")
             with self.over_lanes():
                 w(f"largest = max(largest, {self.at('norm', 2)})")
             w("return largest")
+
+    def _slow_down(self, k: int, chain: Chain) -> None:
+        """Yosida's approximation where rates are too fast for anything but their ratios."""
+        w, n, greatest = self.w, len(chain.states), GREATEST_NORM[self.real]
+        with self.function(
+            f"slowDown{k}(q, h, m, norm)", "Scaled generators of lanes at GREATEST_NORM: see there."
+        ):
+            w(f"b, r = np.zeros({n * n * self.lanes}), np.empty({n * n * self.lanes})")
+            with self.over_lanes():
+                w(f"scale = h*{1.0 / greatest!r}")
+                for source, target, rate in self._entries(k, chain):
+                    w(f"{self.at('b', target * n + source)} += {self.at('q', rate)}*scale")
+            w(f"resolvent(b, r, {n}, {self.lanes})")
+            with w.block(f"for j in range({n}):"), self.over_lanes():
+                w(f"if {self.at('norm', 2)} < {greatest!r}:", "    continue")
+                w(f"scale = {greatest!r}*norm[l]", "leaving = 0.0")
+                with w.block(f"for i in range({n}):"), w.block("if i != j:"):
+                    w(f"rate = scale*{self.at('r', f'i*{n} + j')}", "leaving += rate")
+                    w(f"{self.element(1, 'i', 'j', n)} = rate")
+                w(f"{self.element(1, 'j', 'j', n)} = -leaving")
 
     def _scale(self, k: int) -> None:
         """Per lane: the power of two that scales A h down, and how many squarings undo it."""
         w = self.w
         w(f"largest = stiffness{k}(q, h, norm)", "n_levels = 0", "n_common = 64.0")
+        w(f"beyond = largest >= {GREATEST_NORM[self.real]!r}")
         with self.over_lanes():
             w("norm[l] = 1.0", f"{self.at('norm', 1)} = 0.0")
         with w.block(f"while largest > {TAYLOR_NORM!r}:"):
@@ -397,6 +465,9 @@ class NumbaSource(LaneWriter):
             tests = []
             for k, chain in enumerate(self.model.chains):
                 xs = [f"x{self.first_x[k] + i}" for i in range(len(chain.states) - 1)]
+                if chain.linear:
+                    tests.append(f"abs({xs[0]}) < {GREATEST_OCCUPANCY!r}")
+                    continue
                 tests += [f"{x} >= {-tolerance!r}" for x in xs]
                 if xs:
                     tests.append(f"{' + '.join(xs)} <= {1 + tolerance!r}")
@@ -418,6 +489,11 @@ class NumbaSource(LaneWriter):
             "n samples at a held voltage: adds to the cost, or fills the trace.",
         ):
             self._copy_state(inward=True)
+            for k, chain in enumerate(self.model.chains):
+                if chain.instant:  # all that is left of where it was is nothing: b is the limit
+                    with self.over_lanes():
+                        limit = self.at("t", self.first_step[k])
+                        w(f"{self.at('y', self.first_x[k])} = {limit}")
             w(f"strides = 0 if tracing else n // {STRIDE}")
             with w.block("for k in range(strides):"):
                 with w.block("if sampled:"):
@@ -498,6 +574,11 @@ class NumbaSource(LaneWriter):
                     for k, name in enumerate(("start", "middle", "end"))))  # fmt: skip
                 with w.block("if n > 0:"):
                     w("createQmat(nodes[0], theta, end, status)", "createLimits(end)")
+                    for (_, limit), chain in zip(self._pairs(), self._moving, strict=True):
+                        if chain.instant:
+                            x = self.first_x[self.model.chains.index(chain)]
+                            with self.over_lanes():
+                                w(f"{self.at('y', x)} = {self.at('end', limit)}")
             else:
                 w(f"y2 = z[{3 * widest * self.lanes}:]")
             with w.block("for k in range(n):"):
@@ -537,8 +618,14 @@ class NumbaSource(LaneWriter):
             "One step of h ms from (speed, limit) at three times.",
         ):
             with self.over_lanes():
-                for x, (speed, limit) in enumerate(self._pairs()):
-                    self._relax(self.at("y", x), speed, limit)
+                pairs = zip(self._pairs(), self._moving, strict=True)
+                for x, ((speed, limit), chain) in enumerate(pairs):
+                    self._relax(self.at("y", x), speed, limit, chain.linear)
+
+    @property
+    def _moving(self) -> list[Chain]:
+        """Chains of two states, in the order of x."""
+        return [chain for chain in self.model.chains if chain.transitions]
 
     def _pairs(self) -> list[tuple[int, int]]:
         """Rows of q of (opening, closing) for every chain of two states, in the order of x."""
@@ -549,11 +636,11 @@ class NumbaSource(LaneWriter):
                 pairs.append((rows[0], rows[1]))
         return pairs
 
-    def _relax(self, x: str, speed: int, limit: int) -> None:
+    def _relax(self, x: str, speed: int, limit: int, linear: bool) -> None:
         w = self.w
         s0, s1, s2 = (self.at(name, speed) for name in ("start", "middle", "end"))
         x0, x1, x2 = (self.at(name, limit) for name in ("start", "middle", "end"))
-        w(f"whole = h/6.0*({s0} + 4.0*{s1} + {s2})")
+        w(f"whole = min(h/6.0*({s0} + 4.0*{s1} + {s2}), {DEEP!r})")
         w(f"half = h/24.0*(8.0*{s1} + 5.0*{s2} - {s0})")
         w("half = min(max(half, 0.05*whole), 0.95*whole)", "left = exp(-whole)")
         # The integrals of exp(-u), u exp(-u), u^2 exp(-u): from the first up where that loses no
@@ -567,7 +654,7 @@ class NumbaSource(LaneWriter):
         w(f"slope = ({x1} - {x2})*(inverse*whole*rest)")
         w(f"bend = (({x0} - {x2})*(inverse*half*rest) - slope)*(inverse*half*whole)")
         w(f"new = {x}*left + {x2}*j0 + slope*j1 + bend*(j2 - half*j1)")
-        w(f"{x} = min(max(new, 0.0), 1.0)")
+        w(f"{x} = new" if linear else f"{x} = min(max(new, 0.0), 1.0)")
 
     @staticmethod
     def _moment_series() -> str:
