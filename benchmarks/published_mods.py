@@ -290,7 +290,7 @@ def errors(
 
 def measured(case: Case, folders: Sequence[Path], protocol: Protocol, cache: Path) -> Iterator[Row]:
     """The file as published, and mended where there is something to mend."""
-    name = f"{case.model}, {case.file}"
+    name = ", ".join([case.model, case.file, *(f"{k} = {x}" for k, x in case.values.items())])
     try:
         path = found(case, folders)
     except InputError as error:

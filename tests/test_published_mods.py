@@ -102,7 +102,9 @@ def schemed(
             for k in range(first, last + 1):
                 later = k * protocol.sampling_ms if k < last else segment.end_ms
                 pause = round(later - now, 9)
-                p = moves.setdefault(pause, expm(a * pause)) @ p
+                if pause not in moves:
+                    moves[pause] = expm(a * pause)
+                p = moves[pause] @ p
                 now = later
                 if k < last:
                     row.append(drive(v) * float(weights @ p))

@@ -554,7 +554,9 @@ def _slowed(rates_h: np.ndarray) -> np.ndarray:
         return rates_h
     n = rates_h.shape[-1]
     # rows: the states, and then where the exponential time ended
-    leads = np.concatenate([rates_h[fast] / _FASTEST, np.tile(np.eye(n), (len(fast), 1, 1))], axis=1)
+    leads = np.concatenate(
+        [rates_h[fast] / _FASTEST, np.tile(np.eye(n), (len(fast), 1, 1))], axis=1
+    )
     for k in range(n):
         way = leads[:, :, k].copy()
         way[:, k] = 0.0
