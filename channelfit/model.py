@@ -44,6 +44,8 @@ RATE_FLOOR = 1e-100
 #: 1/ms, of a gate whose tau is 0: gone within any step that float64 can tell from none. That it is
 #: at its limit from the first sample on is the backends' part, see `Chain.instant`.
 INSTANT_RATE = 1e12
+#: What a gate whose inf exceeds 1 may reach before it counts as lost.
+GREATEST_OCCUPANCY = 1e6
 MAX_STATES = 64
 _LONGEST = 1000
 _POINTS = 6

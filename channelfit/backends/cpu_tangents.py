@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen.numba_tangents import TangentSource
-from channelfit.codegen.tangent_tables import Compiled, clipRates, project
+from channelfit.codegen.tangent_tables import Compiled, boundRates, project
 from channelfit.compression import compression
 from channelfit.errors import InputError
 from channelfit.model import Chain
@@ -371,6 +371,7 @@ class _Walk(ABC):
         self.residuals = self.flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
         self.model = source.model
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
+        self.least = np.array(source.least)
         self.gain = np.empty((2, plan.width))
         self.flags = np.zeros(2, np.int64)
 
@@ -410,7 +411,8 @@ class _Relaxing(_Walk):
             up, down = (u for u, _ in pair)
             own.append(sorted({d for u, d in source.partials if u in (up, down)}))
             rows.append([[row_of.get((u, d), -1) for u in (up, down)] for d in own[-1]])
-            chains.append([up, down, pair[0][1], pair[1][1], chain.power, len(own[-1])])
+            chains.append([up, down, pair[0][1], pair[1][1], chain.power, len(own[-1]),
+                           chain.linear, chain.instant])  # fmt: skip
         widest = max(1, *map(len, own))
         self.chains = np.array(chains, np.int64)
         self.rows = np.full((len(own), widest, 2), -1, np.int64)
@@ -448,9 +450,10 @@ class _Relaxing(_Walk):
         self.kernels.relaxNormals(
             *self.functions, thetas, packed.voltages, packed.start_voltage, plan.runs, plan.run_dt,
             self.stretches, self.edges, self.middles, packed.sample_mV, plan.points, self.partials,
-            self.chains, self.rows, self.directions, self.conductances, self.gain, *self.at_held,
-            *self.at_edges, *self.at_middles, self.states, self.dstates, self.flat, plan.matrices,
-            plan.group_table, plan.target, plan.scale, self.residuals, flags, products,
+            self.least, self.chains, self.rows, self.directions, self.conductances, self.gain,
+            *self.at_held, *self.at_edges, *self.at_middles, self.states, self.dstates, self.flat,
+            plan.matrices, plan.group_table, plan.target, plan.scale, self.residuals, flags,
+            products,
         )  # fmt: skip
         return np.where(flags[:, 0], NOT_FINITE, np.where(flags[:, 1], NEGATIVE_RATE, OK)), products
 
@@ -522,7 +525,7 @@ class _Scheme(_Walk):
 
     def _rates(self, theta: np.ndarray, v: np.ndarray, room: tuple[np.ndarray, np.ndarray]) -> None:
         self.module.createRates(v, theta, *room)
-        clipRates(*room, self.partials, len(v), self.flags)
+        boundRates(*room, self.partials, self.least, len(v), self.flags)
 
     def _start(self, theta: np.ndarray) -> None:
         packed = self.packed

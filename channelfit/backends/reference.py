@@ -541,7 +541,7 @@ def propagator(rates_h: np.ndarray) -> np.ndarray:
 
 
 def _slowed(rates_h: np.ndarray) -> np.ndarray:
-    """Rates times duration (m, n, n), diagonal zero, none of whose states is left too fast to square.
+    """Rates times duration (m, n, n), diagonal zero, of which no state is left too fast.
 
     Where one is, A h becomes N ((1 - A h/N)^-1 - 1), a generator with the same steady state whose
     eigenvalues -l are -l/(1 + l/N): with N = _FASTEST a trace errs by 5e-13 of its size at most.

@@ -47,6 +47,8 @@ class SinglePrinter(ScalarPrinter):
         return f"power2({self._print(sympy.Float(math.log2(math.e)) * node.args[0])})"
 
 
+#: 1/ms, of rates that are computed in float32.
+SINGLE_CEILING = 1e30
 _UNROLLED_STATES = 8  # eliminations of more states are loops, or compiling takes minutes
 
 #: (e^x - 1)/x without a division of nothing by nothing; a series where that would lose digits.
@@ -164,27 +166,39 @@ class CudaChannel:
             w(f"{number} r;", "unsigned strange = 0u;")
             for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                 w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
-                w(f"strange = max(strange, (unsigned)__double2hiint(r{value}));", f"q[{row}] = r;")
+                seen = f"fabs(r{value})" if t.signed else f"r{value}"
+                w(f"strange = max(strange, (unsigned)__double2hiint({seen}));", f"q[{row}] = r;")
+            for k, chain in enumerate(self.model.chains):
+                if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
+                    row = self.first_rate[k]
+                    w(f"r = q[{row}] + q[{row + 1}];")
+                    w(f"if (r <= 0.0 && status == {OK}) status = {NEGATIVE_RATE};")
             # One look at the leading bits finds what is negative or not a number; it is rare.
             with w.block("if (strange > 0x7ff00000u)"):
                 w("#pragma unroll")
                 with w.block(f"for (int i = 0; i < {self.n_rates}; ++i)"):
-                    w(f"if (q[i] < 0.0 && status == {OK}) status = {NEGATIVE_RATE};")
+                    plain = self._plain_rate()
+                    w(f"if (q[i] < 0.0 && {plain}status == {OK}) status = {NEGATIVE_RATE};")
                     w(f"if (isnan(q[i]{value})) status = {NOT_FINITE};")
             for row, t in enumerate(self.transitions):
                 times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
+                least = -RATE_CEILING if t.signed else RATE_FLOOR
                 if value:
-                    w(f"q[{row}] = {times}between(q[{row}], {RATE_FLOOR!r}, {RATE_CEILING!r});")
+                    w(f"q[{row}] = {times}between(q[{row}], {least!r}, {RATE_CEILING!r});")
                     continue
                 # Written out: fmin and fmax of float64 would move NaNs about in six steps more.
-                w(f"r = q[{row}] > {RATE_FLOOR!r} ? q[{row}] : {RATE_FLOOR!r};")
+                w(f"r = q[{row}] > {least!r} ? q[{row}] : {least!r};")
                 w(f"q[{row}] = {times}(r < {RATE_CEILING!r} ? r : {RATE_CEILING!r});")
+
+    def _plain_rate(self) -> str:
+        """The condition that rate i may not be negative, and an and; nothing where none may."""
+        return "".join(f"i != {row} && " for row, t in enumerate(self.transitions) if t.signed)
 
     def write_single_rates(self, w: CudaWriter) -> None:
         """createQmatSingle: the rates in float32, for where they are wanted at every sample.
 
-        A NaN stays one. The sign of a negative rate ends up in `signs`; it is not clipped, nor is
-        one below the floor.
+        A NaN stays one. The sign of a negative rate ends up in `signs`; it is not bounded, nor is
+        one below the floor. Float32 ends where `SINGLE_CEILING` has room for sums and products.
         """
         steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
         printer = SinglePrinter(CUDA_SINGLE, self._names())
@@ -198,9 +212,10 @@ class CudaChannel:
                 w("float r;")
             for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                 w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
-                w("signs |= __float_as_int(r);")
+                if not t.signed:
+                    w("signs |= __float_as_int(r);")
                 times = f"{float(t.multiplicity)!r}f*" if t.multiplicity != 1 else ""
-                w(f"q[{row}] = {times}least(r, {RATE_CEILING!r}f);")
+                w(f"q[{row}] = {times}least(r, {SINGLE_CEILING!r}f);")
 
     def _gains(self, w: CudaWriter) -> None:
         number, pair = self.number, [self.model.conductance, self.model.reversal]
@@ -220,7 +235,11 @@ class CudaChannel:
             "Steady state at the rates q (Grassmann, Taksar and Heyman 1985).",
         ):
             for k, chain in enumerate(self.model.chains):
-                if len(chain.states) > 1:
+                if len(chain.states) == 2:
+                    rows = {source: row for source, _, row in self.entries(k)}
+                    up, down = f"q[{rows[0]}]", f"q[{rows[1]}]"
+                    w(f"x[{self.first_x[k]}] = {up}*reciprocal({up} + {down});")
+                elif len(chain.states) > 2:
                     with w.block(""):
                         self._steady_state(w, k, chain)
 

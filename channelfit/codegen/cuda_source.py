@@ -27,11 +27,14 @@ import numpy as np
 
 from channelfit.backends import NOT_FINITE, OCCUPANCY_LOST, OK
 from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
-from channelfit.model import RATE_FLOOR, Chain, ChannelModel
+from channelfit.codegen.fast_rates import CUDA as FAST_RATES
+from channelfit.codegen.fast_rates import GREATEST_NORM
+from channelfit.model import GREATEST_OCCUPANCY, RATE_FLOOR, Chain, ChannelModel
 
 #: Names of the kernels.
 SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 
+_SINGLE_FLOOR = 1e-30  # 1/ms, of a speed in float32
 _ROW_WORDS = 80  # 32-bit registers that the rows of a table may take
 _MOST_IN_REGISTERS = 10  # states; larger tables live in local memory
 #: States of which four matrices fit, those of a dense Taylor polynomial.
@@ -124,11 +127,12 @@ class CudaSource:
         w("#endif")
         w(f"constexpr int DEGREE = {8 if self.single else 12};  // of Taylor's polynomial")
         w("constexpr double TAYLOR_NORM = 1.0/3.0;  // where it is exact to rounding")
+        w(f"constexpr double GREATEST_NORM = {GREATEST_NORM[self.dtype]!r};  // see fast_rates.py")
         w(f"constexpr int KEPT = {_MOST_IN_REGISTERS};  // states: loops written out, in registers")
         w(f"constexpr real OUTSIDE = {1e-3 if self.single else 1e-6!r};  // how far x may stray")
         self.channel.write(w)
         w(*_PROGRAM.splitlines())
-        w(*_PROPAGATOR.splitlines())
+        w(*_PROPAGATOR.splitlines(), *FAST_RATES.splitlines())
         self._table(w)
         self._state(w)
         w(f"constexpr int LARGEST = {self.largest};  // states of a chain")
@@ -188,12 +192,15 @@ class CudaSource:
             w(f"createRelaxation(q[{up}], q[{down}], h, p);")
         else:
             self._leaving(w, k, "double", "q")
-            w("const int levels = halvings(fastest*h);")
-            w("const double shrunk = h*__hiloint2double((1023 - levels) << 20, 0);")
             first = self.channel.first_rate[k]
-            w(f"real r[{len(entries)}];", "#pragma unroll")
-            w(f"for (int i = 0; i < {len(entries)}; ++i) r[i] = real(q[{first} + i]*shrunk);")
-            w(f"createPropagator{k}(r, levels, p);")
+            with w.block("if (fastest*h > GREATEST_NORM)"):
+                w(f"slowPropagator{k}(q + {first}, h, p);")
+            with w.block("else"):
+                w("const int levels = halvings(fastest*h);")
+                w("const double shrunk = h*__hiloint2double((1023 - levels) << 20, 0);")
+                w(f"real r[{len(entries)}];", "#pragma unroll")
+                w(f"for (int i = 0; i < {len(entries)}; ++i) r[i] = real(q[{first} + i]*shrunk);")
+                w(f"createPropagator{k}(r, levels, p);")
         opened = ", ".join(
             "0" if c == 0 else scale if c == 1 else f"real({c!r})*{scale}"
             for c in chain.conductances
@@ -205,6 +212,7 @@ class CudaSource:
         """What makes a chain's propagator of its rates."""
         first = self.channel.first_rate[k]
         entries = [(i, j, f"r[{row - first}]") for i, j, row in self.channel.entries(k)]
+        self._slow_propagator(w, k, n)
         with w.device(
             f"void createPropagator{k}(const real *r, const int levels, real (&p)[{n}][{n}])",
             "exp(A 2^levels), the rates r in the generator A.",
@@ -228,6 +236,35 @@ class CudaSource:
                     w("#pragma unroll")
                     w(f"for (int i = 0; i < {n}; ++i) p[i][j] = share*y[i] + (i == j ? 1 : 0);")
             w("closeColumns(p);", "squareOften(levels, p);")
+
+    def _slow_propagator(self, w: CudaWriter, k: int, n: int) -> None:
+        """The same where rates are too fast for anything but their ratios, see `fast_rates`."""
+        first = self.channel.first_rate[k]
+        w("", "// exp(A h) where only ratios are left of the fastest rates; rare, and out of line.")
+        with w.block(
+            f"template <class Rate> __device__ __noinline__ void slowPropagatorOf{k}(\n"
+            f"    const Rate *q, const double h, real *p)"
+        ):
+            w("constexpr double per = 1.0/GREATEST_NORM;")
+            w(f"double b[{n}][{n}] = {{}}, r[{n}][{n}];")
+            for i, j, row in self.channel.entries(k):
+                w(f"b[{j}][{i}] = double(q[{row - first}])*h*per;")
+            w("resolvent(b, r);", "const int levels = halvings(GREATEST_NORM);")
+            w("const double scale = GREATEST_NORM*__hiloint2double((1023 - levels) << 20, 0);")
+            w(f"real a[{n}][{n}], out[{n}][{n}];")
+            w(f"for (int i = 0; i < {n}; ++i)")
+            w(f"    for (int j = 0; j < {n}; ++j) a[i][j] = i == j ? 0 : real(r[i][j]*scale);")
+            w("createPropagator(a, levels, out);")
+            w(f"for (int i = 0; i < {n}; ++i)")
+            w(f"    for (int j = 0; j < {n}; ++j) p[i*{n} + j] = out[i][j];")
+        w("", "template <class Rate>")
+        with w.block(
+            f"__device__ __forceinline__ void slowPropagator{k}(const Rate *q, const double h,"
+            f" real (&p)[{n}][{n}])"
+        ):
+            w("// through a copy, or p could not stay in registers", f"real out[{n * n}];")
+            w(f"slowPropagatorOf{k}(q, h, out);", "#pragma unroll")
+            w(f"for (int i = 0; i < {n * n}; ++i) p[i/{n}][i % {n}] = out[i];")
 
     def _leaving(self, w: CudaWriter, k: int, kind: str, q: str) -> None:
         """`fastest`, the largest rate of leaving any state of a chain."""
@@ -268,6 +305,11 @@ class CudaSource:
                 for k, _ in self.chains:
                     w(f"advanceChain(t.step{k}{index}, x + {self.channel.first_x[k]});")
         with w.device(
+            "void arrive(const Parts &parts, real *x)", "Gates without a time constant, at once."
+        ):
+            w(*(f"x[{self.channel.first_x[k]}] = parts.step{k}[0][0][0];"
+                for k, chain in self.chains if chain.instant))  # fmt: skip
+        with w.device(
             "real openOf(const real *x)",
             "Open probability of the state x itself.",
         ):
@@ -278,6 +320,9 @@ class CudaSource:
             tests = []
             for k, chain in self.chains:
                 xs = [f"x[{self.channel.first_x[k] + i}]" for i in range(len(chain.states) - 1)]
+                if chain.linear:
+                    tests.append(f"fabs({xs[0]}) < {GREATEST_OCCUPANCY!r}")
+                    continue
                 tests += [f"{x} >= -OUTSIDE" for x in xs] + [f"{' + '.join(xs)} <= 1 + OUTSIDE"]
             w(f"return !({' && '.join(tests) or 'true'});")
 
@@ -305,7 +350,10 @@ class CudaSource:
             "",
             "// Of rates: below 0 where one is negative (float32), or the status (float64).",
         )
-        w("typedef int Flag;", f"constexpr real FLOOR = {RATE_FLOOR!r};")
+        w(
+            "typedef int Flag;",
+            f"constexpr real FLOOR = {_SINGLE_FLOOR if self.single else RATE_FLOOR!r};",
+        )
         if not self.model.relaxes:
             with w.device(
                 "void createRates(const real v, const real *p, real *q, Flag &flag)",
@@ -314,6 +362,13 @@ class CudaSource:
                 w(f"{create}(v, p, q, flag);")
             return
         w(f"constexpr int N_GATES = {len(self.chains)};")
+        for name, doc, holds in (
+            ("isLinear", "A gate that may pass 1.", [c.linear for _, c in self.chains]),
+            ("isInstant", "A gate without a time constant.", [c.instant for _, c in self.chains]),
+        ):
+            with w.device(f"constexpr bool {name}(const int k)", doc):
+                tests = " || ".join(f"k == {x}" for x, yes in enumerate(holds) if yes)
+                w(f"return {tests or 'false'};")
         with w.device(
             "void createRates(const real v, const real *p, real *up, real *speed, Flag &flag)",
             "Chains of two states at v mV: rate of opening; that and of closing, 1/ms.",
@@ -700,6 +755,8 @@ __device__ __forceinline__ real relaxationsLate(const real s0, const real sm, co
 """
 
 _RELAX_DOUBLE = """
+constexpr double DEEP = 1e90;  // relaxations in a step: more make no difference, and overflow
+
 // x' = speed (limit - x). With u the integral of the speed from a time to the end of the step, x is
 // exp(-L) x plus the integral of exp(-u) limit over u from 0 to L. The limit is the parabola in u
 // through start, middle and end: order four where the gate is slow, and no lag where it is fast.
@@ -728,14 +785,17 @@ __device__ __forceinline__ double relaxed(const double x, const double whole, do
     const double rest = whole - half, inverse = reciprocal(half*whole*rest);
     const double slope = (xm - x1)*(inverse*whole*rest);
     const double bend = ((x0 - x1)*(inverse*half*rest) - slope)*(inverse*half*whole);
-    return fmin(fmax(x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1), 0.0), 1.0);
+    return x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1);
 }
 
 __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, Flag &flag) {
     m.v = nodes[1];
     createRates(m.v, p, m.up, m.speed, flag);
 #pragma unroll
-    for (int k = 0; k < N_GATES; ++k) m.limit[k] = m.up[k]*reciprocal(m.speed[k]);
+    for (int k = 0; k < N_GATES; ++k) {
+        m.limit[k] = m.up[k]*reciprocal(m.speed[k]);
+        if (isInstant(k)) m.x[k] = m.limit[k];
+    }
 }
 
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
@@ -747,8 +807,10 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
     for (int k = 0; k < N_GATES; ++k) {
         const double s0 = m.speed[k], sm = speed[k], s1 = speed1[k];
         const double limit = up1[k]*reciprocal(s1);
-        m.x[k] = relaxed(m.x[k], relaxations(s0, sm, s1, h), relaxationsLate(s0, sm, s1, h),
-                         m.limit[k], up[k]*reciprocal(sm), limit);
+        const double x = relaxed(m.x[k], fmin(relaxations(s0, sm, s1, h), DEEP),
+                                 relaxationsLate(s0, sm, s1, h), m.limit[k],
+                                 up[k]*reciprocal(sm), limit);
+        m.x[k] = isLinear(k) ? x : fmin(fmax(x, 0.0), 1.0);
         m.limit[k] = limit;
         m.speed[k] = s1;
     }
@@ -756,6 +818,7 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
 }"""
 
 _RELAX = """
+constexpr float DEEP = 1e6f;  // relaxations in a step: more make no difference, and overflow
 constexpr float SLOW = 0.25f;  // relaxations a step below which relaxSlow is as good: 1.4e-6
 
 // x' = up - speed x. With L the relaxations in the step and u those from the middle on,
@@ -786,7 +849,7 @@ __device__ __forceinline__ float relaxStiff(const float x, const float whole, co
     const float rest = whole - half, inverse = reciprocal(whole*rest);
     const float slope = (xm - x1)*reciprocal(half);
     const float bend = ((x0 - x1)*(inverse*rest) - slope)*(inverse*whole);
-    return least(most(x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1), 0.0f), 1.0f);
+    return x*left + x1*j0 + slope*j1 + bend*(j2 - half*j1);
 }
 
 __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, Flag &flag) {
@@ -796,6 +859,7 @@ __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *
     for (int k = 0; k < N_GATES; ++k) {
         m.low[k] = 0.0f;
         m.limit[k] = m.up[k]*reciprocal(m.speed[k]);
+        if (isInstant(k)) m.x[k] = m.limit[k];
     }
 }
 
@@ -811,7 +875,7 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) {
         old[k] = m.x[k];
-        whole[k] = relaxations(m.speed[k], speed[k], speed1[k], h);
+        whole[k] = least(relaxations(m.speed[k], speed[k], speed1[k], h), DEEP);
         late[k] = relaxationsLate(m.speed[k], speed[k], speed1[k], h);
         relaxSlow(m.x[k], m.low[k], whole[k], late[k], m.up[k], up[k], up1[k], h);
         stiff |= !(whole[k] < SLOW);
@@ -823,7 +887,7 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
             const float x = relaxStiff(old[k], whole[k], late[k], m.limit[k],
                                        up[k]*reciprocal(speed[k]), limit1[k]);
             const bool fast = !(whole[k] < SLOW);
-            m.x[k] = fast ? x : m.x[k];
+            m.x[k] = fast ? (isLinear(k) ? x : least(most(x, 0.0f), 1.0f)) : m.x[k];
             m.low[k] = fast ? 0.0f : m.low[k];
         }
     }
@@ -865,8 +929,12 @@ __device__ __noinline__ void exponentialOf(const real *q, double *x) {
         const int levels = halvings(norm);
         const double scale = __hiloint2double((1023 - levels) << 20, 0);
         real r[N_RATES], p[N][N];
-        for (int i = 0; i < N_RATES; ++i) r[i] = q[i]*real(scale);
-        createPropagator0(r, levels, p);
+        if (norm > GREATEST_NORM) {
+            slowPropagator0(q, 1.0, p);
+        } else {
+            for (int i = 0; i < N_RATES; ++i) r[i] = q[i]*real(scale);
+            createPropagator0(r, levels, p);
+        }
         for (int i = 1; i < N; ++i) {
             double sum = 0.0;
             for (int j = 0; j < N; ++j) sum += p[i][j]*y[j];
@@ -1048,6 +1116,7 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
             const Run run = runs[r];
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
+            arrive(parts, x);
             runHeld<TOGETHER>(run, t, parts, x, tally);
 #pragma unroll
             for (int i = 0; i < N_X; ++i) if (run.target >= 0) slots[run.target][i] = x[i];

@@ -18,7 +18,9 @@ from channelfit.backends import NOT_FINITE, OK
 from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
 from channelfit.codegen.spectral import (
     GREATEST_CANCELLATION,
+    GREATEST_RATE,
     LEAST_COST,
+    LEAST_RATE,
     MOST_PRODUCTS,
     Spectrum,
 )
@@ -181,7 +183,7 @@ class CudaSpectralSource:
         """A rate cut at its bounds no longer balances a cycle."""
         for t, row in zip(self.model.chains[k].transitions,
                           self.spectrum.entries(k).values(), strict=True):  # fmt: skip
-            least, most = 1.000001e-30 * t.multiplicity, 0.999999e4 * t.multiplicity
+            least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity
             self.w(f"if (!(q[{row}] > {least!r} && q[{row}] < {most!r})) doubt = 1.0;")
 
     def _factor(self, k: int, n: int) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from channelfit.backends import NOT_FINITE, OCCUPANCY_LOST, OK
 from channelfit.codegen.cuda_common import CudaChannel, CudaWriter
 from channelfit.codegen.cuda_math import cuda_math
-from channelfit.model import RATE_FLOOR, ChannelModel
+from channelfit.model import GREATEST_OCCUPANCY, RATE_FLOOR, ChannelModel
 
 #: Names of the kernels: the walk, what is before and behind it where runs are cut, and what becomes
 #: of the residuals.
@@ -136,6 +136,11 @@ class CudaTangentSource:
         with w.device("void advance(const Propagators &p, Dual *x)", "A state, in place."):
             for k, _ in self.chains:
                 w(f"advance(p.chain{k}, x + {self.channel.first_x[k]});")
+        with w.device(
+            "void arrive(const Propagators &p, Dual *x)", "Gates without a time constant, at once."
+        ):
+            w(*(f"x[{self.channel.first_x[k]}] = p.chain{k}.gained;"
+                for k, chain in self.chains if chain.instant))  # fmt: skip
         with w.device("Dual openOf(const Dual *x)", "Open probability."):
             factors = []
             for k, chain in enumerate(self.model.chains):
@@ -153,11 +158,21 @@ class CudaTangentSource:
             tests = []
             for k, chain in self.chains:
                 xs = [f"x[{self.channel.first_x[k] + i}].v" for i in range(len(chain.states) - 1)]
+                if chain.linear:
+                    tests.append(f"fabs({xs[0]}) < {GREATEST_OCCUPANCY!r}")
+                    continue
                 tests += [f"{x} >= -1e-6" for x in xs] + [f"{' + '.join(xs)} <= 1.000001"]
             w(f"return !({' && '.join(tests) or 'true'});")
 
     def _gates(self, w: CudaWriter) -> None:
         w("", f"constexpr int N_GATES = {len(self.chains)};")
+        for name, doc, holds in (
+            ("isLinear", "A gate that may pass 1.", [c.linear for _, c in self.chains]),
+            ("isInstant", "A gate without a time constant.", [c.instant for _, c in self.chains]),
+        ):
+            with w.device(f"constexpr bool {name}(const int k)", doc):
+                tests = " || ".join(f"k == {x}" for x, yes in enumerate(holds) if yes)
+                w(f"return {tests or 'false'};")
         with w.device(
             "void createGates(const double v, const Dual *p, Dual *limit, Dual *speed,\n"
             "                                            int &status)",
@@ -582,6 +597,7 @@ _RELAXATION = """
 // --- voltage that varies: chains of two states ---------------------------------------------------
 
 constexpr int N_NODES = 3;  // voltages of a step: start, middle and end
+constexpr double DEEP = 1e90;  // relaxations in a step: more make no difference, and overflow
 
 struct Moving { Dual limit[N_X], speed[N_X]; };
 
@@ -619,11 +635,18 @@ INLINE Propagator<2> relaxation(const Dual &whole, const Dual &late, const Dual 
 INLINE Dual confined(const Dual &x) { return smaller(larger(x, 0.0), 1.0); }
 
 INLINE void follow(const Propagator<2> &p, const int k, Dual *x) {
-    x[k] = confined(p.gained + p.kept*x[k]);
+    const Dual next = p.gained + p.kept*x[k];
+    x[k] = isLinear(k) ? next : confined(next);
 }
 
 // What some steps make of any state.
 struct Composite { Propagator<2> gate[N_X]; };
+
+// Gates without a time constant, at once.
+INLINE void arrive(const Moving &m, Dual *x) {
+#pragma unroll
+    for (int k = 0; k < N_GATES; ++k) if (isInstant(k)) x[k] = m.limit[k];
+}
 
 INLINE void start(Composite &c) {
 #pragma unroll
@@ -658,7 +681,7 @@ INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, 
         // Simpson's rule, and the same parabola from the middle on.
         const Dual whole = h*(1.0/6.0)*(s0 + s1 + 4.0*sm);
         const Dual late = h*(1.0/24.0)*(8.0*sm + 5.0*s1 - s0);
-        follow(relaxation(whole, late, m.limit[k], limit[0][k], limit[1][k]), k, x);
+        follow(relaxation(smaller(whole, DEEP), late, m.limit[k], limit[0][k], limit[1][k]), k, x);
         m.limit[k] = limit[1][k];
         m.speed[k] = s1;
     }
@@ -672,6 +695,7 @@ constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, tho
 struct Moving {};
 
 INLINE void begin(Moving &, const double *, const Dual *, int &) {}
+INLINE void arrive(const Moving &, Dual *) {}
 
 // How many terms of Taylor's series are exact to rounding.
 INLINE int degree(const double norm) {
@@ -799,6 +823,7 @@ INLINE void walkSamples(const double dt, const int n, const int n_sub, const int
                         const Dual &e, Dual *x, const Trace &trace, int &status) {
     Moving m;
     begin(m, nodes, p, status);
+    arrive(m, x);
 #pragma unroll 1
     for (int sample = 0; sample < n; ++sample) {
         if (run >= 0) write(trace, run, point + sample, g*(nodes[0] - e)*openOf(x));
@@ -949,6 +974,7 @@ INLINE void walkHeld(const Visit &visit, const Step *steps, const Dual *q, const
 #pragma unroll 1
         for (; level < step.level; ++level) square(p);
         copy(slots[step.source], x);
+        arrive(first, x);
         int point = step.point;
         if (step.lead && step.run >= 0) write(trace, step.run, point++, scale*openOf(x));
 #pragma unroll 1

@@ -32,41 +32,41 @@ _OPTIONS: Any = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True
 def resolvent(b, r, n, lanes):  # type: ignore[no-untyped-def]
     """(I - s A)^-1 of every lane into r (n * n * lanes).
 
-    b (n * n * lanes): element (i, j) s times the rate from j to i, the diagonal not used; destroyed.
+    b (n * n * lanes): element (i, j) s times the rate from j to i, no diagonal; destroyed.
     """
     size = n * lanes
     for k in range(n * size):
         r[k] = 0.0
     for i in range(n):
-        for l in range(lanes):
-            r[i * size + i * lanes + l] = 1.0
+        for lane in range(lanes):
+            r[i * size + i * lanes + lane] = 1.0
     for s in range(n):
         # the state's own column: what leaves it to states that are left, and what ends there
-        for l in range(lanes):
+        for lane in range(lanes):
             total = 0.0
             for i in range(s + 1, n):
-                total += b[i * size + s * lanes + l]
+                total += b[i * size + s * lanes + lane]
             for i in range(n):
-                total += r[i * size + s * lanes + l]
+                total += r[i * size + s * lanes + lane]
             share = 1.0 / total
             for i in range(s + 1, n):
-                b[i * size + s * lanes + l] *= share
+                b[i * size + s * lanes + lane] *= share
             for i in range(n):
-                r[i * size + s * lanes + l] *= share
+                r[i * size + s * lanes + lane] *= share
         for j in range(n):
             if j == s:
                 continue
-            for l in range(lanes):
-                here = b[s * size + j * lanes + l]
+            for lane in range(lanes):
+                here = b[s * size + j * lanes + lane]
                 for i in range(s + 1, n):
-                    b[i * size + j * lanes + l] += here * b[i * size + s * lanes + l]
+                    b[i * size + j * lanes + lane] += here * b[i * size + s * lanes + lane]
                 for i in range(n):
-                    r[i * size + j * lanes + l] += here * r[i * size + s * lanes + l]
+                    r[i * size + j * lanes + lane] += here * r[i * size + s * lanes + lane]
 
 
 CUDA = """
-// (I - s A)^-1 into r, of which b holds s times the rate from j to i in [i][j] off the diagonal. States
-// are eliminated one by one, without a subtraction; see codegen/fast_rates.py.
+// (I - s A)^-1 into r. b holds s times the rate from j to i in [i][j], and no diagonal. States are
+// eliminated one by one, without a subtraction; see codegen/fast_rates.py.
 template <int N> __device__ void resolvent(double (&b)[N][N], double (&r)[N][N]) {
 #pragma unroll 1
     for (int i = 0; i < N; ++i)

@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from channelfit.codegen.lanes import Writer
 from channelfit.codegen.numba_source import NumbaSource
-from channelfit.codegen.spectral import GREATEST_CANCELLATION, MOST_PRODUCTS, Scalars, Spectrum
+from channelfit.codegen.spectral import (
+    GREATEST_CANCELLATION,
+    GREATEST_RATE,
+    LEAST_RATE,
+    MOST_PRODUCTS,
+    Scalars,
+    Spectrum,
+)
 from channelfit.model import ChannelModel
 from channelfit.transform import DEGREE
 
@@ -318,7 +325,7 @@ class NumbaSpectralSource(NumbaSource):
         """A rate cut at its bounds no longer balances a cycle."""
         for t, row in zip(self.model.chains[k].transitions,
                           self.spectrum.entries(k).values(), strict=True):  # fmt: skip
-            least, most = 1.000001e-30 * t.multiplicity, 0.999999e4 * t.multiplicity
+            least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity
             rate = self.c.at("q", row)
             inside = self.c.both(f"{rate} > {least!r}", f"{rate} < {most!r}")
             self.w(f"doubt = doubt if {inside} else 1.0")

@@ -15,7 +15,7 @@ import sympy
 from channelfit.codegen.derivatives import derivatives
 from channelfit.codegen.lanes import Writer
 from channelfit.codegen.printer import PYTHON, ScalarPrinter, assignments
-from channelfit.model import Chain, ChannelModel
+from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 
 _DIALECT = replace(
     PYTHON,
@@ -41,6 +41,7 @@ class TangentSource:
     Attributes:
         text: the source; `createRates` and `createGains`.
         rates: distinct rate expressions; several transitions may share one.
+        least: (n_rates,) the lower bound of each, 1/ms: below 0 where it may be negative.
         free: (n_free,) rows of the parameters that are not fixed: the *directions*.
         partials: (rate, direction) of every derivative, in the order of the rows of `slope`.
         width: directions, padded to whole vectors.
@@ -51,6 +52,8 @@ class TangentSource:
         self.rates: list[sympy.Expr] = []
         for chain in model.chains:
             self.rates += [t.rate for t in chain.transitions if t.rate not in self.rates]
+        plain = {t.rate for c in model.chains for t in c.transitions if not t.signed}
+        self.least = [RATE_FLOOR if rate in plain else -RATE_CEILING for rate in self.rates]
         self.free = [k for k, p in enumerate(model.parameters) if not p.fixed]
         names = [model.parameters[k].name for k in self.free]
         gains = [model.conductance, model.reversal]

@@ -26,7 +26,7 @@ from channelfit.codegen.tangent_tables import (
     TARGET,
     VOLTAGE,
     N,
-    clipRates,
+    boundRates,
     project,
 )
 
@@ -36,8 +36,11 @@ _M, _T = "float64[:,::1]", "float64[:,:,::1]"
 #: run and where its voltages begin, and what becomes of its samples (OUT_FIRST -1: nothing).
 FIRST, LAST, STEPS, SUBSTEPS, EDGES, MIDDLES, SAMPLES, OUT_FIRST = range(8)
 
-#: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state.
-UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS = range(6)
+#: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state. LINEAR and
+#: INSTANT as in `model.Chain`.
+UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS, LINEAR, INSTANT = range(8)
+#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+_DEEP = 1e90
 
 
 @njit(
@@ -148,14 +151,16 @@ def _held(
                     is_open[c, k] = closed
                 continue
             fast, x = speed[c, v], states[source, c]
+            instant = chains[c, INSTANT] != 0
+            x = limit[c, v] if instant else x
             away = limit[c, v] - x
             for k in range(n_points):
                 t = dt * points[begin + k]
                 gone[k], left[k] = decay(fast * t), exp(-fast * t)
                 is_open[c, k] = closed + (opened - closed) * (x + away * gone[k])
             for j in range(chains[c, N_DIRECTIONS]):
-                dx = dstates[source, c, j]
                 ds, dl = dspeed[c, j, v], dlimit[c, j, v]
+                dx = dl if instant else dstates[source, c, j]
                 for k in range(n_points):
                     t = dt * points[begin + k]
                     slope_x = dx * left[k] + dl * gone[k] + away * (t * ds * left[k])
@@ -194,7 +199,7 @@ def _relaxations(
     for i in range(n):
         s0, s1, s2 = speed[i], middle_speed[i], speed[i + 1]
         x0, x1, x2 = limit[i], middle_limit[i], limit[i + 1]
-        whole = h / 6.0 * (s0 + 4.0 * s1 + s2)
+        whole = min(h / 6.0 * (s0 + 4.0 * s1 + s2), _DEEP)
         wanted = h / 24.0 * (8.0 * s1 + 5.0 * s2 - s0)
         half = min(max(wanted, 0.05 * whole), 0.95 * whole)
         left = exp(-whole)
@@ -289,6 +294,10 @@ def _varying(
             middle_dlimit, n_own, kept, gained, dkept, dgained,
         )  # fmt: skip
         here = x[c]
+        if chains[c, INSTANT]:
+            here = limit[0]
+            for j in range(n_own):
+                dx[c, j] = dlimit[j, 0]
         sample = 0
         for i in range(n_steps):
             if i == sample * n_sub:
@@ -299,7 +308,7 @@ def _varying(
             new = here * kept[i] + gained[i]
             for j in range(n_own):
                 dx[c, j] = kept[i] * dx[c, j] + (dkept[j, i] * here + dgained[j, i])
-            here = min(max(new, 0.0), 1.0)
+            here = new if chains[c, LINEAR] else min(max(new, 0.0), 1.0)
             if here != new:
                 for j in range(n_own):
                     dx[c, j] = 0.0
@@ -321,7 +330,7 @@ _BLOCK = types.float64[:, :, ::1]
         CREATE_GAINS, CREATE_RATES, _MATRIX,  # the model's
         _FLAT, types.int64[::1], _TABLE, _FLAT, _TABLE, _FLAT, _FLAT, _FLAT,
         types.int64[::1],  # the protocols'
-        _TABLE, _TABLE, types.int64[:, :, ::1], _TABLE, _MATRIX,  # the chains'
+        _TABLE, _FLAT, _TABLE, types.int64[:, :, ::1], _TABLE, _MATRIX,  # the chains'
         *(_MATRIX,) * 8, _BLOCK, _FLAT,  # scratch
         _FLAT, _TABLE, _FLAT, _FLAT, _MATRIX, _TABLE, _BLOCK,  # the recordings', and results
     ),
@@ -329,9 +338,9 @@ _BLOCK = types.float64[:, :, ::1]
 )  # fmt: skip
 def relaxNormals(
     createGains, createRates, thetas, voltages, start_voltage, runs, run_dt, stretches, edges,
-    middles, sample_voltage, points, partials, chains, rows, directions, conductances, gain, rate,
-    slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, out, matrices, groups,
-    target, scale, residuals, flags, products,
+    middles, sample_voltage, points, partials, least, chains, rows, directions, conductances, gain,
+    rate, slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, out, matrices,
+    groups, target, scale, residuals, flags, products,
 ):  # fmt: skip
     """Of candidates thetas (n, n_parameters) the products (n, width, width), see `project`.
 
@@ -348,7 +357,10 @@ def relaxNormals(
                 if not abs(gain[k, d]) < 1e300:
                     flag[0] = 1
         createRates(voltages, theta, rate, slope)
-        clipRates(rate, slope, partials, n, flag)
+        boundRates(rate, slope, partials, least, n, flag)
+        for k in range(chains.shape[0]):  # of a linear gate the sum, 1/tau, may not be negative
+            for v in range(n if chains[k, LINEAR] else 0):
+                flag[1] |= rate[chains[k, UP], v] + rate[chains[k, DOWN], v] <= 0.0
         _rest(chains, rows, rate, slope, start_voltage, states, dstates)
         for some in range(stretches.shape[0]):
             stretch = stretches[some]
@@ -368,10 +380,10 @@ def relaxNormals(
                 taken = min(most, n_steps - begin)
                 first, sample = stretch[EDGES] + begin, begin // n_sub
                 createRates(edges[first : first + taken + 1], theta, edge_rate, edge_slope)
-                clipRates(edge_rate, edge_slope, partials, taken + 1, flag)
+                boundRates(edge_rate, edge_slope, partials, least, taken + 1, flag)
                 first = stretch[MIDDLES] + begin
                 createRates(middles[first : first + taken], theta, middle_rate, middle_slope)
-                clipRates(middle_rate, middle_slope, partials, taken, flag)
+                boundRates(middle_rate, middle_slope, partials, least, taken, flag)
                 # most and n_sub are powers of two: a part begins with a sample, or has none
                 _varying(
                     taken, n_sub, run_dt[r], stretch[OUT_FIRST] >= 0 and begin % n_sub == 0,

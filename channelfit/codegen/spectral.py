@@ -37,11 +37,13 @@ from typing import Protocol
 import numpy as np
 
 from channelfit.expressions import evaluate
-from channelfit.model import Chain, ChannelModel
+from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 
 #: Live modes whose amplitudes cancel to less than one part in this are doubted: their squares
 #: cancel twice as far.
 GREATEST_LOSS = 1e3
+#: Rates at the bounds of `model`, but for rounding.
+LEAST_RATE, GREATEST_RATE = RATE_FLOOR * (1 + 1e-6), RATE_CEILING * (1 - 1e-6)
 #: Speed times sampling interval from which a mode is gone within one sample: exp(-40) = 4e-18.
 GONE = 40.0
 #: Gaps between modes that are gone are widened to this part of the larger speed.
@@ -379,7 +381,8 @@ class Spectrum:
     def _few_amplitudes(self, c: Scalars, k: int, chain: Chain) -> None:
         rows, n, first = self.layout[k], len(chain.states), self.first_x[k]
         for i in range(n - 1):
-            c.let(f"away{k}_{i}", f"{c.at('x', first + i)} - {c.at('s', rows['limit'] + i)}")
+            away = f"{c.at('x', first + i)} - {c.at('s', rows['limit'] + i)}"
+            c.let(f"away{k}_{i}", "0.0" if chain.instant else away)
         base = float(chain.conductances[0])
         weights = [float(g) - base for g in chain.conductances[1:]]
         limits = [c.at("s", rows["limit"] + i) for i in range(n - 1)]

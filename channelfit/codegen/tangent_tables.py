@@ -69,25 +69,29 @@ def project(flat, matrices, groups, target, scale, residuals, normal):  # type: 
     np.dot(residuals.T, residuals, normal)
 
 
-@njit("void(float64[:,::1], float64[:,::1], int64[:,::1], int64, int64[::1])", **OPTIONS)
-def clipRates(rate, slope, partials, n, flags):  # type: ignore[no-untyped-def]
+@njit(
+    "void(float64[:,::1], float64[:,::1], int64[:,::1], float64[::1], int64, int64[::1])", **OPTIONS
+)
+def boundRates(rate, slope, partials, least, n, flags):  # type: ignore[no-untyped-def]
     """Rates at n voltages within their bounds; d rate becomes d log rate, 0 outside of these.
 
     rate (n_rates, at least n), slope (n_partials, ..); partials (n_partials, 2): rate, direction.
-    flags (2,): set to 1 where a rate is NaN, where one is negative.
+    least (n_rates,): the lower bound of each, below 0 where a rate may be negative.
+    flags (2,): set to 1 where a rate is NaN, where one is negative that may not.
     """
     for k in range(partials.shape[0]):
         u = partials[k, 0]
         for v in range(n):
             r = rate[u, v]
-            slope[k, v] = slope[k, v] / r if r > RATE_FLOOR and r < RATE_CEILING else 0.0
+            inside = abs(r) > RATE_FLOOR and abs(r) < RATE_CEILING
+            slope[k, v] = slope[k, v] / r if inside else 0.0
     nan, negative = 0, 0
     for u in range(rate.shape[0]):
         for v in range(n):
             r = rate[u, v]
             nan |= r != r
-            negative |= r < 0.0
-            r = r if r > RATE_FLOOR else RATE_FLOOR
+            negative |= r < 0.0 and least[u] > 0.0
+            r = r if r > least[u] else least[u]
             rate[u, v] = r if r < RATE_CEILING else RATE_CEILING
     flags[0] |= nan
     flags[1] |= negative
