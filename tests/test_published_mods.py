@@ -13,7 +13,10 @@ import mpmath
 import numpy as np
 import pytest
 import yaml
+from cuda_host import HostCupy
 from scipy.linalg import expm, null_space
+from test_backends import recording_of
+from test_cuda_linearize import by_differences, errors
 
 from channelfit.backends import make_scorer
 from channelfit.errors import InputError
@@ -244,6 +247,37 @@ def test_the_documents_gate_stays_within_0_and_1() -> None:
         r = evaluate(parse_expression(inf, ["x", "xe"]), values)
         assert (r > 0).all()
         assert (r < 1).all()
+
+
+# --- what a search asks for
+
+
+def candidates_near(model: ChannelModel, n: int) -> np.ndarray:
+    """(n_parameters, n): the published values, and others a tenth of the range about them."""
+    draw = np.random.default_rng(7)
+    values = np.tile(model.values()[:, None], n)
+    for row, p in zip(values, model.parameters, strict=True):
+        if not p.fixed:
+            near = row[1:] * draw.uniform(0.9, 1.1, n - 1)
+            row[1:] = np.clip(near, p.lower, p.upper)
+    return values
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ["cav31_anwar", "hcn2_golgi"])
+def test_costs_and_derivatives_through_pieces_and_gates_at_once(
+    name: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "cuda":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    model = published.model_of(next(c for c in published.CASES if c.model == name))[0]
+    protocol = replace(shorter(), sampling_ms=1.0)
+    problem = Problem(model, (Experiment(protocol, recording_of(protocol, 1)),))
+    candidates = candidates_near(model, 3)
+    scorer, truth = make_scorer(problem, backend), make_scorer(problem, "reference")
+    assert scorer.score(candidates).cost == pytest.approx(truth.score(candidates).cost, rel=CLOSE)
+    found = scorer.linearize(candidates)
+    assert max(errors(found, by_differences(problem, candidates))) < 1e-6
 
 
 # --- against the files
