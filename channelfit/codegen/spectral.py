@@ -115,12 +115,14 @@ def keeps_detailed_balance(model: ChannelModel, chain: Chain) -> bool:
     logs = _log_rates(model, chain)
     height = {0: np.zeros(_TRIALS)}
     waiting = [0]
-    while waiting:
-        i = waiting.pop()
-        for j in (j for a, j in edges if a == i and j not in height):
-            height[j] = height[i] + logs[i, j] - logs[j, i]
-            waiting.append(j)
-    worst = [np.abs(height[j] - height[i] - logs[i, j] + logs[j, i]) for i, j in edges]
+    # Where a rate is 0 the difference is no number, and balance is not claimed.
+    with np.errstate(invalid="ignore"):
+        while waiting:
+            i = waiting.pop()
+            for j in (j for a, j in edges if a == i and j not in height):
+                height[j] = height[i] + logs[i, j] - logs[j, i]
+                waiting.append(j)
+        worst = [np.abs(height[j] - height[i] - logs[i, j] + logs[j, i]) for i, j in edges]
     return bool(np.max(worst) < 1e-9)
 
 
