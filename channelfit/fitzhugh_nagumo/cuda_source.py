@@ -769,55 +769,6 @@ extern "C" __global__ void parts_finish(
 }
 """
 
-_BOXES = """
-extern "C" __global__ void react(
-    REAL* __restrict__ v, REAL* __restrict__ w, REAL a, REAL gamma, REAL epsilon, REAL dt, Index n)
-{
-    Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    REAL x = v[i], y = w[i], half = dt / 2;
-    REAL x1 = x + half * (x * (1 - x) * (x - a) - y);
-    REAL y1 = y + half * epsilon * (x - gamma * y);
-    v[i] = x + dt * (x1 * (1 - x1) * (x1 - a) - y1);
-    w[i] = y + dt * epsilon * (x1 - gamma * y1);
-}
-
-// Crank-Nicolson along lines of n nodes, `inner` apart; a thread a line.
-extern "C" __global__ void diffuse(
-    REAL* __restrict__ v, REAL* __restrict__ y, const REAL* __restrict__ inverse,
-    const REAL* __restrict__ upper, const REAL* __restrict__ around, REAL r, REAL closing,
-    Index n_lines, int n, Index inner, int ring)
-{
-    Index line = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    if (line >= n_lines) return;
-    Index start = line / inner * inner * n + line % inner;
-    REAL left = ring ? v[start + (n - 1) * inner] : v[start + inner], here = v[start], solved = 0;
-    REAL behind = v[start + (ring ? 0 : n - 2) * inner];
-    for (int i = 0; i < n; i++) {
-        REAL right = i + 1 < n ? v[start + (i + 1) * inner] : behind;
-        REAL low = ring ? r : i == 0 ? (REAL)0 : i == n - 1 ? 2 * r : r;
-        REAL high = ring ? r : i == 0 ? 2 * r : i == n - 1 ? (REAL)0 : r;
-        REAL known = (1 - low - high) * here + low * left + high * right;
-        solved = (known + (i > 0 ? low * solved : (REAL)0)) * inverse[i];
-        y[start + i * inner] = solved;
-        left = here;
-        here = right;
-    }
-    REAL last = solved;
-    for (int i = n - 2; i >= 0; i--) {
-        solved = y[start + i * inner] + upper[i] * solved;
-        if (ring) y[start + i * inner] = solved;
-        else v[start + i * inner] = solved;
-    }
-    if (!ring) {
-        v[start + (n - 1) * inner] = last;
-        return;
-    }
-    REAL factor = (solved + r / (1 + 2 * r) * last) * closing;
-    for (int i = 0; i < n; i++) v[start + i * inner] = y[start + i * inner] - around[i] * factor;
-}
-"""
-
 _ADAPTIVE = """
 // A block a cable. Per cable: v and w of the nodes in use and of the next choice, the spacing that
 // is wanted (twice), places of the nodes, and for every place the last node at or before it.
@@ -1010,11 +961,6 @@ def adaptive_text(dtype: str, threads: int = 128, driven: bool = False) -> str:
     """The kernel of the adaptive scheme, a block of `threads` a cable."""
     constants = {"THREADS": threads, "DRIVEN": int(driven)}
     return _defines(dtype, constants) + _HEAD + _LOWER + _ADAPTIVE
-
-
-def boxes_text(dtype: str) -> str:
-    """The kernels of reaction and of diffusion along an axis."""
-    return _defines(dtype, {}) + _HEAD + _BOXES
 
 
 def explicit_text(

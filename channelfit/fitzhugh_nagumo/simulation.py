@@ -145,12 +145,15 @@ def simulate(
         if moment > t and control is not None:
             v, w = control.run(v, w, t, float(moment))
         elif moment > t:
-            n_steps = max(1, math.ceil((moment - t) / dt - 1e-9))
-            h = (moment - t) / n_steps
-            for count, drive in cable.spans(t, h, n_steps):
-                v, w = scheme.advance(v, w, h, count, drive)
-            facts["steps"] += n_steps
-            facts["dt"] = h
+            meets = getattr(scheme, "meets_edges", False)
+            for stop in [*(pulse_edges(cable, t, float(moment)) if meets else []), float(moment)]:
+                n_steps = max(1, math.ceil((stop - t) / dt - 1e-9))
+                h = (stop - t) / n_steps
+                for count, drive in cable.spans(t, h, n_steps):
+                    v, w = scheme.advance(v, w, h, count, drive)
+                facts["steps"] += n_steps
+                facts["dt"] = h
+                t = stop
         t = float(moment)
         frame = np.array(take(v)), np.array(take(w))
         if not all(np.all(np.isfinite(values)) for values in frame):
