@@ -1,12 +1,18 @@
 """The classical Runge-Kutta scheme, on the processor and on a device."""
 
+import re
+
 import numpy as np
 import pytest
+from cuda_host import compile_with_nvrtc
 from test_fitzhugh_nagumo import ENDS, pulsed, some_state, truth
+from test_fitzhugh_nagumo_cuda import assert_same, device  # noqa: F401
 
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, Equation, Pulse, RungeKutta, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
+from channelfit.fitzhugh_nagumo.cuda import RungeKuttaCuda
+from channelfit.fitzhugh_nagumo.cuda_source import explicit_text
 from channelfit.fitzhugh_nagumo.simulation import order
 
 
@@ -65,7 +71,7 @@ def test_order_four_across_the_edges_of_a_stimulus():
         ).max()
         for h in steps
     ]
-    assert abs(order(steps, errors) - 4) < 0.4
+    assert abs(order(steps, errors) - 4) < 0.2
     assert errors[0] < 1e-4
 
 
@@ -100,3 +106,58 @@ def test_the_exact_front():
     exact = eq.front(cable.x, 18 + eq.front_speed(0.25, 0.5) * 10, 0.5)
     inner = (cable.x > 8) & (cable.x < 42)
     np.testing.assert_allclose(run.v[-1, 0][inner], exact[inner], 0, 1e-4)
+
+
+# --- on a device
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_tiles_on_the_device(device, ends, dtype):  # noqa: F811
+    """Small tiles, so that the cable has many: 5 nodes a thread, 7 steps a pass."""
+    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
+    cable = Cable(1300, 0.5, *ends, stimulus=(Pulse(0.3, 3, 20),))
+    scheme = RungeKuttaCuda(equation, cable, dtype, nodes=5, warps=2, steps=7, device=device)
+    assert scheme.halo == 30
+    for driven in (False, True):
+        assert_same(scheme, RungeKutta(equation, cable), 0.15, 38, driven=driven)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("n_nodes", [3, 33, 64, 101, 401])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_whole_cables_on_the_device(device, ends, n_nodes, dtype):  # noqa: F811
+    rng = np.random.default_rng(n_nodes)
+    equation = Equation(a=rng.uniform(0, 0.3, 7), epsilon=rng.uniform(0, 0.1, 7))
+    cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 0, 9),))
+    scheme = RungeKuttaCuda(equation, cable, dtype, device=device)
+    for driven in (False, True):
+        assert_same(scheme, RungeKutta(equation, cable), 0.15, 25, 7, driven)
+
+
+def test_runs_of_both_backends_agree(device):  # noqa: F811
+    """With steps that end at the stimulus's edges, and of order four on the device, too."""
+    cable, exact = pulsed()
+    steps, errors = [0.16, 0.08, 0.04], []
+    for h in steps:
+        ours, theirs = (
+            simulate(scheme, 0, 0, [6.1, 30], dt=h)
+            for scheme in (RungeKuttaCuda(Equation(), cable, device=device),
+                           RungeKutta(Equation(), cable))
+        )  # fmt: skip
+        np.testing.assert_allclose(ours.v, theirs.v, 0, 1e-11)
+        assert ours.facts["steps"] == theirs.facts["steps"]
+        errors.append(np.abs(ours.v[-1, 0] - exact).max())
+    assert abs(order(steps, errors) - 4) < 0.2
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_text_compiles_without_spilling(dtype):
+    """At the sizes that are shipped, and at the largest that a thread takes."""
+    most = RungeKuttaCuda.most_nodes[dtype]
+    for nodes, driven, whole in ((8, False, 0), (8, True, 0), (most, True, 32 * most)):
+        text = explicit_text(dtype, nodes, 4, driven, whole, "Runge-Kutta")
+        log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
+        spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
+        assert spilled
+        assert max(spilled) == 0
