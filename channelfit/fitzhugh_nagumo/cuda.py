@@ -252,7 +252,7 @@ class RungeKuttaCuda(ExplicitCuda):
 
     def rows(self, n_cables: int, dt: float) -> Array:
         """(n_cables, 6) coefficients of a rate as the kernels take them."""
-        return super().rows(n_cables, dt) - np.array([1, 0, 0, 0, 1, 0])
+        return np.asarray(super().rows(n_cables, dt) - np.array([1, 0, 0, 0, 1, 0]), float)
 
 
 @dataclass(frozen=True)
