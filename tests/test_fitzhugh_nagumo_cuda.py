@@ -256,7 +256,8 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     benchmark.main()
     rows = {row.name: row for row in kept}
     apart = [row.value for name, row in rows.items() if "difference" in name]
-    assert len(apart) == 4
+    assert len(apart) == 6
+    assert len([name for name in rows if name.startswith("Runge-Kutta")]) == 10
     assert max(apart) < 1e-4
     assert len([name for name in rows if "against one cuSPARSE solve" in name]) == 6
 
