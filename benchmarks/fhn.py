@@ -28,6 +28,7 @@ is the one in time, and a finer difference in space would change nothing here.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -195,8 +196,9 @@ def by_banded(n: int, end: float) -> Solve:
     return solve
 
 
-def by_py_pde(n: int, end: float, dt: float, method: str = "EulerSolver") -> Solve:
-    """Its stepper, compiled for one step beforehand."""
+@functools.cache
+def py_pde_stepper(n: int, dt: float, method: str) -> tuple[Any, Any]:
+    """The state to start from, and py-pde's stepper, compiled for one step."""
     import pde
 
     grid = pde.CartesianGrid([[0, n * DX]], n)
@@ -210,9 +212,14 @@ def by_py_pde(n: int, end: float, dt: float, method: str = "EulerSolver") -> Sol
     )
     fields = [pde.ScalarField(grid, v), pde.ScalarField(grid, 0.0)]
     first = pde.FieldCollection(fields, labels=["v", "w"])
-    advance = getattr(pde, method)(problem, backend="numba").make_stepper(first, dt=dt)
+    return first, getattr(pde, method)(problem, backend="numba").make_stepper(first, dt=dt)
 
-    def solve(_: float) -> np.ndarray:
+
+def by_py_pde(n: int, end: float, method: str) -> Solve:
+    """With the step that is asked for."""
+
+    def solve(dt: float) -> np.ndarray:
+        first, advance = py_pde_stepper(n, end / math.ceil(end / dt - 1e-9), method)
         state = first.copy()
         advance(state, 0.0, end)
         return np.asarray(state[0].data)
@@ -226,20 +233,6 @@ def ours(scheme: type, n: int, end: float, **more: Any) -> Solve:
     v = impulse(cable.x)
     key = "tolerance" if scheme is Chebyshev else "dt"
     return lambda level: simulate(solver, v, 0, [end], **{key: level}).v[0, 0]
-
-
-def by_py_pde_runge_kutta(n: int, end: float) -> Solve:
-    """With the step that is asked for; each is compiled when it is first used."""
-    known: dict[float, Solve] = {}
-
-    def solve(dt: float) -> np.ndarray:
-        h = end / math.ceil(end / dt)
-        if h not in known:
-            known[h] = by_py_pde(n, end, h, "RungeKuttaSolver")
-            known[h](h)
-        return known[h](h)
-
-    return solve
 
 
 def reached(
@@ -276,14 +269,14 @@ def compare(n: int, end: float, target: float) -> list[Row]:
             fine,
             [4 * h for h in halves],
         ),
-        "py-pde Runge-Kutta, Numba": (by_py_pde_runge_kutta(n, end), cells, stable),
+        "py-pde Runge-Kutta, Numba": (by_py_pde(n, end, "RungeKuttaSolver"), cells, stable),
     }
     if short:
         peers["SciPy solve_ivp BDF, banded"] = (by_scipy("BDF", n, end), fine, tens)
     label = f"N = {n:,}, t = {end:g}, error {target:g}"
     euler = reached(ours(Explicit, n, end), fine, target, halves)
     if short and target >= 1e-3:
-        peers["py-pde explicit, Numba"] = (by_py_pde(n, end, euler[2]), cells, [euler[2]])
+        peers["py-pde explicit, Numba"] = (by_py_pde(n, end, "EulerSolver"), cells, [euler[2]])
     rows, found = [], {}
     for name, (solve, truth, levels) in peers.items():
         found[name] = reached(solve, truth, target, levels)
@@ -312,7 +305,7 @@ def _row(name: str, found: tuple[float, float, float]) -> Row:
 def same_scheme(n: int, steps: int) -> list[Row]:
     """The same forward Euler with the same step, hence the same error, in both."""
     dt = 0.1
-    theirs, mine = by_py_pde(n, steps * dt, dt), ours(Explicit, n, steps * dt)
+    theirs, mine = by_py_pde(n, steps * dt, "EulerSolver"), ours(Explicit, n, steps * dt)
     rows = []
     seconds = []
     for solve in (theirs, mine):

@@ -19,7 +19,7 @@ algorithms; had the author's two solvers closed their systems with different end
 (0.9 and 1.05) would still not be these.
 
 The caption of figure 3 has its two numbers the wrong way around: dx = 0.000045 with dt = 0.0098 is
-a hundred million times beyond the stability limit, dx = 0.0098 with dt = 0.000045 just below it.
+ten million times beyond the stability limit, dx = 0.0098 with dt = 0.000045 just below it.
 """
 
 from __future__ import annotations
