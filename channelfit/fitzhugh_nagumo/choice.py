@@ -90,7 +90,7 @@ class Trial:
     def needed(self, error: float) -> float:
         """Steps that leave a part of the error."""
         steps = self.made * (self.left / (_AIM * error)) ** (1 / self.work.order)
-        return max(steps, self.fewest)
+        return float(max(steps, self.fewest))
 
     def record(self, error: float) -> dict[str, Any]:
         """The steps and seconds that the error takes."""
