@@ -5,16 +5,27 @@
 Pictures go to benchmarks/results/fhn_figure_*.png, figures to fhn_figures.json beside them; figures
 5, 6, 13 and 14 compare processor and GPU and are drawn by fhn_wall_times.py, which needs one. The
 paper reports three surprises of its Crank-Nicolson scheme: a spatial error of order one, a Thomas
-solver that becomes unstable before cyclic reduction does, and Newton iterations that converge
-linearly. Its scheme is therefore written down here as printed: end rows v[0] = v[1] with the
-entries (1, 1) in Newton's matrix, w by leapfrog. Beside it: the same with the derivative of that
-row, which is (1, -1), and ours, whose ends are mirrored.
+solver that becomes unstable before cyclic reduction does and whose Newton iterations converge
+linearly where those of cyclic reduction converge quadratically. Its scheme is therefore written
+down here as printed: end rows v[0] = v[1] with the entries (1, 1) in Newton's matrix, w by
+leapfrog. Beside it: the same with the derivative of that row, which is (1, -1), and ours, whose
+ends are mirrored.
+
+The spatial error follows from the end row, the linear convergence from the sign in its derivative.
+The difference between the two solvers is NOT reproduced: given the same matrix they agree to
+rounding, become unstable at the same step and take the same iterations. So it does not lie in the
+algorithms; had the author's two solvers closed their systems with different end rows, one with
+(1, 1) and the other with (1, -1), figure 12 would look as printed, but the limits of figure 11
+(0.9 and 1.05) would still not be these.
+
+The caption of figure 3 has its two numbers the wrong way around: dx = 0.000045 with dt = 0.0098 is
+ten million times beyond the stability limit, dx = 0.0098 with dt = 0.000045 just below it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -220,16 +231,17 @@ def lines(axis: Any, steps: Any, errors: dict[str, list[float]], label: str) -> 
 
 def figure_3_and_4() -> list[Row]:
     """Explicit: order two in space, one in time."""
-    length, t = 50.0, 0.91
+    dx, dt, n_fine, t = 0.0098, 0.000045, 5120, 0.91  # of figure 3, its caption turned around
+    length = dx * n_fine
     start = lambda x: eq.gaussian(x, 10)  # noqa: E731
 
     def at(n: int, dt: float) -> np.ndarray:
         cable = Cable(n + 1, length / n)
         return simulate(Explicit(PAPER, cable), start(cable.x), 0, [t], dt=dt).v[0, 0]
 
-    fine = at(3200, 1.1e-4)
-    sizes = [50, 100, 200, 400]
-    space = {"explicit": [rms(at(n, 1.1e-4) - fine[:: 3200 // n]) for n in sizes]}
+    fine = at(n_fine, dt)
+    sizes = [80, 160, 320, 640]
+    space = {"explicit": [rms(at(n, dt) - fine[:: n_fine // n]) for n in sizes]}
     cable, times = Cable(), np.array([5.0, 20.0, 60.0])
     v = eq.gaussian(cable.x, 100)
     exact = simulate(Explicit(PAPER, cable), v, 0, times, dt=0.00023).v
@@ -243,8 +255,11 @@ def figure_3_and_4() -> list[Row]:
         lines(axes[0, 1], steps, in_time, "dt")
         keep(figure, "3_and_4")
     rows = [
-        Row("figure 3: explicit, order in space", order(1 / np.array(sizes), space["explicit"]), "")
-    ]
+        Row("figure 3: explicit, order in space", order(1 / np.array(sizes), space["explicit"]), "",
+            note=f"dx from {length / sizes[0]:.2g} against {dx:g}, dt = {dt:g}"),
+        Row("figure 3: dt over its limit dx^2/2, caption turned around", 2 * dt / dx**2, ""),
+        Row("figure 3: dt over its limit dx^2/2, caption as printed", 2 * dx / dt**2, ""),
+    ]  # fmt: skip
     rows += [
         Row(f"figure 4: explicit, order in time, {k}", order(steps, e), "")
         for k, e in in_time.items()
@@ -372,6 +387,27 @@ def figure_11() -> list[Row]:
     return rows
 
 
+def thomas_and_cyclic_reduction(
+    ratios: Sequence[float] = (0.5, 0.9, 1.0, 1.05, 1.5),
+) -> list[Row]:
+    """Whether the two solvers differ where all else is the same, over the steps of figure 11."""
+    v, rows = eq.gaussian(0.5 * np.arange(201), 50), []
+    for name, row in (("as printed", PRINTED), ("row (1, -1)", RIGHT)):
+        apart, scales = 0.0, [0]
+        for ratio in ratios:
+            schemes = [AsPrinted(v, 0.5, 0.25 * ratio, solver, row) for solver in SOLVERS]
+            for _ in range(round(120 / (0.25 * ratio))):  # the waves leave through both ends
+                for scheme in schemes:
+                    if not scheme.step():
+                        raise RuntimeError(f"{name}: unstable at dt/dx^2 = {ratio:g}")
+                apart = max(apart, float(np.abs(schemes[0].v - schemes[1].v).max()))
+                scales.append(abs(len(schemes[0].moved) - len(schemes[1].moved)))
+        note = f"iterations of a step: at most {max(scales)} apart"
+        title = f"figures 11 and 12: Thomas and cyclic reduction, {name}: largest difference of v"
+        rows.append(Row(title, apart, "", note=note))
+    return rows
+
+
 def figure_12() -> list[Row]:
     """Newton's corrections when a wave is at the end of the cable."""
     rows, drawn = [], {}
@@ -455,7 +491,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     rows = []
     for part in (figure_1_and_2, figure_3_and_4, figure_7, figure_8, figure_9, figure_10, figure_11,
-                 figure_12, front, neuron):  # fmt: skip
+                 thomas_and_cyclic_reduction, figure_12, front, neuron):  # fmt: skip
         rows += part()
     finish("fhn_figures", "FitzHugh-Nagumo: the paper's figures again", rows)
 

@@ -25,13 +25,18 @@ import numpy as np
 from report import Row, compared, finish
 
 from channelfit import gpu
-from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
-from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, ExplicitCuda
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, RungeKutta
+from channelfit.fitzhugh_nagumo.cuda import (
+    AdaptiveCuda,
+    CrankNicolsonCuda,
+    ExplicitCuda,
+    RungeKuttaCuda,
+)
 
 DX, DT = 0.5, 0.1
 BIG, OTHERS = 2**24, (2**20, 2**27)
 GROWTH = (1000, 10**4, 10**5, 10**6, 10**7, 2**27)
-PARTS = ("explicit", "crank_nicolson", "coupling", "cables", "growth")
+PARTS = ("explicit", "runge_kutta", "crank_nicolson", "coupling", "cables", "growth")
 COUPLED = (OTHERS[0], BIG)
 COUPLINGS = (  # dt/dx^2
     (10.0, "auto"), (100.0, "auto"), (1000.0, "auto"), (1000.0, "parts"), (1e5, "auto"),
@@ -44,6 +49,11 @@ EXPLICIT = [  # nodes a thread, warps, steps a pass
     (16, 4, 32), (16, 4, 16), (16, 4, 48), (12, 4, 24), (8, 4, 16), (8, 4, 32), (24, 2, 48),
     (16, 2, 32), (16, 8, 32), (20, 4, 40),
 ]  # fmt: skip
+RUNGE_KUTTA = [  # as EXPLICIT
+    (8, 4, 8), (8, 4, 6), (8, 4, 4), (8, 2, 8), (8, 8, 8), (12, 4, 9), (12, 4, 12), (10, 4, 10),
+    (14, 4, 14), (16, 4, 16),
+]  # fmt: skip
+RUNGE_KUTTA_FLOPS = 76  # see `cuda_source`
 CRANK_NICOLSON = [  # nodes a thread, threads, blocks a multiprocessor, steps a pass
     (8, 256, 2, 4), (8, 256, 2, 1), (8, 256, 2, 8), (8, 128, 4, 4), (8, 128, 3, 4),
     (4, 256, 4, 4), (4, 512, 2, 4), (6, 256, 2, 4), (10, 128, 3, 4), (16, 128, 2, 4),
@@ -75,7 +85,9 @@ def checks(cp: Any) -> list[Row]:
     rows = []
     cable = Cable(CHECKED, DX)
     v, w = (gpu.to_host(a) for a in state(cp, CHECKED, "float64"))
-    for make, reference in ((ExplicitCuda, Explicit), (CrankNicolsonCuda, CrankNicolson)):
+    for make, reference in (
+        (ExplicitCuda, Explicit), (RungeKuttaCuda, RungeKutta), (CrankNicolsonCuda, CrankNicolson)
+    ):  # fmt: skip
         exact = reference(Equation(), cable).advance(v, w, DT, CHECKED_STEPS)[0]
         for dtype in ("float64", "float32"):
             scheme = make(Equation(), cable, dtype)
@@ -129,6 +141,35 @@ def explicit(cp: Any, dtype: str, variants: list[Any], copy: float) -> tuple[lis
         one = rate(ExplicitCuda(Equation(), cable_n, dtype, 8, 4, 1), v, w, 8)
         many = rate(ExplicitCuda(Equation(), cable_n, dtype, *variant), v, w, 2 * steps)
         rows.append(compared(f"explicit {dtype}, N = {n:,}", many, "G node-steps/s", one))
+    return rows, variant
+
+
+def runge_kutta(cp: Any, dtype: str, variants: list[Any], copy: float) -> tuple[list[Row], Any]:
+    """As `explicit`; beside it forward Euler as it is shipped, of order one."""
+    v, w = state(cp, BIG, dtype)
+
+    def measure(nodes: int, warps: int, steps: int) -> float:
+        scheme = RungeKuttaCuda(Equation(), Cable(BIG, DX), dtype, nodes, warps, steps)
+        return rate(scheme, v, w, 4 * steps)
+
+    print(f"Runge-Kutta {dtype}: (nodes a thread, warps, steps a pass): G node-steps/s")
+    variant, value, note = best(variants, measure)
+    nodes, warps, steps = variant
+    useful = 1 - 2 * RungeKuttaCuda(Equation(), Cable(), dtype, *variant).halo / (32 * nodes)
+    moved = (2 / useful + 2) * np.dtype(dtype).itemsize / steps
+    computed = RUNGE_KUTTA_FLOPS / useful
+    notes = (
+        f"{nodes} nodes a thread, {warps} warps, {steps} steps a pass; {note}; "
+        f"{moved:.2f} bytes and {computed:.1f} flop a node-step: "
+        f"{value * moved / 1e3:.2f} of {copy:.2f} TB/s, {value * computed / 1e3:.1f} TFLOP/s"
+    )
+    rows = []
+    for n in (BIG, *OTHERS):
+        v, w = state(cp, n, dtype)
+        euler = rate(ExplicitCuda(Equation(), Cable(n, DX), dtype), v, w, 64)
+        ours = rate(RungeKuttaCuda(Equation(), Cable(n, DX), dtype, *variant), v, w, 4 * steps)
+        name = f"Runge-Kutta {dtype}, N = {n:,}, against forward Euler"
+        rows.append(compared(name, ours, "G node-steps/s", euler, notes if n == BIG else ""))
     return rows, variant
 
 
@@ -240,6 +281,12 @@ def many_cables(cp: Any, dtype: str, quick: bool) -> list[Row]:
         for k in ((4,) if quick else (2, 4, 8))
     )
     rows.append(Row(f"explicit {dtype}, {n_cables:,} cables of {n} nodes", value, "G node-steps/s"))
+    value = max(
+        rate(RungeKuttaCuda(equation, cable, dtype, warps=k), v, w, 200)
+        for k in ((4,) if quick else (1, 2, 4))
+    )
+    name = f"Runge-Kutta {dtype}, {n_cables:,} cables of {n} nodes"
+    rows.append(Row(name, value, "G node-steps/s"))
     adaptive = AdaptiveCuda(equation, cable, dtype=dtype)
     value = rate(adaptive, v, w, 500, 3)
     note = f"uniform nodes counted; {adaptive.facts()['mean_nodes']:.0f} of {n} in use"
@@ -286,10 +333,15 @@ def main() -> None:
         cusparse(cp, 1000, "float64")  # at once, if it is missing
     copy = copy_rate(cp)
     rows = [Row("copy within memory", copy, "TB/s"), *checks(cp)]
-    chosen: dict[str, Any] = {"explicit": EXPLICIT[0], "crank_nicolson": CRANK_NICOLSON[0]}
+    chosen: dict[str, Any] = {
+        "explicit": EXPLICIT[0],
+        "runge_kutta": RUNGE_KUTTA[0],
+        "crank_nicolson": CRANK_NICOLSON[0],
+    }
     for dtype in ("float64", "float32"):
         for part, measure, variants in (
             ("explicit", explicit, EXPLICIT),
+            ("runge_kutta", runge_kutta, RUNGE_KUTTA),
             ("crank_nicolson", crank_nicolson, CRANK_NICOLSON),
         ):
             if part in given.parts:

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("channelfit", "numpy", "scipy", "numba", "sympy", "neuron", "cupy")
+_PACKAGES = ("channelfit", "numpy", "scipy", "numba", "sympy", "neuron", "cupy", "scikit-sundae",
+             "py-pde")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,14 @@
-"""The adaptive grid, and boxes of two and three dimensions."""
+"""The adaptive grid."""
 
 import numpy as np
 import pytest
-from scipy.integrate import solve_ivp
 from test_fitzhugh_nagumo_cuda import device  # noqa: F401
 
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step, _weights
-from channelfit.fitzhugh_nagumo.boxes import Box, Splitting
 from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda
-from channelfit.fitzhugh_nagumo.simulation import order
 
 # --- adaptive
 
@@ -112,88 +109,8 @@ def test_a_scheme_remembers_nothing_of_an_earlier_run(make, device):  # noqa: F8
         lambda: Adaptive(Equation(), Cable(), "gradient"),
         lambda: Adaptive(Equation(), Cable(), coarsest=6),
         lambda: Adaptive(Equation(), Cable(), tolerance=0),
-        lambda: Box((3,)),
-        lambda: Box((5, 5), dx=(0.5,)),
-        lambda: Box((5, 5), ends="held"),
-        lambda: Splitting(Equation(a=np.zeros(2)), Box((5, 5))),
-        lambda: Splitting(Equation(), Box((5, 5))).advance(
-            np.zeros((5, 5)), np.zeros((5, 4)), 0.1, 1
-        ),
-        lambda: Splitting(Equation(), Box((5, 5))).advance(
-            np.zeros((5, 5)), np.zeros((5, 5)), 9, 1
-        ),
     ],
 )
 def test_mistakes_are_refused(make):
     with pytest.raises(InputError):
         make()
-
-
-# --- boxes
-
-
-def truth(equation, box, v, w, t):
-    """By an eighth-order method, from second differences written down with np.roll."""
-
-    def f(_, y):
-        v, w = y.reshape(2, *box.shape)
-        dv = v * (1 - v) * (v - equation.a) - w
-        for axis, (d, kind) in enumerate(zip(box.spacings, box.kinds, strict=True)):
-            mode = "wrap" if kind == "periodic" else "reflect"
-            width = [(1, 1) if k == axis else (0, 0) for k in range(v.ndim)]
-            dv += equation.diffusion * np.diff(np.pad(v, width, mode), 2, axis) / d**2
-        return np.concatenate([dv.ravel(), (equation.epsilon * (v - equation.gamma * w)).ravel()])
-
-    y0 = np.concatenate([v.ravel(), w.ravel()])
-    return (
-        solve_ivp(f, (0, t), y0, "DOP853", rtol=1e-11, atol=1e-12).y[:, -1].reshape(2, *box.shape)
-    )
-
-
-BOXES = [
-    Box((23, 70), (0.5, 0.4)),
-    Box((17, 14), 0.6, ("periodic", "no_flux")),
-    Box((9, 12, 10), (0.5, 0.6, 0.7), ("no_flux", "periodic", "periodic")),
-]
-
-
-def state(box):
-    r = sum((x - 0.3 * x.max()) ** 2 for x in box.axes())
-    return np.exp(-r / 4), 0.05 * np.exp(-r / 9)
-
-
-@pytest.mark.parametrize("box", BOXES)
-def test_boxes_are_of_order_two_in_time(box):
-    equation = Equation(0.1, 1.5, 0.05, 0.9)
-    v, w = state(box)
-    exact = truth(equation, box, v, w, 2.0)
-    steps = [0.2, 0.1, 0.05, 0.025]
-    errors = []
-    for dt in steps:
-        ours = Splitting(equation, box, n_threads=2).advance(v, w, dt, round(2 / dt))
-        errors.append(max(np.abs(a - b).max() for a, b in zip(ours, exact, strict=True)))
-    assert abs(order(steps, errors) - 2) < 0.2
-    assert errors[-1] < 1e-4
-
-
-@pytest.mark.parametrize("box", BOXES)
-def test_boxes_on_the_device(box, device):  # noqa: F811
-    v, w = state(box)
-    ours = Splitting(Equation(), box, device=device).advance(v, w, 0.1, 5)
-    ours = tuple(device.host(a) for a in ours)
-    processor = Splitting(Equation(), box).advance(v, w, 0.1, 5)
-    for a, b in zip(ours, processor, strict=True):
-        np.testing.assert_allclose(a, b, 0, 1e-14)
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_plane_front_moves_as_in_one_dimension(axis):
-    shape, dx = [3, 3, 3], [0.5, 0.5, 0.5]
-    shape[axis], dx[axis] = 801, 0.05
-    box = Box(tuple(shape), tuple(dx))
-    x = box.axes()[axis]
-    v = np.broadcast_to(eq.front(x, 15), box.shape)
-    ours, _ = Splitting(Equation(epsilon=0.0), box).advance(v, 0 * v, 0.02, 500)
-    exact = np.broadcast_to(eq.front(x, 15 + eq.front_speed(0.01) * 10), box.shape)
-    inside = np.broadcast_to((x > 5) & (x < 35), box.shape)
-    np.testing.assert_allclose(ours[inside], exact[inside], 0, 2e-4)

@@ -9,14 +9,13 @@ if TYPE_CHECKING:
     from channelfit.fitzhugh_nagumo.accuracy import ErrorEstimate as ErrorEstimate
     from channelfit.fitzhugh_nagumo.accuracy import estimate_error as estimate_error
     from channelfit.fitzhugh_nagumo.adaptive import Adaptive as Adaptive
-    from channelfit.fitzhugh_nagumo.boxes import Box as Box
-    from channelfit.fitzhugh_nagumo.boxes import Splitting as Splitting
     from channelfit.fitzhugh_nagumo.chebyshev import Chebyshev as Chebyshev
     from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson as CrankNicolson
     from channelfit.fitzhugh_nagumo.equation import Cable as Cable
     from channelfit.fitzhugh_nagumo.equation import Equation as Equation
     from channelfit.fitzhugh_nagumo.equation import Pulse as Pulse
     from channelfit.fitzhugh_nagumo.explicit import Explicit as Explicit
+    from channelfit.fitzhugh_nagumo.runge_kutta import RungeKutta as RungeKutta
     from channelfit.fitzhugh_nagumo.simulation import Run as Run
     from channelfit.fitzhugh_nagumo.simulation import arrival_times as arrival_times
     from channelfit.fitzhugh_nagumo.simulation import simulate as simulate
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 #: Public names and where they live; loaded when first used.
 _PUBLIC = {
     "Adaptive": "adaptive",
-    "Box": "boxes",
     "Cable": "equation",
     "Chebyshev": "chebyshev",
     "CrankNicolson": "crank_nicolson",
@@ -34,7 +32,7 @@ _PUBLIC = {
     "Explicit": "explicit",
     "Pulse": "equation",
     "Run": "simulation",
-    "Splitting": "boxes",
+    "RungeKutta": "runge_kutta",
     "arrival_times": "simulation",
     "estimate_error": "accuracy",
     "simulate": "simulation",

@@ -35,7 +35,7 @@ LARGE = 0.05
 #: The error that the advice aims at.
 _WANTED = 0.01
 #: Of schemes whose order in time is not two.
-_ORDERS = {"explicit": 1, "adaptive": 1, "Chebyshev": 3}
+_ORDERS = {"explicit": 1, "adaptive": 1, "Chebyshev": 3, "Runge-Kutta": 4}
 #: Local error of the references' steps; what they err by in the end is a few times that.
 TOLERANCE = 1e-8
 #: Most cables, nodes of a stretch, numbers in the frames, and seconds (nominal) of a comparison.

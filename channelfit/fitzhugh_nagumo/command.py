@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: From here on a GPU is worth its start.
 _ENOUGH_NODES = 100_000
+#: What `--scheme auto` chooses from.
+_AUTO = ("runge-kutta", "chebyshev", "crank-nicolson")
 
 
 def _value(
@@ -59,10 +61,12 @@ def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
 )  # fmt: skip
 @click.option(
     "--scheme",
-    type=click.Choice(["crank-nicolson", "chebyshev", "explicit", "adaptive"]),
+    type=click.Choice(
+        ["crank-nicolson", "chebyshev", "runge-kutta", "explicit", "adaptive", "auto"]
+    ),
     default="crank-nicolson",
     show_default=True,
-    help="How it is solved.",
+    help="How it is solved; auto takes the cheapest of the first three, and its step, for --error.",
 )
 @click.option(
     "--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
@@ -105,6 +109,11 @@ def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
     "--dt]",
 )  # fmt: skip
 @click.option(
+    "--error", type=float, metavar="ERROR",
+    help="With --scheme auto: the largest error of v and w from time, at any frame; what --dx adds "
+    "is not in it. [default: 1e-4]",
+)  # fmt: skip
+@click.option(
     "--noise", type=click.FloatRange(0), default=0.0, metavar="SIGMA",
     help="Space-time white noise added to v (Ito; explicit scheme on the processor).",
 )  # fmt: skip
@@ -126,8 +135,9 @@ def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
 def fhn(
     scheme: str, backend: str, dtype: str, a: str, gamma: str, epsilon: str, diffusion: str,
     nodes: int, dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...],
-    end: float, frames: int, dt: float | None, tolerance: float | None, noise: float, seed: int,
-    threshold: float, out: Path | None, suffix: str, animation: bool, quiet: bool, as_json: bool,
+    end: float, frames: int, dt: float | None, tolerance: float | None, error: float | None,
+    noise: float, seed: int, threshold: float, out: Path | None, suffix: str, animation: bool,
+    quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
 
@@ -148,6 +158,7 @@ def fhn(
     Examples
       channelfit fhn
       channelfit fhn --initial rest --right 1 --end 306.19 --animation
+      channelfit fhn --scheme auto --error 1e-6
       channelfit fhn --scheme explicit --dt 0.1 --stimulus 0.5,x=0:5,t=0:3 --initial rest
       channelfit fhn --a 0.01:0.2:20 --epsilon 0.005,0.01 --json --quiet
       channelfit fhn runs/fhn-20260131-120000/summary.json --dx 0.125 --nodes 1601
@@ -155,6 +166,7 @@ def fhn(
     import numpy as np
 
     from channelfit import runs
+    from channelfit.fitzhugh_nagumo import choice
     from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
     from channelfit.fitzhugh_nagumo.memory import check_host
     from channelfit.fitzhugh_nagumo.simulation import simulate
@@ -172,20 +184,29 @@ def fhn(
     cable.check_stimuli(end)
     start = partial(_state, initial, equation)
     v, w = start(cable.x)
-    solver = _scheme(scheme, backend, dtype, equation, cable, noise, seed)
+    times = np.linspace(0, end, frames)
+    names = _AUTO if scheme == "auto" else (scheme,)
+    if scheme == "auto" and (dt is not None or tolerance is not None):
+        raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
+    if scheme != "auto" and error is not None:
+        raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
+    solvers = _schemes(names, backend, dtype, equation, cable, noise, seed)
     began = time.perf_counter()
     with _progress(quiet) as on_progress:
-        run = simulate(solver, v, w, np.linspace(0, end, frames), dt, tolerance, on_progress)
+        if scheme == "auto":
+            run = choice.solve(solvers, v, w, times, 1e-4 if error is None else error, on_progress)
+        else:
+            run = simulate(solvers[0], v, w, times, dt, tolerance, on_progress)
     seconds = time.perf_counter() - began
     summary = _summary(run, equation, cable, threshold, seconds)
     again = None
     if noise:  # of which nothing is known but its law: the same run without it is judged
-        exact = _scheme(scheme, backend, dtype, equation, cable, 0.0, seed)
+        (exact,) = _schemes(("explicit",), backend, dtype, equation, cable, 0.0, seed)
         again = partial(simulate, exact, v, w, run.times, dt, tolerance)
     summary |= _trust(run, again, equation, cable, start)
     summary["settings"] = {
         **settings.of(click.get_current_context()),
-        "backend": "cuda" if hasattr(solver, "device") else "cpu",
+        "backend": "cuda" if hasattr(solvers[0], "device") else "cpu",
     }
     if initial.partition(":")[0] not in NAMED_STATES:
         summary["initial_state"] = {"x": cable.x.tolist(), "v": v.tolist(), "w": w.tolist()}
@@ -299,41 +320,58 @@ def _state(text: str, equation: Equation, x: np.ndarray) -> tuple[Any, Any]:
     return getattr(eq, name)(x, *numbers), 0.0
 
 
-def _scheme(
-    name: str, backend: str, dtype: str, equation: Equation, cable: Cable, noise: float, seed: int
-) -> Scheme:
-    from channelfit.doctor import cores
-    from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson
-    from channelfit.fitzhugh_nagumo.explicit import Explicit
-
-    if noise and name != "explicit":
+def _schemes(
+    names: Sequence[str], backend: str, dtype: str, equation: Equation, cable: Cable,
+    noise: float, seed: int,
+) -> list[Scheme]:  # fmt: skip
+    if noise and tuple(names) != ("explicit",):
         raise InputError("noise is offered by the explicit scheme only", key="--noise")
     if backend == "cuda" and noise:
         raise InputError("noise runs on the processor only", key="--backend")
-    if name == "chebyshev":
-        from channelfit.fitzhugh_nagumo.chebyshev import Chebyshev
-
-        if backend == "cuda" or dtype != "float64":
+    if backend == "auto" and (noise or names == ("chebyshev",)):
+        backend = "cpu"
+    if backend == "auto":
+        backend = "cuda" if _worth_a_gpu(equation, cable) else "cpu"
+    if "chebyshev" in names and (backend == "cuda" or dtype != "float64"):
+        if len(names) == 1:
             raise InputError(
                 "the Chebyshev scheme runs on the processor only, in float64", key="--scheme"
             )
-        return Chebyshev(equation, cable, cores())
-    if backend == "cuda" or (backend == "auto" and not noise and _worth_a_gpu(equation, cable)):
-        from channelfit.fitzhugh_nagumo import cuda
-
-        if name == "adaptive":
-            return cuda.AdaptiveCuda(equation, cable, dtype=dtype)
-        make = cuda.ExplicitCuda if name == "explicit" else cuda.CrankNicolsonCuda
-        return make(equation, cable, dtype)
-    if dtype != "float64":
+        names = [name for name in names if name != "chebyshev"]
+    if dtype != "float64" and backend == "cpu":
         raise InputError("float32 is for a GPU: add --backend cuda", key="--dtype")
-    if name == "adaptive":
-        from channelfit.fitzhugh_nagumo.adaptive import Adaptive
+    if backend == "cuda":
+        return [_on_a_gpu(name, dtype, equation, cable) for name in names]
+    return [_on_the_processor(name, equation, cable, noise, seed) for name in names]
 
-        return Adaptive(equation, cable)
+
+def _on_a_gpu(name: str, dtype: str, equation: Equation, cable: Cable) -> Scheme:
+    from channelfit.fitzhugh_nagumo import cuda
+
+    if name == "adaptive":
+        return cuda.AdaptiveCuda(equation, cable, dtype=dtype)
+    if name == "crank-nicolson":
+        return cuda.CrankNicolsonCuda(equation, cable, dtype)
+    make = cuda.ExplicitCuda if name == "explicit" else cuda.RungeKuttaCuda
+    return make(equation, cable, dtype)
+
+
+def _on_the_processor(
+    name: str, equation: Equation, cable: Cable, noise: float, seed: int
+) -> Scheme:
+    from channelfit import fitzhugh_nagumo as schemes
+    from channelfit.doctor import cores
+
+    if name == "adaptive":
+        return schemes.Adaptive(equation, cable)
     if name == "explicit":
-        return Explicit(equation, cable, noise, seed, cores())
-    return CrankNicolson(equation, cable, n_threads=cores())
+        return schemes.Explicit(equation, cable, noise, seed, cores())
+    makes: dict[str, Callable[..., Scheme]] = {
+        "runge-kutta": schemes.RungeKutta,
+        "chebyshev": schemes.Chebyshev,
+        "crank-nicolson": schemes.CrankNicolson,
+    }
+    return makes[name](equation, cable, n_threads=cores())
 
 
 def _worth_a_gpu(equation: Equation, cable: Cable) -> bool:
@@ -500,6 +538,8 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         f"{summary['seconds']:.2g} s"
     )
     _print_error(console, summary)
+    if "choice" in summary:
+        _print_choice(console, summary)
     table = Table(box=None, padding=(0, 2, 0, 0))
     columns: Sequence[str] = ("a", "gamma", "epsilon", "diffusion", "reached", "speed", "v_max")
     for name in columns:
@@ -510,3 +550,16 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
     if len(summary["cables"]) > 20:
         console.print(f"and {len(summary['cables']) - 20} more in summary.json")
     console.print(str(folder), soft_wrap=True)
+
+
+def _print_choice(console: Any, summary: dict[str, Any]) -> None:
+    """Why this scheme was taken, and the error that it leaves."""
+    ways = "; ".join(
+        f"{way['scheme']} {1e3 * way['estimated_seconds']:.2g} ms, {way['steps']:,} steps"
+        for way in summary["choice"]
+    )
+    console.print(f"for an error of {summary['error_asked']:g} estimated: {ways}", soft_wrap=True)
+    console.print(
+        f"error from time {summary['error_in_time']:.1e}, seen beside a run with longer steps; "
+        f"what dx = {summary['dx']:g} adds is not in it", soft_wrap=True,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -30,11 +30,11 @@ from channelfit.fitzhugh_nagumo.equation import (
     largest_explicit_step,
     largest_implicit_step,
 )
+from channelfit.fitzhugh_nagumo.runge_kutta import EULER_STABLE, REACH, STABLE
 
 #: kernel(name, blocks, threads, arguments, bytes of shared memory)
 Launch = Callable[[str, int, int, Sequence[Any], int], None]
 
-_LARGEST_THREAD = {"float64": 24, "float32": 32}  # nodes whose v and w a thread has registers for
 #: Nodes a thread, threads and blocks of the tiles for ends that are felt from afar, and the parts
 #: of a tile, of the usual and of these, that must not be overlap.
 _WIDE = (16, 512, 1)
@@ -165,6 +165,10 @@ class ExplicitCuda(_OnDevice):
 
     name = "explicit"
     arrays = (7, 7, 0)
+    #: Nodes that a step looks at on either side.
+    reach = 1
+    #: Nodes for which a thread has registers.
+    most_nodes: ClassVar = {"float64": 24, "float32": 32}
 
     def __init__(
         self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 16,
@@ -178,7 +182,7 @@ class ExplicitCuda(_OnDevice):
     @property
     def halo(self) -> int:
         """Nodes by which tiles overlap on either side."""
-        return -(-self.steps // self.nodes) * self.nodes
+        return -(-self.reach * self.steps // self.nodes) * self.nodes
 
     def largest_step(self, v: Any) -> float:
         """See `Explicit.largest_step`."""
@@ -198,6 +202,9 @@ class ExplicitCuda(_OnDevice):
             axis=1,
         )
 
+    def _text(self, nodes: int, drive: Array | None, whole: int = 0) -> str:
+        return explicit_text(self.dtype, nodes, self.warps, drive is not None, whole, self.name)
+
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
@@ -209,15 +216,15 @@ class ExplicitCuda(_OnDevice):
         push = self._drive(drive)
         fitting = -(-n // 32)
         kinds = (np.int32(self.left_kind), np.int32(self.right_kind))
-        if fitting <= _LARGEST_THREAD[self.dtype]:
-            text = explicit_text(self.dtype, max(fitting, 2), self.warps, drive is not None, n)
+        if fitting <= self.most_nodes[self.dtype]:
+            text = self._text(max(fitting, 2), drive, n)
             v_new, w_new = (self.device.empty((n_cables, n), self.dtype) for _ in range(2))
             self._program(text)(
                 "explicit_cables", -(-n_cables // self.warps), 32 * self.warps,
                 (v, w, push, v_new, w_new, rows, np.int32(n_cables), np.int32(n_steps), *kinds), 0,
             )  # fmt: skip
             return v_new, w_new
-        launch = self._program(explicit_text(self.dtype, self.nodes, self.warps, drive is not None))
+        launch = self._program(self._text(self.nodes, drive))
         tiles = -(-n // (32 * self.nodes - 2 * self.halo))
         spare = [
             tuple(self.device.empty((n_cables, n), self.dtype) for _ in range(2)) for _ in "ab"
@@ -234,6 +241,31 @@ class ExplicitCuda(_OnDevice):
                 spare.append((v, w))
             v, w, n_steps = v_new, w_new, n_steps - count
         return v, w
+
+
+class RungeKuttaCuda(ExplicitCuda):
+    """Runge-Kutta of order four on the GPU, many steps a pass over memory; see `cuda_source`.
+
+    Arguments: as `ExplicitCuda`; steps of a pass times four are at most the overlap.
+    """
+
+    name = "Runge-Kutta"
+    reach = REACH
+    most_nodes: ClassVar = {"float64": 14, "float32": 32}
+
+    def __init__(
+        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 8,
+        warps: int = 4, steps: int = 8, device: Device | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(equation, cable, dtype, nodes, warps, steps, device)
+
+    def largest_step(self, v: Any) -> float:
+        """See `RungeKutta.largest_step`."""
+        return super().largest_step(v) * STABLE / EULER_STABLE
+
+    def rows(self, n_cables: int, dt: float) -> Array:
+        """(n_cables, 6) coefficients of a rate as the kernels take them."""
+        return np.asarray(super().rows(n_cables, dt) - np.array([1, 0, 0, 0, 1, 0]), float)
 
 
 @dataclass(frozen=True)

@@ -353,11 +353,11 @@ def steepest(equation: Equation, low: float, high: float) -> tuple[Array, Array]
 
 
 def largest_explicit_step(
-    equation: Equation, dx: float, low: float = 0.0, high: float = 1.0, dimensions: int = 1
+    equation: Equation, dx: float, low: float = 0.0, high: float = 1.0
 ) -> float:
     """The longest step that forward Euler allows.
 
-    The wave that alternates from node to node decays fastest, at 4 D/dx^2 in each dimension, plus
+    The wave that alternates from node to node decays fastest, at 4 D/dx^2, plus
     -f'(v) of the reaction, plus what recovery adds. A step beyond 2 over the largest such rate
     makes that wave grow wherever v is. For the diffusion alone this is the known 2 D dt <= dx^2.
 
@@ -367,7 +367,7 @@ def largest_explicit_step(
     table = equation.table(equation.n_cables)
     low, high = min(low, 0.0), max(high, 1.0)
     slope = np.broadcast_to(steepest(equation, low, high)[0], len(table))
-    rate = 4 * dimensions * table[:, 3] / dx**2 - slope
+    rate = 4 * table[:, 3] / dx**2 - slope
     recovery = table[:, 1] * table[:, 2]
     # The larger eigenvalue of [[rate, 1], [-epsilon, recovery]], both of which are damping.
     spread = (rate - recovery) ** 2 - 4 * table[:, 2]

@@ -8,6 +8,7 @@ ends moves one node a step and never reaches the tile.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -39,31 +40,46 @@ def _step(old: Array, new: Array, w: Array, drive: Array, a: float, r: float, dt
 
 
 @kernel
+def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
+    """What a job advances: its cable, the tile's ends, and those of the nodes it needs for it."""
+    tiles = -(-size // tile)
+    begin = (job % tiles) * tile
+    end = min(begin + tile, size)
+    low, high = begin - reach, end + reach
+    if high - low >= size:
+        low, high = 0, size
+    elif not ring:
+        low, high = max(low, 0), min(high, size)
+    return job // tiles, begin, end, low, high
+
+
+@kernel
+def copy_in(v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array,
+            push: Array) -> None:  # fmt: skip
+    """Nodes from low on, around a ring if need be; here has a place more at either end."""
+    size = len(v)
+    for i in range(len(slow)):
+        g = (low + i) % size
+        here[i + 1], slow[i] = v[g], w[g]
+        if len(drive):
+            push[i] = drive[g]
+
+
+@kernel
 def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v_new: Array,
            w_new: Array, table: Array, dx: float, dt: float, kinds: Array, n_steps: int,
            sigma: float, seed: int, first_step: int) -> None:  # fmt: skip
     """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
     size = v.shape[1]
-    tiles = -(-size // tile)
     room = min(size, tile + 2 * n_steps) + 2
     buffers, slow, push = np.zeros((2, room)), np.zeros(room), np.zeros(room)
     for job in range(first, last):
-        cable, begin = job // tiles, (job % tiles) * tile
-        end = min(begin + tile, size)
-        low, high = begin - n_steps, end + n_steps
-        whole = high - low >= size
-        if whole:
-            low, high = 0, size
-        elif kinds[0] != 2:
-            low, high = max(low, 0), min(high, size)
+        cable, begin, end, low, high = stretch(job, tile, n_steps, size, kinds[0] == 2)
         n = high - low
+        whole = n == size
         a, gamma, epsilon, diffusion = table[cable]
         one, two, recovery, stimulus = buffers[0], buffers[1], slow[:n], push[:n]
-        for i in range(n):
-            g = (low + i) % size
-            one[i + 1], recovery[i] = v[cable, g], w[cable, g]
-            if len(drive):
-                stimulus[i] = drive[g]
+        copy_in(v[cable], w[cable], drive, low, one, recovery, stimulus)
         for k in range(n_steps):
             ring = kinds[0] == 2 and whole
             one[0] = one[n] if ring else one[2]
@@ -91,6 +107,7 @@ class Explicit:
     """
 
     name = "explicit"
+    _tile, _steps_a_pass = _TILE, _STEPS_A_PASS
 
     def __init__(
         self, equation: Equation, cable: Cable, noise: float = 0.0, seed: int = 0,
@@ -124,7 +141,9 @@ class Explicit:
         table = self.equation.table(len(v))
         stimulus = np.empty(0) if drive is None else drive
         size = v.shape[1]
-        tile, a_pass = (size, n_steps) if size <= 4 * _TILE else (_TILE, _STEPS_A_PASS)
+        tile, a_pass = self._tile, self._steps_a_pass
+        if size <= 4 * _TILE:
+            tile, a_pass = size, n_steps
         n_jobs = len(v) * -(-size // tile)
         while n_steps > 0:
             count = min(a_pass, n_steps)
@@ -134,10 +153,7 @@ class Explicit:
                 first: int, last: int, old: tuple[Array, Array] = (v, w),
                 new: tuple[Array, Array] = (v_new, w_new), count: int = count,
             ) -> None:  # fmt: skip
-                _tiles(
-                    first, last, tile, *old, stimulus, *new, table, self.cable.dx, dt, self.kinds,
-                    count, self.noise, self.seed, self.steps_done,
-                )  # fmt: skip
+                self._pass(first, last, tile, *old, stimulus, *new, table, dt, count)
 
             parts = min(4 * self.n_threads, n_jobs) if self.n_threads > 1 else 1
             edges = np.linspace(0, n_jobs, parts + 1).astype(int).tolist()
@@ -148,3 +164,13 @@ class Explicit:
             v, w, n_steps = v_new, w_new, n_steps - count
             self.steps_done += count
         return v, w
+
+    def _pass(
+        self, first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v_new: Array,
+        w_new: Array, table: Array, dt: float, n_steps: int,
+    ) -> None:  # fmt: skip
+        """Jobs first .. last-1, each n_steps steps of a tile."""
+        _tiles(
+            first, last, tile, v, w, drive, v_new, w_new, table, self.cable.dx, dt, self.kinds,
+            n_steps, self.noise, self.seed, self.steps_done,
+        )  # fmt: skip
