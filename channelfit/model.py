@@ -22,6 +22,8 @@ import sympy
 from scipy.sparse.csgraph import connected_components
 
 from channelfit.balance import Cycle, Way, balanced
+from channelfit.cautions import Caution
+from channelfit.dimensions import check_units, stated_units, uses_of
 from channelfit.documents import Section, parse_yaml, read_yaml
 from channelfit.errors import InputError
 from channelfit.expressions import (
@@ -159,6 +161,7 @@ class ChannelModel:
     reversal: sympy.Expr
     temperature_C: float | None = None
     ties: tuple[Tie, ...] = ()
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -374,6 +377,8 @@ class _Scope:
         self.names = ["v", *(p.name for p in parameters)]
         self.definitions: dict[str, sympy.Expr] = {}
         self.texts: dict[str, tuple[str, object]] = {}
+        #: Text and expression of all that was parsed, by dotted key, as the user wrote it.
+        self.read: dict[str, tuple[str, sympy.Expr]] = {}
         self.ties: tuple[Tie, ...] = ()
         self.cycles: list[tuple[Cycle, dict[Way, sympy.Expr], Refuse]] = []
         if celsius is not None:
@@ -398,7 +403,9 @@ class _Scope:
         if not isinstance(text, (str, int, float)) or isinstance(text, bool):
             raise self.root.error(f"an expression was expected, not {shown(text)}", key)
         try:
-            return remove_singularities(parse_expression(text, self.names))
+            written = parse_expression(text, self.names)
+            self.read[self.root.path(key)] = str(text), written
+            return remove_singularities(written)
         except InputError as error:
             raise error.at(self.root.file, self.root.path(key)) from None
 
@@ -697,7 +704,18 @@ def _finish(
     )  # fmt: skip
     _check_use(root, model)
     _check_cycles(model, scope)
-    return model
+    return replace(model, cautions=_unit_cautions(root, model, scope))
+
+
+def _unit_cautions(root: Section, model: ChannelModel, scope: _Scope) -> tuple[Caution, ...]:
+    """Units that look wrong. Raises InputError where they contradict each other."""
+    units = stated_units(dict(root.rows("parameters", {})))
+    units |= {"celsius": "degC"} if model.temperature_C is not None else {}
+    names = {name: scope.texts[name][0] for name, _ in model.definitions if name in scope.texts}
+    return check_units(
+        uses_of(scope.read, names, units), units, root.error,
+        lambda key: f"{root.file}: {key}" if root.file else key,
+    )  # fmt: skip
 
 
 def _check_ties(
@@ -783,6 +801,7 @@ def _constant(current: Section, scope: _Scope, key: str, dimension: str) -> symp
             raise error.at(current.file, current.path(key)) from None
     inner = _Scope(current, (), None)
     ties = {tie.name for tie in scope.ties}
+    inner.read = scope.read
     inner.names = [n for n in scope.names if n != "v" and (n in ties or n not in scope.texts)]
     expression = inner.parse(raw, key)
     if V in expression.free_symbols:
