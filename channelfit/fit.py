@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.backends import Scorer, make_scorer
+from channelfit.cautions import Caution, each_once
 from channelfit.constraints import Bounded, read_rate_bounds, tied_bounds
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
@@ -28,6 +29,7 @@ from channelfit.optimizers.objective import Objective
 from channelfit.optimizers.projection import Linear
 from channelfit.optimizers.run import StopRules, make_stop_rules
 from channelfit.optimizers.space import SearchSpace, middle
+from channelfit.plausibility import Seen, fit_cautions, protocol_cautions, recording_cautions
 from channelfit.problem import Experiment, Problem, mean_square, n_scored
 from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
 from channelfit.recording import Recording, load_recording, masks
@@ -61,7 +63,7 @@ class Fit:
     surrogate: whether the data were simulated, with Gaussian noise of standard deviation noise_pA.
     constraints: what candidates must keep to besides the parameters' ranges. solved: names of
     parameters that follow from the others, at most one. prior_noise_pA: of a sample, by which
-    priors are weighed against the data.
+    priors are weighed against the data. cautions: what looks wrong in model and data.
     """
 
     problem: Problem
@@ -78,6 +80,7 @@ class Fit:
     constraints: tuple[Bounded, ...] = ()
     solved: tuple[str, ...] = ()
     prior_noise_pA: float = 0.0
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def space(self) -> SearchSpace:
@@ -203,6 +206,7 @@ def load_fit(
         noise, seed, copy.deepcopy(dict(raw)), model_file, constraints, solved, prior_noise,
     )  # fmt: skip
     _check_search(fit)
+    fit = replace(fit, cautions=_cautions(fit, section))
     if not surrogate:
         return fit
     try:
@@ -343,11 +347,31 @@ def _experiment(row: Section) -> Experiment:
     every = row.integer("every", 1, least=1)
     if every > protocol.n_times_max:
         raise row.error(f"{protocol.name} has only {protocol.n_times_max} samples", "every")
-    experiment = _thinned(Experiment(protocol, replace(recording, weight=left), weight), every)
+    place = f"{row.file}: {row.path('recording')}"
+    seen = Seen(place, protocol, recording.current_pA, left)
+    cautions = recording_cautions(seen, weight > 0)
+    recording = replace(recording, weight=left, cautions=cautions)
+    experiment = _thinned(Experiment(protocol, recording, weight), every)
     assert experiment.recording is not None
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
     return experiment
+
+
+def _cautions(fit: Fit, section: Section) -> tuple[Caution, ...]:
+    """What looks wrong in the model, its protocols and the recordings, in this order."""
+    experiments = fit.problem.experiments
+    block = "protocols" if fit.surrogate else "experiments"
+    places = [
+        f"{fit.file}: {section.path(f'{block}[{k}]')}" for k in range(1, len(experiments) + 1)
+    ]
+    found = list(fit.problem.model.cautions)
+    for place, experiment in zip(places, experiments, strict=True):
+        found += protocol_cautions(experiment.protocol, place)
+        found += experiment.recording.cautions if experiment.recording else ()
+    if not fit.surrogate:
+        found += fit_cautions(fit.problem, [f"{p}.recording" for p in places], fit.space.n_free)
+    return each_once(found)
 
 
 def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:

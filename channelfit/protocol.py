@@ -98,8 +98,8 @@ class Samples:
         longest = _JUMP_SAMPLES * max(sampling_ms, float(dt[0]) if even else 0.0)
         noise = 8 * 1.4826 * float(np.median(np.abs(dv - np.median(dv))))
         padded = np.concatenate([[0.0, 0.0], slope, [0.0, 0.0]])
-        found, free = [], 0
-        for k in np.flatnonzero(slope * longest > least_mV):
+        found, free = list[float](), 0
+        for k in map(int, np.flatnonzero(slope * longest > least_mV)):
             for width in range(1, min(_JUMP_SAMPLES, len(dv) - k) + 1):
                 span = float(self.times_ms[k + width] - self.times_ms[k])
                 total = abs(float(self.v_mV[k + width] - self.v_mV[k]))
@@ -109,7 +109,7 @@ class Samples:
                     and total > max(least_mV, noise) and total > 4 * around * span
                 ):  # fmt: skip
                     late = dt[k] <= sampling_ms * (1 + _UNEVEN)
-                    found.append(self.times_ms[k + 1 if late else k])
+                    found.append(float(self.times_ms[k + 1 if late else k]))
                     free = k + width
         return np.array(found)
 
