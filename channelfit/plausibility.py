@@ -97,7 +97,7 @@ def protocol_cautions(protocol: Protocol, place: str) -> Iterator[Caution]:
             place, f"a sample every {protocol.sampling_ms:g} ms for {longest / 1000:g} s",
             "are its times in ms, and called s?",
         )  # fmt: skip
-    largest = np.nanmax(np.abs(protocol.command()))
+    largest = max(float(np.nanmax(np.abs(protocol.command()))), abs(protocol.holding_mV))
     if 0 < largest < 1.0:
         yield Caution(place, f"the command stays within {largest:g} mV", "is it in V?")
     for segment in (segment for sweep in protocol.sweeps for segment in sweep):
@@ -239,9 +239,10 @@ def _apart(seen: Seen) -> Iterator[Caution]:
     jump[~both] = 0.0
     low, high = np.quantile(seen.current_pA[seen.known], [0.001, 0.999])
     noise = 1.4826 * np.median(np.abs(jump[both])) if both.any() else 0.0
-    large = np.abs(jump) > max(12 * noise, 0.15 * (high - low))
+    large = np.abs(jump) > max(12 * noise, 0.1 * (high - low))
     energy = np.where(large, jump**2, 0.0)
-    if energy[~moved].sum() > 0.5 * energy.sum() > 0:
+    alone, answers = energy[~moved].sum(), energy[_after_steps(seen, window)].sum()
+    if alone > answers and alone > 0:  # while the command glides, a jump says nothing
         index = _place_of_largest(np.where(moved, 0.0, energy))
         yield seen.tell(
             f"the current jumps by {jump[index]:.3g} pA at {seen.at(index)}, where the command has "
@@ -266,6 +267,16 @@ def _recently_moved(seen: Seen, window: int) -> np.ndarray:
     bottom = minimum_filter1d(padded, size, axis=1, origin=shift)
     spread: np.ndarray = (top - bottom)[:, window:-window] > 5.0
     return spread
+
+
+def _after_steps(seen: Seen, window: int) -> np.ndarray:
+    """Where a step of the command lies so many samples back, or just ahead."""
+    found = np.zeros(seen.known.shape, dtype=bool)
+    for k, row in enumerate(found):
+        for time in seen.protocol.step_times_ms(k):
+            step = round(float(time) / seen.protocol.sampling_ms)
+            row[max(0, step - 3) : step + window + 1] = True
+    return found
 
 
 def _since(moved: np.ndarray, index: tuple[int, int]) -> int:
@@ -406,7 +417,7 @@ def _size(
             advice = "no open channel could carry it: widen the range, or look at the unit"
         yield seen.tell(what, advice)
     elif peak < least / 100 or (peak < most / 1000 and (least <= 0 or peak < least / 10)):
-        yield seen.tell(what, "are these currents in nA, and read as pA?")
+        yield seen.tell(what, "are these currents in nA, and read as pA, or is the peak masked?")
 
 
 def _driving(seen: Seen, reversal: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:

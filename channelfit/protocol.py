@@ -105,7 +105,7 @@ class Samples:
                 total = abs(float(self.v_mV[k + width] - self.v_mV[k]))
                 around = max(*padded[k : k + 2], *padded[k + width + 2 : k + width + 4])
                 if (
-                    k >= free and span <= longest * (1 + _UNEVEN)
+                    k >= free and span <= longest * (1 + _UNEVEN) and abs(dv[k]) > 0.1 * total
                     and total > max(least_mV, noise) and total > 4 * around * span
                 ):  # fmt: skip
                     late = dt[k] <= sampling_ms * (1 + _UNEVEN)
