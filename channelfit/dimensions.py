@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import sympy
 from sympy.core.relational import Relational
@@ -21,7 +21,6 @@ from sympy.logic.boolalg import BooleanFunction
 from channelfit.cautions import Caution, each_once
 from channelfit.errors import InputError
 from channelfit.expressions import V
-from channelfit.units import unit_factor
 
 #: Exponents of time, voltage, current, temperature and concentration.
 Exponents: TypeAlias = tuple[Fraction, ...]
@@ -73,6 +72,13 @@ _WORDS = {
     CONDUCTANCE: "a conductance (nS)",
     RATE: "a rate (1/ms)",
 }
+
+
+class Unit(NamedTuple):
+    """A unit that a model states: as it is written, and the base unit ("1": a pure number)."""
+
+    written: str
+    base: str
 
 
 @dataclass(frozen=True)
@@ -257,7 +263,7 @@ class _Walk:
 
 
 def uses_of(
-    read: Mapping[str, tuple[str, sympy.Expr]], names: Mapping[str, str], units: Mapping[str, str]
+    read: Mapping[str, tuple[str, sympy.Expr]], names: Mapping[str, str], units: Mapping[str, Unit]
 ) -> list[Use]:
     """The expressions of a model file, each with what its place asks for.
 
@@ -268,7 +274,7 @@ def uses_of(
     """
     uses = []
     for name, key in names.items():
-        wanted = _stated(units[name]) if name in units else _wanted(key)
+        wanted = _OF_UNIT.get(units[name].base) if name in units else _wanted(key)
         uses.append(Use(key, *read[key], wanted, name))
     others = [key for key in read if key not in names.values()]
     return uses + [Use(key, *read[key], _wanted(key)) for key in others]
@@ -281,19 +287,9 @@ def _wanted(key: str) -> Exponents | None:
     return RATE if block == "rates" else None
 
 
-def stated_units(rows: Mapping[str, Any]) -> dict[str, str]:
-    """Units as they are written, by name, of those rows of `parameters:` that give one."""
-    texts = {name: str(row.get("unit", "")).strip() for name, row in rows.items()}
-    return {name: text for name, text in texts.items() if text}
-
-
-def _stated(unit: str) -> Exponents | None:
-    return _OF_UNIT.get(unit_factor(unit)[1] or "1")
-
-
 def check_units(
     uses: list[Use],
-    units: Mapping[str, str],
+    units: Mapping[str, Unit],
     refuse: Callable[[str, str], InputError],
     place: Callable[[str], str],
 ) -> tuple[Caution, ...]:
@@ -301,7 +297,7 @@ def check_units(
 
     Arguments:
         uses: all expressions, definitions before those that use them.
-        units: as they are written, by the names that state one.
+        units: by the names that state one.
         refuse: makes the error of a message and a key.
         place: tells file and key in a caution.
 
@@ -320,25 +316,27 @@ def check_units(
     )
 
 
-def _complaints(uses: list[Use], units: Mapping[str, str]) -> list[_Complaint]:
-    stated = {name: _stated(unit) for name, unit in units.items()}
+def _complaints(uses: list[Use], units: Mapping[str, Unit]) -> list[_Complaint]:
+    stated = {name: _OF_UNIT.get(unit.base) for name, unit in units.items()}
     known = {name: _Found(found, True) for name, found in stated.items() if found is not None}
     return _Walk(known | {V.name: _Found(VOLTAGE)}).run(uses)
 
 
-def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, str]) -> str:
+def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, Unit]) -> str:
     """Which single unit would put a complaint right, if there is one."""
     for name in _names_behind(wrong.key, uses):
         for unit in _REMEDIES if name in units and name != "celsius" else ():
-            changed = _complaints(uses, {**units, name: unit})
+            changed = _complaints(uses, {**units, name: Unit(unit, unit)})
             if not any(c.wrong for c in changed) and len(changed) <= 1:
                 written = "no unit" if unit == "1" else f'unit "{unit}"'
                 return f"; {name} with {written} would be right"
     return "; correct a unit, or leave out units that are not sure"
 
 
-def _units_used(key: str, uses: list[Use], units: Mapping[str, str]) -> str:
-    named = [f"{name} in {units[name]}" for name in _names_behind(key, uses) if name in units]
+def _units_used(key: str, uses: list[Use], units: Mapping[str, Unit]) -> str:
+    named = [
+        f"{name} in {units[name].written}" for name in _names_behind(key, uses) if name in units
+    ]
     return ", ".join(named[:6])
 
 

@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import connected_components
 
 from channelfit.balance import Cycle, Way, balanced
 from channelfit.cautions import Caution
-from channelfit.dimensions import check_units, stated_units, uses_of
+from channelfit.dimensions import Unit, check_units, uses_of
 from channelfit.documents import Section, parse_yaml, read_yaml
 from channelfit.errors import InputError
 from channelfit.expressions import (
@@ -709,8 +709,11 @@ def _finish(
 
 def _unit_cautions(root: Section, model: ChannelModel, scope: _Scope) -> tuple[Caution, ...]:
     """Units that look wrong. Raises InputError where they contradict each other."""
-    units = stated_units(dict(root.rows("parameters", {})))
-    units |= {"celsius": "degC"} if model.temperature_C is not None else {}
+    rows = dict(root.rows("parameters", {}))
+    stated: list[Parameter | Tie] = [*model.parameters, *model.ties]
+    written = {p.name: str(rows[p.name].get("unit", "")).strip() for p in stated}
+    units = {p.name: Unit(written[p.name], p.unit or "1") for p in stated if written[p.name]}
+    units |= {"celsius": Unit("degC", "degC")} if model.temperature_C is not None else {}
     names = {name: scope.texts[name][0] for name, _ in model.definitions if name in scope.texts}
     return check_units(
         uses_of(scope.read, names, units), units, root.error,

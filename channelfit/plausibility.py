@@ -184,7 +184,7 @@ def _levels(seen: Seen) -> Iterator[Caution]:
         yield seen.tell(
             f"{values.size} samples take only {levels.size} values, "
             f"{np.diff(levels).min():g} pA apart",
-            "was it recorded at too low a gain, or rounded when it was written?",
+            "is this the column of the command, or was it recorded at too low a gain, or rounded?",
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.columns import advice_on_times
 from channelfit.documents import Section, read_yaml
 from channelfit.errors import InputError
 from channelfit.tables import column, read_columns
@@ -427,6 +428,15 @@ def _sines(row: Section) -> Sines:
     return Sines(offset, amplitudes, omegas, phases, origin)
 
 
+def _out_of_order(times_ms: np.ndarray) -> str:
+    """Where times (n,) do not increase, and what to do about it."""
+    k = int((np.diff(times_ms) <= 0).argmax())
+    return (
+        f"its times must increase, but in row {k + 2} {times_ms[k + 1]:g} ms follows "
+        f"{times_ms[k]:g} ms; {advice_on_times(times_ms, k)}"
+    )
+
+
 def _recorded(row: Section) -> Samples:
     inner = row.section("recorded")
     name = inner.text("file")
@@ -454,9 +464,9 @@ def _recorded(row: Section) -> Samples:
     inner.finish()
     bad = np.flatnonzero(~np.isfinite(v) | ~np.isfinite(t))
     if len(v) < 2 or bad.size or not np.all(np.diff(t) > 0):
-        where = "its times must increase"
-        if len(v) < 2:
-            where = "two rows are the least"
+        where = "two rows are the least"
+        if len(v) > 1 and not bad.size:
+            where = _out_of_order(t)
         elif bad.size:
             where = f"row {bad[0] + 1} is not finite"
         raise InputError(f"not a usable command voltage: {where}", path)

@@ -225,6 +225,40 @@ def test_a_recorded_command_that_is_its_clock_or_has_gaps(tmp_path: Path) -> Non
     )[0]  # fmt: skip
 
 
+def test_time_stamps_of_a_recorded_command(tmp_path: Path) -> None:
+    t = np.arange(400) * 0.1
+    v = np.where((t >= 5) & (t < 20), 0.0, -80.0)
+    for k, earlier, said in ((200, 0.1, "one time stands twice"), (200, 4, "the clock goes back")):
+        stamps = np.where(np.arange(400) < k, t, t - earlier)
+        with pytest.raises(InputError, match=rf"v\.csv: .* in \w+ 20\d .* ms follows .*; {said}"):
+            recorded(tmp_path, stamps, v)
+
+
+def test_a_command_and_a_current_that_changed_places_are_told(
+    tmp_path: Path, currents: Any
+) -> None:  # fmt: skip
+    current, command = currents["model_a"][:1], _protocol("activation").command()[:1]
+    h, t = 0.1, np.arange(500) * 0.1
+    (tmp_path / "p.yaml").write_text(
+        dump_yaml(
+            {
+                "holding": -100,
+                "sampling": h,
+                "segments": [
+                    {
+                        "recorded": {"file": "v.csv", "column": "v", "time": {"column": "t"}},
+                        "for": 50,
+                    }
+                ],
+            }
+        )
+    )
+    for v, i in ((command, current), (current, command)):
+        recorded(tmp_path, t, v[0])
+        told = cautions(tmp_path, "model_a", i, protocol=str(tmp_path / "p.yaml"))
+        assert ("is this the column of the command" in told) == (v is current)
+
+
 # --- steps that masks must see -------------------------------------------------------------------
 
 
