@@ -301,10 +301,11 @@ def _baseline(seen: Seen) -> Iterator[Caution]:
     if seen.resting.sum() < 20:
         return
     rest = seen.current_pA[seen.resting]
-    largest = float(np.abs(seen.smooth_pA[known] - rest.mean()).max())
+    away = np.abs(seen.smooth_pA - rest.mean())
+    largest, kept = float(away[known].max()), float(away[scored].max())
     noise = max(float(rest.std()), 1e-9 * largest)
     left = float(np.sqrt(np.mean((seen.current_pA[scored] - rest.mean()) ** 2)))
-    if left < 1.5 * noise and largest > 10 * noise:
+    if left < 1.5 * noise and largest > 10 * noise and kept < 0.3 * largest:
         yield seen.tell(
             f"the {scored.sum()} samples that count stray by {left:.3g} pA (root mean square) from "
             f"the current at rest, whose noise is {noise:.3g} pA; the recording reaches "
@@ -416,7 +417,7 @@ def _size(
         else:
             advice = "no open channel could carry it: widen the range, or look at the unit"
         yield seen.tell(what, advice)
-    elif peak < least / 100 or (peak < most / 1000 and (least <= 0 or peak < least / 10)):
+    elif peak < least / 100 or (peak < most / 1000 and (least <= 0 or peak < least / 30)):
         yield seen.tell(what, "are these currents in nA, and read as pA, or is the peak masked?")
 
 
