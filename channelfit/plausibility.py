@@ -32,6 +32,8 @@ _NEAR_REVERSAL = 15.0
 _EXCESS = 1.2
 #: A unit is probably wrong from this factor on; a wrong prefix is one of 1000.
 _PREFIX = 30.0
+#: pA: thermal noise of 10 GOhm within 1 kHz is 0.04 pA, and a whole cell's is far above.
+_LEAST_NOISE = 0.05
 _FEW_LEVELS, _CLIPPED_RUN = 32, 10
 
 
@@ -410,15 +412,24 @@ def _size(
     if excess.sum() >= 3:
         moved = _recently_moved(seen, math.ceil(_RESPONSE_MS / seen.protocol.sampling_ms))
         transient = moved[excess].all() and excess.sum() < 0.02 * usable.sum()
-        if peak > _PREFIX * most:
-            advice = "are these currents in pA, and read as nA, or per pF?"
-        elif transient:
-            advice = "is this a capacitive transient? Then write mask: [{after_steps: 1 ms}]"
-        else:
-            advice = "no open channel could carry it: widen the range, or look at the unit"
+        advice = "no open channel could carry it: are these currents in pA, and read as nA, or "
+        advice += "per pF? Else widen the range"
+        if transient and peak < _PREFIX * most:
+            advice = "is this a capacitive transient (mask: [{after_steps: 1 ms}]), or are these "
+            advice += "currents in pA, and read as nA?"
         yield seen.tell(what, advice)
-    elif peak < least / 100 or (peak < most / 1000 and (least <= 0 or peak < least / 30)):
+    elif peak < least / 100 or (
+        peak < max(most / 1000, least) and (least <= 0 or peak < least / 30 or _too_quiet(seen))
+    ):
         yield seen.tell(what, "are these currents in nA, and read as pA, or is the peak masked?")
+
+
+def _too_quiet(seen: Seen) -> bool:
+    """Whether the noise at rest is less than a membrane's own, but not none as in a simulation."""
+    pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
+    steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]
+    noise = 1.4826 * float(np.median(np.abs(steps))) / math.sqrt(2) if steps.size > 19 else 0.0
+    return _LEAST_NOISE / 500 < noise < _LEAST_NOISE
 
 
 def _driving(seen: Seen, reversal: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
