@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import sympy
@@ -27,6 +28,10 @@ Exponents: TypeAlias = tuple[Fraction, ...]
 _SYMBOLS = ("ms", "mV", "pA", "degC", "mM")
 #: Whole numbers up to here that multiply are counts: of particles that may move, say.
 _LARGEST_COUNT = 8
+#: Squares of squares of squares are followed no further.
+_LARGEST_EXPONENT = 10**6
+#: Names that are tried as the cause of a contradiction.
+_MOST_NAMES = 12
 
 
 def _exponents(*powers: int) -> Exponents:
@@ -166,7 +171,9 @@ class _Walk:
     def of(self, node: Any) -> _Found:
         """The dimension of a part."""
         if node not in self.done:
-            self.done[node] = self.found(node)
+            found = self.found(node)
+            absurd = found.exponents and max(map(abs, found.exponents)) > _LARGEST_EXPONENT
+            self.done[node] = _Found() if absurd else found
         return self.done[node]
 
     def found(self, node: Any) -> _Found:
@@ -324,7 +331,7 @@ def _complaints(uses: list[Use], units: Mapping[str, Unit]) -> list[_Complaint]:
 
 def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, Unit]) -> str:
     """Which single unit would put a complaint right, if there is one."""
-    for name in _names_behind(wrong.key, uses):
+    for name in islice(_names_behind(wrong.key, uses), _MOST_NAMES):
         for unit in _REMEDIES if name in units and name != "celsius" else ():
             changed = _complaints(uses, {**units, name: Unit(unit, unit)})
             if not any(c.wrong for c in changed) and len(changed) <= 1:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,6 +173,12 @@ def test_shipped_models_are_silent(path: Path) -> None:
     assert load_model(path).cautions == ()
 
 
+def test_powers_of_powers_stay_small() -> None:
+    """Exponents of 1000^2000 would not even print."""
+    definitions = {"d0": "a"} | {f"d{k}": f"d{k - 1}**1000" for k in range(1, 2000)}
+    assert built(definitions=definitions, rates={"C -> O": "b*d1999", "O -> C": "b"}).cautions == ()
+
+
 # --- the property --------------------------------------------------------------------------------
 
 #: Exponents of time, voltage, current and temperature, written down apart from the code's table.
@@ -236,6 +243,8 @@ def test_random_expressions_are_accepted_until_one_unit_is_changed(data: Any) ->
     expression = parse_expression(text, list(units))
     present = sorted(s.name for s in expression.free_symbols if s.name != "v")
     if not present or not _follows_the_units(text, units, 0):  # all has cancelled, or overflows
+        return
+    if expression.atoms(sympy.Float):  # exp(v/v) is a number, and numbers adapt
         return
     assert built(units, rates=rates).cautions == ()
     changed = units | {data.draw(st.sampled_from(present)): data.draw(st.sampled_from(FOREIGN))}
