@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from channelfit.backends import Scorer
+    from channelfit.cautions import Caution
     from channelfit.fit import Fit
     from channelfit.model import ChannelModel
     from channelfit.protocol import Protocol
@@ -250,6 +251,7 @@ def _prepare(
 
     screen.begin(f"reading {file.name} and its data")
     fit = load_fit(file, options, backend)
+    screen.warn(fit.cautions)
     scorer = make_scorer(fit.problem, backend, dtype, path)
     free = fit.space.n_free
     screen.title = f"{fit.name}: {fit.optimizer}, {free} free parameters, seed {fit.seed}"
@@ -422,6 +424,7 @@ def simulate(
       channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
     """
     from channelfit.backends import make_scorer
+    from channelfit.plausibility import protocol_cautions
     from channelfit.problem import Experiment, Problem
     from channelfit.protocol import load_protocol
     from channelfit.report import plots, terminal
@@ -429,6 +432,7 @@ def simulate(
 
     channel, values, name = _model_with_values(model, overrides)
     command = load_protocol(protocol)
+    _warn(protocol_cautions(command, str(protocol)))
     prefix = out or Path(".")
     if prefix.is_dir():
         prefix /= file_name(f"{name}-{command.name}")
@@ -492,7 +496,16 @@ def _load(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str,
     document, model_file = read_fit_document(file, overrides)
     if is_function(document):
         raise InputError("a function has no currents; only optimize and show serve it", file)
-    return build_fitted_model(document, file, model_file), document
+    channel = build_fitted_model(document, file, model_file)
+    _warn(channel.cautions)
+    return channel, document
+
+
+def _warn(cautions: Iterable[Caution]) -> None:
+    """What looks wrong, on standard error, before the work."""
+    from channelfit.report.terminal import SearchScreen
+
+    SearchScreen("").warn(cautions)
 
 
 def _write_traces(path: Path, command: Protocol, current: np.ndarray) -> None:
@@ -586,6 +599,7 @@ def uncertainty(
     with terminal.SearchScreen(fit.stem) as screen, _compile_notice(screen):
         screen.begin(f"reading {fit.name} and its data")
         loaded = load_fit(fit, overrides, backend)
+        screen.warn(loaded.cautions)
         if not isinstance(loaded.problem, Problem):
             raise InputError("a function has no currents; only optimize and show serve it", fit)
         scorer = make_scorer(loaded.problem, backend)
@@ -665,7 +679,7 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
     console.print()
     console.print(terminal.comparison_parameters(summary["fits"]))
     console.print()
-    for line in summary["remarks"]:
+    for line in [*summary["remarks"], *(f"Warning: {w}" for w in summary["warnings"])]:
         console.print(line, soft_wrap=True, markup=False)
     for file in files:
         click.echo(str(file))

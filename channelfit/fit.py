@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.backends import Scorer, make_scorer
+from channelfit.cautions import Caution, each_once
 from channelfit.constraints import Bounded, read_rate_bounds, tied_bounds
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
@@ -37,6 +38,7 @@ from channelfit.optimizers.objective import Objective
 from channelfit.optimizers.projection import Linear
 from channelfit.optimizers.run import StopRules, make_stop_rules
 from channelfit.optimizers.space import SearchSpace, middle
+from channelfit.plausibility import Seen, fit_cautions, protocol_cautions, recording_cautions
 from channelfit.problem import Experiment, Problem, mean_square, n_scored
 from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
 from channelfit.recording import Recording, load_recording, masks
@@ -76,7 +78,8 @@ class Fit:
     parameters that follow from the others, at most one. prior_noise_pA: of a sample, by which
     priors are weighed against the data. name: of the fit, in titles, the run folder and the
     summary: the fit file's own, else the model's. description, source: the fit file's.
-    inherited: keys of the model's fit section that hold beside those of a fit file.
+    inherited: keys of the model's fit section that hold beside those of a fit file. cautions: what
+    looks wrong in model and data.
     """
 
     problem: Problem
@@ -97,6 +100,7 @@ class Fit:
     description: str = ""
     source: str = ""
     inherited: tuple[str, ...] = ()
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def space(self) -> SearchSpace:
@@ -228,6 +232,7 @@ def load_fit(
         **read_titles(section, model.name), inherited=inherited_keys(file, model_file, raw),
     )  # fmt: skip
     _check_search(fit)
+    fit = replace(fit, cautions=_cautions(fit, section))
     if not surrogate:
         return fit
     try:
@@ -335,11 +340,31 @@ def _experiment(row: Section) -> Experiment:
     every = row.integer("every", 1, least=1)
     if every > protocol.n_times_max:
         raise row.error(f"{protocol.name} has only {protocol.n_times_max} samples", "every")
-    experiment = _thinned(Experiment(protocol, replace(recording, weight=left), weight), every)
+    place = f"{row.file}: {row.path('recording')}"
+    seen = Seen(place, protocol, recording.current_pA, left)
+    cautions = recording_cautions(seen, weight > 0)
+    recording = replace(recording, weight=left, cautions=cautions)
+    experiment = _thinned(Experiment(protocol, recording, weight), every)
     assert experiment.recording is not None
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
     return experiment
+
+
+def _cautions(fit: Fit, section: Section) -> tuple[Caution, ...]:
+    """What looks wrong in the model, its protocols and the recordings, in this order."""
+    experiments = fit.problem.experiments
+    block = "protocols" if fit.surrogate else "experiments"
+    places = [
+        f"{fit.file}: {section.path(f'{block}[{k}]')}" for k in range(1, len(experiments) + 1)
+    ]
+    found = list(fit.problem.model.cautions)
+    for place, experiment in zip(places, experiments, strict=True):
+        found += protocol_cautions(experiment.protocol, place)
+        found += experiment.recording.cautions if experiment.recording else ()
+    if not fit.surrogate:
+        found += fit_cautions(fit.problem, [f"{p}.recording" for p in places], fit.space.n_free)
+    return each_once(found)
 
 
 def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:

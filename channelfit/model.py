@@ -22,6 +22,8 @@ import sympy
 from scipy.sparse.csgraph import connected_components
 
 from channelfit.balance import Cycle, Way, balanced
+from channelfit.cautions import Caution
+from channelfit.dimensions import Unit, check_units, uses_of
 from channelfit.documents import Section, check_membrane, parse_yaml, read_membrane, read_text
 from channelfit.errors import InputError
 from channelfit.expressions import (
@@ -179,6 +181,7 @@ class ChannelModel:
     reversal: sympy.Expr
     temperature_C: float | None = None
     ties: tuple[Tie, ...] = ()
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -409,6 +412,8 @@ class _Scope:
         self.names = ["v", *(p.name for p in parameters)]
         self.definitions: dict[str, sympy.Expr] = {}
         self.texts: dict[str, tuple[str, object]] = {}
+        #: Text and expression of all that was parsed, by dotted key, as the user wrote it.
+        self.read: dict[str, tuple[str, sympy.Expr]] = {}
         self.ties: tuple[Tie, ...] = ()
         self.cycles: list[tuple[Cycle, dict[Way, sympy.Expr], Refuse]] = []
         if celsius is not None:
@@ -433,7 +438,9 @@ class _Scope:
         if not isinstance(text, (str, int, float)) or isinstance(text, bool):
             raise self.root.error(f"an expression was expected, not {shown(text)}", key)
         try:
-            return remove_singularities(parse_expression(text, self.names, unmentioned))
+            written = parse_expression(text, self.names, unmentioned)
+            self.read[self.root.path(key)] = str(text), written
+            return remove_singularities(written)
         except InputError as error:
             raise error.at(self.root.file, self.root.path(key)) from None
 
@@ -748,7 +755,21 @@ def _finish(
     )  # fmt: skip
     _check_use(root, model)
     _check_cycles(model, scope)
-    return model
+    return replace(model, cautions=_unit_cautions(root, model, scope))
+
+
+def _unit_cautions(root: Section, model: ChannelModel, scope: _Scope) -> tuple[Caution, ...]:
+    """Units that look wrong. Raises InputError where they contradict each other."""
+    rows = dict(root.rows("parameters", {}))
+    stated: list[Parameter | Tie] = [*model.parameters, *model.ties]
+    written = {p.name: str(rows[p.name].get("unit", "")).strip() for p in stated}
+    units = {p.name: Unit(written[p.name], p.unit or "1") for p in stated if written[p.name]}
+    units |= {"celsius": Unit("degC", "degC")} if model.temperature_C is not None else {}
+    names = {name: scope.texts[name][0] for name, _ in model.definitions if name in scope.texts}
+    return check_units(
+        uses_of(scope.read, names, units), units, root.error,
+        lambda key: f"{root.file}: {key}" if root.file else key,
+    )  # fmt: skip
 
 
 def _check_ties(
@@ -847,7 +868,7 @@ def _constant(
     except InputError as error:
         if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
             raise error.at(current.file, current.path(key)) from None
-    return scope.parse(raw, key, changing)
+    return scope.parse(raw, f"current.{key}", changing)
 
 
 def _check_use(root: Section, model: ChannelModel) -> None:

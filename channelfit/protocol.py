@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.columns import advice_on_times
 from channelfit.documents import Section, read_yaml
 from channelfit.errors import InputError
 from channelfit.keys import KEYS
@@ -25,6 +26,9 @@ _MAX_SAMPLES = 20_000_000
 _MAX_SWEEPS = 10_000
 #: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.
 _MAX_MV = 1000.0
+#: Samples that a jump in a recorded command may take, and how far these may stray from even.
+_JUMP_SAMPLES = 3
+_UNEVEN = 1e-3
 #: Two times closer than this fraction of the sampling interval are the same time.
 TIME_TOLERANCE = 1e-6
 
@@ -82,6 +86,34 @@ class Samples:
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
         """mV at sweep times t_ms; held at the last sample after it."""
         return np.asarray(np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV))
+
+    def jump_times_ms(self, sampling_ms: float, least_mV: float) -> np.ndarray:
+        """When the command jumps: at the first sample that shows it, from the segment's start.
+
+        A jump takes one to three samples, filtered as it may be, is larger than `least_mV` and than
+        the noise of the command, and four times as steep as what lies before and after it: the
+        upstroke of an action potential is none.
+        """
+        dt, dv = np.diff(self.times_ms), np.diff(self.v_mV)
+        slope = np.abs(dv / dt)
+        even = np.ptp(dt) < _UNEVEN * dt.min()
+        longest = _JUMP_SAMPLES * max(sampling_ms, float(dt[0]) if even else 0.0)
+        noise = 8 * 1.4826 * float(np.median(np.abs(dv - np.median(dv))))
+        padded = np.concatenate([[0.0, 0.0], slope, [0.0, 0.0]])
+        found, free = list[float](), 0
+        for k in map(int, np.flatnonzero(slope * longest > least_mV)):
+            for width in range(1, min(_JUMP_SAMPLES, len(dv) - k) + 1):
+                span = float(self.times_ms[k + width] - self.times_ms[k])
+                total = abs(float(self.v_mV[k + width] - self.v_mV[k]))
+                around = max(*padded[k : k + 2], *padded[k + width + 2 : k + width + 4])
+                if (
+                    k >= free and span <= longest * (1 + _UNEVEN) and abs(dv[k]) > 0.1 * total
+                    and total > max(least_mV, noise) and total > 4 * around * span
+                ):  # fmt: skip
+                    late = dt[k] <= sampling_ms * (1 + _UNEVEN)
+                    found.append(float(self.times_ms[k + 1 if late else k]))
+                    free = k + width
+        return np.array(found)
 
 
 Wave = Constant | Ramp | Sines | Samples
@@ -160,15 +192,28 @@ class Protocol:
         return out
 
     def step_times_ms(self, sweep: int, least_mV: float = 1.0) -> np.ndarray:
-        """Times at which the command jumps by more than `least_mV` (the start of a sweep included
-        when it leaves the holding potential)."""
-        times, before = [], self.holding_mV
+        """Times at which the command jumps by more than `least_mV`, inside a recorded command too.
+
+        The start of a sweep is among them when it leaves the holding potential, or the last
+        voltage of the sweep before where that is carried over without a rest.
+        """
+        times, before = list[float](), self._voltage_before(sweep)
         for s in self.sweeps[sweep]:
             first, last = s.voltage(np.array([s.start_ms, s.end_ms]))
             if abs(first - before) > least_mV:
                 times.append(s.start_ms)
+            if isinstance(s.wave, Samples):
+                inside = s.start_ms + s.wave.jump_times_ms(self.sampling_ms, least_mV)
+                times += [float(t) for t in inside if t < s.end_ms]
             before = last
         return np.array(times)
+
+    def _voltage_before(self, sweep: int) -> float:
+        """mV at which the membrane was until a sweep began."""
+        if sweep == 0 or not self.carry_over or self.rest_ms > 0:
+            return self.holding_mV
+        last = self.sweeps[sweep - 1][-1]
+        return float(last.voltage(np.array([last.end_ms]))[0])
 
 
 # --- from YAML ---------------------------------------------------------------------------------
@@ -390,6 +435,15 @@ def _sines(row: Section) -> Sines:
     return Sines(offset, amplitudes, omegas, phases, origin)
 
 
+def _out_of_order(times_ms: np.ndarray) -> str:
+    """Where times (n,) do not increase, and what to do about it."""
+    k = int((np.diff(times_ms) <= 0).argmax())
+    return (
+        f"its times must increase, but in row {k + 2} {times_ms[k + 1]:g} ms follows "
+        f"{times_ms[k]:g} ms; {advice_on_times(times_ms, k)}"
+    )
+
+
 def _recorded(row: Section) -> Samples:
     inner = row.section("recorded")
     inner.expect(KEYS["recorded"])
@@ -419,9 +473,9 @@ def _recorded(row: Section) -> Samples:
     inner.finish()
     bad = np.flatnonzero(~np.isfinite(v) | ~np.isfinite(t))
     if len(v) < 2 or bad.size or not np.all(np.diff(t) > 0):
-        where = "its times must increase"
-        if len(v) < 2:
-            where = "two rows are the least"
+        where = "two rows are the least"
+        if len(v) > 1 and not bad.size:
+            where = _out_of_order(t)
         elif bad.size:
             where = f"{table.place(bad[0])} is not finite"
         raise InputError(f"not a usable command voltage: {where}", path)

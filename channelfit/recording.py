@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from channelfit.cautions import Caution
+from channelfit.columns import advice_on_times, other_clock
 from channelfit.documents import Section, check_membrane, read_membrane
 from channelfit.errors import InputError
 from channelfit.keys import KEYS
@@ -27,13 +29,14 @@ class Recording:
 
     time_ms: (n_times,) from the start of a sweep.
     current_pA, weight: (n_sweeps, n_times). Weight 0 masks a sample; where no current is known it
-    is NaN and its weight is 0.
+    is NaN and its weight is 0. cautions: what looks wrong in it.
     """
 
     time_ms: np.ndarray
     current_pA: np.ndarray
     weight: np.ndarray
     source: str = ""
+    cautions: tuple[Caution, ...] = ()
 
 
 def load_recording(section: Section, protocol: Protocol) -> Recording:
@@ -201,7 +204,7 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     inner.finish()
     if len(t) < 2:
         raise InputError("a recording needs two samples or more", path, f"column {name}")
-    _check_spacing(t, name, table, path)
+    _check_spacing(t, name, table, path, other_clock(table, name))
     sampling = float(t[-1] - t[0]) / (len(t) - 1)
     _check_sampling(inner, "column", sampling, protocol, len(t), factor)
     if abs(t[0] - start) > _TIME_SLACK * sampling:
@@ -212,7 +215,7 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     return name
 
 
-def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path) -> None:
+def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path, other: str) -> None:
     place = f"column {name}"
     bad = np.flatnonzero(~np.isfinite(t))
     if bad.size:
@@ -225,7 +228,7 @@ def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path) -> None:
         k = bad[0]
         raise InputError(
             f"times must increase, but {t[k + 1]:g} ms in {table.place(k + 1)} follows {t[k]:g} ms"
-            f"{_and_more(bad.size)}; give each sweep a column", path, place,
+            f"{_and_more(bad.size)}; {advice_on_times(t, int(k))}{other}", path, place,
         )  # fmt: skip
     sampling = (t[-1] - t[0]) / (len(t) - 1)
     stray = np.abs(t - t[0] - sampling * np.arange(len(t))) > _TIME_SLACK * sampling
@@ -236,7 +239,8 @@ def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path) -> None:
         k = bad[0]
         raise InputError(
             f"times must be evenly spaced, but {steps[k]:g} ms lie before {table.place(k + 1)} "
-            f"(at {t[k + 1]:g} ms) and {usual:g} ms before most{_and_more(bad.size)}", path, place,
+            f"(at {t[k + 1]:g} ms) and {usual:g} ms before most{_and_more(bad.size)}; "
+            f"{advice_on_times(t, int(k))}{other}", path, place,
         )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -269,6 +269,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
             for e, traces in pairs
         ],
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
+        "warnings": [asdict(caution) for caution in fit.cautions],
         "stop_reason": result.stop_reason,
         "generations": result.generations,
         "evaluations": result.evaluations,

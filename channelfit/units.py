@@ -1,8 +1,8 @@
 """Units that a user may write, and the base units that everything inside is kept in.
 
-Base units: ms, mV, nS, pA, 1/ms, 1/mV, pF, MOhm, um2, mM, degC. They are chosen so that nS x mV =
-pA and no conversion factor hides in a kernel. A conductance or current per area or capacitance is
-converted to that of the whole membrane, whose size must be known.
+Base units: ms, mV, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, mM, degC. They are chosen so that
+nS x mV = pA and no conversion factor hides in a kernel. A conductance or current per area or
+capacitance is converted to that of the whole membrane, whose size must be known.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "conductance": {"nS": 1.0, "pS": 1e-3, "uS": 1e3, "mS": 1e6, "S": 1e9},
     "rate": {"1/ms": 1.0, "1/s": 1e-3, "kHz": 1.0, "Hz": 1e-3},
     "per voltage": {"1/mV": 1.0, "1/V": 1e-3},
+    "rate per voltage": {"1/(ms mV)": 1.0, "1/(s mV)": 1e-3, "1/(ms V)": 1e-3, "1/(s V)": 1e-6},
     "temperature": {"degC": 1.0},
     "capacitance": {"pF": 1.0, "nF": 1e3, "fF": 1e-3},
     "resistance": {"MOhm": 1.0, "kOhm": 1e-3, "GOhm": 1e3, "Ohm": 1e-6},
@@ -59,6 +60,9 @@ _SPELLINGS = {
     "per s": "1/s", "s^-1": "1/s", "s-1": "1/s", "/s": "1/s",
     "per mV": "1/mV", "mV^-1": "1/mV", "mV-1": "1/mV", "/mV": "1/mV",
     "per V": "1/V", "V^-1": "1/V", "V-1": "1/V", "/V": "1/V",
+    "1/(mV ms)": "1/(ms mV)", "1/(ms*mV)": "1/(ms mV)", "1/(mV*ms)": "1/(ms mV)",
+    "1/ms/mV": "1/(ms mV)", "1/s/mV": "1/(s mV)", "1/ms/V": "1/(ms V)", "1/s/V": "1/(s V)",
+    "1/mV/ms": "1/(ms mV)", "1/mV/s": "1/(s mV)", "1/V/ms": "1/(ms V)", "1/V/s": "1/(s V)",
     "C": "degC", "°C": "degC", "celsius": "degC",
     "µs": "us", "μs": "us", "µV": "uV", "μV": "uV", "µA": "uA", "μA": "uA", "µS": "uS", "μS": "uS",
     "Mohm": "MOhm", "MΩ": "MOhm", "kΩ": "kOhm", "GΩ": "GOhm", "Ω": "Ohm",

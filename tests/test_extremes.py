@@ -124,8 +124,9 @@ def test_a_search_without_any_current_names_the_rate(folder: Path) -> None:
     document = scheme("a - 5 + 0.001*v")
     (folder / "data.csv").write_text("t,i\n" + "".join(f"{0.5 * k},{k}\n" for k in range(24)))
     document["fit"] = {"experiments": [{
-        "protocol": "one.yaml", "recording": {"file": "data.csv", "time": {"column": "t", "unit": "ms"},
-        "current": {"column": "i", "unit": "pA"}},
+        "protocol": "one.yaml",
+        "recording": {"file": "data.csv", "time": {"column": "t", "unit": "ms"},
+                      "current": {"column": "i", "unit": "pA"}},
     }]}  # fmt: skip
     one = {**STEPS, "segments": [{"hold": 2}, {"step": 40, "for": 10}]}
     (folder / "one.yaml").write_text(json.dumps(one))

@@ -786,7 +786,8 @@ def test_a_prior_asks_for_the_noise(folder: Path) -> None:
 
 def test_the_range_of_a_tie_is_kept_and_its_value_told(folder: Path) -> None:
     b = {"tie": "a/2 + z", "range": [1, 100], "unit": "1/s", "value": 7}
-    path = model_with(folder, SURROGATE, parameters=MODEL["parameters"] | {"b": b})
+    z = {key: value for key, value in MODEL["parameters"]["z"].items() if key != "unit"}
+    path = model_with(folder, SURROGATE, parameters=MODEL["parameters"] | {"b": b, "z": z})
     fit = loaded(path)
     assert [(c.name, c.lower, c.upper) for c in fit.constraints] == [("b", 1e-3, 0.1)]
     objective = fit.objective(make_scorer(fit.problem, "reference"))

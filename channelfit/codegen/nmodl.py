@@ -24,7 +24,8 @@ from channelfit.model import Chain, ChannelModel, Parameter, Transition
 Kind = Literal["point_process", "density"]
 
 _UNITS = {
-    "mV": "(mV)", "ms": "(ms)", "1/ms": "(/ms)", "1/mV": "(/mV)", "nS": "(nS)", "": "(1)",
+    "mV": "(mV)", "ms": "(ms)", "1/ms": "(/ms)", "1/mV": "(/mV)", "1/(ms mV)": "(/ms/mV)",
+    "nS": "(nS)", "": "(1)",
 }  # fmt: skip
 _SPANS = {"(mV)": "millivolt", "(nA)": "nanoamp", "(mA)": "milliamp", "(nS)": "nanosiemens",
           "(S)": "siemens"}  # fmt: skip

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from channelfit.cautions import Caution
 from channelfit.optimizers.run import Progress, StopRules
 from channelfit.tuning import Measured, fastest
 
@@ -91,6 +92,12 @@ class SearchScreen:
         """A line that stays."""
         if not self.quiet:
             self.console.print(text, soft_wrap=True, markup=False)
+
+    def warn(self, cautions: Iterable[Caution]) -> None:
+        """What looks wrong, each in a line that stays, and is shown to those who want quiet too."""
+        for caution in cautions:
+            told = Text.assemble(("Warning: ", "bold yellow"), str(caution))
+            self.console.print(told, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
         """Names what is being done now, when no search goes on."""

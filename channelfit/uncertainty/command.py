@@ -265,6 +265,7 @@ def compare(
     summary = {
         "fits": comparison.as_plain(contenders),
         "remarks": comparison.remarks(contenders),
+        "warnings": list(dict.fromkeys(str(w) for c in contenders for w in c.fit.cautions)),
     }
     make_folder(folder)
     written = [folder / "comparison.json", folder / "comparison.png"]
