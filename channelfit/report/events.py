@@ -18,7 +18,7 @@ _TOGETHER = 0.04
 _LEAST, _ENOUGH = 0.1, 0.75
 #: A place is shown with these shares of its length before and after it.
 _BEFORE, _AFTER = 0.2, 0.5
-#: Fewer samples than this are seen as well, or as badly, when they are spread.
+#: Fewer samples than this are a jump: they show no more when they are spread.
 _FEWEST = 8
 #: Sweeps that are looked at, evenly chosen.
 _SWEEPS = 200
@@ -64,12 +64,16 @@ def eventful(
     first, last = float(times[seen[0]]), float(times[seen[-1]])
     step = (last - first) / (seen[-1] - seen[0])
     edges = np.linspace(first, last + step, min(_BINS, int(seen[-1] - seen[0]) + 1) + 1)
-    moved = sum(_movement(times, current, jumps, edges) for current in currents)
-    places = _busy(np.asarray(moved))
+    moved = np.sum([_movement(times, current, jumps, edges) for current in currents], axis=0)
+    places = _busy(moved, _FEWEST * (len(edges) - 1) / (seen[-1] - seen[0] + 1))
     share = sum(end - start for start, end in places) / (len(edges) - 1)
     if not places or len(places) > _PLACES or share > _TIME:
         return []
-    return [_with_room(edges[start], edges[end], first, last, step) for start, end in places]
+    room = [(_BEFORE * (edges[b] - edges[a]), _AFTER * (edges[b] - edges[a])) for a, b in places]
+    return [
+        (max(first, float(edges[a] - before)), min(last, float(edges[b] + after)))
+        for (a, b), (before, after) in zip(places, room, strict=True)
+    ]
 
 
 def _some(n_sweeps: int) -> np.ndarray:
@@ -101,8 +105,12 @@ def _movement(
     return moved
 
 
-def _busy(moved: np.ndarray) -> list[tuple[int, int]]:
-    """The places in which nearly all of the movement is, as half-open stretches of bins."""
+def _busy(moved: np.ndarray, shortest: float) -> list[tuple[int, int]]:
+    """The places in which nearly all of the movement is, as half-open stretches of bins.
+
+    Arguments:
+        moved: (n_bins,) movement in each. shortest: bins that a place has at least.
+    """
     whole = float(moved.sum())
     if not whole > 0:
         return []
@@ -113,14 +121,6 @@ def _busy(moved: np.ndarray) -> list[tuple[int, int]]:
     starts = bins[np.concatenate([[0], ends + 1])]
     stops = bins[np.concatenate([ends, [len(bins) - 1]])] + 1
     places = [(int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
-    places = [(a, b) for a, b in places if moved[a:b].sum() >= _LEAST * whole]
+    places = [(a, b) for a, b in places if b - a >= shortest and moved[a:b].sum() >= _LEAST * whole]
     held = sum(float(moved[a:b].sum()) for a, b in places)
     return places if held >= _ENOUGH * whole else []
-
-
-def _with_room(
-    start: float, end: float, first: float, last: float, step: float
-) -> tuple[float, float]:
-    least = (_FEWEST * step - (end - start)) / 2
-    before, after = (max(share * (end - start), least) for share in (_BEFORE, _AFTER))
-    return max(first, float(start - before)), min(last, float(end + after))

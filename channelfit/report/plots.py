@@ -29,14 +29,14 @@ from channelfit.protocol import Protocol
 from channelfit.report import sweeps
 from channelfit.report.events import eventful, noise_pA
 from channelfit.report.quality import Quality, explained, quality
-from channelfit.report.sweeps import SINGLE
 from channelfit.report.texts import brief, one_line, settle, shorten, width
 from channelfit.tuning import Measured
 
 DPI = 120
 INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
 MASKED, MASK = "#d9d9d9", "#f2f2f2"  # data that do not count, and the ground behind them
-ZOOM = "#eef4fa"  # the ground of what is enlarged, and of where it is from
+SINGLE = sweeps.SINGLE
+ZOOM = "#e8f1f8"  # the ground of what is enlarged, and of where it is from
 #: Okabe and Ito's palette, told apart with any color vision.
 COLORS = (SINGLE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STYLE: dict[Any, Any] = {
@@ -116,7 +116,7 @@ def _in_words(found: Quality) -> tuple[str, ...]:
     of_peak = "" if share is None else f", {100 * share:.2g} % of the peak"
     rest = [f"peaks off by {found.peak_error_pA:.3g} pA"]
     if found.variance_explained is not None:
-        rest.insert(0, f"{explained(found.variance_explained)} of the variance")
+        rest.insert(0, f"variance explained {explained(found.variance_explained)}")
     return f"RMS {found.rms_pA:.3g} pA{of_peak}", ", ".join(rest)
 
 
@@ -330,7 +330,7 @@ class _Cell:
         self.factor, self.unit = _unit(_largest(self.shown))
         self.noisy = _is_noisy(traces)
         #: Results less data, (n_results, n_sweeps, n_times) pA; NaN where nothing counts.
-        self.apart = np.empty(0)
+        self.apart = np.empty((0, 0, 0))
         if traces.data is not None:
             self.apart = np.array(
                 [_where_weighted(traces, r - traces.data) for r in traces.results]
@@ -338,6 +338,7 @@ class _Cell:
         self.apart_factor, self.apart_unit = _unit(_largest(self.apart))
 
     def draw(self, cell: SubFigure, residual: bool, difference: str) -> None:
+        """Into a part of a figure; with an empty place for the residual where others have one."""
         traces = self.traces
         ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
         grid = cell.subplots(
@@ -373,9 +374,8 @@ class _Cell:
             row[0].yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
         cell.align_ylabels(grid[:, 0])
 
-    def _enlarge(
-        self, whole: Sequence[Axes], axes: Sequence[Axes], zoom: tuple[float, float]
-    ) -> None:
+    def _enlarge(self, whole: np.ndarray, axes: np.ndarray, zoom: tuple[float, float]) -> None:
+        """The same once more, of a part of the time; the ground of both has one color."""
         start, end = zoom
         first, last = np.searchsorted(self.traces.protocol.times_ms, zoom)
         self._column(axes, slice(max(int(first) - 1, 0), int(last) + 2))
@@ -387,7 +387,7 @@ class _Cell:
                 start * self.scale, end * self.scale, color=ZOOM, linewidth=0, zorder=0.1
             )
 
-    def _column(self, axes: Sequence[Axes], part: slice) -> None:
+    def _column(self, axes: np.ndarray, part: slice) -> None:
         """Command, current and residual of all sweeps, of a part of the samples."""
         traces, t = self.traces, self.t[part]
         for row, color in zip(self.command, self.colors, strict=True):
@@ -402,12 +402,13 @@ class _Cell:
         if traces.data is not None:
             self._data(axes[1], t, part)
             axes[2].axhline(0, color=MUTED, linewidth=0.6, zorder=1)
-            alpha = 1.0 if len(self.apart) * len(self.colors) == 1 else 0.8
-            for k, rows in enumerate(self.apart):
-                for row, style in zip(rows, self._styles(k), strict=True):
+            alpha = 1.0 if n * len(self.colors) == 1 else 0.8
+            for k in range(n):
+                fine = 0.7 + 0.6 * (n - 1 - k)
+                for row, style in zip(self.apart[k], self._styles(k), strict=True):
                     y = row[part] * self.apart_factor
-                    _line(axes[2], t, y, linewidth=0.7, alpha=alpha, **style)
-        _shade(axes, traces, self.t)
+                    _line(axes[2], t, y, linewidth=fine, alpha=alpha, **style)
+        _shade(list(axes), traces, self.t)
         for axis in axes:
             axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
             axis.spines["bottom"].set_visible(axis is axes[-1])

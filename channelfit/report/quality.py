@@ -134,7 +134,7 @@ def pooled(parts: Iterable[tuple[Quality, float]]) -> Quality:
     counted = [(part, weight) for part, weight in parts if weight > 0]
 
     def total(name: str) -> float:
-        return sum(weight * getattr(part, name) for part, weight in counted)
+        return float(sum(weight * getattr(part, name) for part, weight in counted))
 
     return Quality(
         weight=total("weight"),

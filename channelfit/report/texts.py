@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 #: Points between two texts that stand beside each other.
@@ -68,20 +67,19 @@ def settle(figure: Figure) -> None:
     for cell in _cells(figure):
         axes = [axis for axis in cell.axes if axis.get_visible()]
         right = cell.bbox.x1 - _APART
+        heading = cell._suptitle
+        if heading is not None and cell is not figure:
+            left = min(axis.bbox.x0 for axis in axes)
+            heading.set_x((left - cell.bbox.x0) / cell.bbox.width)
+        titles = [title for axis in axes for title in (axis.title, axis._left_title)]
+        for title in (*titles, *([] if heading is None else [heading])):
+            shorten(title, right - title.get_window_extent().x0)
         for axis in axes:
             _keep_apart(axis.xaxis)
             _keep_apart(axis.yaxis)
-            shorten(axis.title, right - axis.title.get_window_extent().x0)
-            title = axis._left_title  # type: ignore[attr-defined]
-            shorten(title, right - title.get_window_extent().x0)
-        if cell is not figure and cell._suptitle is not None:
-            left = min(axis.bbox.x0 for axis in axes)
-            cell._suptitle.set_x((left - cell.bbox.x0) / cell.bbox.width)
-        if cell._suptitle is not None:
-            shorten(cell._suptitle, right - cell._suptitle.get_window_extent().x0)
 
 
-def _cells(figure: Any) -> Iterator[Figure | SubFigure]:
+def _cells(figure: Any) -> Iterator[Any]:
     """The figure if it holds axes itself, else each figure in it."""
     if not figure.subfigs:
         yield figure
