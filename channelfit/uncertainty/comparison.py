@@ -123,6 +123,10 @@ def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
             "bic_weight": weights(bic)[k],
             "fitted_rms_pA": c.fitted_pA,
             "predicted_rms_pA": c.predicted_pA,
+            "experiments": [
+                {"protocol": e.protocol.name, **(part or Quality()).as_plain(), "weight": e.weight}
+                for e, part in zip(c.fit.problem.experiments, c.winner.parts, strict=True)
+            ],
             "correlation_time_samples": c.correlation_time,
             "parameters": {
                 p.name: {"value": float(v), "unit": p.unit, "fixed": p.fixed}
