@@ -12,6 +12,7 @@ from channelfit.functions import FunctionProblem
 from channelfit.indexed import in_words
 from channelfit.optimizers.run import FitResult
 from channelfit.report.plots import DPI, INK, MUTED, SINGLE, STYLE
+from channelfit.report.texts import one_line, settle
 
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # of Okabe and Ito's palette
 
@@ -26,11 +27,12 @@ def convergence_figure(problem: FunctionProblem, result: FitResult) -> Figure:
         _convergence(axes[0], result)
         if problem.data is not None:
             _outputs(axes[1], problem, result.values)
-        title = f"{problem.model.name}: cost {result.cost:.4g}"
+        title = f"{one_line(problem.model.name)}: cost {result.cost:.4g}"
         figure.suptitle(
             f"{title} after {result.evaluations:,} candidates", x=0.012, ha="left", fontsize=10.5,
             fontweight="bold", color=INK, parse_math=False,
         )  # fmt: skip
+        settle(figure)
     return figure
 
 
