@@ -15,7 +15,7 @@ _BINS = 400
 #: Busy bins closer than this share of the time are one place.
 _TOGETHER = 0.04
 #: A place with less than this share of the movement is none; the others must hold that much.
-_LEAST, _ENOUGH = 0.1, 0.75
+_LEAST, _ENOUGH = 0.1, 0.8
 #: A place is shown with these shares of its length before and after it.
 _BEFORE, _AFTER = 0.2, 0.5
 #: Fewer samples than this are a jump: they show no more when they are spread.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ _THIN, _BROAD = 0.7, 2.4
 _BAND = 0.0025
 #: Inches beside an axis for its labels.
 _LABELS = 1.3
+#: Samples that are seen one by one.
+_FEW = 10
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -134,7 +137,7 @@ def traces_figure(
     Arguments:
         names: what the data, the result, each rival in turn, and the difference are called.
     """
-    with mpl.rc_context(STYLE):
+    with styled():
         residual = any(p.data is not None for p in panels)
         zooms = [_enlarged(p) for p in panels]
         wide = (8.2 if len(panels) == 1 else 4.6) + 2.7 * max(map(len, zooms), default=0)
@@ -163,7 +166,7 @@ def launches_figure(rows: Sequence[Measured], n_candidates: int, title: str) -> 
     """
     kernels = list(dict.fromkeys(row.kernel for row in rows))
     told = any(math.isfinite(row.occupancy) for row in rows)
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = Figure(
             figsize=(max(4.6 * len(kernels), 5.2), 5.2 if told else 3.4), dpi=DPI,
             layout="constrained",
@@ -214,12 +217,21 @@ def _draw_launches(
         axes[-1].legend(fontsize=8)
 
 
+@contextmanager
+def styled(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Our looks while a figure is made, whatever the user's own settings are.
+
+    A letter that the font lacks is drawn as a box, without a word, since nobody could do more.
+    """
+    with mpl.rc_context({**STYLE, **(more or {})}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure; a reader never sees half of it."""
     partial = path.with_name(f".{path.name}.partial.png")
-    with warnings.catch_warnings():
-        # a letter that the font lacks is drawn as a box, which is all that can be done about it
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with styled():
         figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
     partial.replace(path)
 
@@ -443,7 +455,10 @@ def _is_noisy(traces: Traces) -> bool:
 
 def _span(traces: Traces, t: np.ndarray) -> tuple[float, float]:
     """All of the time, short of long stretches at either end that no sweep counts."""
-    end = float(t[-1] + (t[1] - t[0] if len(t) > 1 else 1.0))
+    step = float(t[1] - t[0]) if len(t) > 1 else traces.protocol.sampling_ms
+    end = float(t[-1]) + step
+    if len(t) < _FEW:  # whose dots would lie on the edge
+        return -step / 2, end
     if traces.weight is None or not (traces.weight > 0).any():
         return 0.0, end
     counted = np.flatnonzero((traces.weight > 0).any(axis=0))

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import sympy
 from matplotlib.axes import Axes
@@ -24,7 +23,7 @@ from sympy.printing.latex import LatexPrinter
 
 from channelfit.expressions import V, exprel
 from channelfit.model import Chain, ChannelModel, Transition
-from channelfit.report.plots import DPI, INK, MUTED, SINGLE, STYLE
+from channelfit.report.plots import DPI, INK, MUTED, SINGLE, styled
 from channelfit.report.texts import briefs, shorten
 
 #: Inches; one data unit of the drawing is one inch. A circle grows with the names in it.
@@ -131,7 +130,7 @@ def scheme_figure(model: ChannelModel) -> Figure:
 
     A rate too long to stand on its arrow gets a short name there and is written out below.
     """
-    with mpl.rc_context({**STYLE, "mathtext.fontset": "dejavuserif", "font.size": _SIZE}):
+    with styled({"mathtext.fontset": "dejavuserif", "font.size": _SIZE}):
         notes: list[str] = []
         drawings = [_Drawing(model, chain, notes) for chain in model.chains]
         notes += [

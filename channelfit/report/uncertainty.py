@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,9 +23,9 @@ from channelfit.report.plots import (
     INK,
     MUTED,
     SINGLE,
-    STYLE,
     ZOOM,
     Traces,
+    styled,
     traces_figure,
 )
 from channelfit.report.texts import brief, briefs, one_line, settle
@@ -45,8 +44,9 @@ def intervals_figure(found: Estimate, title: str) -> Figure:
     """Every parameter's interval within its range, and the matrix of correlations."""
     n = len(found.names)
     side = max(2.4, 0.36 * n)
-    with mpl.rc_context(STYLE):
-        figure = _figure(6.4 + side + 1.2, side + 1.0, title)
+    with styled():
+        below = 0.07 * max(map(len, briefs(found.names)))  # names that stand upright there
+        figure = _figure(6.4 + side + 1.2 + below, side + 1.0 + below, title)
         left, right = figure.subplots(1, 2, width_ratios=[6.4, side + 1.2])
         _draw_intervals(left, found)
         _draw_correlations(right, found)
@@ -58,7 +58,7 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
     """Chi square against each parameter: profile, interval, and the parabola of the curvature."""
     columns = min(len(profiles), _COLUMNS)
     rows = math.ceil(len(profiles) / columns)
-    with mpl.rc_context(STYLE):
+    with styled():
         # half a label of one picture and half of its neighbor's meet between them
         figure = _figure(max(2.9 * columns, 5.8), 2.2 * rows + 0.5, title, w_pad=0.12)
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
@@ -83,7 +83,7 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
     """All good fits as lines across the parameters, a color a family, the medoids bold."""
     n = len(found.names)
     space = found.objective.space
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = _figure(max(1.2 + 0.75 * n, 4.8), 4.0, title)
         axis = figure.subplots()
         for place in range(n):
@@ -133,7 +133,7 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
         labels.append(_axis_label(parameter, log, 10))
     n = len(free)
     spread = [(_span(row)) for row in samples]
-    with mpl.rc_context(STYLE | {"font.size": 8, "lines.linewidth": 1.0}):
+    with styled({"font.size": 8, "lines.linewidth": 1.0}):
         size = max(1.25 * n + 0.8, 4.0)
         figure = Figure(figsize=(size, size), dpi=DPI)
         FigureCanvasAgg(figure)
