@@ -24,7 +24,7 @@ from channelfit.report import uncertainty as pictures
 from channelfit.report.plots import Traces, fitted, save, traces_figure
 from channelfit.report.scheme import scheme_figure
 from channelfit.uncertainty import estimate
-from channelfit.uncertainty.profiles import profiles
+from channelfit.uncertainty.profiles import Profile, profiles
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "cell $7_{3$\n\\frac{ 10 %\t#&_^ " + "a very long name " * 12
@@ -283,12 +283,12 @@ def test_the_enlarged_part_has_all_of_its_samples():
 # --- other pictures ----------------------------------------------------------------------------
 
 
-def sharp_estimate(names: list[str]):
+def sharp_estimate(names: list[str], values=None, error: float = 1e-3):
     """Lines through exact-looking data: values known to five or six digits, as ticks show them."""
     n = len(names)
     design = np.random.default_rng(0).normal(0, 1, (60, n))
-    values = np.linspace(0.0352, 18.88, n)
-    data = design @ values + 1e-3 * np.random.default_rng(1).standard_normal(60)
+    values = np.linspace(0.0352, 18.88, n) if values is None else np.array(values)
+    data = design @ values + error * np.random.default_rng(1).standard_normal(60)
     best = np.linalg.lstsq(design, data)[0]
     parameters = [Parameter(name, "1/ms", -50, 50) for name in names]
     objective = curve_objective(lambda p: design @ p, data, parameters)
@@ -309,17 +309,36 @@ def test_ticks_of_profiles_do_not_collide(names):
 
 
 def test_ticks_of_neighbors_leave_a_gap():
-    found = sharp_estimate(SHORT)
+    """Of more than a digit and a half, or 0.03530 beside 18.880 reads as one number."""
+    found = sharp_estimate(["a", "b", "c", "d"], [-48.28, 0.03524, 18.897, 0.104])
     figure = pictures.profiles_figure(found, profiles(found)[1], "profiles")
     figure.draw_without_rendering()
-    row = [axis for axis in every_axis(figure) if axis.get_title(loc="left")][:4]
+    row = [axis for axis in every_axis(figure) if axis.get_title(loc="left")]
+    assert len(row) == 4
     boxes = []
     for axis in row:
         low, high = axis.get_xlim()
         labels = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
         boxes.append([t.get_window_extent() for x, t in labels if low <= x <= high])
     for one, other in itertools.pairwise(boxes):
-        assert other[0].x0 - one[-1].x1 > 12
+        assert other[0].x0 - one[-1].x1 > 14
+
+
+@pytest.mark.parametrize("decades", [0.6, 1.0, 2.0, 2.4, 6.0])
+@pytest.mark.parametrize("least", [1e-5, 0.000123, 0.02, 3.0])
+def test_ticks_of_logarithmic_profiles_do_not_collide(least, decades):
+    value = least * 10 ** (decades / 2)
+    parameters = [Parameter("k", "1/ms", least / 1e3, least * 1e9, scale="log")]
+    u = np.random.default_rng(1).standard_normal(30)
+    objective = curve_objective(lambda p: np.log(p) + 0 * u[:, None], np.log(value) + u, parameters)
+    found = estimate(objective, objective.space.to_unit(np.array([[value]]))[:, 0], 30)
+    values = least * np.logspace(0, decades, 21)
+    rise = np.linspace(-1.3, 1.3, 21) ** 2 * 4
+    unit = objective.space.to_unit(values[None])
+    one = Profile("k", 0, values, rise, unit, 4.0, values[3], values[-4], False, False)
+    figure = pictures.profiles_figure(found, [one] * 4, "profiles")
+    assert_readable(figure)
+    assert all(len(axis.get_xticks()) >= 2 for axis in every_axis(figure))
 
 
 @pytest.mark.parametrize("names", [SHORT, LONG])

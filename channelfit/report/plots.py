@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,7 +218,7 @@ def _draw_launches(
 
 
 @contextmanager
-def styled(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
     """Our looks while a figure is made, whatever the user's own settings are.
 
     A letter that the font lacks is drawn as a box, without a word, since nobody could do more.
