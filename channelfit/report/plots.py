@@ -72,6 +72,8 @@ _THIN, _BROAD = 0.7, 2.4
 _BAND = 0.0025
 #: Inches beside an axis for its labels.
 _LABELS = 1.3
+#: With more experiments than this a page would be too long for a second look at each.
+_MOST_ENLARGED = 12
 #: Samples that are seen one by one.
 _FEW = 10
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -139,7 +141,7 @@ def traces_figure(
     """
     with styled():
         residual = any(p.data is not None for p in panels)
-        zooms = [_enlarged(p) for p in panels]
+        zooms = [_enlarged(p) if len(panels) <= _MOST_ENLARGED else [] for p in panels]
         wide = (8.2 if len(panels) == 1 else 4.6) + 2.7 * max(map(len, zooms), default=0)
         columns = max(1, min(len(panels), _COLUMNS, int(14.0 / wide)))
         rows = math.ceil(len(panels) / columns)
