@@ -137,6 +137,13 @@ def test_letters_that_the_font_lacks_are_no_noise(tmp_path):
         save(traces_figure([with_data(name="細胞七")], "細胞"), tmp_path / "x.png")
 
 
+def test_a_long_name_leaves_room_for_the_figure_beside_it():
+    beside = "RMS 31.7 pA after 4,648 candidates"
+    figure = traces_figure([with_data()], "a" * 80, beside)
+    assert_readable(figure)
+    assert beside in [t.get_text() for t in texts(figure)]
+
+
 @pytest.mark.parametrize("n_sweeps", [1, 2, 25, 300])
 def test_any_number_of_sweeps_has_a_readable_key(n_sweeps):
     figure = traces_figure([with_data(n_sweeps=n_sweeps)], "many")

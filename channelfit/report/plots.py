@@ -266,8 +266,8 @@ def _head(
         else:
             rows = math.ceil(len(handles) / legend._ncols)
             lines += rows
-    shorten(first, room)
-    shorten(second, max(room - width(first) - gap, 0))
+    shorten(second, max(room / 2, room - gap - width(first)))
+    shorten(first, room - (width(second) + gap if subtitle else 0))
     used = line * lines + (0.08 if lines else 0.0)
     height = float(figure.get_figheight()) + used
     figure.set_size_inches(figure.get_figwidth(), height)
