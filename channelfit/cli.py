@@ -677,6 +677,8 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
     console = Console(highlight=False)
     console.print(terminal.comparison_table(summary["fits"]))
     console.print()
+    console.print(terminal.comparison_quality(summary["fits"]))
+    console.print()
     console.print(terminal.comparison_parameters(summary["fits"]))
     console.print()
     for line in [*summary["remarks"], *(f"Warning: {w}" for w in summary["warnings"])]:

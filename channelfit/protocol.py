@@ -19,7 +19,7 @@ from channelfit.columns import advice_on_times
 from channelfit.documents import Section, read_yaml
 from channelfit.errors import InputError
 from channelfit.keys import KEYS
-from channelfit.tables import column, read_columns
+from channelfit.tables import Table, column, read_columns
 from channelfit.units import parse_quantity, shown, unit_factor
 
 _MAX_SAMPLES = 20_000_000
@@ -435,11 +435,11 @@ def _sines(row: Section) -> Sines:
     return Sines(offset, amplitudes, omegas, phases, origin)
 
 
-def _out_of_order(times_ms: np.ndarray) -> str:
+def _out_of_order(times_ms: np.ndarray, table: Table) -> str:
     """Where times (n,) do not increase, and what to do about it."""
     k = int((np.diff(times_ms) <= 0).argmax())
     return (
-        f"its times must increase, but in row {k + 2} {times_ms[k + 1]:g} ms follows "
+        f"its times must increase, but in {table.place(k + 1)} {times_ms[k + 1]:g} ms follows "
         f"{times_ms[k]:g} ms; {advice_on_times(times_ms, k)}"
     )
 
@@ -475,7 +475,7 @@ def _recorded(row: Section) -> Samples:
     if len(v) < 2 or bad.size or not np.all(np.diff(t) > 0):
         where = "two rows are the least"
         if len(v) > 1 and not bad.size:
-            where = _out_of_order(t)
+            where = _out_of_order(t, table)
         elif bad.size:
             where = f"{table.place(bad[0])} is not finite"
         raise InputError(f"not a usable command voltage: {where}", path)

@@ -34,6 +34,7 @@ import numpy as np
 
 from channelfit import __version__, gpu
 from channelfit.errors import InputError
+from channelfit.report.quality import Quality, pooled, quality
 
 if TYPE_CHECKING:
     from channelfit.backends import Scorer
@@ -107,21 +108,26 @@ def write_text(path: Path, text: str) -> None:
 class Winner:
     """The best candidate, scored once more in float64 from its traces.
 
-    traces: per experiment (n_sweeps, n_times) pA. cost, pA^2; peak_pA: largest recorded current
-    that counts. deviation_pA: how far the traces of the search's own precision are from these, at
-    most; 0 when the search was in float64.
+    traces: per experiment (n_sweeps, n_times) pA. parts: how well each follows its recording, None
+    where there is none; quality: all that count as one. deviation_pA: how far the traces of the
+    search's own precision are from these, at most; 0 when the search was in float64.
     """
 
     values: np.ndarray
     traces: list[np.ndarray]
-    cost: float
-    peak_pA: float
+    parts: list[Quality | None]
+    quality: Quality
     deviation_pA: float
+
+    @property
+    def cost(self) -> float:
+        """pA^2."""
+        return self.quality.mean_square
 
     @property
     def rms_pA(self) -> float:
         """Root of the cost."""
-        return math.sqrt(self.cost)
+        return self.quality.rms_pA
 
 
 def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
@@ -137,16 +143,13 @@ def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
         pairs = zip(traces, exact_traces, strict=True)
         deviation = max(float(np.nanmax(np.abs(a - b))) for a, b in pairs)
         traces = exact_traces
-    total = squares = peak = 0.0
-    for experiment, current in zip(fit.problem.experiments, traces, strict=True):
-        if experiment.recording is None:
-            continue
-        data, weight = experiment.recording.current_pA, experiment.recording.weight
-        use = (weight > 0) & np.isfinite(data)
-        squares += experiment.weight * float(np.sum(weight[use] * (current[use] - data[use]) ** 2))
-        total += experiment.weight * float(weight[use].sum())
-        peak = max(peak, float(np.abs(data[use]).max(initial=0.0)))
-    return Winner(column[:, 0], traces, squares / total if total else math.nan, peak, deviation)
+    parts = [
+        None if e.recording is None else quality(t, e.recording.current_pA, e.recording.weight)
+        for e, t in zip(fit.problem.experiments, traces, strict=True)
+    ]
+    weights = [e.weight for e in fit.problem.experiments]
+    whole = pooled((p, w) for p, w in zip(parts, weights, strict=True) if p is not None)
+    return Winner(column[:, 0], traces, parts, whole, deviation)
 
 
 def open_folder(path: Path, fit: Fit) -> RunFolder:
@@ -248,9 +251,6 @@ class RunFolder:
 
 def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
     """The numbers of a run as plain data."""
-    from channelfit.report.plots import fitted, root_mean_square
-
-    pairs = list(zip(fit.problem.experiments, winner.traces, strict=True))
     sure, errors = _uncertainty(fit, scorer, winner)
     rows = parameter_rows(fit, result) | _ties(fit, result.values)
     return {
@@ -258,15 +258,13 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "model": fit.problem.model.name,
         "file": str(fit.file),
         "cost": winner.cost,
-        "rms_pA": winner.rms_pA,
-        "rms_relative_to_peak": winner.rms_pA / winner.peak_pA if winner.peak_pA else None,
-        "peak_pA": winner.peak_pA,
+        **winner.quality.as_plain(),
         "parameters": {name: row | errors.get(name, {}) for name, row in rows.items()},
         "uncertainty": sure,
         "experiments": [
-            {"protocol": e.protocol.name, "rms_pA": root_mean_square(fitted(e, traces)),
-             "weight": e.weight, **_told(e)}
-            for e, traces in pairs
+            {"protocol": e.protocol.name, **(part or Quality()).as_plain(), "weight": e.weight,
+             **_told(e)}
+            for e, part in zip(fit.problem.experiments, winner.parts, strict=True)
         ],
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
         "warnings": [asdict(caution) for caution in fit.cautions],

@@ -171,7 +171,7 @@ def _draw(
             case.channelfit_pA,
             case.neuron_pA,
             title=protocol.name,
-            subtitle=f"largest error {case.relative_error:.1e} of {case.scale_pA:.3g} pA",
+            subtitle=(f"largest error {case.relative_error:.1e} of {case.scale_pA:.4g} pA",),
         )
         for protocol, case in zip(protocols, worst, strict=True)
     ]

@@ -73,6 +73,8 @@ def test_run_folder_holds_everything(finished):
     assert str(out) in result.stdout
     assert "generation 4 of 4" in result.stderr
     assert "true value" in result.stdout
+    assert "of the variance" in result.stdout
+    assert "peaks      off by" in result.stdout
 
 
 def test_summary_agrees_with_history_and_problem(finished):
@@ -85,6 +87,13 @@ def test_summary_agrees_with_history_and_problem(finished):
     assert float(history[-1]["best_cost"]) == pytest.approx(summary["cost"], rel=1e-9)
     assert summary["rms_pA"] == pytest.approx(summary["cost"] ** 0.5)
     assert summary["rms_relative_to_peak"] == pytest.approx(summary["rms_pA"] / summary["peak_pA"])
+    assert summary["variance_explained"] < 1
+    assert summary["peak_error_pA"] == pytest.approx(
+        summary["peak_error_relative"] * summary["peak_pA"]
+    )
+    assert len(summary["experiments"]) == 2
+    for one in summary["experiments"]:
+        assert {"rms_pA", "variance_explained", "peak_error_pA"} <= set(one)
     assert summary["parameters"]["gmax"]["true_value"] == 5
     assert summary["parameters"]["gmax"]["unit"] == "nS"
     assert summary["seed"] == 3

@@ -147,12 +147,19 @@ def test_one_fit_is_no_comparison(two):
 def test_compare_prints_and_draws(two, tmp_path):
     result = run("compare", *two, "--out", tmp_path / "out", "--backend", "cpu")
     assert result.exit_code == 0, result.output
-    for word in ("true", "more", "best", "held out: late", "AIC", "BIC", "a ", "1/ms"):
+    for word in ("true", "more", "best", "held out: late", "AIC", "BIC", "a ", "1/ms",
+                 "variance explained", "peaks off by"):  # fmt: skip
         assert word in result.stdout
     rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["fits"]
     assert [row["label"] for row in rows] == ["true", "more"]
     assert sum(row["aic_weight"] for row in rows) == pytest.approx(1)
     assert min(row["bic_difference"] for row in rows) == 0
+    for row in rows:
+        fitted, held_out = row["experiments"]
+        assert row["variance_explained"] == pytest.approx(fitted["variance_explained"])
+        assert 0.5 < fitted["variance_explained"] < 1
+        # the same recording under the same steps: predicted as well as it is fitted
+        assert held_out["peak_error_pA"] == pytest.approx(fitted["peak_error_pA"])
     assert imread(tmp_path / "out" / "comparison.png").std() > 0.01
 
 

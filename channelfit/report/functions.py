@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,7 +10,8 @@ from matplotlib.figure import Figure
 from channelfit.functions import FunctionProblem
 from channelfit.indexed import in_words
 from channelfit.optimizers.run import FitResult
-from channelfit.report.plots import DPI, INK, MUTED, SINGLE, STYLE
+from channelfit.report.plots import DPI, INK, MUTED, SINGLE, styled
+from channelfit.report.texts import one_line, settle
 
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # of Okabe and Ito's palette
 
@@ -19,18 +19,19 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # of Okabe and Ito's pal
 def convergence_figure(problem: FunctionProblem, result: FitResult) -> Figure:
     """Best and median cost of every generation; beside it outputs against targets."""
     n = 2 if problem.data is not None else 1
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = Figure(figsize=(4.4 * n + 0.6, 3.6), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(1, n, squeeze=False)[0]
         _convergence(axes[0], result)
         if problem.data is not None:
             _outputs(axes[1], problem, result.values)
-        title = f"{problem.model.name}: cost {result.cost:.4g}"
+        title = f"{one_line(problem.model.name)}: cost {result.cost:.4g}"
         figure.suptitle(
             f"{title} after {result.evaluations:,} candidates", x=0.012, ha="left", fontsize=10.5,
             fontweight="bold", color=INK, parse_math=False,
         )  # fmt: skip
+        settle(figure)
     return figure
 
 

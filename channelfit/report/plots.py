@@ -1,4 +1,4 @@
-"""Figures of traces: command voltage, current and residual, one column an experiment. And of
+"""Figures of traces: command voltage, current and residual, one cell an experiment. And of
 launches of kernels.
 
 Drawn with Matplotlib's object interface alone, so that nothing depends on a display or on the
@@ -8,7 +8,9 @@ state of `pyplot`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,22 +19,27 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
-from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from channelfit.problem import Experiment
 from channelfit.protocol import Protocol
+from channelfit.report import sweeps
+from channelfit.report.events import eventful, noise_pA
+from channelfit.report.quality import Quality, explained, quality
+from channelfit.report.texts import brief, one_line, settle, shorten, width
 from channelfit.tuning import Measured
 
 DPI = 120
 INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
 MASKED, MASK = "#d9d9d9", "#f2f2f2"  # data that do not count, and the ground behind them
-SINGLE = "#0072b2"  # of Okabe and Ito's palette, told apart with any color vision
+SINGLE = sweeps.SINGLE
+ZOOM = "#e8f1f8"  # the ground of what is enlarged, and of where it is from
+#: Okabe and Ito's palette, told apart with any color vision.
+COLORS = (SINGLE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
@@ -59,14 +66,26 @@ STYLE: dict[Any, Any] = {
 #: Samples of a trace are joined to this many pairs of a least and a largest value, at most.
 _BINS = 1500
 _COLUMNS = 3
+#: Points: of the data over a fit, of the fit beneath.
+_THIN, _BROAD = 0.7, 2.4
+#: Noise above this share of the axis makes a band that is broader than a fit's line.
+_BAND = 0.0025
+#: Inches beside an axis for its labels.
+_LABELS = 1.3
+#: With more experiments than this a page would be too long for a second look at each.
+_MOST_ENLARGED = 12
+#: Samples that are seen one by one.
+_FEW = 10
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Traces:
     """One experiment as it is drawn.
 
-    result: (n_sweeps, n_times) pA, colored. data: the same shape, drawn grey beneath it, or None.
-    weight: the same shape; residuals are drawn, and axes scaled, where it is above 0.
+    result: (n_sweeps, n_times) pA, colored. data: the same shape, drawn dark, or None. weight: the
+    same shape; residuals are drawn, and axes scaled, where it is above 0. rivals: other results of
+    the same shape; all sweeps of a result are then in one color, `result` first.
     """
 
     protocol: Protocol
@@ -74,62 +93,70 @@ class Traces:
     data: np.ndarray | None = None
     weight: np.ndarray | None = None
     title: str = ""
-    subtitle: str = ""
+    subtitle: tuple[str, ...] = ()
+    rivals: tuple[np.ndarray, ...] = ()
+
+    @property
+    def results(self) -> tuple[np.ndarray, ...]:
+        """All results, each (n_sweeps, n_times) pA."""
+        return (self.result, *self.rivals)
 
 
 def fitted(experiment: Experiment, result: np.ndarray) -> Traces:
-    """Recording and fit of one experiment, titled with its name and RMS."""
+    """Recording and fit of one experiment, titled with its name and how good the fit is."""
     protocol, recording = experiment.protocol, experiment.recording
     if recording is None:
         return Traces(protocol, result, title=protocol.name)
-    traces = Traces(protocol, result, recording.current_pA, recording.weight, title=protocol.name)
-    rms = root_mean_square(traces)
-    peak = _largest(_where_weighted(traces, recording.current_pA))
-    share = f", {100 * rms / peak:.2g} % of the peak" if peak > 0 and math.isfinite(rms) else ""
+    found = quality(result, recording.current_pA, recording.weight)
     return Traces(
-        protocol, result, recording.current_pA, recording.weight, protocol.name,
-        f"RMS {rms:.3g} pA{share}",
-    )  # fmt: skip
+        protocol, result, recording.current_pA, recording.weight, protocol.name, _in_words(found)
+    )
 
 
-def root_mean_square(traces: Traces) -> float:
-    """The weighted root mean square of result - data, pA; NaN without data or weight."""
-    if traces.data is None:
-        return math.nan
-    weight = np.ones_like(traces.data) if traces.weight is None else traces.weight
-    use = (weight > 0) & np.isfinite(traces.data)
-    total = weight[use].sum()
-    if not total > 0:
-        return math.nan
-    apart = traces.result[use] - traces.data[use]
-    return float(np.sqrt(np.sum(weight[use] * apart**2) / total))
+def _in_words(found: Quality) -> tuple[str, ...]:
+    """The figures of a fit, in two short parts."""
+    if not math.isfinite(found.rms_pA):
+        return ()
+    share = found.rms_relative_to_peak
+    of_peak = "" if share is None else f", {100 * share:.2g} % of the peak"
+    rest = [f"peaks off by {found.peak_error_pA:.3g} pA"]
+    if found.variance_explained is not None:
+        rest.insert(0, f"variance explained {explained(found.variance_explained)}")
+    return f"RMS {found.rms_pA:.3g} pA{of_peak}", ", ".join(rest)
 
 
 def traces_figure(
     panels: Sequence[Traces],
     title: str = "",
     subtitle: str = "",
-    names: tuple[str, str, str] = ("data", "fit", "fit − data"),
+    names: Sequence[str] = ("data", "fit", "fit − data"),
 ) -> Figure:
     """Command voltage, current and (where there are data) residual of every experiment.
 
+    Where nearly all of a sweep happens in a small part of it, that part stands beside it, enlarged;
+    a strip says which color is which sweep.
+
     Arguments:
-        names: what the grey lines, the colored lines and their difference are called.
+        names: what the data, the result, each rival in turn, and the difference are called.
     """
-    with mpl.rc_context(STYLE):
-        columns = min(len(panels), _COLUMNS)
-        rows = math.ceil(len(panels) / columns)
+    with styled():
         residual = any(p.data is not None for p in panels)
-        width = 8.2 if columns == 1 else min(4.6 * columns, 12.4)
+        zooms = [_enlarged(p) if len(panels) <= _MOST_ENLARGED else [] for p in panels]
+        wide = (8.2 if len(panels) == 1 else 4.6) + 2.7 * max(map(len, zooms), default=0)
+        columns = max(1, min(len(panels), _COLUMNS, int(14.0 / wide)))
+        rows = math.ceil(len(panels) / columns)
         height = (5.6 if residual else 4.2) * (1 if rows == 1 else 0.9 * rows)
         engine = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.04, hspace=0.0, wspace=0.0)
-        figure = Figure(figsize=(width, height + 0.35), dpi=DPI, layout=engine)
+        figure = Figure(figsize=(min(wide * columns, 13.8), height), dpi=DPI, layout=engine)
         FigureCanvasAgg(figure)
         grid = figure.subfigures(rows, columns, squeeze=False)
         for k, cell in enumerate(grid.flat):
             if k < len(panels):
-                _draw(cell, panels[k], residual, k % columns == 0, names[2])
-        _head(figure, title, subtitle, names, residual)
+                _Cell(panels[k], zooms[k]).draw(cell, residual, names[-1])
+        legend = _handles(panels) if residual else []
+        used = _head(figure, title, subtitle, legend, names[:-1])
+        engine.set(rect=(0, 0, 1, 1 - used / float(figure.get_figheight())))
+        settle(figure)
     return figure
 
 
@@ -141,20 +168,21 @@ def launches_figure(rows: Sequence[Measured], n_candidates: int, title: str) -> 
     """
     kernels = list(dict.fromkeys(row.kernel for row in rows))
     told = any(math.isfinite(row.occupancy) for row in rows)
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = Figure(
             figsize=(max(4.6 * len(kernels), 5.2), 5.2 if told else 3.4), dpi=DPI,
             layout="constrained",
         )  # fmt: skip
         FigureCanvasAgg(figure)
-        figure.suptitle(title, x=0.012, ha="left", fontsize=10.5, fontweight="bold", color=INK,
-                        parse_math=False)  # fmt: skip
+        figure.suptitle(one_line(title), x=0.012, ha="left", fontsize=10.5, fontweight="bold",
+                        color=INK, parse_math=False)  # fmt: skip
         grid = figure.subplots(2 if told else 1, len(kernels), squeeze=False, sharex="col")
         for column, kernel in enumerate(kernels):
             own = [row for row in rows if row.kernel == kernel and math.isfinite(row.seconds)]
             _draw_launches(list(grid[:, column]), own, n_candidates, column == 0)
             grid[0, column].set_title(kernel, loc="left", fontsize=9.5, color=INK, parse_math=False)
         figure.align_ylabels()
+        settle(figure)
     return figure
 
 
@@ -163,7 +191,7 @@ def _draw_launches(
 ) -> None:
     jobs = list(dict.fromkeys(row.launch.jobs for row in rows))
     lines = [[row for row in rows if row.launch.jobs == one] for one in jobs]
-    for line, color in zip(lines, _sweep_colors(len(lines)), strict=True):
+    for line, color in zip(lines, sweeps.ramp(len(lines)), strict=True):
         threads = [row.launch.threads for row in line]
         style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4, "linewidth": 1.2}
         share = [100 * row.occupancy for row in line]
@@ -191,10 +219,22 @@ def _draw_launches(
         axes[-1].legend(fontsize=8)
 
 
+@contextmanager
+def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
+    """Our looks while a figure is made, whatever the user's own settings are.
+
+    A letter that the font lacks is drawn as a box, without a word, since nobody could do more.
+    """
+    with mpl.rc_context({**STYLE, **(more or {})}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure; a reader never sees half of it."""
     partial = path.with_name(f".{path.name}.partial.png")
-    figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
+    with styled():
+        figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
     partial.replace(path)
 
 
@@ -202,115 +242,255 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _head(
-    figure: Figure, title: str, subtitle: str, names: tuple[str, str, str], residual: bool
-) -> None:
-    width, height = figure.get_size_inches()
-    y = 1 - 0.07 / height
-    style: dict[str, Any] = {"fontsize": 10.5, "ha": "left", "va": "top", "parse_math": False}
-    if title:
-        figure.suptitle(title, x=0.012, y=y, fontweight="bold", color=INK, **style)
-    if subtitle:
-        x = 0.012 + (_bold_width(title) + 0.2) / width
-        figure.text(x, y, subtitle, color=INK, **style)
-    if residual:
-        handles = [
-            Line2D([], [], color=DATA, linewidth=2.4, label=names[0]),
-            Line2D([], [], color=SINGLE, linewidth=1.4, label=names[1]),
-        ]
-        figure.legend(
-            handles=handles, loc="outside upper right", ncols=2, fontsize=9, labelcolor=INK,
-            handlelength=1.6, columnspacing=1.4, borderaxespad=0.4,
+    figure: Figure, title: str, subtitle: str, handles: Sequence[Any], labels: Sequence[str]
+) -> float:
+    """Title, subtitle and legend in a strip above the cells, for which the figure grows.
+
+    Returns: inches that the strip takes.
+    """
+    line, gap, edge = 0.3, 0.2 * DPI, 0.012
+    style: dict[str, Any] = {
+        "fontsize": 10.5, "ha": "left", "va": "top", "parse_math": False, "color": INK,
+    }  # fmt: skip
+    room = (1 - 2 * edge) * figure.bbox.width
+    first = figure.text(edge, 1, one_line(title), fontweight="bold", **style)
+    second = figure.text(edge, 1, one_line(subtitle), **style)
+    texts = width(first) + (gap + width(second) if subtitle else 0)
+    lines, legend = int(bool(title or subtitle)), None
+    if handles:
+        legend = _legend(figure, handles, labels, room)
+        beside = legend.get_window_extent().width + gap
+        if texts + beside <= room:
+            room -= beside
+            lines = 1
+        else:
+            rows = math.ceil(len(handles) / legend._ncols)
+            lines += rows
+    shorten(second, max(room / 2, room - gap - width(first)))
+    shorten(first, room - (width(second) + gap if subtitle else 0))
+    used = line * lines + (0.08 if lines else 0.0)
+    height = float(figure.get_figheight()) + used
+    figure.set_size_inches(figure.get_figwidth(), height)
+    for text in (first, second):
+        text.set_y(1 - 0.07 / height)
+    second.set_x(edge + (width(first) + gap * bool(title)) / figure.bbox.width)
+    if legend is not None:
+        below = 0.02 if lines == 1 else 0.02 + line
+        legend.set_bbox_to_anchor((1 - edge, 1 - below / height))
+    return used
+
+
+def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], room: float) -> Any:
+    """In as few rows as fit a width in pixels."""
+    short = [brief(label, 40) for label in labels]
+    for columns in range(len(handles), 0, -1):
+        legend = figure.legend(
+            handles, short, loc="upper right", ncols=columns, fontsize=9, labelcolor=INK,
+            handlelength=1.8, columnspacing=1.4, borderaxespad=0.0,
+            handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
         )  # fmt: skip
+        legend.set_in_layout(False)
+        for text, label in zip(legend.get_texts(), short, strict=True):
+            text.set_parse_math(False)
+            text.set_text(label)  # one that begins with "_" as well
+        if columns == 1 or legend.get_window_extent().width <= room:
+            break
+        legend.remove()
+    return legend
 
 
-def _bold_width(text: str) -> float:
-    """Inches of a title."""
-    if not text:
-        return 0.0
-    font = FontProperties(weight="bold")
-    return float(TextPath((0, 0), text.replace("$", "S"), 10.5, prop=font).get_extents().width) / 72
+def _handles(panels: Sequence[Traces]) -> list[Any]:
+    """Lines for a legend, as the data and the results are drawn."""
+    beneath = [_is_noisy(p) for p in panels if p.data is not None]
+    data = [Line2D([], [], color=INK, linewidth=_THIN)] * (not all(beneath))
+    data += [Line2D([], [], color=DATA, linewidth=3.0)] * any(beneath)
+    broad = _BROAD if not all(beneath) else 1.4
+    if any(p.rivals for p in panels):
+        n = max(len(p.results) for p in panels)
+        rest: list[Any] = [Line2D([], [], linewidth=broad, **_rival(k)) for k in range(n)]
+    else:
+        n = 3 if any(p.protocol.n_sweeps > 1 for p in panels) else 1
+        rest = [tuple(Line2D([], [], color=c, linewidth=broad) for c in sweeps.ramp(n))]
+    return [tuple(data), *rest]
 
 
-def _draw(cell: SubFigure, traces: Traces, residual: bool, first: bool, difference: str) -> None:
-    ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
-    axes = list(np.atleast_1d(cell.subplots(len(ratios), 1, sharex=True, height_ratios=ratios)))
-    protocol = traces.protocol
-    t, time_unit = _time(protocol)
-    factor, unit = _current(traces)
-    colors = _sweep_colors(protocol.n_sweeps)
-    command = protocol.command()
-    for k, color in enumerate(colors):
-        _line(axes[0], t, command[k], color, 1.0)
-    for k, color in enumerate(colors):
-        if traces.data is not None:
-            seen = _where_weighted(traces, traces.data)[k] * factor
-            _line(axes[1], t, seen, DATA, _data_width(traces), zorder=1.5)
-            if not np.array_equal(seen, traces.data[k] * factor, equal_nan=True):
-                hidden = np.where(np.isnan(seen), traces.data[k] * factor, np.nan)
-                _line(axes[1], t, hidden, MASKED, 0.8, zorder=1.2)
-        _line(axes[1], t, traces.result[k] * factor, color, 1.1, zorder=2.5)
-    _scale(axes[1], _shown(traces) * factor)
+def _rival(k: int) -> dict[str, Any]:
+    """Color of a whole result, the line broken where the palette begins again."""
+    style = ("-", "--", ":", "-.")[k // len(COLORS) % 4]
+    return {"color": COLORS[k % len(COLORS)], "linestyle": style}
+
+
+def _enlarged(traces: Traces) -> list[tuple[float, float]]:
+    """What is worth a second look, ms."""
+    command = traces.protocol
+    jumps = [command.step_times_ms(k) for k in range(command.n_sweeps)]
+    shown = [np.where(np.isfinite(command.command()), r, np.nan) for r in traces.results]
     if traces.data is not None:
-        apart = _where_weighted(traces, traces.result - traces.data) * factor
-        axes[2].axhline(0, color=MUTED, linewidth=0.6, zorder=1)
-        for row, color in zip(apart, colors, strict=True):
-            _line(axes[2], t, row, color, 0.7, alpha=1 if len(colors) == 1 else 0.8)
-        _scale(axes[2], apart)
-    elif residual:
-        axes[2].set_visible(False)
-    _shade(axes, traces, t)
-    plain: dict[str, Any] = {"pad": 6, "parse_math": False}
-    axes[0].set_title(traces.title, loc="left", fontsize=9.5, fontweight="bold", color=INK, **plain)
-    axes[0].set_title(traces.subtitle, loc="right", fontsize=8.5, color=MUTED, **plain)
-    if first:
-        axes[0].set_ylabel("voltage (mV)")
-    axes[1].set_ylabel(f"current ({unit})")
-    if residual and first:
-        axes[2].set_ylabel(f"{difference} ({unit})")
-    axes[-1].set_xlabel(f"time ({time_unit})")
-    axes[0].set_xlim(*_span(traces, t))
-    for axis, ticks in zip(axes, (4, 6, 4), strict=False):
-        axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
-        axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
-        axis.spines["bottom"].set_visible(axis is axes[-1])
-    cell.align_ylabels(axes)
+        shown = [_where_weighted(traces, c) for c in (*shown, traces.data)]
+    return eventful(command.times_ms, shown, jumps)
+
+
+class _Cell:
+    """One experiment: command, current and residual below each other, whole and enlarged."""
+
+    def __init__(self, traces: Traces, zooms: Sequence[tuple[float, float]]) -> None:
+        self.traces, self.zooms = traces, zooms
+        self.command = traces.protocol.command()
+        self.scale, self.time_unit = _time(traces.protocol)
+        self.t = traces.protocol.times_ms * self.scale
+        self.key = sweeps.key_of(traces.protocol)
+        self.colors = sweeps.colors(self.key)
+        self.shown = _shown(traces)
+        self.factor, self.unit = _unit(_largest(self.shown))
+        self.noisy = _is_noisy(traces)
+        #: Results less data, (n_results, n_sweeps, n_times) pA; NaN where nothing counts.
+        self.apart = np.empty((0, 0, 0))
+        if traces.data is not None:
+            self.apart = np.array(
+                [_where_weighted(traces, r - traces.data) for r in traces.results]
+            )
+        self.apart_factor, self.apart_unit = _unit(_largest(self.apart))
+
+    def draw(self, cell: SubFigure, residual: bool, difference: str) -> None:
+        """Into a part of a figure; with an empty place for the residual where others have one."""
+        traces = self.traces
+        ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
+        grid = cell.subplots(
+            len(ratios), 1 + len(self.zooms), squeeze=False, sharex="col", sharey="row",
+            height_ratios=ratios, width_ratios=[1.7, *([1.0] * len(self.zooms))],
+        )  # fmt: skip
+        self._column(grid[:, 0], slice(None))
+        grid[0, 0].set_xlim(*_span(traces, self.t))
+        grid[-1, 0].set_xlabel(f"time ({self.time_unit})")
+        for axes, zoom in zip(grid.T[1:], self.zooms, strict=True):
+            self._enlarge(grid[:, 0], axes, zoom)
+        _scale(grid[1, 0], self.shown * self.factor)
+        if traces.data is not None:
+            _scale(grid[2, 0], self.apart * self.apart_factor)
+            grid[2, 0].set_ylabel(f"{difference} ({self.apart_unit})")
+        elif residual:
+            for axis in grid[2]:
+                axis.set_visible(False)
+        plain: dict[str, Any] = {"ha": "left", "parse_math": False}
+        if traces.title:
+            title = one_line(traces.title)
+            cell.suptitle(title, x=0, fontsize=9.5, fontweight="bold", color=INK, **plain)
+        below = grid[0, 0].set_title(
+            ", ".join(traces.subtitle), loc="left", pad=6, fontsize=8.5, color=MUTED, **plain
+        )
+        if width(below) > cell.bbox.width - _LABELS * DPI:
+            below.set_text(",\n".join(traces.subtitle))
+        grid[0, 0].set_ylabel("voltage (mV)")
+        grid[1, 0].set_ylabel(f"current ({self.unit})")
+        if traces.protocol.n_sweeps > 1 and not traces.rivals:
+            sweeps.draw_key(grid[1, -1], self.key)
+        for row, ticks in zip(grid, (4, 6, 4), strict=False):
+            row[0].yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
+        cell.align_ylabels(grid[:, 0])
+
+    def _enlarge(self, whole: np.ndarray, axes: np.ndarray, zoom: tuple[float, float]) -> None:
+        """The same once more, of a part of the time; the ground of both has one color."""
+        start, end = zoom
+        first, last = np.searchsorted(self.traces.protocol.times_ms, zoom)
+        self._column(axes, slice(max(int(first) - 1, 0), int(last) + 2))
+        axes[0].set_xlim(start * self.scale, end * self.scale)
+        axes[-1].set_xlabel(f"time ({self.time_unit}), enlarged")
+        for origin, axis in zip(whole, axes, strict=True):
+            axis.set_facecolor(ZOOM)
+            origin.axvspan(
+                start * self.scale, end * self.scale, color=ZOOM, linewidth=0, zorder=0.1
+            )
+
+    def _column(self, axes: np.ndarray, part: slice) -> None:
+        """Command, current and residual of all sweeps, of a part of the samples."""
+        traces, t = self.traces, self.t[part]
+        for row, color in zip(self.command, self.colors, strict=True):
+            _line(axes[0], t, row[part], MUTED if traces.rivals else color, 1.0)
+        # What is wider lies beneath: a broad line under the data, or a thin one over their noise.
+        n, zorder = len(traces.results), 2.5 if self.noisy else 2.2
+        thin = self.noisy or traces.data is None
+        for k, result in enumerate(traces.results):
+            broad = (1.1 + 0.5 * (n - 1 - k)) if thin else (_BROAD + 1.1 * (n - 1 - k))
+            for row, style in zip(result, self._styles(k), strict=True):
+                _line(axes[1], t, row[part] * self.factor, linewidth=broad, zorder=zorder, **style)
+        if traces.data is not None:
+            self._data(axes[1], t, part)
+            axes[2].axhline(0, color=MUTED, linewidth=0.6, zorder=1)
+            alpha = 1.0 if n * len(self.colors) == 1 else 0.8
+            for k in range(n):
+                fine = 0.7 + 0.6 * (n - 1 - k)
+                for row, style in zip(self.apart[k], self._styles(k), strict=True):
+                    y = row[part] * self.apart_factor
+                    _line(axes[2], t, y, linewidth=fine, alpha=alpha, **style)
+        _shade(list(axes), traces, self.t)
+        for axis in axes:
+            axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
+            axis.spines["bottom"].set_visible(axis is axes[-1])
+
+    def _styles(self, k: int) -> list[dict[str, Any]]:
+        """Of every sweep of the k-th result."""
+        if self.traces.rivals:
+            return [_rival(k)] * len(self.colors)
+        return [{"color": color} for color in self.colors]
+
+    def _data(self, axis: Axes, t: np.ndarray, part: slice) -> None:
+        data = self.traces.data
+        assert data is not None
+        style: dict[str, Any] = {"color": INK, "linewidth": _THIN, "zorder": 3}
+        if self.noisy:
+            style = {"color": DATA, "linewidth": 0.9, "zorder": 1.5}
+        for counted, every in zip(_where_weighted(self.traces, data), data, strict=True):
+            _line(axis, t, counted[part] * self.factor, **style)
+            if not np.array_equal(counted, every, equal_nan=True):
+                hidden = np.where(np.isnan(counted), every, np.nan)
+                _line(axis, t, hidden[part] * self.factor, MASKED, 0.8, zorder=1.2)
+
+
+def _is_noisy(traces: Traces) -> bool:
+    """Whether the noise is a band broader than the line of a fit."""
+    if traces.data is None:
+        return False
+    seen = _where_weighted(traces, traces.data)
+    finite = _shown(traces)[np.isfinite(_shown(traces))]
+    return noise_pA(seen) > _BAND * float(np.ptp(finite)) if finite.size else False
 
 
 def _span(traces: Traces, t: np.ndarray) -> tuple[float, float]:
     """All of the time, short of long stretches at either end that no sweep counts."""
-    end = float(t[-1] + (t[1] - t[0] if len(t) > 1 else 1.0))
+    step = float(t[1] - t[0]) if len(t) > 1 else traces.protocol.sampling_ms
+    end = float(t[-1]) + step
+    if len(t) < _FEW:  # whose dots would lie on the edge
+        return -step / 2, end
     if traces.weight is None or not (traces.weight > 0).any():
         return 0.0, end
     counted = np.flatnonzero((traces.weight > 0).any(axis=0))
     first, last = float(t[counted[0]]), float(t[counted[-1]])
-    room = 0.08 * (last - first)
+    room = 0.08 * (last - first) or 0.04 * end
     return max(0.0, first - room), min(end, last + room)
 
 
-def _data_width(traces: Traces) -> float:
-    """A halo about a smooth fit; thin where the data are many noisy samples."""
-    n_sweeps, n_times = traces.result.shape
-    return 0.8 if n_times > 2000 else 2.6 if n_sweeps <= 15 else 2.0
+def _time(protocol: Protocol) -> tuple[float, str]:
+    """Factor from ms and the unit."""
+    return (1e-3, "s") if protocol.times_ms[-1] >= 2000 else (1.0, "ms")
 
 
-def _time(protocol: Protocol) -> tuple[np.ndarray, str]:
-    t = protocol.times_ms
-    return (t / 1e3, "s") if t[-1] >= 2000 else (t, "ms")
-
-
-def _current(traces: Traces) -> tuple[float, str]:
+def _unit(largest_pA: float) -> tuple[float, str]:
     """Factor from pA and the unit, so that ticks stay short."""
-    largest = _largest(_shown(traces))
-    if largest >= 5000:
+    if largest_pA >= 5000:
         return 1e-3, "nA"
-    return (1e3, "fA") if 0 < largest < 0.05 else (1.0, "pA")
+    if largest_pA >= 0.05 or largest_pA == 0:
+        return 1.0, "pA"
+    if largest_pA >= 5e-5:
+        return 1e3, "fA"
+    power = 3 * math.floor(math.log10(largest_pA) / 3)
+    return 10.0**-power, f"10{str(power).translate(_RAISED)} pA"
 
 
 def _shown(traces: Traces) -> np.ndarray:
-    """What the axis must hold: the result, and the data where they count."""
+    """What the axis must hold: the results, and the data where they count."""
     if traces.data is None:
-        return traces.result
-    return np.concatenate([traces.result, _where_weighted(traces, traces.data)])
+        return np.concatenate(traces.results)
+    return np.concatenate([*traces.results, _where_weighted(traces, traces.data)])
 
 
 def _where_weighted(traces: Traces, values: np.ndarray) -> np.ndarray:
@@ -322,19 +502,19 @@ def _largest(values: np.ndarray) -> float:
     return float(np.abs(finite).max()) if finite.size else 0.0
 
 
-def _sweep_colors(n: int) -> list[tuple[float, float, float]]:
-    """Dark to light along one map, short of the yellow that is lost on white."""
-    if n == 1:
-        return [to_rgb(SINGLE)]
-    return [tuple(c[:3]) for c in mpl.colormaps["viridis"](np.linspace(0.0, 0.86, n))]
-
-
-def _line(
-    axis: Axes, t: np.ndarray, y: np.ndarray, color: Any, width: float,
-    zorder: float = 2, alpha: float = 1,
-) -> None:  # fmt: skip
+def _line(axis: Axes, t: np.ndarray, y: np.ndarray, color: Any = None, linewidth: float = 1.0,
+          **style: Any) -> None:  # fmt: skip
+    """A trace; a sample with gaps on both sides is a dot, since no line leads to it."""
+    known = np.isfinite(y)
+    beside = np.zeros_like(known)
+    beside[1:] |= known[:-1]
+    beside[:-1] |= known[1:]
+    alone = known & ~beside
+    if alone.any():
+        axis.plot(t[alone], y[alone], ".", markersize=2 + linewidth, color=color,
+                  zorder=style.get("zorder", 2))  # fmt: skip
     x, y = decimated(t, y)
-    axis.plot(x, y, color=color, linewidth=width, zorder=zorder, alpha=alpha)
+    axis.plot(x, y, color=color, linewidth=linewidth, **{"zorder": 2, **style})
 
 
 def decimated(t: np.ndarray, y: np.ndarray, bins: int = _BINS) -> tuple[np.ndarray, np.ndarray]:

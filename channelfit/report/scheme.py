@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import sympy
 from matplotlib.axes import Axes
@@ -24,10 +23,11 @@ from sympy.printing.latex import LatexPrinter
 
 from channelfit.expressions import V, exprel
 from channelfit.model import Chain, ChannelModel, Transition
-from channelfit.report.plots import DPI, INK, MUTED, SINGLE, STYLE
+from channelfit.report.plots import DPI, INK, MUTED, SINGLE, styled
+from channelfit.report.texts import briefs, shorten
 
-#: Inches; one data unit of the drawing is one inch.
-RADIUS = 0.3
+#: Inches; one data unit of the drawing is one inch. A circle grows with the names in it.
+RADIUS, _LARGEST = 0.3, 0.9
 _GAP = 0.42  # between a circle and the widest label beside it
 _ROW = 1.3
 _BEND = 0.16
@@ -36,6 +36,8 @@ _MARGIN = 0.4
 _LINE = 0.27
 _TITLE = 0.45
 _SIZE = 10.0
+#: Points of a name in a circle, and how many times its size a letter is wide.
+_SMALLEST, _NAME, _LETTER = 7.0, 10.5, 0.62
 _OPEN_EDGE, _SHUT = "#004f7c", "#ffffff"
 
 
@@ -128,7 +130,7 @@ def scheme_figure(model: ChannelModel) -> Figure:
 
     A rate too long to stand on its arrow gets a short name there and is written out below.
     """
-    with mpl.rc_context({**STYLE, "mathtext.fontset": "dejavuserif", "font.size": _SIZE}):
+    with styled({"mathtext.fontset": "dejavuserif", "font.size": _SIZE}):
         notes: list[str] = []
         drawings = [_Drawing(model, chain, notes) for chain in model.chains]
         notes += [
@@ -148,7 +150,8 @@ def scheme_figure(model: ChannelModel) -> Figure:
         axes.set_xlim(0, width)
         axes.set_ylim(height, 0)
         name: dict[str, Any] = {"fontweight": "bold", "fontsize": 11, "color": INK, "va": "center"}
-        axes.text(0.25, 0.27, model.name, parse_math=False, **name)
+        heading = axes.text(0.25, 0.27, model.name, parse_math=False, **name)
+        shorten(heading, (width - 0.3) * DPI)
         top = _TITLE
         for drawing in drawings:
             drawing.draw(axes, (width - drawing.width) / 2, top)
@@ -166,25 +169,29 @@ class _Drawing:
 
     def __init__(self, model: ChannelModel, chain: Chain, notes: list[str]) -> None:
         self.chain = chain
+        inside = [s.removeprefix(f"{chain.name}_") for s in chain.states]
+        self.gate = len(model.chains) > 1 or chain.power > 1
+        self.names = briefs(inside if self.gate else chain.states, 20)
+        longest = max(map(len, self.names)) * _LETTER * _SMALLEST / 72
+        self.radius = min(max(RADIUS, longest / 2 + 0.06), _LARGEST)
         self._short: dict[sympy.Expr, str] = {}
         self._longest = _LONGEST_ASLANT if _is_round(chain) else _LONGEST_LABEL
-        self.gate = len(model.chains) > 1 or chain.power > 1
         self.labels = {t: self._label(t, notes) for t in chain.transitions}
         columns = layout(chain)
         widest = max((_width(text) for text in self.labels.values()), default=0.0)
-        dx = max(1.35, 2 * RADIUS + widest + _GAP)
+        dx = max(1.35, 2 * self.radius + widest + _GAP)
         straight = all(y == 0 for _, y in columns.values())
-        dy = _ROW if straight else max(_ROW, 1.45)
+        dy = (_ROW if straight else max(_ROW, 1.45)) + 2 * (self.radius - RADIUS)
         self.places = {s: (x * dx, y * dy) for s, (x, y) in columns.items()}
         self.arrows = [self._arrow(t) for t in chain.transitions]
         xs = [x for x, _ in self.places.values()] + [
             _label_place(a)[0] + side * _width(a.label) / 2 for a in self.arrows for side in (-1, 1)
         ]
         ys = [y for _, y in self.places.values()] + [_label_place(a)[1] for a in self.arrows]
-        self.left, self.top = min(xs) - RADIUS, min(ys) - RADIUS - 0.12
+        self.left, self.top = min(xs) - self.radius, min(ys) - self.radius - 0.12
         self.caption = f"gate {chain.name}" + (f", power {chain.power}" if chain.power > 1 else "")
-        self.width = max(xs) + RADIUS - self.left
-        self.height = max(ys) + RADIUS + 0.12 - self.top + (0.2 if self.gate else 0)
+        self.width = max(xs) + self.radius - self.left
+        self.height = max(ys) + self.radius + 0.12 - self.top + (0.2 if self.gate else 0)
 
     def _label(self, t: Transition, notes: list[str]) -> str:
         """The rate as it stands on the arrow; a long one goes to the notes under a short name."""
@@ -201,7 +208,8 @@ class _Drawing:
         states = self.chain.states
         if self.gate:
             greek = "alpha" if t.target == states[-1] else "beta"
-            return rf"\{greek}_{{\mathrm{{{self.chain.name}}}}}"
+            name = self.chain.name.replace("_", r"\_")
+            return rf"\{greek}_{{\mathrm{{{name}}}}}"
         i, j = (states.index(s) + 1 for s in (t.source, t.target))
         return f"k_{{{i}{j}}}" if len(states) < 10 else f"k_{{{i},{j}}}"
 
@@ -210,7 +218,9 @@ class _Drawing:
         both = any((u.source, u.target) == (t.target, t.source) for u in self.chain.transitions)
         bend = _BEND if both else 0.0
         inside = [
-            s for s, p in self.places.items() if s not in (t.source, t.target) and _near(p, a, b)
+            s
+            for s, p in self.places.items()
+            if s not in (t.source, t.target) and _near(p, a, b, self.radius)
         ]
         if inside:  # the way is blocked by another state: around it
             bend = 0.42
@@ -223,14 +233,14 @@ class _Drawing:
             dy += 0.2
         for arrow in self.arrows:
             self._draw_arrow(axes, arrow, dx, dy)
-        for state, conductance in zip(self.chain.states, self.chain.conductances, strict=True):
+        states = zip(self.chain.states, self.names, self.chain.conductances, strict=True)
+        for state, name, conductance in states:
             x, y = self.places[state]
             face, edge = (SINGLE, _OPEN_EDGE) if conductance else (_SHUT, INK)
             axes.add_patch(
-                Circle((x + dx, y + dy), RADIUS, facecolor=face, edgecolor=edge, linewidth=1.2)
+                Circle((x + dx, y + dy), self.radius, facecolor=face, edgecolor=edge, linewidth=1.2)
             )
-            name = state.removeprefix(f"{self.chain.name}_") if self.gate else state
-            size = min(10.5, 0.5 * 72 / (0.62 * max(len(name), 2)))
+            size = min(_NAME, (2 * self.radius - 0.1) * 72 / (_LETTER * max(len(name), 2)))
             color = "white" if conductance else INK
             axes.text(
                 x + dx, y + dy, name, ha="center", va="center_baseline", color=color, fontsize=size,
@@ -239,7 +249,7 @@ class _Drawing:
 
     def _draw_arrow(self, axes: Axes, arrow: _Arrow, dx: float, dy: float) -> None:
         (ax, ay), (bx, by) = arrow.source, arrow.target
-        shrink = (RADIUS + 0.045) * 72
+        shrink = (self.radius + 0.045) * 72
         axes.add_patch(
             FancyArrowPatch(
                 (ax + dx, ay + dy),
@@ -260,13 +270,15 @@ class _Drawing:
         )  # fmt: skip
 
 
-def _near(p: tuple[float, float], a: tuple[float, float], b: tuple[float, float]) -> bool:
+def _near(
+    p: tuple[float, float], a: tuple[float, float], b: tuple[float, float], radius: float
+) -> bool:
     """Whether p lies on the straight way from a to b, give or take a circle."""
     ax, ay, bx, by = *a, *b
     length = math.hypot(bx - ax, by - ay)
     along = ((p[0] - ax) * (bx - ax) + (p[1] - ay) * (by - ay)) / length
     across = abs((p[0] - ax) * (by - ay) - (p[1] - ay) * (bx - ax)) / length
-    return 0 < along < length and across < RADIUS
+    return 0 < along < length and across < radius
 
 
 def _label_place(arrow: _Arrow) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from channelfit.cautions import Caution
 from channelfit.optimizers.run import Progress, StopRules
+from channelfit.report.quality import explained
 from channelfit.tuning import Measured, fastest
 
 #: Seconds between two plain lines.
@@ -250,17 +251,39 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
     )
     lines = [
         f"RMS        {summary['rms_pA']:.4g} pA{of_peak}",
+        *(f"{name:<10} {text}" for name, text in quality_texts(summary).items()),
         f"cost       {summary['cost']:.6g} pA^2",
     ]
     if len(summary["experiments"]) > 1:
-        each = [f"{e['protocol']} {e['rms_pA']:.4g} pA" for e in summary["experiments"]]
-        lines.append(f"each       {', '.join(each)}")
+        for k, one in enumerate(summary["experiments"]):
+            rest = "".join(f"; {name} {text}" for name, text in quality_texts(one, True).items())
+            head = "each" if k == 0 else ""
+            lines.append(f"{head:<10} {one['protocol']} {one['rms_pA']:.4g} pA{rest}")
     if summary["dtype"] != "float64":
         apart = summary["largest_deviation_from_float64_pA"]
         lines.append(
             f"float64    scored again; {summary['dtype']} was off by at most {apart:.2g} pA"
         )
     return lines
+
+
+def quality_texts(figures: Mapping[str, Any], short: bool = False) -> dict[str, str]:
+    """How good a fit is beyond its RMS, in words: what stands before each figure, and the figure.
+
+    Arguments:
+        figures: as `report.quality.Quality.as_plain` gives them; what is not a number is left out.
+    """
+    texts = {}
+    share, error = figures["variance_explained"], figures["peak_error_pA"]
+    if share is not None and math.isfinite(share):
+        worse = ", less than none: the data's mean is nearer" if share < 0 else ""
+        texts["explained"] = f"{explained(share)}{'' if short else ' of the variance' + worse}"
+    if error is not None and math.isfinite(error):
+        of = figures["peak_error_relative"]
+        of_peak = f", {100 * of:.3g} % of the largest" if of is not None and not short else ""
+        off = "" if short else "off by "
+        texts["peaks"] = f"{off}{error:.4g} pA{of_peak}"
+    return texts
 
 
 def _search(summary: Mapping[str, Any]) -> list[str]:
@@ -334,6 +357,16 @@ def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
              _difference(fit["bic_difference"]), f"{100 * fit['bic_weight']:.3g} %"]
         )  # fmt: skip
     return table(headers, rows)
+
+
+def comparison_quality(fits: Sequence[Mapping[str, Any]]) -> Table:
+    """The share of the variance that each explains, and how far its peaks are off."""
+    texts = [quality_texts(fit, short=True) for fit in fits]
+    rows = [
+        [fit["label"], own.get("explained", ""), own.get("peaks", "")]
+        for fit, own in zip(fits, texts, strict=True)
+    ]
+    return table(["fit", "variance explained", "peaks off by"], rows)
 
 
 def _difference(value: float | None) -> str:

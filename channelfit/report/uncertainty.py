@@ -6,26 +6,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from channelfit.errors import InputError
 from channelfit.model import Parameter
-from channelfit.report.plots import DATA, DPI, INK, MUTED, SINGLE, STYLE, decimated
+from channelfit.report.plots import (
+    COLORS,
+    DATA,
+    DPI,
+    INK,
+    MUTED,
+    SINGLE,
+    ZOOM,
+    Traces,
+    styled,
+    traces_figure,
+)
+from channelfit.report.texts import brief, briefs, one_line, settle
 from channelfit.uncertainty.comparison import Contender
 from channelfit.uncertainty.curvature import LEVEL, Estimate, quantile
 from channelfit.uncertainty.families import INSTALL, Family
 from channelfit.uncertainty.posterior import Posterior
 from channelfit.uncertainty.profiles import Profile
 
-#: Okabe and Ito's palette, told apart with any color vision.
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _COLUMNS = 4
+_UPRIGHT = 8  # characters of a name that stand beside each other where there are 0.75 inches
 _WRITTEN = 12  # parameters up to which a matrix has its numbers written into it
 
 
@@ -33,11 +44,13 @@ def intervals_figure(found: Estimate, title: str) -> Figure:
     """Every parameter's interval within its range, and the matrix of correlations."""
     n = len(found.names)
     side = max(2.4, 0.36 * n)
-    with mpl.rc_context(STYLE):
-        figure = _figure(4.6 + side + 1.2, side + 1.0, title)
-        left, right = figure.subplots(1, 2, width_ratios=[4.6, side + 1.2])
+    with styled():
+        below = 0.07 * max(map(len, briefs(found.names)))  # names that stand upright there
+        figure = _figure(6.4 + side + 1.2 + below, side + 1.0 + below, title)
+        left, right = figure.subplots(1, 2, width_ratios=[6.4, side + 1.2])
         _draw_intervals(left, found)
         _draw_correlations(right, found)
+        settle(figure)
     return figure
 
 
@@ -45,8 +58,9 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
     """Chi square against each parameter: profile, interval, and the parabola of the curvature."""
     columns = min(len(profiles), _COLUMNS)
     rows = math.ceil(len(profiles) / columns)
-    with mpl.rc_context(STYLE):
-        figure = _figure(max(2.7 * columns, 4.6), 2.2 * rows + 0.5, title)
+    with styled():
+        # half a label of one picture and half of its neighbor's meet between them
+        figure = _figure(max(2.9 * columns, 5.8), 2.2 * rows + 0.5, title, w_pad=0.12)
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         for k, axis in enumerate(grid.flat):
             if k >= len(profiles):
@@ -61,6 +75,7 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
             Line2D([], [], color=MUTED, linestyle=":", linewidth=0.8, label="limit"),
         ]
         figure.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=8)
+        settle(figure)
     return figure
 
 
@@ -68,7 +83,7 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
     """All good fits as lines across the parameters, a color a family, the medoids bold."""
     n = len(found.names)
     space = found.objective.space
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = _figure(max(1.2 + 0.75 * n, 4.8), 4.0, title)
         axis = figure.subplots()
         for place in range(n):
@@ -84,7 +99,9 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
             )  # fmt: skip
         axis.set_xlim(-0.3, n - 0.7)
         axis.set_ylim(-0.03, 1.03)
-        axis.set_xticks(range(n), found.names, parse_math=False)
+        names = briefs(found.names)
+        upright = max(map(len, names)) > _UPRIGHT
+        axis.set_xticks(range(n), names, rotation=90 if upright else 0, parse_math=False)
         axis.set_ylabel("place in the range")
         free = [space.parameters[i] for i in space.free]
         if any(p.scale == "log" for p in free):
@@ -92,6 +109,7 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
         handles, labels = axis.get_legend_handles_labels()
         axis.legend(handles[::-1][:8], labels[::-1][:8], loc="upper left", bbox_to_anchor=(1, 1),
                     fontsize=8)  # fmt: skip
+        settle(figure)
     return figure
 
 
@@ -112,10 +130,10 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
         log = parameter.scale == "log"
         samples.append(np.log10(row) if log else row)
         truths.append(math.log10(value) if log else float(value))
-        labels.append(_axis_label(parameter, log))
+        labels.append(_axis_label(parameter, log, 10))
     n = len(free)
     spread = [(_span(row)) for row in samples]
-    with mpl.rc_context(STYLE | {"font.size": 8, "lines.linewidth": 1.0}):
+    with styled({"font.size": 8, "lines.linewidth": 1.0}):
         size = max(1.25 * n + 0.8, 4.0)
         figure = Figure(figsize=(size, size), dpi=DPI)
         FigureCanvasAgg(figure)
@@ -127,34 +145,28 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
         )  # fmt: skip
         room = 0.95 / size
         figure.subplots_adjust(left=room, bottom=room, right=0.98, top=0.98)
-        figure.suptitle(title, x=0.98, y=0.98, ha="right", va="top", fontsize=10.5,
+        figure.suptitle(one_line(title), x=0.98, y=0.98, ha="right", va="top", fontsize=10.5,
                         fontweight="bold", color=INK, parse_math=False)  # fmt: skip
     return figure
 
 
 def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
-    """Every experiment's data with all fits over each other, and their residuals."""
-    experiments = contenders[0].fit.problem.experiments
-    n = len(experiments)
-    with mpl.rc_context(STYLE):
-        figure = _figure(max(4.4 * n, 7.5), 5.2, title)
-        grid = figure.subplots(2, n, squeeze=False, sharex="col", height_ratios=[2.6, 1.4])
-        for column in range(n):
-            _draw_contenders(grid[0, column], grid[1, column], contenders, column)
-        grid[0, 0].set_ylabel("current (pA)")
-        grid[1, 0].set_ylabel("fit − data (pA)")
-        handles = [
-            Line2D([], [], color=DATA, linewidth=2.4, label="data"),
-            *(
-                Line2D([], [], color=COLORS[k % len(COLORS)], linewidth=1.4,
-                                 label=_short(c.label))
-                for k, c in enumerate(contenders)
-            ),
-        ]  # fmt: skip
-        legend = figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-    return figure
+    """Every experiment's data over all fits, and what each leaves."""
+    panels = []
+    for k, experiment in enumerate(contenders[0].fit.problem.experiments):
+        recording, first = experiment.recording, contenders[0].winner.traces[k]
+        panels.append(
+            Traces(
+                experiment.protocol,
+                first,
+                None if recording is None else recording.current_pA,
+                None if recording is None else recording.weight,
+                experiment.protocol.name + ("" if experiment.weight > 0 else ", held out"),
+                rivals=tuple(c.winner.traces[k] for c in contenders[1:]),
+            )
+        )
+    labels = [c.label for c in contenders]
+    return traces_figure(panels, title, names=("data", *labels, "fit − data"))
 
 
 # --- pieces ------------------------------------------------------------------------------------
@@ -170,9 +182,9 @@ def _draw_intervals(axis: Axes, found: Estimate) -> None:
             ends = np.clip([found.unit[k] - reach[k], found.unit[k] + reach[k]], 0, 1)
             axis.plot(ends, [k, k], color=SINGLE, linewidth=4, solid_capstyle="butt", zorder=2)
         axis.plot([found.unit[k]], [k], "|", color=INK, markersize=9, zorder=3)
-        axis.text(1.0, k - 0.12, texts[k], ha="right", va="bottom", fontsize=7, color=MUTED,
+        axis.text(1.05, k, texts[k], ha="left", va="center", fontsize=7.5, color=INK,
                   parse_math=False)  # fmt: skip
-    axis.set_yticks(range(n), names, parse_math=False)
+    axis.set_yticks(range(n), briefs(names), parse_math=False)
     axis.set_ylim(n - 0.5, -0.5)
     axis.set_xlim(-0.02, 1.02)
     axis.set_xticks([0, 1], ["lower bound", "upper bound"])
@@ -187,14 +199,30 @@ def _interval_texts(found: Estimate) -> list[str]:
     values = found.objective.physical(found.unit[:, None])[:, 0]
     texts = []
     for place, lower, upper in zip(space.free, *found.interval(), strict=True):
-        span = f" ({lower:.3g} to {upper:.3g})" if math.isfinite(lower) else " (at its bound)"
-        unit = space.parameters[place].unit
-        texts.append(f"{values[place]:.4g}{span} {unit if unit != '1' else ''}".rstrip())
+        unit = one_line(space.parameters[place].unit)
+        text = interval_text(values[place], lower, upper)
+        texts.append(text if unit == "1" else f"{text} {unit}")
     return texts
 
 
+def interval_text(value: float, lower: float, upper: float) -> str:
+    """A value and its interval, with as many digits as show how wide the interval is."""
+    if not (math.isfinite(lower) and math.isfinite(upper)):
+        return f"{value:.4g} (at its bound)"
+    half = (upper - lower) / 2
+    decimals = max(1 - math.floor(math.log10(half)), 0) if half > 0 else 4
+
+    def written(x: float) -> str:
+        before = math.floor(math.log10(abs(x))) + 1 if x != 0 else 1
+        digits = min(max(before + decimals, 3), 12)
+        text = f"{x:#.{digits}g}" if decimals else f"{x:.{digits}g}"
+        return text.removesuffix(".")
+
+    return f"{written(value)} ({written(lower)} to {written(upper)})"
+
+
 def _draw_correlations(axis: Axes, found: Estimate) -> None:
-    names, n = found.names, len(found.names)
+    names, n = briefs(found.names), len(found.names)
     matrix = found.correlations
     picture = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
     axis.set_xticks(
@@ -219,7 +247,7 @@ def _draw_profile(axis: Axes, found: Estimate, profile: Profile) -> None:
     space = found.objective.space
     parameter = space.parameters[space.free[profile.place]]
     top = 2.2 * profile.threshold
-    axis.axvspan(profile.lower, profile.upper, color="#e8f1f8", linewidth=0, zorder=0)
+    axis.axvspan(profile.lower, profile.upper, color=ZOOM, linewidth=0, zorder=0)
     axis.axhline(profile.threshold, color=MUTED, linewidth=0.8, linestyle=":", zorder=1)
     error = found.errors[profile.place]
     if math.isfinite(error) and error > 0:
@@ -244,61 +272,23 @@ def _draw_profile(axis: Axes, found: Estimate, profile: Profile) -> None:
                    parse_math=False)  # fmt: skip
 
 
-def _draw_contenders(
-    upper: Axes, lower: Axes, contenders: Sequence[Contender], column: int
-) -> None:
-    experiment = contenders[0].fit.problem.experiments[column]
-    protocol, recording = experiment.protocol, experiment.recording
-    t = protocol.times_ms
-    scale, unit = (1e-3, "s") if t[-1] >= 2000 else (1.0, "ms")
-    lower.axhline(0, color=MUTED, linewidth=0.6, zorder=1)
-    if recording is not None:
-        data = np.where(recording.weight > 0, recording.current_pA, np.nan)
-        for row in data:
-            upper.plot(*_thin(t * scale, row), color=DATA, linewidth=1.8, zorder=1.5)
-        span = (np.nanmin(data), np.nanmax(data)) if np.isfinite(data).any() else (-1.0, 1.0)
-        margin = 0.08 * (span[1] - span[0]) or 1.0
-        upper.set_ylim(span[0] - margin, span[1] + margin)
-    for k, contender in enumerate(contenders):
-        # the first ones wider, so that they show beneath the others where all agree
-        color, width = COLORS[k % len(COLORS)], max(2.4 - k, 0.8)
-        for row, trace in enumerate(contender.winner.traces[column]):
-            upper.plot(*_thin(t * scale, trace), color=color, linewidth=width, zorder=2.5)
-            if recording is not None:
-                lower.plot(*_thin(t * scale, trace - data[row]), color=color, linewidth=0.5 * width,
-                           zorder=2)  # fmt: skip
-    held_out = "" if experiment.weight > 0 else ", held out"
-    upper.set_title(f"{protocol.name}{held_out}", loc="left", fontsize=9.5, fontweight="bold",
-                    color=INK, parse_math=False)  # fmt: skip
-    lower.set_xlabel(f"time ({unit})")
-
-
-def _thin(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return decimated(t, y)
-
-
-def _figure(width: float, height: float, title: str) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+def _figure(width: float, height: float, title: str, w_pad: float = 0.04) -> Figure:
+    engine = ConstrainedLayoutEngine(w_pad=w_pad)
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=engine)
     FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=10.5, fontweight="bold", color=INK,
-                    parse_math=False)  # fmt: skip
+    figure.suptitle(one_line(title), x=0.012, ha="left", fontsize=10.5, fontweight="bold",
+                    color=INK, parse_math=False)  # fmt: skip
     return figure
 
 
-def _axis_label(parameter: Parameter, log: bool) -> str:
-    unit = parameter.unit if parameter.unit not in ("", "1") else ""
-    if log:
-        return f"log10 {parameter.name}" + (f" ({unit})" if unit else "")
-    return f"{parameter.name}" + (f" ({unit})" if unit else "")
+def _axis_label(parameter: Parameter, log: bool, most: int = 24) -> str:
+    unit = f" ({one_line(parameter.unit)})" if parameter.unit not in ("", "1") else ""
+    return f"{'log10 ' if log else ''}{brief(parameter.name, most)}{unit}"
 
 
 def _plain(text: str) -> str:
     """A user's text where Matplotlib would read a formula."""
     return text.replace("$", r"\$")
-
-
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _span(row: np.ndarray) -> tuple[float, float]:

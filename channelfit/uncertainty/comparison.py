@@ -20,6 +20,7 @@ from channelfit.errors import InputError
 from channelfit.fit import Fit, load_fit
 from channelfit.optimizers.least_squares import refine
 from channelfit.problem import Experiment, Problem
+from channelfit.report.quality import Quality
 from channelfit.runs import Winner, rescore
 from channelfit.uncertainty.curvature import correlation_time, count_samples
 
@@ -113,7 +114,7 @@ def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
             "file": str(c.fit.file),
             "model": c.fit.problem.model.name,
             "cost": c.cost,
-            "rms_pA": c.winner.rms_pA,
+            **c.winner.quality.as_plain(),
             "free_parameters": c.n_parameters,
             "samples": c.n_samples,
             "aic_difference": _difference(c.aic, aic),
@@ -122,6 +123,10 @@ def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
             "bic_weight": weights(bic)[k],
             "fitted_rms_pA": c.fitted_pA,
             "predicted_rms_pA": c.predicted_pA,
+            "experiments": [
+                {"protocol": e.protocol.name, **(part or Quality()).as_plain(), "weight": e.weight}
+                for e, part in zip(c.fit.problem.experiments, c.winner.parts, strict=True)
+            ],
             "correlation_time_samples": c.correlation_time,
             "parameters": {
                 p.name: {"value": float(v), "unit": p.unit, "fixed": p.fixed}
@@ -158,7 +163,6 @@ def _labels(files: Sequence[Path]) -> list[str]:
 
 def _contender(fit: Fit, label: str, backend: str, as_is: bool, file: Path) -> Contender:
     from channelfit.backends import make_scorer
-    from channelfit.report.plots import fitted, root_mean_square
 
     try:
         values = fit.problem.model.values()
@@ -177,10 +181,10 @@ def _contender(fit: Fit, label: str, backend: str, as_is: bool, file: Path) -> C
         raise InputError("the values in this file give no finite cost", file)
     fitted_pA: dict[str, float] = {}
     predicted_pA: dict[str, float] = {}
-    for k, (e, traces) in enumerate(zip(fit.problem.experiments, winner.traces, strict=True), 1):
+    for k, (e, part) in enumerate(zip(fit.problem.experiments, winner.parts, strict=True), 1):
         name = e.protocol.name
         name = f"{name} ({k})" if name in fitted_pA or name in predicted_pA else name
-        (fitted_pA if e.weight > 0 else predicted_pA)[name] = root_mean_square(fitted(e, traces))
+        (fitted_pA if e.weight > 0 else predicted_pA)[name] = (part or Quality()).rms_pA
     return Contender(
         label, fit, values, winner, objective.n_free, count_samples(fit.problem),
         correlation_time(fit.problem, winner.traces), fitted_pA, predicted_pA,

@@ -1,0 +1,79 @@
+"""Where in a sweep something happens, on traces whose events are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from channelfit.report.events import eventful, noise_pA
+
+T = np.arange(0, 40, 0.04)
+STEP = [np.array([10.0, 30.0])]
+
+
+def transient(start: float, duration: float = 0.3) -> np.ndarray:
+    """A current that comes and goes within a few durations after its start; peak near -1000 pA."""
+    u = np.maximum(T - start, 0) / duration
+    return -1000 * 2.6 * u**2 * np.exp(-1.4 * u)
+
+
+@pytest.mark.parametrize("noise", [0.0, 5.0, 50.0])
+def test_two_of_forty_ms_are_found(noise):
+    current = transient(10) + np.random.default_rng(1).normal(0, noise, T.shape)
+    found = eventful(T, [current[None]], STEP)
+    assert len(found) == 1
+    start, end = found[0]
+    assert start < T[np.argmin(transient(10))] < end
+    assert 9 < start < 10.5
+    assert 11 < end < 14
+
+
+def test_two_places_are_found_and_three_are_too_many():
+    two = transient(5) + transient(30)
+    (a, b), (c, d) = eventful(T, [two[None]], [np.array([])])
+    assert a < 5.4 < b < c < 30.4 < d
+    assert eventful(T, [(two + transient(17))[None]], [np.array([])]) == []
+
+
+def test_what_goes_on_all_the_time_is_not_enlarged():
+    slow = 600 * (1 - np.exp(-np.maximum(T - 5, 0) / 12))
+    assert eventful(T, [slow[None]], [np.array([5.0])]) == []
+    assert eventful(T, [np.sin(T)[None]], [np.array([])]) == []
+
+
+def test_a_jump_with_the_command_is_no_event():
+    """All the movement there is, in one sample: nothing of it shows when it is spread."""
+    jump = np.where((T >= 10) & (T < 30), 500.0, 0.0)
+    assert eventful(T, [jump[None]], STEP) == []
+    assert eventful(T, [jump[None]], [np.array([])]) == []
+    slow = jump * (1 - np.exp(-np.maximum(T - 10, 0) / 15))
+    assert eventful(T, [slow[None]], STEP) == []
+
+
+@pytest.mark.parametrize("noise", [0.0, 5.0])
+def test_baseline_alone_has_no_events(noise):
+    baseline = 3.0 + np.random.default_rng(2).normal(0, noise, (5, len(T)))
+    assert eventful(T, [baseline], STEP * 5) == []
+
+
+def test_too_few_samples_and_gaps_are_no_trouble():
+    assert eventful(T[:1], [np.ones((1, 1))], [np.array([])]) == []
+    assert eventful(T, [np.full((2, len(T)), np.nan)], STEP * 2) == []
+    masked = transient(10)
+    masked[(T >= 10) & (T < 10.2)] = np.nan
+    assert len(eventful(T, [masked[None]], STEP)) == 1
+
+
+def test_what_is_looked_at_is_the_time_that_is_shown():
+    """2 of 40 ms are a small part; of the 5 ms that a mask leaves they are not."""
+    left = np.where((T >= 9) & (T < 14), transient(10), np.nan)
+    assert eventful(T, [left[None]], STEP) == []
+
+
+def test_the_noise_is_that_of_the_samples():
+    rng = np.random.default_rng(3)
+    for noise in (1.0, 20.0):
+        current = 5000 * np.sin(T) + rng.normal(0, noise, (8, len(T)))
+        assert noise_pA(current) == pytest.approx(noise, rel=0.1)
+    assert noise_pA(np.zeros((1, 100))) == 0
+    assert noise_pA(np.zeros((1, 1))) == 0
