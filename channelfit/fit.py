@@ -194,7 +194,8 @@ def load_fit(
     settings, stop = _mapping(section, "optimizer"), _mapping(section, "stop")
     optimizer = settings.pop("name", default_optimizer(settings))
     seed = section.integer("seed", 0)
-    constraints = read_rate_bounds(section, model, [e.protocol for e in experiments])
+    fitted = [e.protocol for e in experiments if e.weight > 0]
+    constraints = read_rate_bounds(section, model, fitted)
     constraints += tied_bounds(model)
     solved = _solved(section, model, constraints)
     prior_noise = _prior_noise(section, model)

@@ -29,10 +29,15 @@ class Problem:
     model: ChannelModel
     experiments: tuple[Experiment, ...]
 
+    @property
+    def fitted(self) -> list[Experiment]:
+        """Those that a score looks at; not those without data, nor those held out by weight 0."""
+        return [e for e in self.experiments if e.recording is not None and e.weight > 0]
+
     @cached_property
     def scored(self) -> Packed:
         """Everything with a weight, packed for scoring."""
-        with_data = [e for e in self.experiments if e.recording is not None]
+        with_data = self.fitted
         return pack(
             [e.protocol for e in with_data],
             [e.recording.current_pA for e in with_data if e.recording],

@@ -73,7 +73,7 @@ class ReferenceScorer:
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
-        experiments = [e for e in self.problem.experiments if e.recording is not None]
+        experiments = self.problem.fitted
         currents, status = self._simulate(parameters, experiments)
         cost, total = np.zeros(len(status)), 0.0
         for experiment, current in zip(experiments, currents, strict=True):
@@ -133,7 +133,7 @@ class ReferenceScorer:
 
     def _samples(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Currents (n_samples, n_candidates), data and weight of every sample that has a weight."""
-        experiments = [e for e in self.problem.experiments if e.recording is not None]
+        experiments = self.problem.fitted
         currents, _ = self._simulate(parameters, experiments)
         shown, target, weights = [], [], []
         for e, current in zip(experiments, currents, strict=True):
