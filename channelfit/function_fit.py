@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import numpy as np
 
 from channelfit.documents import Section
 from channelfit.errors import InputError
-from channelfit.fit import Fit, _moved
+from channelfit.fit import Fit, _moved, starts_from_values
 from channelfit.functions import FunctionProblem, build_function, fitted_document
 from channelfit.optimizers.choose import make_optimizer
 from channelfit.optimizers.run import make_stop_rules
@@ -35,8 +36,12 @@ class FunctionFit(Fit):
         document = fitted_document(self.document, self.function.model, values)
         if self.function.data is not None:
             document["data"]["file"] = _moved(document["data"]["file"], self.model_file, folder)
-        document["fit"] = copy.deepcopy(self.section)
+        document["fit"] = copy.deepcopy(self.section) | {"start": "values"}
         return document
+
+    def _floor(self, scorer: Any) -> float:
+        """None is known: a cost may be below 0."""
+        return -math.inf
 
 
 def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path) -> FunctionFit:
@@ -50,7 +55,7 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
     function = build_function(document, model_file)
     plain = {key: value for key, value in document.items() if key != "fit"}
     section = Section(document.get("fit") or {}, file, "fit")
-    section.expect("optimizer", "stop", "seed")
+    section.expect("optimizer", "stop", "seed", "start")
     settings, stop = (dict(section.rows(key, {})) for key in ("optimizer", "stop"))
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
     if not isinstance(optimizer, str):
@@ -58,12 +63,13 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
     fit = FunctionFit(
         cast(Problem, function), optimizer, settings, stop, plain, file,
         seed=section.integer("seed", 0), section=copy.deepcopy(dict(document.get("fit") or {})),
-        model_file=model_file, function=function,
+        model_file=model_file, start=starts_from_values(section), function=function,
     )  # fmt: skip
     try:
         n_free = fit.space.n_free
     except InputError as error:
         raise error.at(model_file) from None
+    fit.starting_point()
     try:
         make_optimizer(optimizer, settings, n_free, fit.seed)
         make_stop_rules(stop, settings)

@@ -75,7 +75,7 @@ def _make_hybrid(
     _check_known(settings, ("scan", "starts", "agree", "patience", "generations"))
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
-    return Hybrid(n_parameters, seed, **settings)
+    return Hybrid(n_parameters, seed, **settings, initial=initial)
 
 
 def _make_asynchronous_ring(
@@ -86,7 +86,7 @@ def _make_asynchronous_ring(
     _check_known(settings, ("population", "iterations", "generations"))
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
-    return RingSearch(seed=seed, **settings)
+    return RingSearch(seed=seed, **settings, initial=initial)
 
 
 def _make_swarm(

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from channelfit.optimizers.agreement import in_words
 from channelfit.optimizers.run import Progress, StopRules
 from channelfit.tuning import Measured, fastest
 
@@ -259,6 +260,7 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
 def _search(summary: Mapping[str, Any]) -> list[str]:
     lines = [
         f"stopped    {summary['stop_reason']}",
+        *_starts(summary),
         f"search     {summary['evaluations']:,} candidates in {summary['seconds']:.3g} s "
         f"({number(summary['candidates_per_second'])} a second), seed {summary['seed']}",
     ]
@@ -266,6 +268,14 @@ def _search(summary: Mapping[str, Any]) -> list[str]:
     if failed:
         lines.append(f"failed     {', '.join(f'{n:,} {what}' for what, n in failed.items())}")
     return lines
+
+
+def _starts(summary: Mapping[str, Any]) -> list[str]:
+    """Whether independent starts agree; nothing where a search has none."""
+    found = summary.get("agreement")
+    if not found:
+        return []
+    return [f"starts     {in_words(found, 'pA' if 'rms_pA' in summary else None)}"]
 
 
 def profile_table(summary: Mapping[str, Any]) -> Table:
