@@ -182,7 +182,8 @@ class Fit:
         # a value on the very bound of a rate may be beyond it by rounding, so: a hair beside it
         random = np.random.Generator(np.random.Philox(self.seed))
         for reach in (0.0, *np.repeat(_HAIRS, _TRIES)):
-            beside = np.clip(unit + reach * random.uniform(-1, 1, unit.shape), 0.0, 1.0)
+            hair = reach * random.uniform(-1, 1, unit.shape)
+            beside: np.ndarray = np.clip(unit + hair, 0.0, 1.0)
             outside = [
                 c.name for c in self.constraints if not c.allowed(space.to_physical(beside)).all()
             ]
