@@ -6,7 +6,8 @@ way go on together with the next round's. From the second round on, half of the
 starts come from what is known already: the best solution with some coordinates from another one,
 or drawn anew. The search ends when enough starts that knew nothing of each other have arrived at
 the same lowest cost and a round of such relatives brought nothing better, or when several rounds
-in a row brought nothing; and at once where all that is left is the rounding of the scorer.
+in a row brought nothing, and nor did a look around the best; and at once where all that is left is
+the rounding of the scorer.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from channelfit.optimizers.agreement import SAME, Agreement, agreement
 from channelfit.optimizers.least_squares import Starts, begin, improve, to_numpy
 from channelfit.optimizers.objective import Generation, Objective, count_failures
 from channelfit.optimizers.population import starting_points
+from channelfit.optimizers.vicinity import around
 
 _CHUNK = 4096
 _MEMORY, _MOST_ITERATIONS = 10, 200
+#: Points around the best that are refined, and by what share a lower cost makes the search go on.
+_LOOKED_AT, _CLOSER = 8, 1e-4
 _FEW_POINTS, _MANY_POINTS, _LEADERS = 64, 512, 4
 _NONE = np.empty(0, dtype=np.intp)
 #: Largest difference of a coordinate, in shares of its range, between points that are the same.
@@ -142,11 +146,20 @@ class Hybrid:
                     return
             gained = _least(found) < before * (1 - SAME) and before > objective.floor
             idle = 0 if gained else idle + 1
-            if idle and found is not None and _explored(found, self.agree):
-                break
-        if found is not None and under_way is not None:
+            if found is None or under_way is None or not idle:
+                continue
+            explored = _explored(found, self.agree)
+            if not explored and idle < self.patience:
+                continue
             found = yield from _finished(objective, found, under_way)
             self._compare(found, objective.floor)
+            if explored or (self.agreement is not None and self.agreement.agree):
+                break
+            # nobody else arrives here: is it a minimum at all, or a ripple on the way to one?
+            before, under_way = _least(found), under_way.take(_NONE)
+            found = yield from _looked_around(objective, found)
+            self._compare(found, objective.floor)
+            idle = 0 if _least(found) < before * (1 - _CLOSER) else idle
         self.ended = self._conclusion(idle)
 
     def _compare(self, found: _Found, floor: float) -> None:
@@ -268,6 +281,31 @@ def _finished(
         starts = improve(objective, starts)
         yield _generation(objective, starts, objective.evaluations - before, "refining")
     return _joined(found, _Found(starts.unit, starts.cost, under_way.fresh))
+
+
+def _looked_around(
+    objective: Objective, found: _Found
+) -> Generator[Generation, None, _Found]:  # fmt: skip
+    """What was found, and what the best points around the best lead to."""
+    if not math.isfinite(_least(found)):
+        return found
+    best = begin(objective, found.best()[:, None])
+    if not np.isfinite(best.cost[0]):
+        return found
+    near = around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
+    cost = yield from _scored(objective, near, "looking around")
+    some = _chosen(near, cost, _LOOKED_AT, fresh=False)
+    if not len(some.cost):
+        return found
+    before = objective.evaluations
+    starts = begin(objective, some.unit)
+    for _ in range(_MOST_ITERATIONS):
+        yield _generation(objective, starts, objective.evaluations - before, "looking around")
+        if starts.done.all():
+            break
+        before = objective.evaluations
+        starts = improve(objective, starts)
+    return _joined(found, _Found(starts.unit, starts.cost, some.fresh))
 
 
 def _explored(found: _Found, agree: int) -> bool:

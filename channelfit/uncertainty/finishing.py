@@ -42,10 +42,10 @@ def settled(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarra
     for _ in range(_ROUNDS):
         if not math.isfinite(cost) or n_samples <= len(unit):
             return unit
-        around = _around(estimate(objective, unit[:, 0], n_samples))
-        tried = to_numpy(objective.score(around).cost)
+        points = _around(estimate(objective, unit[:, 0], n_samples))
+        tried = to_numpy(objective.score(points).cost)
         order = np.argsort(tried, kind="stable")[:_REFINED]
-        lower, lower_cost = _refined(objective, around[:, order[np.isfinite(tried[order])]])
+        lower, lower_cost = _refined(objective, points[:, order[np.isfinite(tried[order])]])
         if not lower_cost < cost * (1 - _GAIN / n_samples):
             return unit
         unit, cost = lower, lower_cost
