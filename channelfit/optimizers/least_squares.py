@@ -201,7 +201,8 @@ def _bounded(
         inward[~stays | held[left] | out.any(axis=1)[:, None]] = 0.0
         worst = inward.argmax(axis=1)
         places = np.arange(len(left))
-        freed = inward[places, worst] > _INWARD * np.abs(g[left]).max(axis=1)
+        steepest = _INWARD * np.abs(g[left]).max(axis=1)
+        freed: np.ndarray = np.asarray(inward[places, worst] > steepest)
         fixed[left] = stays | out
         fixed[left[freed], worst[freed]] = False
         left = left[out.any(axis=1) | freed]

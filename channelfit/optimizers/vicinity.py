@@ -29,5 +29,6 @@ def around(unit: np.ndarray, cost: float, curvature: np.ndarray) -> np.ndarray:
     ways = scale[:, None] * vectors * np.sqrt(2 * cost / np.maximum(values, _FLOOR))
     steps = np.concatenate([np.sqrt(rise) * ways for rise in _RISES], axis=1)
     steps *= np.minimum(1.0, _FURTHEST / np.maximum(np.abs(steps).max(axis=0), 1e-300))
-    points: np.ndarray = unit[:, None] + np.concatenate([steps, -steps], axis=1)
-    return np.clip(points, 0.0, 1.0)
+    both = np.concatenate([steps, -steps], axis=1)
+    points: np.ndarray = np.clip(unit[:, None] + both, 0.0, 1.0)
+    return points
