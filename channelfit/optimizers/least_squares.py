@@ -198,7 +198,7 @@ def _bounded(
         # on a face for what another was going to do, which it then did not: let go, one at a time
         slope = g[left] + np.matmul(some, step[left][..., None])[..., 0]
         inward = np.where(step[left] <= lower[left], -slope, slope)
-        inward[~stays | held[left] | out.any(axis=1)[:, None]] = 0.0
+        inward[~stays | held[left] | np.any(out, axis=1, keepdims=True)] = 0.0
         worst = inward.argmax(axis=1)
         places = np.arange(len(left))
         steepest = _INWARD * np.abs(g[left]).max(axis=1)
