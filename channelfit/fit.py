@@ -39,7 +39,7 @@ from channelfit.optimizers.projection import Linear
 from channelfit.optimizers.run import StopRules, make_stop_rules
 from channelfit.optimizers.space import SearchSpace, middle
 from channelfit.plausibility import Seen, fit_cautions, protocol_cautions, recording_cautions
-from channelfit.problem import Experiment, Problem, mean_square, n_scored
+from channelfit.problem import Experiment, Problem, mean_square, n_scored, rounding_floor
 from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
 from channelfit.recording import Recording, load_recording, masks
 from channelfit.units import shown
@@ -47,6 +47,14 @@ from channelfit.units import shown
 DEFAULT_OPTIMIZER, FOR_A_POPULATION = "hybrid", "genetic"
 #: Where a saved fit has told what its values are, what the model was described as follows.
 _BEFORE = " Of the model before this fit: "
+#: Of the unit cube: how far beside values on a bound the search may begin, and tries of each.
+_HAIRS, _TRIES = (1e-14, 1e-12, 1e-10, 1e-8), 20
+#: What stands above a saved fit.
+_SAVED = """\
+# Saved by channelfit: each value below is the best that a search found. `start: values` in the fit
+# section makes the next `channelfit optimize` of this file begin there; with start: none, or
+# --set fit.start=none, it begins anywhere.
+"""
 
 _EXAMPLE = """
 fit:
@@ -79,7 +87,8 @@ class Fit:
     priors are weighed against the data. name: of the fit, in titles, the run folder and the
     summary: the fit file's own, else the model's. description, source: the fit file's.
     inherited: keys of the model's fit section that hold beside those of a fit file. cautions: what
-    looks wrong in model and data.
+    looks wrong in model and data. start: whether the search begins at the parameters' values, as
+    one does that goes on from a saved fit.
     """
 
     problem: Problem
@@ -101,6 +110,7 @@ class Fit:
     source: str = ""
     inherited: tuple[str, ...] = ()
     cautions: tuple[Caution, ...] = ()
+    start: bool = False
 
     @property
     def space(self) -> SearchSpace:
@@ -109,7 +119,14 @@ class Fit:
 
     def objective(self, scorer: Scorer | None) -> Objective:
         """What the search minimizes, scored by a scorer of this problem."""
-        return Objective(self.space, scorer, self.constraints, self._linear(), self._prior_weight())
+        return Objective(
+            self.space, scorer, self.constraints, self._linear(), self._prior_weight(),
+            floor=0.0 if scorer is None else self._floor(scorer),
+        )  # fmt: skip
+
+    def _floor(self, scorer: Scorer) -> float:
+        """The cost up to which all is rounding."""
+        return rounding_floor(self.problem, scorer.dtype)
 
     def strange_rates(self, values: np.ndarray) -> list[str]:
         """What `extremes` finds at parameters (n_parameters,), base units, in sentences."""
@@ -158,20 +175,63 @@ class Fit:
     def make_optimizer(self, xp: Any = np, initial: Any = None) -> Any:
         """The optimizer, ready to ask; arguments as in `optimizers.make_optimizer`.
 
-        Where there are constraints and no initial points, its first population, if it has one,
-        is drawn from what they allow.
+        Without initial points it begins with the parameters' values, where that is wanted; and
+        where there are constraints, the rest of its first population, if it has one, is drawn from
+        what they allow.
         """
-        n_free = self.space.n_free
-        make = partial(make_optimizer, self.optimizer, self.settings, n_free, self.seed, xp)
-        optimizer = make(initial)
+        make = partial(
+            make_optimizer, self.optimizer, self.settings, self.space.n_free, self.seed, xp
+        )
+        if initial is not None:
+            return make(initial)
+        begin = self.starting_point()
+        optimizer = make(begin)
         population = optimizer.settings.get("population")
-        if initial is None and self.constraints and population:
+        if self.constraints and population:
             random = np.random.Generator(np.random.Philox(self.seed))
             try:
-                optimizer = make(self.objective(None).sample(int(population), random))
+                first = self.objective(None).sample(int(population), random)
             except InputError as error:
                 raise error.at(self.file, "fit") from None
+            if begin is not None:
+                first[:, :1] = begin
+            optimizer = make(first)
         return optimizer
+
+    def starting_point(self) -> np.ndarray | None:
+        """Where the search begins, (n_free, 1) in the unit cube; None where it begins anywhere.
+
+        Raises: InputError for values that the ranges, or the bounds on rates, do not allow.
+        """
+        if not self.start:
+            return None
+        space = self.space
+        try:
+            for place in space.free:
+                if space.parameters[place].value is None:
+                    raise InputError(f"{space.parameters[place].name} has none")
+            values = np.array([p.value for p in space.parameters], dtype=float)
+            unit = np.asarray(space.to_unit(values[:, None]))
+        except InputError as error:
+            raise InputError(
+                f"the search cannot begin at the parameters' values ({error.message}); change "
+                f"them, or begin anywhere with start: none", self.file, error.key or "fit.start",
+            ) from None  # fmt: skip
+        # a value on the very bound of a rate may be beyond it by rounding, so: a hair beside it
+        random = np.random.Generator(np.random.Philox(self.seed))
+        for reach in (0.0, *np.repeat(_HAIRS, _TRIES)):
+            hair = reach * random.uniform(-1, 1, unit.shape)
+            beside: np.ndarray = np.clip(unit + hair, 0.0, 1.0)
+            outside = [
+                c.name for c in self.constraints if not c.allowed(space.to_physical(beside)).all()
+            ]
+            if not outside:
+                return beside
+        raise InputError(
+            f"the search cannot begin at the parameters' values, which break the bounds of "
+            f"{', '.join(outside)}; change them, or begin anywhere with start: none",
+            self.file, "fit.start",
+        )  # fmt: skip
 
 
 def default_optimizer(settings: Mapping[str, Any]) -> str:
@@ -222,16 +282,20 @@ def load_fit(
     settings, stop = _mapping(section, "optimizer"), _mapping(section, "stop")
     optimizer = settings.pop("name", default_optimizer(settings))
     seed = section.integer("seed", 0)
-    constraints = read_rate_bounds(section, model, [e.protocol for e in experiments])
+    fitted = [e.protocol for e in experiments if e.weight > 0]
+    constraints = read_rate_bounds(section, model, fitted)
     constraints += tied_bounds(model)
     solved = _solved(section, model, constraints)
     prior_noise = _prior_noise(section, model)
+    start = starts_from_values(section, surrogate)
     fit = Fit(
         Problem(model, tuple(experiments)), optimizer, settings, stop, document, file, surrogate,
         noise, seed, copy.deepcopy(dict(raw)), model_file, constraints, solved, prior_noise,
         **read_titles(section, model.name), inherited=inherited_keys(file, model_file, raw),
+        start=start,
     )  # fmt: skip
     _check_search(fit)
+    fit.starting_point()
     fit = replace(fit, cautions=_cautions(fit, section))
     if not surrogate:
         return fit
@@ -454,6 +518,22 @@ def _solved(
     return (names[0],)
 
 
+def starts_from_values(section: Section, surrogate: bool = False) -> bool:
+    """``start: values`` or ``none``, the default: whether the search begins at the values."""
+    word = section.take("start", "none")
+    if word not in ("values", "none"):
+        raise section.error(
+            f"values (begin at the parameters' values) or none was expected, not {shown(word)}",
+            "start",
+        )
+    if word == "values" and surrogate:
+        raise section.error(
+            "data simulated from the parameters' values cannot be fitted from there: the search "
+            "would begin at its end; leave start out", "start",
+        )  # fmt: skip
+    return bool(word == "values")
+
+
 def _prior_noise(section: Section, model: ChannelModel) -> float:
     """Standard deviation of a sample, pA: needed where a parameter has a prior."""
     noise: float | None = section.quantity("noise", "current", None)
@@ -597,8 +677,13 @@ def save_fit(fit: Fit, values: np.ndarray, folder: str | os.PathLike[str]) -> Pa
         for k, experiment in enumerate(fit.problem.experiments):
             _write_table(folder / _data_name(fit, k), experiment)
     path = folder / "fit.yaml"
-    path.write_text(dump_yaml(fit_document(fit, values, folder)), encoding="utf-8")
+    path.write_text(saved_text(fit_document(fit, values, folder)), encoding="utf-8")
     return path
+
+
+def saved_text(document: Mapping[str, Any]) -> str:
+    """The YAML of a saved fit, with what it is above."""
+    return _SAVED + dump_yaml(document)
 
 
 def fit_document(
@@ -629,7 +714,7 @@ def fit_document(
         row["protocol"] = moved(row["protocol"], fit.file, folder)
         if not fit.surrogate:
             row["recording"]["file"] = moved(row["recording"]["file"], fit.file, folder)
-    document["fit"] = section
+    document["fit"] = section | {"start": "values"}
     return document
 
 

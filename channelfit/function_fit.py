@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import numpy as np
 
 from channelfit.documents import Section
 from channelfit.errors import InputError
-from channelfit.fit import Fit
+from channelfit.fit import Fit, starts_from_values
 from channelfit.functions import FunctionProblem, build_function, fitted_document
 from channelfit.joining import inherited_keys, moved, read_titles
 from channelfit.keys import KEYS
@@ -37,8 +38,12 @@ class FunctionFit(Fit):
         document = fitted_document(self.document, self.function.model, values)
         if self.function.data is not None:
             document["data"]["file"] = moved(document["data"]["file"], self.model_file, folder)
-        document["fit"] = copy.deepcopy(self.section)
+        document["fit"] = copy.deepcopy(self.section) | {"start": "values"}
         return document
+
+    def _floor(self, scorer: Any) -> float:
+        """None is known: a cost may be below 0."""
+        return -math.inf
 
 
 def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path) -> FunctionFit:
@@ -62,11 +67,13 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
         seed=section.integer("seed", 0), section=copy.deepcopy(dict(document.get("fit") or {})),
         model_file=model_file, function=function, **read_titles(section, function.model.name),
         inherited=inherited_keys(file, model_file, document.get("fit") or {}),
+        start=starts_from_values(section),
     )  # fmt: skip
     try:
         n_free = fit.space.n_free
     except InputError as error:
         raise error.at(model_file) from None
+    fit.starting_point()
     try:
         make_optimizer(optimizer, settings, n_free, fit.seed)
         make_stop_rules(stop, settings)

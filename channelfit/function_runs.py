@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from channelfit import gpu
-from channelfit.documents import dump_yaml
+from channelfit.fit import saved_text
 from channelfit.function_fit import FunctionFit
 from channelfit.optimizers.run import FitResult
 from channelfit.runs import (
@@ -55,7 +55,7 @@ class FunctionRunFolder(RunFolder):
         return summary
 
     def _save_fit(self, values: np.ndarray) -> None:
-        write_text(self.path / "fit.yaml", dump_yaml(self.fit.saved(values, self.path)))
+        write_text(self.path / "fit.yaml", saved_text(self.fit.saved(values, self.path)))
 
 
 def summarize(

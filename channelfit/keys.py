@@ -24,7 +24,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "fit file": ("model", "name", "description", "source", "temperature", "current", "parameters",
                  "fit"),
     "fit": ("name", "description", "source", "protocols", "experiments", "surrogate", "optimizer",
-            "stop", "seed", "rates_within", "solve", "noise"),
+            "stop", "seed", "rates_within", "solve", "noise", "start"),
     "surrogate": ("noise", "seed"),
     "experiment": ("protocol", "recording", "weight", "mask", "every", "delay"),
     "mask": ("after_steps", "before_steps", "from", "to", "weight", "sweeps"),
@@ -49,5 +49,5 @@ KEYS: dict[str, tuple[str, ...]] = {
                  "outputs", "data", "fit"),
     "function parameter": ("size", "range", "scale", "value", "fixed", "unit"),
     "function data": ("file", "inputs", "targets", "scale"),
-    "function fit": ("name", "description", "source", "optimizer", "stop", "seed"),
+    "function fit": ("name", "description", "source", "optimizer", "stop", "seed", "start"),
 }  # fmt: skip

@@ -741,6 +741,7 @@ def _finish(
     definitions = scope.finish()
     inner = _Scope(current, (), None)
     inner.names, changing = scope.names, moving(definitions) | {V.name}
+    inner.read = scope.read
     conductance = _constant(current, inner, changing, "conductance", "conductance", membrane)
     reversal = _constant(current, inner, changing, "reversal", "voltage", membrane)
     check_membrane(current, membrane, "the conductance and the units of the parameters are")
@@ -868,7 +869,7 @@ def _constant(
     except InputError as error:
         if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
             raise error.at(current.file, current.path(key)) from None
-    return scope.parse(raw, f"current.{key}", changing)
+    return scope.parse(raw, key, changing)
 
 
 def _check_use(root: Section, model: ChannelModel) -> None:

@@ -600,7 +600,7 @@ def _stationary(rates: Array) -> Array:
     k = rates.copy()
     n = len(k)
     if n == 2:  # of a gate, whose inf may exceed 1
-        return np.array([k[1, 0], k[0, 1]]) / (k[1, 0] + k[0, 1])
+        return np.asarray(np.array([k[1, 0], k[0, 1]]) / (k[1, 0] + k[0, 1]))
     for last in range(n - 1, 0, -1):
         # where every rate out underflows, whoever is there stays
         k[:last, last] /= max(k[last, :last].sum(), np.finfo(float).tiny)

@@ -49,7 +49,7 @@ class Packed:
     data_pA: (n_data,); constant: what merging took out of the sum of squares, pA^2.
     total_weight: sum of the weights of all samples; n_slots: state slots in use.
     outputs: per experiment (n_sweeps, n_times_max) int64, where each sample's current is found
-        in data order, -1 after the end of a shorter sweep.
+        in data order, -1 after the end of a shorter sweep and where nothing is computed.
     """
 
     voltages: np.ndarray
@@ -113,6 +113,9 @@ def pack(
 ) -> Packed:
     """Pack experiments.
 
+    What has weight 0 and leads to nothing that has more is left out: a sweep that is held out, and
+    the end of one after its last sample that counts, cost a score nothing.
+
     Arguments:
         protocols: one an experiment.
         currents: (n_sweeps, n_times_max) pA each, or None to simulate only.
@@ -126,7 +129,9 @@ def pack(
             level = roots.setdefault(protocol.holding_mV, [])
             for sweep, run in course:
                 level = _insert(level, run, _Member(k, sweep, run.samples, run.weight))
-    return _Flattener(currents, outputs).flatten(roots)
+    traced = {k for k, weight in enumerate(weights) if weight is None}
+    grown = {holding: _pruned(level, traced) for holding, level in roots.items()}
+    return _Flattener(currents, outputs).flatten({v: level for v, level in grown.items() if level})
 
 
 def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _Run]]]:
@@ -153,6 +158,25 @@ def _insert(level: list[_Run], run: _Run, member: _Member) -> list[_Run]:
     if len(member.samples):
         node.members.append(member)
     return node.children
+
+
+def _pruned(roots: list[_Run], traced: set[int]) -> list[_Run]:
+    """The roots without branches that lead to no sample that counts.
+
+    Arguments:
+        traced: experiments of which every sample is wanted, whatever its weight.
+    """
+    in_order, stack = [], list(roots)
+    while stack:
+        in_order.append(stack.pop())
+        stack += in_order[-1].children
+    kept: set[int] = set()
+    for run in reversed(in_order):  # children before their parents
+        run.children = [child for child in run.children if id(child) in kept]
+        counts = any(m.weight > 0 or m.experiment in traced for m in run.members)
+        if run.children or counts:
+            kept.add(id(run))
+    return [run for run in roots if id(run) in kept]
 
 
 def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_Run]:

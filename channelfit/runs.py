@@ -220,15 +220,14 @@ class RunFolder:
             self.path.rmdir()
 
     def _save_fit(self, values: np.ndarray) -> None:
-        from channelfit.documents import dump_yaml
-        from channelfit.fit import fit_document, save_fit
+        from channelfit.fit import fit_document, save_fit, saved_text
 
         if self.fit.surrogate and not any(self.path.glob("data*.csv")):
             with tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_fit(self.fit, values, temporary)
                 for file in Path(temporary).glob("data*.csv"):
                     file.replace(self.path / file.name)
-        write_text(self.path / "fit.yaml", dump_yaml(fit_document(self.fit, values, self.path)))
+        write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))
 
     def _save_history(self, rows: Iterable[Sequence[float | None]]) -> None:
         text = io.StringIO()
@@ -269,6 +268,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
         "warnings": [asdict(caution) for caution in fit.cautions],
         "stop_reason": result.stop_reason,
+        "agreement": result.agreement,
         "generations": result.generations,
         "evaluations": result.evaluations,
         "seconds": result.seconds,

@@ -167,8 +167,10 @@ def effect(folder: Path, file: str, told: bool) -> str:
     if isinstance(fit.problem, Problem):
         seen += _currents(fit, scorer)
     generations = StopRules(generations=2)
-    result = optimize(Genetic(objective.n_free, 4, fit.seed), objective, generations)
-    seen.append(result.values)
+    result = optimize(
+        Genetic(objective.n_free, 4, fit.seed, initial=fit.starting_point()), objective, generations
+    )
+    seen += [result.values, fit.starting_point()]
     if told:
         seen.append(_summary(fit, result, scorer))
     return "\n".join(x.tobytes().hex() if isinstance(x, np.ndarray) else str(x) for x in seen)
@@ -289,7 +291,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
     show("parameter", "model", "parameters/a", range=([1, 1000], [1, 500]),
          unit=("1/s", "1/ms"), value=(100, 200), scale=("linear", "log"))  # fmt: skip
     show("parameter", "model", "parameters/b", fixed=(True, False))
-    show("parameter", "model", "parameters/b", free, tie=("a/2 + z", "a/3 + z"))
+    show("parameter", "model", "parameters/b", free, tie=("a/2", "a/3"))
     prior = (("parameters/g/prior", {}), ("fit/noise", 5))
     show("parameter", "model", "parameters/g", (("fit/noise", 5),),
          prior=({"normal": [9, 2]}, {"normal": [9, 1]}))  # fmt: skip
@@ -338,7 +340,8 @@ def proofs() -> dict[tuple[str, str], Proof]:
          rates_within=(["1e-9 /ms", "1000 /ms"], ["1e-9 /ms", "0.2 /ms"]),
          solve=("none", "g"))  # fmt: skip
     show("fit", "model", "fit", (("parameters/g/prior", {"normal": [9, 2]}),), noise=(5, 6))
-    show("fit", "fit", "fit", experiments=([EXPERIMENT], [EXPERIMENT, EXPERIMENT]))
+    show("fit", "fit", "fit", experiments=([EXPERIMENT], [EXPERIMENT, EXPERIMENT]),
+         start=("none", "values"))  # fmt: skip
     show("surrogate", "model", "fit/surrogate", noise=(5, 6), seed=(0, 1))
     first = "fit/experiments/0"
     other = (("fit/experiments/1/recording", RECORDING | {"file": "other.csv"}),)
@@ -457,7 +460,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
          inputs=({"x": "x"}, {"x": "x2"}), targets=({"y": "y"}, {"y": "y2"}),
          scale=("none", "range"))  # fmt: skip
     show("function fit", "function", "fit", name=("one", "two"), description=("one", "two"),
-         source=("one", "two"), seed=(0, 1))  # fmt: skip
+         source=("one", "two"), seed=(0, 1), start=("none", "values"))  # fmt: skip
     return out
 
 

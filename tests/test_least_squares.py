@@ -14,7 +14,7 @@ from channelfit.backends import Linearization, Score
 from channelfit.errors import InputError
 from channelfit.model import Parameter
 from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
-from channelfit.optimizers.least_squares import begin, improve, refine
+from channelfit.optimizers.least_squares import _bounded, begin, improve, refine
 
 
 def space(n: int, lower: float = 0.0, upper: float = 1.0) -> SearchSpace:
@@ -79,6 +79,41 @@ def test_bounds_of_a_linear_problem_are_those_of_scipy(seed):
     np.testing.assert_allclose(starts.cost, 2 * exact.cost / 12, rtol=1e-8)
     assert starts.unit.min() >= 0
     assert starts.unit.max() <= 1
+
+
+def narrow(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A linear problem of ten unknowns whose curvature spans twelve decades."""
+    random = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(random.normal(size=(n, 10)))[0] for n in (30, 10))
+    a = left * np.logspace(0, -6, 10) @ right.T
+    return a, a @ random.uniform(-0.6, 0.6, 10) + 1e-3 * random.normal(size=30)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_narrow_valley_beside_faces_of_the_cube_is_followed_to_its_end(seed):
+    """Steps that are cut short at a face, and no more, leave a start where it is."""
+    a, b = narrow(seed)
+    objective = Objective(space(10, -0.3, 0.3), Residuals(lambda x: a @ x - b))
+    starts = refine(objective, np.random.default_rng(seed).random((10, 4)), 60, 1e-14)
+    exact = lsq_linear(a, b, (-0.3, 0.3), method="bvls", tol=1e-15)
+    assert (starts.cost <= 2 * exact.cost / 30 * (1 + 1e-7)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
+    random, n = np.random.default_rng(seed), 8
+    root = np.linalg.qr(random.normal(size=(n, n)))[0] * 10.0 ** random.uniform(-2, 0, n)
+    h = root @ root.T
+    h /= np.sqrt(np.outer(np.diag(h), np.diag(h)))
+    g, lower, upper = random.normal(size=n), -random.random(n), random.random(n) + 1e-3
+    step = _bounded(h[None], g[None], lower[None], upper[None], np.zeros((1, n), bool))[0]
+    upright = np.linalg.cholesky(h)
+    exact = lsq_linear(upright.T, -np.linalg.solve(upright, g), (lower, upper), method="bvls",
+                       tol=1e-15)  # fmt: skip
+    assert ((step >= lower - 1e-12) & (step <= upper + 1e-12)).all()
+    lowest = g @ exact.x + 0.5 * exact.x @ h @ exact.x
+    assert g @ step + 0.5 * step @ h @ step <= lowest + 1e-8 * abs(lowest)
 
 
 def test_decays_end_where_scipy_ends():

@@ -166,35 +166,47 @@ class Stepping:
 
     def __init__(self, problem: Problem, dtype: str) -> None:
         self.problem, self.dtype = problem, dtype
-        varying = bool((problem.simulated.runs[:, KIND] != HELD).any())
-        self.source = NumbaSource(problem.model, dtype, varying)
+        # what is only predicted at the end neither changes nor lengthens what scores
+        scores = problem.scored.total_weight > 0
+        self.source = self._source_for(problem.scored if scores else problem.simulated)
 
     def score(self, parameters: np.ndarray, n_threads: int) -> Score:
         """Cost and status of checked parameters."""
         packed = self.problem.scored
         data = packed.data_pA.astype(self.dtype)
-        cost, status = self._run(parameters, packed, data, np.empty((0, 0)), n_threads)
+        cost, status = self._run(self.source, parameters, packed, data, np.empty((0, 0)), n_threads)
         return _finished((cost + packed.constant) / packed.total_weight, status)
 
     def simulate(self, parameters: np.ndarray, n_threads: int) -> np.ndarray:
         """Currents (n_data, n_candidates), NaN where a candidate failed."""
         packed = self.problem.simulated
         out = np.empty((len(packed.sample_mV), parameters.shape[1]))
-        _, status = self._run(parameters, packed, np.empty(0, self.dtype), out, n_threads)
+        source, data = self._tracing, np.empty(0, self.dtype)
+        _, status = self._run(source, parameters, packed, data, out, n_threads)
         out[:, status != OK] = np.nan
         return out
 
+    @cached_property
+    def _tracing(self) -> NumbaSource:
+        """What computes every experiment, the ones held out too."""
+        source = self._source_for(self.problem.simulated)
+        return self.source if source.varying == self.source.varying else source
+
+    def _source_for(self, packed: Packed) -> NumbaSource:
+        varying = bool((packed.runs[:, KIND] != HELD).any())
+        return NumbaSource(self.problem.model, self.dtype, varying)
+
     def _run(
-        self, parameters: np.ndarray, packed: Packed, data: np.ndarray, trace: np.ndarray,
-        n_threads: int,
+        self, source: NumbaSource, parameters: np.ndarray, packed: Packed, data: np.ndarray,
+        trace: np.ndarray, n_threads: int,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Sums of squares and statuses, or traces where room for them is given."""
         n = parameters.shape[1]
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
         arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
         arguments += [data, cost, trace, trace.size > 0, status]
-        run = _compiled(self.source.text).runSweeps
-        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
+        run = _compiled(source.text).runSweeps
+        _side_by_side(run, parameters, arguments, source.lanes, n_threads)
         return cost, status
 
 

@@ -77,7 +77,7 @@ class ReferenceScorer:
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
-        experiments = [e for e in self.problem.experiments if e.recording is not None]
+        experiments = self.problem.fitted
         currents, status = self._simulate(parameters, experiments)
         cost, total = np.zeros(len(status)), 0.0
         for experiment, current in zip(experiments, currents, strict=True):
@@ -137,7 +137,7 @@ class ReferenceScorer:
 
     def _samples(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Currents (n_samples, n_candidates), data and weight of every sample that has a weight."""
-        experiments = [e for e in self.problem.experiments if e.recording is not None]
+        experiments = self.problem.fitted
         currents, _ = self._simulate(parameters, experiments)
         shown, target, weights = [], [], []
         for e, current in zip(experiments, currents, strict=True):
@@ -493,7 +493,7 @@ def steady_state(rates: np.ndarray) -> np.ndarray:
     n = flow.shape[-1]
     if n == 2:  # the one formula that a gate whose inf exceeds 1 keeps to
         up, down = flow[..., 1, 0], flow[..., 0, 1]
-        return np.stack([down, up], axis=-1) / (up + down)[..., None]
+        return np.asarray(np.stack([down, up], axis=-1) / (up + down)[..., None])
     for k in range(n - 1, 0, -1):
         flow[..., k, :k] /= flow[..., :k, k].sum(axis=-1, keepdims=True)
         flow[..., :k, :k] += flow[..., :k, k, None] * flow[..., k, None, :k]

@@ -89,7 +89,7 @@ def _make_hybrid(
 ) -> Hybrid:
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
-    return Hybrid(n_parameters, seed, **settings)
+    return Hybrid(n_parameters, seed, **settings, initial=initial)
 
 
 def _make_asynchronous_ring(
@@ -99,7 +99,7 @@ def _make_asynchronous_ring(
 
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
-    return RingSearch(seed=seed, **settings)
+    return RingSearch(seed=seed, **settings, initial=initial)
 
 
 def _make_swarm(

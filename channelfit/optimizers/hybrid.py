@@ -6,7 +6,8 @@ way go on together with the next round's. From the second round on, half of the
 starts come from what is known already: the best solution with some coordinates from another one,
 or drawn anew. The search ends when enough starts that knew nothing of each other have arrived at
 the same lowest cost and a round of such relatives brought nothing better, or when several rounds
-in a row brought nothing.
+in a row brought nothing, and nor did a look around the best; and at once where all that is left is
+the rounding of the scorer.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from channelfit.optimizers.agreement import SAME, Agreement, agreement
 from channelfit.optimizers.least_squares import Starts, begin, improve, to_numpy
 from channelfit.optimizers.objective import Generation, Objective, count_failures
+from channelfit.optimizers.population import starting_points
+from channelfit.optimizers.vicinity import around
 
-#: Relative difference of costs that count as the same solution.
-SAME = 1e-3
-#: Costs below this share of a typical random candidate's are a perfect fit.
-PERFECT = 1e-13
 _CHUNK = 4096
 _MEMORY, _MOST_ITERATIONS = 10, 200
+#: Points around the best that are refined, and by what share a lower cost makes the search go on.
+_LOOKED_AT, _CLOSER = 8, 1e-4
 _FEW_POINTS, _MANY_POINTS, _LEADERS = 64, 512, 4
 _NONE = np.empty(0, dtype=np.intp)
 #: Largest difference of a coordinate, in shares of its range, between points that are the same.
@@ -89,6 +91,8 @@ class Hybrid:
         starts: of them refined.
         agree: independent starts that must arrive at the lowest cost.
         patience: rounds without a gain after which the search ends anyway.
+        initial: (n_parameters, n_points) points of the unit cube that are refined first. What
+            comes of them is no independent start's.
     """
 
     n_parameters: int
@@ -97,11 +101,14 @@ class Hybrid:
     starts: int = 0
     agree: int = 3
     patience: int = 4
+    initial: np.ndarray | None = None
     name: str = field(default="hybrid", init=False)
     ended: str = field(default="", init=False)
+    agreement: Agreement | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.starts = self.starts or max(16, 2 * self.n_parameters)
+        self.initial = starting_points(self.initial, self.n_parameters, self.starts)
 
     @property
     def settings(self) -> Mapping[str, float]:
@@ -109,43 +116,72 @@ class Hybrid:
         return {"scan": self.scan, "starts": self.starts, "agree": self.agree,
                 "patience": self.patience}  # fmt: skip
 
-    def search(self, objective: Objective) -> Iterator[Generation]:
-        """Stage after stage; ends by itself."""
+    def search(
+        self, objective: Objective, target: float | None = None
+    ) -> Iterator[Generation]:  # fmt: skip
+        """Stage after stage; ends by itself.
+
+        Arguments:
+            target: a cost above which no fit is called perfect.
+        """
         random = np.random.Generator(np.random.Philox(self.seed))
         objective.previews = True
         self.scan = self.scan or _points(objective.scorer) * self.n_parameters
+        perfect = objective.floor if target is None else min(objective.floor, target)
         found: _Found | None = None
         under_way: _UnderWay | None = None
-        scale, idle = math.nan, 0
+        idle = 0
         while idle < self.patience:
             pool = yield from self._scan(objective, random, found)
-            if math.isnan(scale) and len(pool.cost):
-                scale = float(np.median(pool.cost))
-            before = math.inf if found is None else float(found.cost.min())
+            before = _least(found)
             for wave in _waves(pool, found is None and not _on_gpu(objective.scorer)):
-                best = math.inf if found is None else float(found.cost.min())
                 under_way = yield from self._refine(
-                    objective, wave, under_way, best, PERFECT * scale
+                    objective, wave, under_way, _least(found), perfect
                 )
                 found = _joined(found, under_way.found(under_way.starts.done))
                 under_way = under_way.take(~under_way.starts.done)
-                if found.cost.min(initial=np.inf) <= PERFECT * scale:
-                    break
-            gained = found is not None and found.cost.min() < before * (1 - SAME)
+                self._compare(found, objective.floor)
+                if _least(found) <= perfect:
+                    self.ended = "the fit is perfect: what is left is rounding"
+                    return
+            gained = _least(found) < before * (1 - SAME) and before > objective.floor
             idle = 0 if gained else idle + 1
-            if found is not None and found.cost.min() <= PERFECT * scale:
-                self.ended = "the fit is perfect"
-                return
-            if idle and found is not None and _explored(found, self.agree):
-                self.ended = f"{_arrivals(found)} independent starts agree"
-                return
-        self.ended = f"{self.patience} rounds without a gain"
+            if found is None or under_way is None or not idle:
+                continue
+            explored = _explored(found, self.agree)
+            if not explored and idle < self.patience:
+                continue
+            found = yield from _finished(objective, found, under_way)
+            self._compare(found, objective.floor)
+            if explored or (self.agreement is not None and self.agreement.agree):
+                break
+            # nobody else arrives here: is it a minimum at all, or a ripple on the way to one?
+            before, under_way = _least(found), under_way.take(_NONE)
+            found = yield from _looked_around(objective, found)
+            self._compare(found, objective.floor)
+            idle = 0 if _least(found) < before * (1 - _CLOSER) else idle
+        self.ended = self._conclusion(idle)
+
+    def _compare(self, found: _Found, floor: float) -> None:
+        """Take stock of what independent starts came to."""
+        self.agreement = agreement(_least(found), found.cost[found.fresh], self.agree, floor)
+
+    def _conclusion(self, idle: int) -> str:
+        """Why the search ended, when it was not perfect."""
+        one = self.agreement
+        if one is not None and one.agree and idle < self.patience:
+            return f"{one.arrived} independent starts agree"
+        doubt = "" if one is not None and one.agree else ", though the starts do not agree"
+        return f"{idle} round{'s' * (idle > 1)} without a gain{doubt}"
 
     def _scan(
         self, objective: Objective, random: np.random.Generator, found: _Found | None
     ) -> Generator[Generation, None, _Found]:
         """The starts of a round, chosen by cost."""
         parts = []
+        if found is None and self.initial is not None:
+            cost = yield from _scored(objective, self.initial, "known values")
+            parts.append(_chosen(self.initial, cost, len(cost), fresh=False))
         n_fresh = self.starts if found is None else self.starts - self.starts // 2
         unit = objective.sample(self.scan * n_fresh // self.starts, random)
         cost = yield from _scored(objective, unit, "scanning")
@@ -181,9 +217,9 @@ class Hybrid:
             starts = under_way.starts
             yield _generation(objective, starts, objective.evaluations - before, "refining")
             before = objective.evaluations
-            if starts.cost.min() <= perfect:
-                starts.done[starts.cost.argmin()] = True
-                break
+            if starts.cost.min(initial=np.inf) <= perfect:
+                # it alone, as far down as rounding lets it
+                starts.done[np.arange(len(starts)) != starts.cost.argmin()] = True
             left = starts.cost[~starts.done]
             known = min(best, starts.cost[starts.done].min(initial=np.inf))
             if len(left) <= few and left.min(initial=np.inf) >= known * (1 - SAME):
@@ -224,9 +260,52 @@ def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _Und
     return others.and_new(starts, pool.fresh)
 
 
-def _arrivals(found: _Found) -> int:
-    """How many fresh starts came to the lowest cost."""
-    return int((found.fresh & (found.cost <= found.cost.min() * (1 + SAME))).sum())
+def _least(found: _Found | None) -> float:
+    """The lowest cost so far."""
+    return math.inf if found is None else float(found.cost.min(initial=np.inf))
+
+
+def _finished(
+    objective: Objective, found: _Found, under_way: _UnderWay
+) -> Generator[Generation, None, _Found]:
+    """What was found, and those still under way that are lower yet, each at its end.
+
+    A search may end while the best of all has not, where that gains less than counts as a gain.
+    """
+    under_way = under_way.take(under_way.starts.cost < _least(found))
+    starts = under_way.starts
+    for _ in range(_MOST_ITERATIONS):
+        if starts.done.all():
+            break
+        before = objective.evaluations
+        starts = improve(objective, starts)
+        yield _generation(objective, starts, objective.evaluations - before, "refining")
+    return _joined(found, _Found(starts.unit, starts.cost, under_way.fresh))
+
+
+def _looked_around(
+    objective: Objective, found: _Found
+) -> Generator[Generation, None, _Found]:  # fmt: skip
+    """What was found, and what the best points around the best lead to."""
+    if not math.isfinite(_least(found)):
+        return found
+    best = begin(objective, found.best()[:, None])
+    if not np.isfinite(best.cost[0]):
+        return found
+    near = around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
+    cost = yield from _scored(objective, near, "looking around")
+    some = _chosen(near, cost, _LOOKED_AT, fresh=False)
+    if not len(some.cost):
+        return found
+    before = objective.evaluations
+    starts = begin(objective, some.unit)
+    for _ in range(_MOST_ITERATIONS):
+        yield _generation(objective, starts, objective.evaluations - before, "looking around")
+        if starts.done.all():
+            break
+        before = objective.evaluations
+        starts = improve(objective, starts)
+    return _joined(found, _Found(starts.unit, starts.cost, some.fresh))
 
 
 def _explored(found: _Found, agree: int) -> bool:
@@ -236,9 +315,12 @@ def _explored(found: _Found, agree: int) -> bool:
     far as one can expect (Boender and Rinnooy Kan 1987, Math Program 37:59-80).
     """
     costs = np.sort(found.cost[found.fresh & np.isfinite(found.cost)])
+    if not len(costs):
+        return False
     n, rivals = len(costs), costs[costs < 4 * costs[0]]
     w = 1 + int((np.diff(rivals) > SAME * rivals[1:]).sum())
-    return _arrivals(found) >= agree and w * (n - 1) < (w + 0.5) * (n - w - 2)
+    arrived = int((costs <= _least(found) * (1 + SAME)).sum())
+    return arrived >= agree and w * (n - 1) < (w + 0.5) * (n - w - 2)
 
 
 def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float) -> np.ndarray:
@@ -311,7 +393,7 @@ def _children(
     n_free = len(found.unit)
     one = found.unit[:, order[(len(order) * random.random(n) ** 2).astype(int)]]
     # relatives of the best have little that it does not have
-    strangers = np.flatnonzero(found.fresh)
+    strangers = np.flatnonzero(found.fresh) if found.fresh.any() else order
     other = found.unit[:, strangers[random.integers(len(strangers), size=n)]]
     other = np.where(random.random(n) < 0.5, other, objective.sample(n, random))
     share = random.random(n) * 0.6

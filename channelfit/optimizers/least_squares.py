@@ -4,7 +4,8 @@ Every start keeps its own damping. A derivative costs as many candidates as it h
 only one; so each iteration tries several dampings at once and takes the best, which spares
 derivatives where a single damping would first have to be found (after Marquardt 1963; Madsen,
 Nielsen and Tingleff 2004 for the gain ratio). Bounds are an active set: a coordinate on a face of
-the cube that the gradient pushes outward stays there for the iteration.
+the cube that the gradient pushes outward stays there for the iteration, and one whose step leads
+out of the cube goes to the face, while the others take the step that is best then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from channelfit.optimizers.objective import Local, Objective
 TRIALS = np.array([1 / 30, 1 / 3, 3.0, 100.0])
 _LEAST, _MOST = 1e-12, 1e12
 _FIRST = 1e-2
+#: Of the steepest slope: what pulls a coordinate off its face by less is rounding.
+_INWARD = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,28 +147,68 @@ def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
     """
     unit, gradient = starts.unit, starts.local.gradient
     stuck = ((unit <= 0) & (gradient > 0)) | ((unit >= 1) & (gradient < 0))
-    n_free = len(unit)
-    h = np.moveaxis(starts.local.curvature, -1, 0).copy()
-    g = np.where(stuck, 0.0, gradient).T.copy()
+    n_free, n = unit.shape
+    h = np.moveaxis(starts.local.curvature, -1, 0)
     held = stuck.T
-    h[held[:, :, None] | held[:, None, :]] = 0.0
     diagonal = np.arange(n_free)
-    scale = h[:, diagonal, diagonal]
+    scale = np.where(held, 0.0, h[:, diagonal, diagonal])
     # a coordinate that the data hardly see must not run away: it is damped as if it counted a bit
     scale = np.maximum(scale, 1e-6 * scale.max(axis=1, keepdims=True)) + 1e-300
     damped = np.repeat(h[None], len(TRIALS), axis=0)  # (n_trials, n, n_free, n_free)
-    weight = TRIALS[:, None, None] * starts.damping[:, None] * scale
-    damped[..., diagonal, diagonal] += weight
-    damped[..., diagonal, diagonal] = np.where(held, 1.0, damped[..., diagonal, diagonal])
+    damped[..., diagonal, diagonal] += TRIALS[:, None, None] * starts.damping[:, None] * scale
     # unit diagonal: the solution then does not suffer from the scales of the parameters
-    root = np.sqrt(damped[..., diagonal, diagonal])
+    root = np.sqrt(np.maximum(damped[..., diagonal, diagonal], 1e-300))
     damped /= root[..., :, None] * root[..., None, :]
     with np.errstate(all="ignore"):
-        step = -np.linalg.solve(damped, (g / root)[..., None])[..., 0] / root
+        step = _bounded(
+            damped.reshape(-1, n_free, n_free), (gradient.T / root).reshape(-1, n_free),
+            (-unit.T * root).reshape(-1, n_free), ((1 - unit.T) * root).reshape(-1, n_free),
+            np.tile(held, (len(TRIALS), 1)),
+        ).reshape(len(TRIALS), n, n_free) / root  # fmt: skip
         step = np.clip(unit.T + step, 0.0, 1.0) - unit.T
         bent = np.matmul(h, step[..., None])[..., 0]
-        promise = -(g * step).sum(axis=-1) - 0.5 * (step * bent).sum(axis=-1)
+        promise = -(gradient.T * step).sum(axis=-1) - 0.5 * (step * bent).sum(axis=-1)
     return np.moveaxis(step, -1, 0), promise
+
+
+def _bounded(
+    h: np.ndarray, g: np.ndarray, lower: np.ndarray, upper: np.ndarray, held: np.ndarray
+) -> np.ndarray:
+    """Steps (n, n_free) to the minima of parabolas, as far as a box allows.
+
+    A coordinate that would leave the box goes to its face, and the others to the minimum that is
+    left then: cut short alone, it would take with it what the others were to make up for, and a
+    start in a narrow valley beside a face would stay where it is.
+
+    Arguments:
+        h: (n, n_free, n_free) with a diagonal of ones; g: (n, n_free).
+        lower, upper: (n, n_free), of the steps. held: (n, n_free) bool, coordinates that stay.
+    """
+    n_free = g.shape[1]
+    step, fixed, left = np.zeros_like(g), held.copy(), np.arange(len(g))
+    for _ in range(3 * n_free):
+        stays, some = fixed[left], h[left]
+        matrix = np.where(stays[:, :, None] | stays[:, None, :], np.eye(n_free), some)
+        reach = np.where(stays, step[left], 0.0)
+        pull = g[left] + np.matmul(some, reach[..., None])[..., 0]
+        free = -np.linalg.solve(matrix, np.where(stays, 0.0, pull)[..., None])[..., 0]
+        whole = np.where(stays, reach, free)
+        out = ~stays & ((whole < lower[left]) | (whole > upper[left]))
+        step[left] = np.where(out, np.clip(whole, lower[left], upper[left]), whole)
+        # on a face for what another was going to do, which it then did not: let go, one at a time
+        slope = g[left] + np.matmul(some, step[left][..., None])[..., 0]
+        inward = np.where(step[left] <= lower[left], -slope, slope)
+        inward[~stays | held[left] | np.any(out, axis=1, keepdims=True)] = 0.0
+        worst = inward.argmax(axis=1)
+        places = np.arange(len(left))
+        steepest = _INWARD * np.abs(g[left]).max(axis=1)
+        freed: np.ndarray = np.asarray(inward[places, worst] > steepest)
+        fixed[left] = stays | out
+        fixed[left[freed], worst[freed]] = False
+        left = left[out.any(axis=1) | freed]
+        if not len(left):
+            break
+    return step
 
 
 def _host(local: Local) -> Local:

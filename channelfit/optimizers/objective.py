@@ -93,7 +93,8 @@ class Objective:
     prior_weight: pA^2; so much is added to the cost for every squared standard deviation of a
     parameter from the middle of its prior. evaluations: candidates scored so far; a derivative
     costs as many as it has columns. previews: costs come from the scorer's `preview` where it has
-    one, as a search wants them that compares costs with those of `linearize`.
+    one, as a search wants them that compares costs with those of `linearize`. floor: costs up to
+    it are the scorer's rounding and no more.
     """
 
     space: SearchSpace
@@ -103,6 +104,7 @@ class Objective:
     prior_weight: float = 0.0
     evaluations: int = 0
     previews: bool = False
+    floor: float = 0.0
 
     @property
     def n_free(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from channelfit.errors import InputError
 from channelfit.gpu import Readback
+from channelfit.optimizers.agreement import Agreement
 from channelfit.optimizers.choose import number, unknown, whole
 from channelfit.optimizers.genetic_cuda import Record
 from channelfit.optimizers.objective import FAILURES, Generation, Objective, summarized
@@ -72,7 +73,9 @@ class DirectedOptimizer(Protocol):
     @property
     def settings(self) -> Mapping[str, float]: ...
 
-    def search(self, objective: Objective) -> Iterator[Generation]: ...
+    def search(
+        self, objective: Objective, target: float | None = None
+    ) -> Iterator[Generation]: ...  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class FitResult:
     cost: the scorer's `rescore` of the best candidate where it has one, else the search's.
     stop_reason: the rule that ended the search, in words.
     backend, dtype and source_hash are the scorer's, None where it has no such attribute.
+    agreement: of independent starts, where the search had any (`agreement.Agreement`, as plain
+    data).
     """
 
     names: tuple[str, ...]
@@ -173,6 +178,7 @@ class FitResult:
     backend: str | None = None
     dtype: str | None = None
     source_hash: str | None = None
+    agreement: Mapping[str, Any] | None = None
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -207,7 +213,10 @@ class FitResult:
 
 @dataclass
 class _Tally:
-    """What the loop has seen so far."""
+    """What the loop has seen so far.
+
+    exact: a best cost and what the scorer's `rescore` made of it.
+    """
 
     started: float
     generations: int = 0
@@ -215,6 +224,7 @@ class _Tally:
     seconds: float = 0.0
     cost: float = math.inf
     values: np.ndarray | None = None
+    exact: tuple[float, float] | None = None
     milestone: float = math.inf
     milestone_generation: int = 0
     failures: np.ndarray = field(default_factory=lambda: np.zeros(max(FAILURES) + 1, np.int64))
@@ -240,7 +250,7 @@ def optimize(
     tally = _Tally(started=time.perf_counter())
     reason: str | None = None
     if isinstance(optimizer, DirectedOptimizer):
-        generations = optimizer.search(objective)
+        generations = optimizer.search(objective, stop.cost)
     elif isinstance(optimizer, ResidentOptimizer) and objective.is_plain:
         generations = _on_device(optimizer, objective, _most_generations(stop, optimizer))
     else:
@@ -248,7 +258,7 @@ def optimize(
     try:
         for generation in generations:
             _record(tally, generation, stop.tolerance)
-            reason = _reason_to_stop(stop, tally)
+            reason = _target_reached(stop, tally, objective) or _reason_to_stop(stop, tally)
             if on_generation is not None:
                 on_generation(_progress(tally, generation, stop))
             if reason is not None:
@@ -257,12 +267,11 @@ def optimize(
         if not tally.generations:
             raise
         reason = reason or "interrupted"
-    return _result(
-        tally,
-        optimizer,
-        objective,
-        reason or getattr(optimizer, "ended", "") or "nothing more to score",
-    )
+    if reason is None:
+        reason = getattr(optimizer, "ended", "") or "nothing more to score"
+        if stop.cost is not None:
+            reason += f"; the target of {stop.cost:g} was not reached"
+    return _result(tally, optimizer, objective, reason)
 
 
 def _on_host(optimizer: Optimizer, objective: Objective) -> Iterator[Generation]:
@@ -345,11 +354,21 @@ def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
     tally.history.append(row)
 
 
+def _target_reached(stop: StopRules, tally: _Tally, objective: Objective) -> str | None:
+    """In words, whether the best cost is down to the target, by the scorer's `rescore` too: that
+    is the cost which the user is shown."""
+    if stop.cost is None or tally.values is None or tally.cost > stop.cost:
+        return None
+    if tally.exact is None or tally.exact[0] != tally.cost:
+        again = objective.rescore(tally.values)
+        tally.exact = tally.cost, tally.cost if again is None else again
+    cost = tally.exact[1]
+    return f"cost {cost:.6g} reached the target {stop.cost:g}" if cost <= stop.cost else None
+
+
 def _reason_to_stop(stop: StopRules, tally: _Tally) -> str | None:
     """In words, the first rule that holds; None to go on."""
     idle = tally.generations - tally.milestone_generation
-    if stop.cost is not None and tally.cost <= stop.cost:
-        return f"cost {tally.cost:.6g} reached the target {stop.cost:g}"
     if stop.generations is not None and tally.generations >= stop.generations:
         return f"{_plural(tally.generations, 'generation')} done"
     if stop.evaluations is not None and tally.evaluations >= stop.evaluations:
@@ -416,7 +435,13 @@ def _result(
         backend=_text(scorer, "backend"),
         dtype=_text(scorer, "dtype"),
         source_hash=_text(scorer, "source_hash"),
+        agreement=_agreement(optimizer),
     )
+
+
+def _agreement(optimizer: Optimizer | DirectedOptimizer) -> dict[str, Any] | None:
+    found: Agreement | None = getattr(optimizer, "agreement", None)
+    return None if found is None else found.as_plain()
 
 
 def _notes(space: SearchSpace, values: np.ndarray) -> tuple[str, ...]:

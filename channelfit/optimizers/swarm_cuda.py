@@ -37,7 +37,7 @@ import numpy as np
 from channelfit import gpu
 from channelfit.errors import InputError
 from channelfit.functions import FunctionProblem
-from channelfit.optimizers.objective import Generation, Objective
+from channelfit.optimizers.objective import Generation, Objective, summarized
 from channelfit.optimizers.philox import CUDA_TEXT
 from channelfit.optimizers.population import check_size
 from channelfit.optimizers.swarm import ATTRACTION, INERTIA
@@ -558,20 +558,27 @@ class RingSearch:
     Arguments:
         population: particles; all of them must find room on the GPU at once.
         iterations: moves of every particle in a launch.
+        initial: (n_parameters, n_points) points of the unit cube that are scored first. Particles
+            know nothing of them; the search ends no higher than the best of them.
     """
 
     name = "asynchronous_ring"
 
-    def __init__(self, population: int = 64, seed: int = 0, iterations: int = 100) -> None:
+    def __init__(
+        self, population: int = 64, seed: int = 0, iterations: int = 100, initial: Any = None
+    ) -> None:
         check_size(1, population, seed)
         self.population, self.seed, self.iterations = population, seed, iterations
+        self.initial = initial
 
     @property
     def settings(self) -> dict[str, float]:
         """By the names a user writes."""
         return {"population": self.population, "iterations": self.iterations}
 
-    def search(self, objective: Objective) -> Iterator[Generation]:
+    def search(
+        self, objective: Objective, target: float | None = None
+    ) -> Iterator[Generation]:  # fmt: skip
         """Launch after launch, without end.
 
         Raises: InputError unless the objective is a function scored on a GPU.
@@ -585,6 +592,9 @@ class RingSearch:
                 "batch: 1 has no generations either", key="fit.optimizer.name",
             )  # fmt: skip
         ring = AsynchronousRing(scorer, self.population, self.seed)
+        if self.initial is not None:
+            score = objective.score(self.initial)
+            yield summarized(objective, self.initial, score, "known values")
         while True:
             ring.fly(self.iterations)
             costs = ring.costs[0].astype(np.float64)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from channelfit.cautions import Caution
+from channelfit.optimizers.agreement import in_words
 from channelfit.optimizers.run import Progress, StopRules
 from channelfit.report.quality import explained
 from channelfit.tuning import Measured, fastest
@@ -289,6 +290,7 @@ def quality_texts(figures: Mapping[str, Any], short: bool = False) -> dict[str, 
 def _search(summary: Mapping[str, Any]) -> list[str]:
     lines = [
         f"stopped    {summary['stop_reason']}",
+        *_starts(summary),
         f"search     {summary['evaluations']:,} candidates in {summary['seconds']:.3g} s "
         f"({number(summary['candidates_per_second'])} a second), seed {summary['seed']}",
     ]
@@ -298,6 +300,14 @@ def _search(summary: Mapping[str, Any]) -> list[str]:
     lines += [f"           such as {example}" for example in summary.get("failing_examples", ())]
     lines += [f"note       {note}" for note in summary.get("strange_rates", ())]
     return lines
+
+
+def _starts(summary: Mapping[str, Any]) -> list[str]:
+    """Whether independent starts agree; nothing where a search has none."""
+    found = summary.get("agreement")
+    if not found:
+        return []
+    return [f"starts     {in_words(found, 'pA' if 'rms_pA' in summary else None)}"]
 
 
 def profile_table(summary: Mapping[str, Any]) -> Table:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.optimizers.least_squares import refine
 from channelfit.uncertainty.curvature import (
     ASSUMED_NOISE,
     LEVEL,
@@ -22,6 +21,7 @@ from channelfit.uncertainty.curvature import (
     quantile,
     undetermined,
 )
+from channelfit.uncertainty.finishing import settled, why_not_there
 
 if TYPE_CHECKING:
     from channelfit.backends import Scorer
@@ -64,7 +64,7 @@ def assess(
 
     Arguments:
         values: (n_parameters,), base units.
-        finish: refine them by least squares first.
+        finish: bring them to the minimum first, see `finishing`.
         traces: per experiment (n_sweeps, n_times) pA, of these values where they are known.
 
     Raises: InputError when they cannot be scored, or there are too few samples.
@@ -73,14 +73,12 @@ def assess(
     objective = replace(fit, solved=()).objective(scorer)
     unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])
     before = None
+    n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
     if finish:
-        before = float(objective.score(unit).cost[0])
-        refined = refine(objective, unit)
-        if refined.cost[0] < before:
-            unit, traces = refined.unit, None
+        before = float(objective.linearize(unit).cost[0])
+        unit, traces = settled(objective, unit, n_samples), None
     if traces is None:
         traces = [c[:, :, 0] for c in scorer.simulate(objective.physical(unit))]
-    n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
     found = estimate(objective, unit[:, 0], n_samples)
     noise_free = fit.surrogate and fit.noise_pA == 0
     if noise_free or found.cost < (_NOISE_FREE * peak) ** 2:
@@ -92,13 +90,12 @@ def assess(
 
 
 def judge(found: Estimate, refined_from: float | None = None) -> Assessment:
-    """The words for an estimate."""
-    return Assessment(
-        found, tuple(undetermined(found)), tuple(_remarks(found)), refined_from
-    )  # fmt: skip
+    """The words for an estimate, which was refined where there is a cost from before that."""
+    remarks = _remarks(found, refined_from is not None)
+    return Assessment(found, tuple(undetermined(found)), tuple(remarks), refined_from)
 
 
-def _remarks(found: Estimate) -> list[str]:
+def _remarks(found: Estimate, refined: bool) -> list[str]:
     remarks = []
     if found.assumed:
         remarks.append(
@@ -115,10 +112,7 @@ def _remarks(found: Estimate) -> list[str]:
     else:
         remarks.append("residuals look independent of each other, as the errors assume")
     if found.distance > _UNFINISHED:
-        remarks.append(
-            f"the search ended about {found.distance:.2g} standard errors from the minimum; "
-            "`channelfit uncertainty` refines the fit first"
-        )
+        remarks.append(_unfinished(found, refined))
     for name, side in zip(found.names, found.pushed, strict=True):
         if side:
             remarks.append(
@@ -126,6 +120,25 @@ def _remarks(found: Estimate) -> list[str]:
                 "error, and those of the others take it to be there"
             )
     return remarks
+
+
+def _unfinished(found: Estimate, refined: bool) -> str:
+    """Of a fit that is not where its gradient vanishes: what helps, or why nothing does."""
+    if held := why_not_there(found):
+        return (
+            f"the bounds on rates of {held} keep the fit about {found.distance:.2g} standard "
+            "errors from where its cost would be lowest without them; errors are those without"
+        )
+    if refined:
+        return (
+            f"the slope of the cost points to a minimum {found.distance:.2g} standard errors away, "
+            "but nothing lower was found there: it is no parabola at that distance; profiles tell "
+            "how far each parameter can go"
+        )
+    return (
+        f"the search ended about {found.distance:.2g} standard errors from the minimum; "
+        "`channelfit uncertainty` refines the fit first"
+    )
 
 
 def parameter_rows(

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.backends import Scorer
-from channelfit.documents import dump_yaml
 from channelfit.errors import InputError
-from channelfit.fit import Fit, fit_document
+from channelfit.fit import Fit, fit_document, saved_text
 from channelfit.report import plots
 from channelfit.report import uncertainty as pictures
 from channelfit.runs import json_text, make_folder, titles, write_text
@@ -100,7 +99,7 @@ def study(
     if not fit.surrogate and judged.refined_from and found.cost < judged.refined_from * _REFINED:
         files.append(folder / "refined.yaml")
         values = found.objective.physical(found.unit[:, None])[:, 0]
-        write_text(files[-1], dump_yaml(fit_document(fit, values, folder)))
+        write_text(files[-1], saved_text(fit_document(fit, values, folder)))
     summary = _summary(fit, judged, found_profiles, found_families, posterior)
     write_text(folder / "uncertainty.json", json_text(summary))
     return summary, [folder / "uncertainty.json", *files]

@@ -18,11 +18,11 @@ import numpy as np
 
 from channelfit.errors import InputError
 from channelfit.fit import Fit, load_fit
-from channelfit.optimizers.least_squares import refine
 from channelfit.problem import Experiment, Problem
 from channelfit.report.quality import Quality
 from channelfit.runs import Winner, rescore
 from channelfit.uncertainty.curvature import correlation_time, count_samples
+from channelfit.uncertainty.finishing import settled
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +172,7 @@ def _contender(fit: Fit, label: str, backend: str, as_is: bool, file: Path) -> C
     except InputError as error:
         raise error.at(file) from None
     if not as_is and hasattr(scorer, "linearize"):
-        before = float(objective.score(unit).cost[0])
-        refined = refine(objective, unit)
-        if refined.cost[0] < before:
-            values = objective.physical(refined.unit)[:, 0]
+        values = objective.physical(settled(objective, unit, count_samples(fit.problem)))[:, 0]
     winner = rescore(fit, scorer, values)
     if not math.isfinite(winner.cost):
         raise InputError("the values in this file give no finite cost", file)

@@ -18,12 +18,13 @@ import numpy as np
 from channelfit.optimizers.least_squares import refine
 from channelfit.optimizers.objective import Local, Objective
 from channelfit.uncertainty.curvature import LEVEL, Estimate, estimate, quantile
+from channelfit.uncertainty.finishing import settled
 
 _POINTS = 10  # a side
 _ROUNDS = 8  # of choosing how far a side reaches
 _PASSES = 4  # of starting from neighbors
 _GAIN = 1e-2  # of chi square that is worth another pass
-_RESTARTS = 3
+_RESTARTS = 50  # each from a fit that is better by _BETTER: a stop for endless descents
 #: Of chi square below the fit: then the fit was not the minimum.
 _BETTER = 0.1
 
@@ -214,7 +215,7 @@ def _end(
 
 
 def _moved(found: Estimate, unit: np.ndarray) -> Estimate:
-    """The estimate at a better point, refined."""
-    better = refine(found.objective, unit[:, None]).unit[:, 0]
+    """The estimate at a better point, brought to its minimum."""
+    better = settled(found.objective, unit[:, None], found.n_samples)[:, 0]
     sigma = found.sigma_pA if found.assumed else None
     return estimate(found.objective, better, found.n_samples, found.correlation_time, sigma)

@@ -1,0 +1,34 @@
+"""Points around a minimum, where a lower one may hide that least squares did not see.
+
+Along each direction of the curvature the parabola says how far the cost rises by so much: in loose
+directions that is far, and there ripples and bends hide what a profile would find.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: By what share of itself the cost would rise, were it the parabola.
+_RISES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+#: Of the cube's side: no point is further away.
+_FURTHEST = 0.3
+#: Least eigenvalue, of a curvature scaled to a diagonal of ones.
+_FLOOR = 1e-12
+
+
+def around(unit: np.ndarray, cost: float, curvature: np.ndarray) -> np.ndarray:
+    """Points (n_free, n) of the unit cube around one (n_free,), to either side.
+
+    Arguments:
+        cost: there; curvature: (n_free, n_free), of the cost.
+    """
+    diagonal = np.diag(curvature)
+    scale = 1 / np.sqrt(np.maximum(diagonal, max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)))
+    values, vectors = np.linalg.eigh(curvature * np.outer(scale, scale))
+    # along each the parabola rises by the cost itself
+    ways = scale[:, None] * vectors * np.sqrt(2 * cost / np.maximum(values, _FLOOR))
+    steps = np.concatenate([np.sqrt(rise) * ways for rise in _RISES], axis=1)
+    steps *= np.minimum(1.0, _FURTHEST / np.maximum(np.abs(steps).max(axis=0), 1e-300))
+    both = np.concatenate([steps, -steps], axis=1)
+    points: np.ndarray = np.clip(unit[:, None] + both, 0.0, 1.0)
+    return points
