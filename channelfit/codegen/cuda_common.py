@@ -48,7 +48,7 @@ class SinglePrinter(ScalarPrinter):
 
 
 #: 1/ms, of rates that are computed in float32.
-SINGLE_CEILING = 1e30
+SINGLE_CEILING = 1e37
 _UNROLLED_STATES = 8  # eliminations of more states are loops, or compiling takes minutes
 
 #: (e^x - 1)/x without a division of nothing by nothing; a series where that would lose digits.
