@@ -193,14 +193,15 @@ class CudaSource:
         else:
             self._leaving(w, k, "double", "q")
             first = self.channel.first_rate[k]
+            w("const int levels = halvings(fmin(fastest*h, GREATEST_NORM));")
             with w.block("if (fastest*h > GREATEST_NORM)"):
-                w(f"slowPropagator{k}(q + {first}, h, p);")
+                w(f"slowSeries{k}(q + {first}, h, p);")
             with w.block("else"):
-                w("const int levels = halvings(fastest*h);")
                 w("const double shrunk = h*__hiloint2double((1023 - levels) << 20, 0);")
                 w(f"real r[{len(entries)}];", "#pragma unroll")
                 w(f"for (int i = 0; i < {len(entries)}; ++i) r[i] = real(q[{first} + i]*shrunk);")
-                w(f"createPropagator{k}(r, levels, p);")
+                w(f"createSeries{k}(r, p);")
+            w("squareOften(levels, p);  // together, whichever way a thread has come")
         opened = ", ".join(
             "0" if c == 0 else scale if c == 1 else f"real({c!r})*{scale}"
             for c in chain.conductances
@@ -209,17 +210,17 @@ class CudaSource:
         w(f"fillTable(p, c, n, t.row{k}, t.step{k}, parts.step{k});")
 
     def _propagator(self, w: CudaWriter, k: int, n: int) -> None:
-        """What makes a chain's propagator of its rates."""
+        """What makes a chain's propagator of its rates, but for the squarings."""
         first = self.channel.first_rate[k]
         entries = [(i, j, f"r[{row - first}]") for i, j, row in self.channel.entries(k)]
-        self._slow_propagator(w, k, n)
+        self._slow_series(w, k, n)
         with w.device(
-            f"void createPropagator{k}(const real *r, const int levels, real (&p)[{n}][{n}])",
-            "exp(A 2^levels), the rates r in the generator A.",
+            f"void createSeries{k}(const real *r, real (&p)[{n}][{n}])",
+            "exp(A), the rates r in the generator A, of a norm of TAYLOR_NORM at most.",
         ):
             if not _FOUR_FIT[self.dtype] < n <= _MOST_IN_REGISTERS:
                 w(f"real a[{n}][{n}] = {{}};", *(f"a[{j}][{i}] = {r};" for i, j, r in entries))
-                w("createPropagator(a, levels, p);")
+                w("createSeries(a, p);")
                 return
             w("// 1 + A/1 (1 + A/2 (..)): a generator is sparse, and p alone fits the registers")
             w(f"real out[{n}];", "unit(p);")
@@ -235,14 +236,14 @@ class CudaSource:
                         w(f"y[{i}] = {' + '.join(terms) or '0'} - out[{i}]*p[{i}][j];")
                     w("#pragma unroll")
                     w(f"for (int i = 0; i < {n}; ++i) p[i][j] = share*y[i] + (i == j ? 1 : 0);")
-            w("closeColumns(p);", "squareOften(levels, p);")
+            w("closeColumns(p);")
 
-    def _slow_propagator(self, w: CudaWriter, k: int, n: int) -> None:
+    def _slow_series(self, w: CudaWriter, k: int, n: int) -> None:
         """The same where rates are too fast for anything but their ratios, see `fast_rates`."""
         first = self.channel.first_rate[k]
-        w("", "// exp(A h) where only ratios are left of the fastest rates; rare, and out of line.")
+        w("", "// exp(A h) before its squarings, where only ratios are left of the fastest rates.")
         with w.block(
-            f"template <class Rate> __device__ __noinline__ void slowPropagatorOf{k}(\n"
+            f"template <class Rate> __device__ __noinline__ void slowSeriesOf{k}(\n"
             f"    const Rate *q, const double h, real *p)"
         ):
             w("constexpr double per = 1.0/GREATEST_NORM;")
@@ -254,16 +255,16 @@ class CudaSource:
             w(f"real a[{n}][{n}], out[{n}][{n}];")
             w(f"for (int i = 0; i < {n}; ++i)")
             w(f"    for (int j = 0; j < {n}; ++j) a[i][j] = i == j ? 0 : real(r[i][j]*scale);")
-            w("createPropagator(a, levels, out);")
+            w("createSeries(a, out);")
             w(f"for (int i = 0; i < {n}; ++i)")
             w(f"    for (int j = 0; j < {n}; ++j) p[i*{n} + j] = out[i][j];")
         w("", "template <class Rate>")
         with w.block(
-            f"__device__ __forceinline__ void slowPropagator{k}(const Rate *q, const double h,"
+            f"__device__ __forceinline__ void slowSeries{k}(const Rate *q, const double h,"
             f" real (&p)[{n}][{n}])"
         ):
             w("// through a copy, or p could not stay in registers", f"real out[{n * n}];")
-            w(f"slowPropagatorOf{k}(q, h, out);", "#pragma unroll")
+            w(f"slowSeriesOf{k}(q, h, out);", "#pragma unroll")
             w(f"for (int i = 0; i < {n * n}; ++i) p[i/{n}][i % {n}] = out[i];")
 
     def _leaving(self, w: CudaWriter, k: int, kind: str, q: str) -> None:
@@ -513,12 +514,11 @@ __device__ __forceinline__ void taylor(const int k, const real (&a)[N][N], const
     }
 }
 
-// exp(a 2^levels), a without its diagonal: Taylor, two degrees a product, then squared. Products of
+// exp(a), a without its diagonal: Taylor, two degrees a product, to be squared. Products of
 // non-negative matrices cancel nothing and the diagonal closes each column, so slow rates keep
 // their digits through any number of squarings (after Xue and Ye 2013).
 template <int N>
-__device__ __forceinline__ void createPropagator(real (&a)[N][N], const int levels,
-                                                 real (&p)[N][N]) {
+__device__ __forceinline__ void createSeries(real (&a)[N][N], real (&p)[N][N]) {
 #pragma unroll(N <= KEPT ? N : 1)
     for (int j = 0; j < N; ++j) {
         real out = 0;
@@ -535,10 +535,9 @@ __device__ __forceinline__ void createPropagator(real (&a)[N][N], const int leve
         taylor(k, a, next, p);
     }
     closeColumns(p);
-    squareOften(levels, p);
 }
 
-// The same for two states, which relax: 1 - exp(-(up + down) h) of the way to the limit.
+// A propagator of two states, which relax: 1 - exp(-(up + down) h) of the way to the limit.
 __device__ __forceinline__ void createRelaxation(const double up, const double down,
                                                  const double h, real (&p)[2][2]) {
     const double gone = decay((up + down)*h)*reciprocal(up + down);
@@ -926,15 +925,16 @@ __device__ __noinline__ void exponentialOf(const real *q, double *x) {
     }
     const double norm = exitRate(q);
     if (norm > TAYLOR_NORM) {
-        const int levels = halvings(norm);
+        const int levels = halvings(fmin(norm, GREATEST_NORM));
         const double scale = __hiloint2double((1023 - levels) << 20, 0);
         real r[N_RATES], p[N][N];
         if (norm > GREATEST_NORM) {
-            slowPropagator0(q, 1.0, p);
+            slowSeries0(q, 1.0, p);
         } else {
             for (int i = 0; i < N_RATES; ++i) r[i] = q[i]*real(scale);
-            createPropagator0(r, levels, p);
+            createSeries0(r, p);
         }
+        squareOften(levels, p);
         for (int i = 1; i < N; ++i) {
             double sum = 0.0;
             for (int j = 0; j < N; ++j) sum += p[i][j]*y[j];
