@@ -211,13 +211,20 @@ def test_fast_pairs_agree_and_what_neuron_cannot_do_is_told(neuron: Any) -> None
         "current": {"open": ["O"], "conductance": "g", "reversal": "40 mV"},
     }, None)  # fmt: skip
     oracle = NeuronOracle(channel)
-    candidates = np.array([[3.8e8, 3e90], [3.0, 3.0]])
+    candidates = np.array([[3.8e8], [3.0]])
     ours = make_scorer(Problem(channel, (Experiment(STEPS),)), "cpu").simulate(candidates)
+    (worst,) = compare(oracle, [STEPS], lambda _: ours, candidates)
+    assert worst.relative_error < CLOSE
+    channel = model("model_a")
+    oracle, own = NeuronOracle(channel), channel.values()
+    beyond = np.array([1.0, 1.0, 1.0, 1.0, 5.0])  # 1e43 /ms, which no step is short enough for
+    candidates = np.column_stack([own, beyond])
+    ours = [np.stack([truth(RATES["model_a"], own, STEPS)] * 2, axis=-1)]
     (worst,) = compare(oracle, [STEPS], lambda _: ours, candidates)
     assert worst.relative_error < CLOSE
     assert worst.gave_up == (1,)
     with pytest.raises(IntegrationFailed, match="NEURON's integrator gave up"):
-        oracle.simulate(STEPS, candidates[:, 1])
+        compare(oracle, [STEPS], lambda _: ours, beyond)
 
 
 @pytest.mark.parametrize("name", ["model_b", "k_hh"])

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_backends import MODELS, PROTOCOLS, model_named, recording_of
 
@@ -67,7 +67,9 @@ def problems(draw: st.DrawFn) -> Problem:
         experiments.append(
             Experiment(protocol, Recording(recording.time_ms, recording.current_pA, weight))
         )
-    return Problem(model_named("model_a"), tuple(experiments))
+    problem = Problem(model_named("model_a"), tuple(experiments))
+    assume(problem.scored.total_weight > 0)  # or there is nothing to walk through
+    return problem
 
 
 class Channel:
