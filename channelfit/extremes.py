@@ -93,6 +93,26 @@ def extremes(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -
     return sorted(found, key=lambda extreme: not extreme.fails)
 
 
+def fastest_rates(
+    model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray
+) -> np.ndarray:
+    """The largest rate, 1/ms, of candidates (n_parameters, n) at any of the voltages (n_voltages,).
+
+    Gates whose tau is 0 have none. (n,); a rate that is no number counts as none.
+    """
+    scope: dict[str, Any] = {
+        name: row[:, None] for name, row in zip(model.parameter_names, candidates, strict=True)
+    }
+    scope["v"] = np.asarray(voltages_mV, dtype=float)
+    for name, expression in model.definitions:
+        scope[name] = evaluate(expression, scope)
+    fastest = np.zeros((candidates.shape[1], 1))
+    for chain in model.chains:
+        for t in () if chain.instant else chain.transitions:
+            fastest = np.fmax(fastest, evaluate(t.rate, scope))
+    return np.asarray(fastest.max(axis=1))
+
+
 def failing(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> str | None:
     """Why parameters (n_parameters,) give no current, in a sentence; None where they do."""
     strange = [str(e) for e in extremes(model, values, voltages_mV) if e.fails]

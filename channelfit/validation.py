@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from channelfit.neuron_oracle import Comparison
 
 STEP_TOLERANCE, VARYING_TOLERANCE = 1e-5, 1e-4
+#: 1/ms, of the rates of random parameter sets; those of the file's own values are what they are.
+FASTEST = 1e10
+_MOST_HALVES = 12
 
 
 def tolerance(protocol: Protocol) -> float:
@@ -49,8 +52,9 @@ def compare_with_neuron(
         screen.begin("compiling the mechanism for NEURON")
         oracle = NeuronOracle(model)
         screen.begin("simulating with channelfit")
-        candidates, traces, left_out = _simulated(model, protocols, backend, n_candidates, seed)
         voltages = voltages_of(protocols)
+        drawn, drawn_in = _drawn(model, 4 * n_candidates + 4, seed, voltages)
+        candidates, traces, left_out = _simulated(model, protocols, backend, n_candidates, drawn)
         worst: list[Comparison] = []
         for k, protocol in enumerate(protocols):
             screen.begin(f"simulating {protocol.name} with NEURON ({k + 1} of {len(protocols)})")
@@ -77,13 +81,21 @@ def compare_with_neuron(
             f"{left_out.shape[1]} more gave no finite current and were left out: "
             f"{'; '.join(examples(model, left_out, voltages, 1))}", style="dim", markup=False,
         )  # fmt: skip
+    if drawn_in:
+        console.print(
+            f"sets are drawn in until no rate exceeds {FASTEST:g} /ms, about what NEURON's "
+            "integrator can follow", style="dim", soft_wrap=True,
+        )  # fmt: skip
     gave_up = sorted({k for case in worst for k in case.gave_up})
     if gave_up:
         console.print(f"NEURON's integrator gave up on set {_counted(gave_up)}: not compared")
         good &= 0 not in gave_up  # the file's own values
+    notes: dict[str, list[int]] = {}
     for k in range(count):
         for extreme in extremes(model, candidates[:, k], voltages):
-            console.print(f"note: set {k + 1}: {extreme}", style="dim", markup=False)
+            notes.setdefault(str(extreme), []).append(k)
+    for note, sets in notes.items():
+        console.print(f"note: set {_counted(sets)}: {note}", style="dim", markup=False)
     if out is not None:
         console.print(f"figure in {_draw(model, protocols, worst, out)}", soft_wrap=True)
     return good
@@ -132,18 +144,45 @@ def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
     return [load_protocol(fit.resolve(name, "protocols")) for name in names]
 
 
-def _simulated(
-    model: ChannelModel, protocols: Sequence[Protocol], backend: str, n: int, seed: int
-) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """Candidates (n_parameters, n) whose currents are all finite, their currents, and those drawn
-    before the last of them whose currents were not."""
-    from channelfit.backends import make_scorer
+def _drawn(
+    model: ChannelModel, n: int, seed: int, voltages_mV: np.ndarray
+) -> tuple[np.ndarray, bool]:
+    """Parameter sets (n_parameters, n): the file's values first, where it has them, then others.
+
+    These lie anywhere in the ranges; one with a rate above FASTEST is drawn in, by halves, to the
+    file's values or the middle of the ranges. Whether any was.
+    """
+    from channelfit.extremes import fastest_rates
     from channelfit.neuron_oracle import random_candidates
+    from channelfit.optimizers.space import middle
+
+    drawn = random_candidates(model, n, seed)
+    center = np.array([middle(p) if p.value is None else p.value for p in model.parameters])
+    if all(p.value is not None for p in model.parameters):
+        drawn[:, 0] = center
+    any_drawn_in = False
+    for _ in range(_MOST_HALVES):
+        fast = fastest_rates(model, drawn, voltages_mV) > FASTEST
+        fast[0] &= not np.array_equal(drawn[:, 0], center)
+        if not fast.any():
+            break
+        any_drawn_in = True
+        drawn[:, fast] = 0.5 * (drawn[:, fast] + center[:, None])
+    return drawn, any_drawn_in
+
+
+def _simulated(
+    model: ChannelModel, protocols: Sequence[Protocol], backend: str, n: int, drawn: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    """The first n candidates (n_parameters, n) of those drawn whose currents are all finite, their
+    currents, and those before the last of them whose currents are not.
+
+    Raises:
+        InputError: the file's own values, or all that were drawn, give no current.
+    """
+    from channelfit.backends import make_scorer
     from channelfit.problem import Experiment, Problem
 
-    drawn = random_candidates(model, 4 * n + 4, seed)
-    if all(p.value is not None for p in model.parameters):
-        drawn[:, 0] = model.values()
     scorer = make_scorer(Problem(model, tuple(Experiment(p) for p in protocols)), backend)
     traces = scorer.simulate(drawn)
     finite = np.ones(drawn.shape[1], dtype=bool)
@@ -155,6 +194,11 @@ def _simulated(
 
         why = "; ".join(examples(model, drawn, voltages_of(protocols), 1))
         raise InputError(f"no parameter set within the ranges gives a finite current: {why}")
+    if picks[0] and all(p.value is not None for p in model.parameters):
+        from channelfit.extremes import failing, voltages_of
+
+        why = failing(model, drawn[:, 0], voltages_of(protocols)) or "it is not finite"
+        raise InputError(f"the values of the file give no current: {why}")
     left_out = drawn[:, : picks[-1]][:, ~finite[: picks[-1]]]
     return drawn[:, picks], [current[:, :, picks] for current in traces], left_out
 

@@ -447,7 +447,8 @@ def test_thousands_at_once_on_a_gpu(name: str) -> None:
     some = [*range(20), *range(4076, 4096)]
     truth = on_the_grid(problem).linearize(np.ascontiguousarray(parameters[:, some]))
     few = Linearization(*(a[..., some] for a in vars(test).values()))
-    assert max(errors(few, truth, parameters[:, some])) < 1e-8
+    # through a ramp, gates of 1e9 /ms leave both of them seven or eight digits
+    assert max(errors(few, truth, parameters[:, some])) < 1e-7
 
 
 # --- the text ------------------------------------------------------------------------------------

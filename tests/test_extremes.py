@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from channelfit.cli import main
-from channelfit.extremes import examples, extremes, failing, voltages_of
+from channelfit.extremes import examples, extremes, failing, fastest_rates, voltages_of
 from channelfit.model import ChannelModel, build_model
 from channelfit.protocol import build_protocol
+from channelfit.validation import FASTEST, _drawn
 
 STEPS = {"holding": "-80 mV", "sampling": "0.5 ms",
          "segments": [{"hold": 2}, {"step": {"values": [-100, 0, 40]}, "for": 10}]}  # fmt: skip
@@ -75,6 +76,23 @@ def test_examples_name_the_values() -> None:
     assert failing(model, np.array([0.5, 3.0]), v) is None
     (text,) = examples(model, np.array([[0.5, -0.5], [3.0, 3.0]]), v)
     assert text.endswith("a rate is 0 or more; with a -0.5, g 3")
+
+
+def test_random_sets_are_drawn_in_to_what_neuron_can_follow() -> None:
+    """But not the file's own values, and none whose rates are ordinary."""
+    v = voltages_of([build_protocol(STEPS, None)])
+    model = build_model(scheme("10*exp(a*v)"), None)  # at -100 mV up to 10 e^100
+    own = model.values()
+    assert fastest_rates(model, own[:, None], v) == pytest.approx(10 * np.exp(0.1 * 40))
+    drawn, drawn_in = _drawn(model, 40, 0, v)
+    assert drawn_in
+    assert np.array_equal(drawn[:, 0], own)
+    assert (fastest_rates(model, drawn, v) <= FASTEST).all()
+    assert len(np.unique(drawn[0])) == 40
+    fast = model.with_values(np.array([-1.0, 3.0]))
+    drawn, _ = _drawn(fast, 4, 0, v)
+    assert np.array_equal(drawn[:, 0], [-1.0, 3.0])
+    assert not _drawn(build_model(scheme("1 + a"), None), 40, 0, v)[1]
 
 
 # --- the commands --------------------------------------------------------------------------------
