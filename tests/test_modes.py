@@ -130,6 +130,16 @@ def check_costs(name: str, backend: str, path: str) -> None:
     assert np.abs(score.cost / exact.cost - 1).max() < 1e-9
 
 
+@pytest.mark.parametrize("name", ["model_c", "herg_markov"])
+def test_what_is_not_doubted_is_right(name):
+    """Of thousands over the full ranges, whose rates lie up to ninety decades apart."""
+    problem = held(name)
+    values = candidates(problem.model, 2000, seed=11)
+    exact = make_scorer(problem, "cpu", path="stepping").score(values).cost
+    cost = make_scorer(problem, "cpu", path="closed-form").score(values).cost
+    assert np.abs(cost / exact - 1).max() < 1e-9
+
+
 @pytest.mark.parametrize("name", ["model_b", "model_c"])
 def test_cpu_and_gpu_doubt_the_same_and_agree(name, monkeypatch):
     use("played", monkeypatch)

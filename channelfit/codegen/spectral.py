@@ -44,6 +44,10 @@ from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 GREATEST_LOSS = 1e3
 #: Rates at the bounds of `model`, but for rounding.
 LEAST_RATE, GREATEST_RATE = RATE_FLOOR * (1 + 1e-6), RATE_CEILING * (1 - 1e-6)
+#: A slow factor of Lagrange's products magnifies what rounding has left of the fastest mode by the
+#: ratio of speeds; one more fast factor takes it down by rounding again. Beyond this ratio the two
+#: together leave more than one part in 1e9 of a cost.
+GREATEST_SPREAD = 1e22
 #: Speed times sampling interval from which a mode is gone within one sample: exp(-40) = 4e-18.
 GONE = 40.0
 #: Gaps between modes that are gone are widened to this part of the larger speed.
@@ -323,6 +327,8 @@ class Spectrum:
             c.let(f"loss{k}_{e}", "*".join(parts))
             lost = c.both(f"loss{k}_{e} > {GREATEST_LOSS!r}", f"{speeds[e]}*dt < {GONE!r}")
             c.put("doubt", c.choose(lost, "1.0", "doubt"))
+        wide = f"{speeds[0]} > {GREATEST_SPREAD!r}*{speeds[-2]}"
+        c.put("doubt", c.choose(wide, "1.0", "doubt"))
 
     def _scaled(self, c: Scalars, k: int, e: int, f: int) -> str:
         """1/(l_f - l_e) as kept."""
