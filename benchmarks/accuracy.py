@@ -2,7 +2,8 @@
 
     python benchmarks/accuracy.py [--candidates 200] [--neuron 200] [--models NAME ..] [--out DIR]
 
-Random candidates over the full ranges; steps, a ramp and three sines. The error of a candidate is
+Random candidates over the full ranges (beside NEURON drawn in to rates that its integrator can
+follow); steps, a ramp and three sines. The error of a candidate is
 the largest difference anywhere in its traces over the largest current it carries. Of candidates
 beyond the bar the note has the largest current, as a share of what their open channel would carry
 100 mV from the reversal potential.
@@ -23,9 +24,11 @@ from scoring import candidates
 from channelfit.backends import make_scorer
 from channelfit.errors import InputError
 from channelfit.expressions import evaluate
+from channelfit.extremes import voltages_of
 from channelfit.model import ChannelModel, load_model
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
+from channelfit.validation import FASTEST, drawn_in
 
 if TYPE_CHECKING:
     from channelfit.neuron_oracle import NeuronOracle
@@ -103,7 +106,9 @@ def against_neuron(model: ChannelModel, n: int) -> list[Row]:
 
     mod = ROOT / "tests" / "mod" / f"{model.name}.mod"
     rows = []
-    drawn = candidates(model, n, seed=2)
+    wide = candidates(model, n, seed=2)
+    drawn = drawn_in(model, wide, voltages_of(p for ps in protocols().values() for p in ps))
+    moved = int((drawn != wide).any(axis=0).sum())
     oracle = NeuronOracle(model, mod if mod.is_file() else None)
     written = "hand-written" if mod.is_file() else "generated"
     for kind, ps in protocols().items():
@@ -115,6 +120,8 @@ def against_neuron(model: ChannelModel, n: int) -> list[Row]:
         bar = BARS[f"NEURON, {kind}"]
         took = time.perf_counter() - start
         note = f"{written} mechanism, median {np.median(e):.1e}, {took:.0f} s"
+        if moved:
+            note += f"; {moved} of {n} drawn in, so that no rate exceeds {FASTEST:g} /ms"
         if len(done) < n:
             note += f"; NEURON's integrator gave up on {n - len(done)} of {n}"
         if e.max() > bar:

@@ -147,28 +147,36 @@ def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
 def _drawn(
     model: ChannelModel, n: int, seed: int, voltages_mV: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """Parameter sets (n_parameters, n): the file's values first, where it has them, then others.
-
-    These lie anywhere in the ranges; one with a rate above FASTEST is drawn in, by halves, to the
-    file's values or the middle of the ranges. Whether any was.
-    """
-    from channelfit.extremes import fastest_rates
+    """Parameter sets (n_parameters, n): the file's values first, where it has them, then others
+    anywhere in the ranges, drawn in; and whether any was."""
     from channelfit.neuron_oracle import random_candidates
-    from channelfit.optimizers.space import middle
 
     drawn = random_candidates(model, n, seed)
-    center = np.array([middle(p) if p.value is None else p.value for p in model.parameters])
     if all(p.value is not None for p in model.parameters):
-        drawn[:, 0] = center
-    any_drawn_in = False
+        drawn[:, 0] = model.values()
+    inside = drawn_in(model, drawn, voltages_mV)
+    return inside, not np.array_equal(inside, drawn)
+
+
+def drawn_in(model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray) -> np.ndarray:
+    """Parameter sets (n_parameters, n) whose rates NEURON's integrator can follow.
+
+    Beyond about 1e10 /ms it gives up or, on a ramp, may not move at all. A set with a rate above
+    FASTEST at any of the voltages (n_voltages,) comes nearer by halves to the model's own values,
+    or to the middle of the ranges; those own values themselves are left as they are.
+    """
+    from channelfit.extremes import fastest_rates
+    from channelfit.optimizers.space import middle
+
+    own = np.array([middle(p) if p.value is None else p.value for p in model.parameters])
+    found = np.array(candidates, dtype=float)
     for _ in range(_MOST_HALVES):
-        fast = fastest_rates(model, drawn, voltages_mV) > FASTEST
-        fast[0] &= not np.array_equal(drawn[:, 0], center)
+        fast = fastest_rates(model, found, voltages_mV) > FASTEST
+        fast &= (found != own[:, None]).any(axis=0)
         if not fast.any():
             break
-        any_drawn_in = True
-        drawn[:, fast] = 0.5 * (drawn[:, fast] + center[:, None])
-    return drawn, any_drawn_in
+        found[:, fast] = 0.5 * (found[:, fast] + own[:, None])
+    return found
 
 
 def _simulated(
