@@ -423,6 +423,7 @@ def simulate(
       channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
       channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
     """
+    from channelfit import gpu
     from channelfit.backends import make_scorer
     from channelfit.plausibility import protocol_cautions
     from channelfit.problem import Experiment, Problem
@@ -436,7 +437,8 @@ def simulate(
     prefix = out or Path(".")
     if prefix.is_dir():
         prefix /= file_name(f"{name}-{command.name}")
-    _tell_extremes(channel, values, [command], model)
+    on_gpu = backend == "cuda" or (backend == "auto" and gpu.is_available())
+    _tell_extremes(channel, values, [command], model, dtype if on_gpu else "float64")
     with terminal.SearchScreen(name) as screen, _compile_notice(screen):
         screen.begin("simulating")
         scorer = make_scorer(Problem(channel, (Experiment(command),)), backend, dtype, path)
@@ -452,12 +454,12 @@ def simulate(
 
 
 def _tell_extremes(
-    channel: ChannelModel, values: np.ndarray, protocols: Sequence[Protocol], file: Path
+    channel: ChannelModel, values: np.ndarray, protocols: Sequence[Protocol], file: Path, dtype: str
 ) -> None:
     """Refuses values that give no current; says of others which rates are strange, and where."""
-    from channelfit.extremes import extremes, voltages_of
+    from channelfit.extremes import CEILINGS, extremes, voltages_of
 
-    strange = extremes(channel, values, voltages_of(protocols))
+    strange = extremes(channel, values, voltages_of(protocols), CEILINGS[dtype])
     if strange and strange[0].fails:
         raise InputError("; ".join(str(e) for e in strange if e.fails), file)
     for extreme in strange:

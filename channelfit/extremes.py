@@ -15,9 +15,11 @@ import numpy as np
 import sympy
 
 from channelfit.expressions import evaluate
-from channelfit.model import RATE_CEILING, RATE_FLOOR, ChannelModel
+from channelfit.model import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, ChannelModel
 from channelfit.protocol import Protocol
 
+#: 1/ms, by precision: in float32 on a GPU, rates where the voltage varies end sooner.
+CEILINGS = {"float64": RATE_CEILING, "float32": SINGLE_CEILING}
 #: Voltages that are looked at; more than so many are thinned out.
 _MOST_VOLTAGES = 4096
 #: mV, where there is no protocol to ask.
@@ -59,11 +61,15 @@ def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
     return v
 
 
-def extremes(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> list[Extreme]:
+def extremes(
+    model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray,
+    ceiling: float = RATE_CEILING,
+) -> list[Extreme]:  # fmt: skip
     """What is strange about a model at parameters (n_parameters,), base units.
 
     Arguments:
         voltages_mV: (n,), see `voltages_of`.
+        ceiling: 1/ms, what rates beyond it are taken for; less in float32 on a GPU.
 
     Returns:
         The strange rates and gates in the order of the model, those that fail first.
@@ -77,12 +83,12 @@ def extremes(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -
         gate = len(model.chains) > 1 or chain.power > 1 or chain.name != "scheme"
         if chain.limit is not None and chain.tau is not None:
             found += _limit(chain.name, chain.limit, scope)
-            found += [] if chain.instant else _tau(chain.name, chain.tau, scope)
+            found += [] if chain.instant else _tau(chain.name, chain.tau, scope, ceiling)
             continue
         for t in chain.transitions:
             way = "alpha" if t.target == chain.states[1] else "beta"
             place = f"{way} of gate {chain.name}" if gate else f"rate {t.source} -> {t.target}"
-            found += _rate(place, t.rate, scope)
+            found += _rate(place, t.rate, scope, ceiling)
     for place, expression, unit in (
         ("the conductance", model.conductance, "nS"),
         ("the reversal potential", model.reversal, "mV"),
@@ -133,12 +139,14 @@ def examples(
     return list(found.values())
 
 
-def _rate(place: str, expression: sympy.Expr, scope: dict[str, Any]) -> list[Extreme]:
+def _rate(
+    place: str, expression: sympy.Expr, scope: dict[str, Any], ceiling: float
+) -> list[Extreme]:
     rate = _at_all(expression, scope)
     cases: Sequence[tuple[np.ndarray, np.ndarray, str, bool]] = (
         (np.isnan(rate), rate, "no current follows", True),
         (rate < 0, rate, "a rate is 0 or more", True),
-        (rate > RATE_CEILING, -rate, f"taken for {RATE_CEILING:g} /ms", False),
+        (rate > ceiling, -rate, f"taken for {ceiling:g} /ms", False),
         ((rate >= 0) & (rate < RATE_FLOOR), rate, f"taken for {RATE_FLOOR:g} /ms", False),
     )
     found = []
@@ -157,13 +165,13 @@ def _limit(gate: str, expression: sympy.Expr, scope: dict[str, Any]) -> list[Ext
     ]
 
 
-def _tau(gate: str, expression: sympy.Expr, scope: dict[str, Any]) -> list[Extreme]:
+def _tau(gate: str, expression: sympy.Expr, scope: dict[str, Any], most: float) -> list[Extreme]:
     place, tau = f"tau of gate {gate}", _at_all(expression, scope)
     wanted = "a time above 0 is wanted; write `tau: 0` for a gate without one"
     with np.errstate(divide="ignore"):
         rate = 1 / tau
-    fast, slow = rate > RATE_CEILING, (rate < RATE_FLOOR) & (tau > 0)
-    ceiling, floor = (f"its rates are taken for {x:g} /ms" for x in (RATE_CEILING, RATE_FLOOR))
+    fast, slow = rate > most, (rate < RATE_FLOOR) & (tau > 0)
+    ceiling, floor = (f"its rates are taken for {x:g} /ms" for x in (most, RATE_FLOOR))
     return [
         *_worst(place, tau, "ms", ~(tau > 0), tau, wanted, True, scope),
         *_worst(place, tau, "ms", fast & (tau > 0), tau, ceiling, False, scope),

@@ -22,7 +22,7 @@ from channelfit.cautions import Caution, each_once
 from channelfit.constraints import Bounded, read_rate_bounds, tied_bounds
 from channelfit.documents import Section, dump_yaml, parse_yaml
 from channelfit.errors import InputError
-from channelfit.extremes import examples, extremes, voltages_of
+from channelfit.extremes import CEILINGS, examples, extremes, voltages_of
 from channelfit.functions import is_function
 from channelfit.joining import (
     build_fitted_model,
@@ -128,9 +128,10 @@ class Fit:
         """The cost up to which all is rounding."""
         return rounding_floor(self.problem, scorer.dtype)
 
-    def strange_rates(self, values: np.ndarray) -> list[str]:
+    def strange_rates(self, values: np.ndarray, dtype: str = "float64") -> list[str]:
         """What `extremes` finds at parameters (n_parameters,), base units, in sentences."""
-        return [str(e) for e in extremes(self.problem.model, values, self._voltages())]
+        found = extremes(self.problem.model, values, self._voltages(), CEILINGS[dtype])
+        return [str(extreme) for extreme in found]
 
     def failing_examples(self) -> list[str]:
         """Why candidates fail, each with the values of one: looked for among a few hundred."""

@@ -44,6 +44,8 @@ from channelfit.units import Membrane, parse_quantity, shown, unit_factor
 #: them is changed, `extremes` names the ones beyond, and the NEURON oracle knows no bounds at all.
 RATE_CEILING = 1e100
 RATE_FLOOR = 1e-100
+#: 1/ms, of rates that a GPU computes in float32, with room for sums and products.
+SINGLE_CEILING = 1e37
 #: 1/ms, of a gate whose tau is 0: gone within any step that float64 can tell from none. That it is
 #: at its limit from the first sample on is the backends' part, see `Chain.instant`.
 INSTANT_RATE = 1e12

@@ -275,7 +275,9 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "candidates_per_second": result.evaluations / max(result.seconds, 1e-9),
         "failed_candidates": dict(result.failures),
         "failing_examples": fit.failing_examples() if result.failures else [],
-        "strange_rates": fit.strange_rates(result.values),
+        "strange_rates": fit.strange_rates(
+            result.values, result.dtype if result.backend == "cuda" else "float64"
+        ),
         "optimizer": result.optimizer,
         "settings": dict(result.settings),
         "stop": dict(fit.stop),

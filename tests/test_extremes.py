@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from channelfit.cli import main
-from channelfit.extremes import examples, extremes, failing, fastest_rates, voltages_of
+from channelfit.extremes import CEILINGS, examples, extremes, failing, fastest_rates, voltages_of
 from channelfit.model import ChannelModel, build_model
 from channelfit.protocol import build_protocol
 from channelfit.validation import FASTEST, _drawn
@@ -63,6 +63,14 @@ def told(document: dict[str, object]) -> list[str]:
 ])  # fmt: skip
 def test_what_is_strange_is_told(document: dict[str, object], text: str) -> None:
     assert text in told(document)
+
+
+def test_float32_ends_sooner() -> None:
+    model = build_model(scheme("a*exp(v*2.4)"), None)  # 5e40 /ms at 40 mV
+    v = voltages_of([build_protocol(STEPS, None)])
+    assert not any("taken for 1e+37" in str(e) for e in extremes(model, model.values(), v))
+    (first, *_) = extremes(model, model.values(), v, CEILINGS["float32"])
+    assert str(first).endswith("/ms at 40 mV: taken for 1e+37 /ms")
 
 
 def test_nothing_is_said_of_an_ordinary_model_or_a_fast_one() -> None:

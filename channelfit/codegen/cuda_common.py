@@ -15,7 +15,7 @@ import sympy
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen.cuda_math import cuda_math
 from channelfit.codegen.printer import Dialect, ScalarPrinter, assignments
-from channelfit.model import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
+from channelfit.model import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, Chain, ChannelModel
 
 CUDA = Dialect(
     {"exp": "exponential", "log": "log", "sqrt": "sqrt", "Abs": "fabs", "tanh": "tanh",
@@ -47,8 +47,6 @@ class SinglePrinter(ScalarPrinter):
         return f"power2({self._print(sympy.Float(math.log2(math.e)) * node.args[0])})"
 
 
-#: 1/ms, of rates that are computed in float32.
-SINGLE_CEILING = 1e37
 _UNROLLED_STATES = 8  # eliminations of more states are loops, or compiling takes minutes
 
 #: (e^x - 1)/x without a division of nothing by nothing; a series where that would lose digits.
