@@ -276,7 +276,7 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "failed_candidates": dict(result.failures),
         "failing_examples": fit.failing_examples() if result.failures else [],
         "strange_rates": fit.strange_rates(
-            result.values, result.dtype if result.backend == "cuda" else "float64"
+            result.values, scorer.dtype if scorer.backend == "cuda" else "float64"
         ),
         "optimizer": result.optimizer,
         "settings": dict(result.settings),
