@@ -74,10 +74,7 @@ def extremes(
     Returns:
         The strange rates and gates in the order of the model, those that fail first.
     """
-    scope: dict[str, Any] = dict(zip(model.parameter_names, np.asarray(values, float), strict=True))
-    scope["v"] = np.asarray(voltages_mV, dtype=float)
-    for name, expression in model.definitions:
-        scope[name] = evaluate(expression, scope)
+    scope = _scope(model, np.asarray(values, dtype=float), voltages_mV)
     found: list[Extreme] = []
     for chain in model.chains:
         gate = len(model.chains) > 1 or chain.power > 1 or chain.name != "scheme"
@@ -106,12 +103,7 @@ def fastest_rates(
 
     Gates whose tau is 0 have none. (n,); a rate that is no number counts as none.
     """
-    scope: dict[str, Any] = {
-        name: row[:, None] for name, row in zip(model.parameter_names, candidates, strict=True)
-    }
-    scope["v"] = np.asarray(voltages_mV, dtype=float)
-    for name, expression in model.definitions:
-        scope[name] = evaluate(expression, scope)
+    scope = _scope(model, np.asarray(candidates, dtype=float)[..., None], voltages_mV)
     fastest = np.zeros((candidates.shape[1], 1))
     for chain in model.chains:
         for t in () if chain.instant else chain.transitions:
@@ -137,6 +129,15 @@ def examples(
                 given = ", ".join(f"{p.name} {x:.4g}" for p, x in pairs if not p.fixed)
                 found[e.place, e.consequence] = f"{e}; with {given}"
     return list(found.values())
+
+
+def _scope(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> dict[str, Any]:
+    """Parameters, voltages and definitions by name; a row of values for each parameter."""
+    scope: dict[str, Any] = dict(zip(model.parameter_names, values, strict=True))
+    scope["v"] = np.asarray(voltages_mV, dtype=float)
+    for name, expression in model.definitions:
+        scope[name] = evaluate(expression, scope)
+    return scope
 
 
 def _rate(

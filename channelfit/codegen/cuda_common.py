@@ -143,6 +143,17 @@ class CudaChannel:
         self._gains(w)
         self._steady_states(w)
 
+    def write_kinds(self, w: CudaWriter) -> None:
+        """isLinear, isInstant: what kind of gate the k-th chain of two states is."""
+        gates = [chain for chain in self.model.chains if len(chain.states) > 1]
+        for name, doc, holds in (
+            ("isLinear", "A gate that may pass 1.", [c.linear for c in gates]),
+            ("isInstant", "A gate without a time constant.", [c.instant for c in gates]),
+        ):
+            with w.device(f"constexpr bool {name}(const int k)", doc):
+                tests = " || ".join(f"k == {x}" for x, yes in enumerate(holds) if yes)
+                w(f"return {tests or 'false'};")
+
     def _names(self) -> dict[str, str]:
         names = {p.name: f"p[{k}]" for k, p in enumerate(self.model.parameters)}
         return names | {name: f"d_{name}" for name, _ in self.model.definitions} | {"v": "v"}

@@ -363,13 +363,7 @@ class CudaSource:
                 w(f"{create}(v, p, q, flag);")
             return
         w(f"constexpr int N_GATES = {len(self.chains)};")
-        for name, doc, holds in (
-            ("isLinear", "A gate that may pass 1.", [c.linear for _, c in self.chains]),
-            ("isInstant", "A gate without a time constant.", [c.instant for _, c in self.chains]),
-        ):
-            with w.device(f"constexpr bool {name}(const int k)", doc):
-                tests = " || ".join(f"k == {x}" for x, yes in enumerate(holds) if yes)
-                w(f"return {tests or 'false'};")
+        self.channel.write_kinds(w)
         with w.device(
             "void createRates(const real v, const real *p, real *up, real *speed, Flag &flag)",
             "Chains of two states at v mV: rate of opening; that and of closing, 1/ms.",

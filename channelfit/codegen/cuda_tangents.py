@@ -166,13 +166,7 @@ class CudaTangentSource:
 
     def _gates(self, w: CudaWriter) -> None:
         w("", f"constexpr int N_GATES = {len(self.chains)};")
-        for name, doc, holds in (
-            ("isLinear", "A gate that may pass 1.", [c.linear for _, c in self.chains]),
-            ("isInstant", "A gate without a time constant.", [c.instant for _, c in self.chains]),
-        ):
-            with w.device(f"constexpr bool {name}(const int k)", doc):
-                tests = " || ".join(f"k == {x}" for x, yes in enumerate(holds) if yes)
-                w(f"return {tests or 'false'};")
+        self.channel.write_kinds(w)
         with w.device(
             "void createGates(const double v, const Dual *p, Dual *limit, Dual *speed,\n"
             "                                            int &status)",

@@ -24,6 +24,8 @@ from numba import njit
 
 #: Of A h, by the precision of stepping: powers of two.
 GREATEST_NORM = {"float64": 2.0**32, "float32": 2.0**22}
+#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+DEEP = 1e90
 
 _OPTIONS: Any = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True, "cache": True}
 

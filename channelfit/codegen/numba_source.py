@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import sympy
 
-from channelfit.codegen.fast_rates import GREATEST_NORM
+from channelfit.codegen.fast_rates import DEEP, GREATEST_NORM
 from channelfit.codegen.lanes import TAYLOR_NORM, UNROLLED_STATES, LaneWriter
 from channelfit.codegen.printer import PYTHON, ScalarPrinter, assignments
 from channelfit.model import GREATEST_OCCUPANCY, RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
@@ -27,8 +27,6 @@ from channelfit.packing import NODES
 
 STRIDE = 16  # samples advanced at once
 POWERS = (1, 2, 4, 8, 16)
-#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
-DEEP = 1e90
 
 #: Arrays of `packing.Packed` in the order in which the generated functions take them.
 PACKED_ARGUMENTS = (

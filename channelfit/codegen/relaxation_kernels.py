@@ -12,6 +12,7 @@ from math import factorial
 import numpy as np
 from numba import njit, types
 
+from channelfit.codegen.fast_rates import DEEP
 from channelfit.codegen.numba_math import decay, exp
 from channelfit.codegen.tangent_tables import (
     CREATE_GAINS,
@@ -39,8 +40,6 @@ FIRST, LAST, STEPS, SUBSTEPS, EDGES, MIDDLES, SAMPLES, OUT_FIRST = range(8)
 #: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state. LINEAR and
 #: INSTANT as in `model.Chain`.
 UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS, LINEAR, INSTANT = range(8)
-#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
-_DEEP = 1e90
 
 
 @njit(
@@ -199,7 +198,7 @@ def _relaxations(
     for i in range(n):
         s0, s1, s2 = speed[i], middle_speed[i], speed[i + 1]
         x0, x1, x2 = limit[i], middle_limit[i], limit[i + 1]
-        whole = min(h / 6.0 * (s0 + 4.0 * s1 + s2), _DEEP)
+        whole = min(h / 6.0 * (s0 + 4.0 * s1 + s2), DEEP)
         wanted = h / 24.0 * (8.0 * s1 + 5.0 * s2 - s0)
         half = min(max(wanted, 0.05 * whole), 0.95 * whole)
         left = exp(-whole)
