@@ -1,27 +1,21 @@
-"""The CPU backend: generated Numba code, candidates side by side in vector lanes, all cores."""
+"""The CPU backend: generated code, candidates side by side in vector lanes, all cores."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
-import platform
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import pairwise
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from channelfit.backends import NOT_FINITE, OK, Linearization, Score
-from channelfit.cache import cache_folder
+from channelfit.codegen.machine_code import Kernel, generated
 from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
 from channelfit.codegen.numba_spectral import WALK_ARGUMENTS, NumbaSpectralSource
 from channelfit.codegen.spectral import LEAST_COST
@@ -69,7 +63,7 @@ class CpuScorer:
             return self.scoring.score(parameters, self.n_threads)
         score, doubted = self.scoring.score(parameters, self.n_threads)
         if len(doubted):
-            exact = self._exact.score(parameters[:, doubted], self.n_threads)
+            exact = self._exact.score(np.ascontiguousarray(parameters[:, doubted]), self.n_threads)
             score.cost[doubted], score.status[doubted] = exact.cost, exact.status
         return score
 
@@ -130,14 +124,18 @@ class CpuScorer:
     ) -> None:
         """A sweep of a `Linearizer` over all candidates; BLAS keeps to one thread meanwhile: its
         own, on small matrices, would mostly wait for each other."""
+
+        def some(first: int, last: int) -> None:
+            sweep(parameters, first, last, *arrays)
+
         with _blas().limit(limits=1, user_api="blas"):
-            _side_by_side(sweep, parameters, arrays, 1, self.n_threads)
+            side_by_side(some, parameters.shape[1], 1, self.n_threads)
 
     @cached_property
     def _tangents(self) -> Linearizer:
         from channelfit.backends.cpu_tangents import Linearizer  # compiles: only where wanted
 
-        return Linearizer(self.problem, _compiled)
+        return Linearizer(self.problem)
 
     @cached_property
     def _pieces(self) -> Linearizer | None:
@@ -148,7 +146,7 @@ class CpuScorer:
         if self.path != "stepping" or model.relaxes or len(model.chains) > 1:
             return None
         held = replace(model, parameters=tuple(replace(p, fixed=True) for p in model.parameters))
-        linearizer = Linearizer(replace(self.problem, model=held), _compiled)
+        linearizer = Linearizer(replace(self.problem, model=held))
         return linearizer if linearizer.has_pieces else None
 
     @cached_property
@@ -205,8 +203,8 @@ class Stepping:
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
         arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
         arguments += [data, cost, trace, trace.size > 0, status]
-        run = _compiled(source.text).runSweeps
-        _side_by_side(run, parameters, arguments, source.lanes, n_threads)
+        run = generated(source.text, "runSweeps")
+        shared_kernel(run, parameters, arguments, source.lanes, n_threads)
         return cost, status
 
 
@@ -229,8 +227,8 @@ class Modes:
         n = parameters.shape[1]
         cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
         arguments = [*self._arguments, self.squares, cost, status, doubt]
-        run = _compiled(self.source.text).runSweep
-        _side_by_side(run, parameters, arguments, self.source.lanes, n_threads)
+        run = generated(self.source.text, "runSweep")
+        shared_kernel(run, parameters, arguments, self.source.lanes, n_threads)
         cost += self.squares
         doubt |= ~np.isfinite(cost) | (cost < self.least)
         doubted = np.flatnonzero(doubt & (status == OK))
@@ -248,35 +246,29 @@ def _finished(cost: np.ndarray, status: np.ndarray) -> Score:
     return Score(cost, status)
 
 
-def _side_by_side(
-    sweep: Callable[..., None], parameters: np.ndarray, arguments: list[Any], lanes: int,
-    n_threads: int,
-) -> None:  # fmt: skip
-    """Calls sweep(parameters, first block, last block, *arguments) until every block is done.
+def side_by_side(
+    sweep: Callable[[int, int], None], n_candidates: int, lanes: int, n_threads: int
+) -> None:
+    """Calls sweep(first block, last block) until every block of lanes is done.
 
     Threads share the blocks of lanes. Each block is computed whole by one thread, so the result
     does not depend on how many there are.
     """
-    n_blocks = -(-parameters.shape[1] // lanes)
+    n_blocks = -(-n_candidates // lanes)
     # few chunks where there are few blocks: threads that ask for work wait for each other
     per_thread = min(_CHUNKS_PER_THREAD, max(1, n_blocks // (2 * n_threads)))
     n_chunks = min(n_blocks, n_threads * per_thread if n_threads > 1 else 1)
     edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
     chunks = list(pairwise(edges))
-    if chunks and not getattr(sweep, "signatures", True):
-        sweep(parameters, *chunks.pop(0), *arguments)  # compiles, once, before the threads start
     if not chunks:
         return
-    others = [
-        (_pool(n_threads).submit(sweep, parameters, *chunk, *arguments), chunk)
-        for chunk in chunks[1:]
-    ]
+    others = [(_pool(n_threads).submit(sweep, *chunk), chunk) for chunk in chunks[1:]]
     try:
         # this thread works too, and takes what no other has begun: those take a while to wake
-        sweep(parameters, *chunks[0], *arguments)
+        sweep(*chunks[0])
         for future, chunk in reversed(others):
             if future.cancel():
-                sweep(parameters, *chunk, *arguments)
+                sweep(*chunk)
         for future, _ in others:
             if not future.cancelled():
                 future.result()
@@ -319,34 +311,14 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-_lock = threading.Lock()
+def shared_kernel(
+    run: Kernel, parameters: np.ndarray, arguments: list[Any], lanes: int, n_threads: int
+) -> None:
+    """run(parameters, first block, last block, *arguments) of all blocks of lanes."""
+    made, words = run.bound(parameters, 0, 0, *arguments)  # compiles, before the threads start
+    before, after = words[:3], words[5:]
 
+    def sweep(first: int, last: int) -> None:
+        made.run([*before, first, last, *after])
 
-@cache
-def _compiled(text: str) -> ModuleType:
-    """The module of a generated source, imported from the cache folder."""
-    import numba
-
-    from channelfit import transform
-    from channelfit.codegen import numba_math
-
-    # numba_math compiles constants of transform in.
-    files = [Path(str(module.__file__)) for module in (numba_math, transform)]
-    support = "".join(file.read_text(encoding="utf-8") for file in files)
-    key = "|".join((text, support, numba.__version__, sys.version, platform.machine()))
-    name = f"channelfit_kernel_{hashlib.sha256(key.encode()).hexdigest()[:24]}"
-    with _lock:
-        if name not in sys.modules:
-            file = cache_folder() / "kernels" / name / "kernel.py"
-            if not file.is_file():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                partial = file.with_name(f"{os.getpid()}.partial")
-                partial.write_text(text, encoding="utf-8")
-                partial.replace(file)
-            spec = importlib.util.spec_from_file_location(name, file)
-            if spec is None or spec.loader is None:
-                raise ImportError(f"{file} cannot be imported")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module  # Numba finds its cached code by the module's name
-            spec.loader.exec_module(module)
-        return sys.modules[name]
+    side_by_side(sweep, parameters.shape[1], lanes, n_threads)

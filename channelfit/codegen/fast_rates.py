@@ -18,19 +18,12 @@ far apart the rates lie, as in the elimination of Grassmann, Taksar and Heyman (
 
 from __future__ import annotations
 
-from typing import Any
-
-from numba import njit
-
 #: Of A h, by the precision of stepping: powers of two.
 GREATEST_NORM = {"float64": 2.0**32, "float32": 2.0**22}
 #: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
 DEEP = 1e90
 
-_OPTIONS: Any = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True, "cache": True}
 
-
-@njit("void(float64[::1], float64[::1], int64, int64)", **_OPTIONS)
 def resolvent(b, r, n, lanes):  # type: ignore[no-untyped-def]
     """(I - s A)^-1 of every lane into r (n * n * lanes).
 

@@ -218,7 +218,7 @@ from math import cos, log, sin, sqrt
 import numpy as np
 from numba import float32, float64, njit
 
-from channelfit.codegen.numba_math import exp, exprel, tanh
+from channelfit.codegen.kernel_math import exp, exprel, tanh
 
 real = {dtype}
 {tables}

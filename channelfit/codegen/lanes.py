@@ -69,8 +69,8 @@ class LaneWriter:
         return self.w.block(f"for l in range({self.lanes}):")
 
     def function(self, head: str, doc: str, public: bool = False) -> Writer:
-        """Opens a compiled function; only public ones can be called from Python."""
-        self.w("", "", "@njit(**OPTIONS)" if public else "@njit(**INNER)")
+        """Opens a function; only public ones are called from Python."""
+        self.w("", "")
         self.w(f"def {head}:")
         self.w(f'    """{doc}"""')
         return self.w

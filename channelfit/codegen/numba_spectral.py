@@ -89,7 +89,7 @@ class CallingSpectrum(Spectrum):
         """Bodies of those functions."""
         names = [f"old_{i}" for i in range(len(self.model.chains[k].states))]
         for function, write in (("applied", super()._apply), ("advanced", super()._advance)):
-            c.w("", "", "@njit(forceinline=True, **INNER)")
+            c.w("", "", "@inline")
             with c.w.block(f"def {function}{k}(a, l, speed, scale, {', '.join(names)}):"):
                 write(_Factor(c, self.layout[k]["speed"]), k, "old", "new", 1, 0)
                 c.w(f"return {', '.join(names).replace('old', 'new')}")
@@ -140,7 +140,7 @@ class NumbaSpectralSource(NumbaSource):
             "there": n_decaying,
         })  # fmt: skip
         what = "scores from modes" if self.sampled else "scores without samples"
-        self._header(what, "cellOf, decay, exp, exprel, offsetInCell, reciprocal, rootReciprocal,"
+        self._header(what, "cellOf, decay, exp, exprel, inline, offsetInCell, reciprocal, rootReciprocal,"
                            " tanh")  # fmt: skip
         self._rates()
         self._gains()

@@ -28,7 +28,7 @@ from math import cos, log, sin, sqrt
 import numpy as np
 from numba import njit
 
-from channelfit.codegen.numba_math import exp, exprel, exprel_slope, tanh
+from channelfit.codegen.kernel_math import exp, exprel, exprel_slope, tanh
 from channelfit.codegen.tangent_tables import GAINS, OPTIONS, RATES
 '''
 #: Voltages side by side.

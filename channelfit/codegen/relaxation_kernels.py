@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, types
 
 from channelfit.codegen.fast_rates import DEEP
-from channelfit.codegen.numba_math import decay, exp
+from channelfit.codegen.kernel_math import decay, exp
 from channelfit.codegen.tangent_tables import (
     CREATE_GAINS,
     CREATE_RATES,

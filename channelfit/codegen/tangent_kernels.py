@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from channelfit.codegen.lanes import TAYLOR_NORM
-from channelfit.codegen.numba_math import exp
+from channelfit.codegen.kernel_math import exp
 from channelfit.codegen.tangent_tables import (
     INNER,
     N_POINTS,

@@ -7,12 +7,10 @@ modes 2 ulp (decay).
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from math import factorial, floor, sqrt
-from typing import Any
-
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from typing import Any, TypeVar
 
 from channelfit.transform import CELL_BITS
 
@@ -28,24 +26,37 @@ _CELL_SHIFT = 52 - CELL_BITS  # bits of a double behind those that name its cell
 _FIRST_CELL = 1023 << CELL_BITS
 _CELL_BITS_OF_Y = -(1 << _CELL_SHIFT)
 _HALF_A_CELL = 1 << (_CELL_SHIFT - 1)
-_OPTIONS: Any = {"error_model": "numpy", "fastmath": {"contract"}}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-@intrinsic
-def _power_of_two(typingctx: Any, exponent: Any) -> Any:
-    """2**n for a whole double -1022 <= n <= 1023, put together from its bits."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        n = builder.fptosi(args[0], word)
-        bits = builder.shl(builder.add(n, word(1023)), word(52))
-        return builder.bitcast(bits, ir.DoubleType())
-
-    return types.float64(types.float64), build
+# --- what is one instruction of machine code: see `lowering.PRIMITIVES` ---------------------------
 
 
-@njit(**_OPTIONS)
-def exp(x):  # type: ignore[no-untyped-def]
+def bits_of(x: float) -> int:
+    """The bits of a double as a whole number."""
+    return int(struct.unpack("<q", struct.pack("<d", x))[0])
+
+
+def from_bits(word: int) -> float:
+    """The double that has these bits."""
+    return float(struct.unpack("<d", struct.pack("<q", word))[0])
+
+
+def power_of_two(n: float) -> float:
+    """2**n for a whole number -1022 <= n <= 1023."""
+    return 2.0**n
+
+
+def inline(function: _Function) -> _Function:
+    """Marks a function to be written out wherever it is called."""
+    return function
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+@inline
+def exp(x: float) -> float:
     """e**x: 0 below -708, inf above 709.7, NaN stays NaN (Cody and Waite's reduction)."""
     y = min(max(x, -708.0), 709.0)
     n = floor(y * _LOG2E + 0.5)
@@ -64,14 +75,14 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = p * r + _EXP[2]
     p = p * r + 1.0
     p = p * r + 1.0
-    e = p * _power_of_two(n)  # type: ignore[call-arg]
+    e = p * power_of_two(n)
     e = 0.0 if x < -708.0 else e
     e = float("inf") if x > 709.0 else e
     return e if x == x else x
 
 
-@njit(**_OPTIONS)
-def exprel(x):  # type: ignore[no-untyped-def]
+@inline
+def exprel(x: float) -> float:
     """(e**x - 1) / x, 1 at 0: Taylor series below 0.5, where the difference would cancel."""
     p = _EXPREL[13]
     p = p * x + _EXPREL[12]
@@ -90,8 +101,8 @@ def exprel(x):  # type: ignore[no-untyped-def]
     return p if abs(x) < 0.5 else (exp(x) - 1.0) / x
 
 
-@njit(**_OPTIONS)
-def exprel_slope(x):  # type: ignore[no-untyped-def]
+@inline
+def exprel_slope(x: float) -> float:
     """d exprel/dx, 1/2 at 0: by its series where the closed form would cancel."""
     p = _EXPREL_SLOPE[19]
     for k in range(18, -1, -1):
@@ -100,8 +111,8 @@ def exprel_slope(x):  # type: ignore[no-untyped-def]
     return p if abs(x) < 1.0 else (1.0 - 1.0 / x) * (exp(x) / x) + 1.0 / x / x
 
 
-@njit(**_OPTIONS)
-def tanh(x):  # type: ignore[no-untyped-def]
+@inline
+def tanh(x: float) -> float:
     """Hyperbolic tangent, from e**2x - 1 = 2x exprel(2x)."""
     y = min(max(x, -20.0), 20.0)
     rise = 2.0 * y * exprel(2.0 * y)
@@ -109,28 +120,8 @@ def tanh(x):  # type: ignore[no-untyped-def]
     return t if x == x else x
 
 
-@intrinsic
-def _word(typingctx: Any, x: Any) -> Any:
-    """The bits of a double as a whole number."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.int64(types.float64), build
-
-
-@intrinsic
-def _double(typingctx: Any, word: Any) -> Any:
-    """The double that has these bits."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), build
-
-
-@njit(**_OPTIONS)
-def decay(x):  # type: ignore[no-untyped-def]
+@inline
+def decay(x: float) -> float:
     """1 - e**-x for x >= 0, small x without cancellation; from 64 on it is 1. Accuracy: 2 ulp."""
     y = min(x, 64.0)
     # Adding 1.5 * 2**52 rounds to a whole number that stands in the last bits: converting it any
@@ -151,30 +142,30 @@ def decay(x):  # type: ignore[no-untyped-def]
     p = p * r + _EXPREL[2]
     p = p * r + _EXPREL[1]
     p = p * r + 1.0
-    scale: Any = _double((_word(shifted) + 1023) << 52)  # type: ignore[call-arg]
+    scale = from_bits((bits_of(shifted) + 1023) << 52)
     return (1.0 - scale) - scale * (p * r)
 
 
-@njit(**_OPTIONS)
-def reciprocal(x):  # type: ignore[no-untyped-def]
+@inline
+def reciprocal(x: float) -> float:
     """1/x."""
     return 1.0 / x
 
 
-@njit(**_OPTIONS)
-def rootReciprocal(x):  # type: ignore[no-untyped-def]
+@inline
+def rootReciprocal(x: float) -> float:
     """1/sqrt(x)."""
     return 1.0 / sqrt(x)
 
 
-@njit(**_OPTIONS)
-def cellOf(y, last):  # type: ignore[no-untyped-def]
+@inline
+def cellOf(y: float, last: int) -> int:
     """The cell of y = 1 + l n h >= 1, its leading bits; see `transform.transform_table`."""
-    cell = ((_word(y) & _POSITIVE) >> _CELL_SHIFT) - _FIRST_CELL  # type: ignore[call-arg]
+    cell = ((bits_of(y) & _POSITIVE) >> _CELL_SHIFT) - _FIRST_CELL
     return min(max(cell, 0), last)
 
 
-@njit(**_OPTIONS)
-def offsetInCell(y):  # type: ignore[no-untyped-def]
+@inline
+def offsetInCell(y: float) -> float:
     """How far y lies from the middle of its cell."""
-    return y - _double((_word(y) & _CELL_BITS_OF_Y) | _HALF_A_CELL)  # type: ignore[call-arg]
+    return y - from_bits((bits_of(y) & _CELL_BITS_OF_Y) | _HALF_A_CELL)

@@ -1,0 +1,104 @@
+"""Texts of kernels under Numba and as plain Python: two ways that share nothing with ours.
+
+`with_numba` and `plain` turn the text of a module of kernels, generated or written by hand, into a
+namespace of functions; what it imports of other kernel modules is turned in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import channelfit
+
+_PACKAGE = Path(channelfit.__file__).parent
+_KERNELS = re.compile(r"^from (channelfit\.codegen\.\w+) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+
+
+def plain(text: str) -> SimpleNamespace:
+    """As Python runs it: no rounding is left out, indices are checked from above."""
+    return SimpleNamespace(**_namespace(text, lambda function: function, _PRIMITIVES))
+
+
+def with_numba(text: str, contract: bool = True) -> SimpleNamespace:
+    """Compiled by Numba, with its own type inference and lowering."""
+    from numba import njit
+
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+    if contract:
+        options["fastmath"] = {"contract"}
+    return SimpleNamespace(**_namespace(text, njit(**options), _numba_primitives()))
+
+
+def text_of(module: str) -> str:
+    """The text of a kernel module of the package."""
+    return (_PACKAGE.parent / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
+
+
+def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str, Any]:
+    space: dict[str, Any] = {"__name__": "a_text_of_kernels"}
+    own = {
+        module for module, _ in _KERNELS.findall(text)
+        if re.search(r"^def |^@kernel", text_of(module), re.MULTILINE)
+        and not module.endswith("machine_code")
+    }  # fmt: skip
+    for module, names in _KERNELS.findall(text):
+        if module not in own:
+            continue
+        theirs = _namespace(text_of(module), compiled, primitives)
+        space |= {n: theirs[n] for n in re.findall(r"\w+", re.sub("#.*", "", names))}
+    body = _KERNELS.sub(lambda m: "" if m[1] in own else m[0], text)
+    body = body.replace("from channelfit.codegen.machine_code import", "from builtins import id as")
+    body = re.sub(r"^@(kernel|inline)\b.*$", "", body, flags=re.MULTILINE)
+    exec(compile(body, "a text of kernels", "exec"), space)
+    if "def bits_of" in text:
+        space |= primitives
+    for name in re.findall(r"^def (\w+)", body, re.MULTILINE):
+        if name not in primitives:
+            space[name] = compiled(space[name])
+    return space
+
+
+def _floor(x: float) -> float:
+    return x if x != x else float(math.floor(x))
+
+
+_PRIMITIVES = {
+    "bits_of": lambda x: struct.unpack("<q", struct.pack("<d", x))[0],
+    "from_bits": lambda word: struct.unpack("<d", struct.pack("<q", word))[0],
+    "power_of_two": lambda n: 2.0**n,
+}
+
+
+@cache
+def _numba_primitives() -> dict[str, Any]:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    word, double = ir.IntType(64), ir.DoubleType()
+
+    @intrinsic
+    def bits_of(typingctx: Any, x: Any) -> Any:
+        return types.int64(types.float64), lambda c, b, s, args: b.bitcast(args[0], word)
+
+    @intrinsic
+    def from_bits(typingctx: Any, x: Any) -> Any:
+        return types.float64(types.int64), lambda c, b, s, args: b.bitcast(args[0], double)
+
+    @intrinsic
+    def power_of_two(typingctx: Any, n: Any) -> Any:
+        def build(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            bits = b.shl(b.add(b.fptosi(args[0], word), word(1023)), word(52))
+            return b.bitcast(bits, double)
+
+        return types.float64(types.float64), build
+
+    return {"bits_of": bits_of, "from_bits": from_bits, "power_of_two": power_of_two}
