@@ -72,7 +72,7 @@ def _floor(x: float) -> float:
 
 _PRIMITIVES = {
     "bits_of": lambda x: struct.unpack("<q", struct.pack("<d", x))[0],
-    "from_bits": lambda word: struct.unpack("<d", struct.pack("<q", word))[0],
+    "from_bits": lambda word: struct.unpack("<d", struct.pack("<Q", word & (2**64 - 1)))[0],
     "power_of_two": lambda n: 2.0**n,
 }
 

@@ -17,7 +17,7 @@ from channelfit import gpu
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 from channelfit.backends.reference import ReferenceScorer
 from channelfit.codegen.cuda_spectral import CudaSpectralSource
-from channelfit.codegen.numba_math import cellOf, decay, offsetInCell
+from channelfit.codegen.kernel_math import cellOf, decay, offsetInCell
 from channelfit.codegen.spectral import LEAST_COST, Spectrum, keeps_detailed_balance, why_not
 from channelfit.errors import InputError
 from channelfit.model import build_model

@@ -54,7 +54,7 @@ class CpuScorer:
             self.scoring = Modes(problem, dtype, self.path == "modal")
         self.source = self.scoring.source
         self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
-        self.n_threads = _usable_cores()
+        self.n_threads = usable_cores()
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
@@ -305,7 +305,7 @@ def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:
     return parameters
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -9,11 +9,10 @@ with currents and derivatives, and matrix products make residuals and their Jaco
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,10 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.codegen import relaxation_kernels, tangent_kernels
 from channelfit.codegen.numba_tangents import TangentSource
-from channelfit.codegen.tangent_tables import Compiled, boundRates, project
+from channelfit.codegen.machine_code import Callback, generated
+from channelfit.codegen.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.compression import compression
 from channelfit.errors import InputError
 from channelfit.model import Chain
@@ -251,11 +252,9 @@ def _ramp(packed: Packed, r: int, grade: int) -> _Ramp | None:
 class Linearizer:
     """Cost, gradient and curvature of the candidates of one problem.
 
-    Arguments:
-        load: a generated source -> its module (`cpu.compiled`).
     """
 
-    def __init__(self, problem: Problem, load: Callable[[str], ModuleType]) -> None:
+    def __init__(self, problem: Problem) -> None:
         model = problem.model
         if not model.relaxes and (len(model.chains) > 1 or model.chains[0].power != 1):
             raise InputError(
@@ -264,7 +263,6 @@ class Linearizer:
             )
         self.problem, self.source = problem, TangentSource(model)
         self.free = np.array(self.source.free, np.int64)
-        self._load = load
         moving = not model.relaxes and bool((problem.scored.runs[:, KIND] == VARYING).any())
         self._grades = (*(range(len(collocation.GRADES)) if moving else ()), None)
         self._made: list[Plan] = []
@@ -355,7 +353,7 @@ class Linearizer:
             walk = idle.pop()
         except IndexError:
             kind = _Relaxing if self.problem.model.relaxes else _Scheme
-            walk = kind(self.source, plan, self._load(self.source.text))
+            walk = kind(self.source, plan)
         try:
             yield walk
         finally:
@@ -365,10 +363,13 @@ class Linearizer:
 class _Walk(ABC):
     """One candidate after the other through all runs; holds the scratch arrays of one thread."""
 
-    def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
-        self.source, self.plan, self.module = source, plan, module
+    def __init__(self, source: TangentSource, plan: Plan) -> None:
+        self.source, self.plan = source, plan
+        self.create_gains = generated(source.text, "createGains")
+        self.create_rates = generated(source.text, "createRates")
         self.packed, self.flat = plan.packed, np.zeros(plan.n_flat)
-        self.residuals = self.flat[plan.n_compressed :].reshape(plan.n_residuals, plan.width)
+        self.shown = self.flat[plan.n_compressed :]
+        self.residuals = self.shown.reshape(plan.n_residuals, plan.width)
         self.model = source.model
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
         self.least = np.array(source.least)
@@ -397,12 +398,9 @@ class _Walk(ABC):
 class _Relaxing(_Walk):
     """Chains of two states (or one)."""
 
-    def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
-        from channelfit.codegen import relaxation_kernels  # compiles: only where wanted
-
-        super().__init__(source, plan, module)
-        self.kernels: Any = relaxation_kernels
-        self.functions = Compiled(module.createGains), Compiled(module.createRates)
+    def __init__(self, source: TangentSource, plan: Plan) -> None:
+        super().__init__(source, plan)
+        self.functions = Callback(self.create_gains, GAINS), Callback(self.create_rates, RATES)
         row_of = {pair: k for k, pair in enumerate(source.partials)}
         own: list[list[int]] = []
         chains, rows = [], []
@@ -447,13 +445,13 @@ class _Relaxing(_Walk):
     def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         plan, packed, n = self.plan, self.packed, len(thetas)
         flags, products = np.zeros((n, 2), np.int64), np.zeros((n, plan.width, plan.width))
-        self.kernels.relaxNormals(
+        relaxation_kernels.relaxNormals(
             *self.functions, thetas, packed.voltages, packed.start_voltage, plan.runs, plan.run_dt,
             self.stretches, self.edges, self.middles, packed.sample_mV, plan.points, self.partials,
             self.least, self.chains, self.rows, self.directions, self.conductances, self.gain,
             *self.at_held, *self.at_edges, *self.at_middles, self.states, self.dstates, self.flat,
-            plan.matrices, plan.group_table, plan.target, plan.scale, self.residuals, flags,
-            products,
+            plan.matrices, plan.group_table, plan.target, plan.scale, self.shown, self.residuals,
+            flags, products,
         )  # fmt: skip
         return np.where(flags[:, 0], NOT_FINITE, np.where(flags[:, 1], NEGATIVE_RATE, OK)), products
 
@@ -461,11 +459,8 @@ class _Relaxing(_Walk):
 class _Scheme(_Walk):
     """One scheme of three states or more."""
 
-    def __init__(self, source: TangentSource, plan: Plan, module: ModuleType) -> None:
-        from channelfit.codegen import tangent_kernels  # compiles: only where wanted
-
-        super().__init__(source, plan, module)
-        self.kernels = tangent_kernels
+    def __init__(self, source: TangentSource, plan: Plan) -> None:
+        super().__init__(source, plan)
         (chain,) = self.model.chains
         self.transitions = np.array(source.transitions(chain), np.int64)
         order = _narrow(self.transitions, len(chain.states))
@@ -502,7 +497,7 @@ class _Scheme(_Walk):
             if status[c] == OK:
                 project(
                     self.flat, plan.matrices, plan.group_table, plan.target, plan.scale,
-                    self.residuals, products[c],
+                    self.shown, self.residuals, products[c],
                 )  # fmt: skip
         return status, products
 
@@ -510,7 +505,7 @@ class _Scheme(_Walk):
         """Fills the flat array with currents and derivatives; returns a status."""
         flat = self.flat
         self.flags[:], self.tail = 0, 0.0
-        self.module.createGains(theta, self.gain)
+        self.create_gains(theta, self.gain)
         self._start(theta)
         for stretch in self.plan.stretches:
             if stretch.moves:
@@ -524,21 +519,21 @@ class _Scheme(_Walk):
         return OK if self.tail <= collocation.TAIL else _UNRESOLVED
 
     def _rates(self, theta: np.ndarray, v: np.ndarray, room: tuple[np.ndarray, np.ndarray]) -> None:
-        self.module.createRates(v, theta, *room)
+        self.create_rates(v, theta, *room)
         boundRates(*room, self.partials, self.least, len(v), self.flags)
 
     def _start(self, theta: np.ndarray) -> None:
         packed = self.packed
         self._rates(theta, packed.voltages, self.at_held)
-        self.kernels.byVoltage(*self.at_held, self.partials, len(packed.voltages), *self.by_held)
-        self.kernels.schemeTables(
+        tangent_kernels.byVoltage(*self.at_held, self.partials, len(packed.voltages), *self.by_held)
+        tangent_kernels.schemeTables(
             *self.by_held, packed.start_voltage, packed.table_voltage, packed.table_dt,
             self.plan.levels, self.transitions, self.powers, self.dpowers, self.states,
             self.dstates, self.m, self.dm,
         )  # fmt: skip
 
     def _held(self, stretch: _Stretch, flat: np.ndarray) -> None:
-        self.kernels.schemeHeld(
+        tangent_kernels.schemeHeld(
             self.plan.runs, stretch.first, stretch.last, self.packed.voltages, self.plan.points,
             self.conductances, self.by_held[1], self.powers, self.dpowers, self.gain, self.states,
             self.dstates, flat,
@@ -559,14 +554,14 @@ class _Scheme(_Walk):
         for begin, end in run.blocks(_STEPS["scheme"]):
             n = end - begin
             self._at_nodes(theta, points[2 * begin : 2 * end], 0)
-            self.kernels.stiffness(run.h, self.by_nodes[0][: 2 * n], self.transitions, depth[:n])
+            tangent_kernels.stiffness(run.h, self.by_nodes[0][: 2 * n], self.transitions, depth[:n])
             stiff = np.flatnonzero(depth[:n] > STIFF)
             places = np.full(n, -1)
             if len(stiff):
                 places[stiff] = 2 * n + 8 * np.arange(len(stiff))
                 wanted = quarters.reshape(-1, 8)[begin:end][stiff].ravel()
                 self._at_nodes(theta, wanted, 2 * n)
-            self.kernels.schemeVarying(
+            tangent_kernels.schemeVarying(
                 n, run.n_sub, run.h, run.samples(begin), *self.by_nodes, places, self.transitions,
                 self.conductances, run.sample_voltage(begin), self.gain, x, dx, flat,
                 run.place(begin), self.m, self.dm,
@@ -578,8 +573,8 @@ class _Scheme(_Walk):
         x[:], dx[:] = self.states[source], self.dstates[source]
         v = ramp.voltage[:, 1:].ravel()
         self._rates(theta, v, self.at_points)
-        self.kernels.byVoltage(*self.at_points, self.partials, len(v), *self.by_points)
-        tail = self.kernels.schemeRamp(
+        tangent_kernels.byVoltage(*self.at_points, self.partials, len(v), *self.by_points)
+        tail = tangent_kernels.schemeRamp(
             ramp.lengths, collocation.slopes(), collocation.tails(), *self.by_points,
             self.transitions, self.reach, self.conductances, ramp.voltage, self.gain, x, dx, flat,
             ramp.places,
@@ -590,7 +585,7 @@ class _Scheme(_Walk):
         """Rates and slopes at these voltages into the rows from `row` on."""
         self._rates(theta, v, self.at_nodes)
         rate, slope = self.by_nodes
-        self.kernels.byVoltage(*self.at_nodes, self.partials, len(v), rate[row:], slope[row:])
+        tangent_kernels.byVoltage(*self.at_nodes, self.partials, len(v), rate[row:], slope[row:])
 
 
 class _VaryingRun:

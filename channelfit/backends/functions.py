@@ -11,8 +11,9 @@ import numpy as np
 
 from channelfit import functions, gpu
 from channelfit.backends import NOT_FINITE, OK, Score
-from channelfit.backends.cpu import _compiled, _side_by_side, _usable_cores
+from channelfit.backends.cpu import shared_kernel, usable_cores
 from channelfit.codegen.functions import FunctionSource
+from channelfit.codegen.machine_code import generated
 from channelfit.errors import InputError
 from channelfit.functions import FunctionProblem
 
@@ -54,15 +55,15 @@ class FunctionCpu:
         self.problem, self.dtype = problem, dtype
         self.source = FunctionSource(problem, dtype, "cpu")
         self.source_hash = self.source.hash
-        self.n_threads = _usable_cores()
+        self.n_threads = usable_cores()
         self.columns = np.ascontiguousarray(problem.columns, dtype)
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates)."""
         parameters = _checked(parameters, self.problem)
         cost = np.empty(parameters.shape[1])
-        run, lanes = _compiled(self.source.text).score, self.source.lanes
-        _side_by_side(run, parameters, [self.columns, cost], lanes, self.n_threads)
+        run, lanes = generated(self.source.text, "score"), self.source.lanes
+        shared_kernel(run, parameters, [self.columns, cost], lanes, self.n_threads)
         status = np.where(np.isfinite(cost), OK, NOT_FINITE).astype(np.int8)
         cost[status != OK] = np.inf
         return Score(cost, status)

@@ -216,21 +216,20 @@ _NUMBA_HEAD = '''\
 from math import cos, log, sin, sqrt
 
 import numpy as np
-from numba import float32, float64, njit
+from numpy import float32, float64
 
 from channelfit.codegen.kernel_math import exp, exprel, tanh
 
-real = {dtype}
 {tables}
 
 '''
 _NUMBA_TAIL = '''
 
-@njit(error_model="numpy", fastmath={{"contract"}}, cache=True, nogil=True)
 def score(parameters, first, last, data, cost):
     """Costs of blocks first .. last - 1 of the candidates (n_parameters, n_candidates)."""
     n = parameters.shape[1]
-    p, s, out = np.empty({room}, real), np.empty({scratch}, real), np.empty({lanes}, real)
+    p, s = np.empty({room}, np.{dtype}), np.empty({scratch}, np.{dtype})
+    out = np.empty({lanes}, np.{dtype})
     for block in range(first, last):
         begin = block*{lanes}
         for k in range({n_parameters}):
@@ -244,7 +243,7 @@ def score(parameters, first, last, data, cost):
 
 class _NumbaPrinter(_Printer):
     def __init__(self, source: FunctionSource) -> None:
-        super().__init__(_NUMBA, source.problem, "real")
+        super().__init__(_NUMBA, source.problem, source.dtype)
         self.lanes, self.dtype = source.lanes, source.dtype
         self.n_scratch = 0
 
@@ -299,7 +298,6 @@ def _numba_text(source: FunctionSource) -> str:
     printer, tables = _NumbaPrinter(source), []
     w = printer.w
     once, each = _by_rows(problem)
-    w('@njit(error_model="numpy", fastmath={"contract"}, cache=True, nogil=True)')
     with w.block("def costOfLanes(p, data, s, out):"):
         for definition in once:
             printer.define(definition)
@@ -328,7 +326,8 @@ def _numba_text(source: FunctionSource) -> str:
     n = len(model.parameters)
     source.n_scratch = max(1, printer.n_scratch) * source.lanes
     tail = _NUMBA_TAIL.format(
-        lanes=source.lanes, n_parameters=n, room=n * source.lanes, scratch=source.n_scratch
+        lanes=source.lanes, n_parameters=n, room=n * source.lanes, scratch=source.n_scratch,
+        dtype=source.dtype,
     )
     return head + "\n".join(w.lines) + "\n" + tail
 

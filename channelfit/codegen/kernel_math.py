@@ -22,6 +22,7 @@ _EXPREL = tuple(1.0 / factorial(k + 1) for k in range(14))
 _EXPREL_SLOPE = tuple(1.0 / (factorial(k) * (k + 2)) for k in range(20))
 _ROUNDED = 1.5 * 2.0**52
 _POSITIVE = 2**63 - 1
+_ALL_BITS = 2**64 - 1
 _CELL_SHIFT = 52 - CELL_BITS  # bits of a double behind those that name its cell
 _FIRST_CELL = 1023 << CELL_BITS
 _CELL_BITS_OF_Y = -(1 << _CELL_SHIFT)
@@ -38,8 +39,8 @@ def bits_of(x: float) -> int:
 
 
 def from_bits(word: int) -> float:
-    """The double that has these bits."""
-    return float(struct.unpack("<d", struct.pack("<q", word))[0])
+    """The double that has these bits; those beyond the lowest 64 are lost, as in a register."""
+    return float(struct.unpack("<d", struct.pack("<Q", word & _ALL_BITS))[0])
 
 
 def power_of_two(n: float) -> float:

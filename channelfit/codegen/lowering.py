@@ -11,7 +11,7 @@ What the language has:
 * arrays of float64, float32, int64, int32, int8 and bool, in rows, of any number of dimensions.
   `a[i, j]`, `a[i]` and `a[first:last]` (views), `a[:] = 0.0`, `a.shape`, `a.size`, `len(a)`;
   `np.empty` and `np.zeros`, outside loops. An array cannot be returned.
-* `for .. in range(..)`, `while`, `if`, `break`, `continue`, `return` of numbers, tuples of numbers;
+* `for .. in range(..)` (a step that is no constant is positive), `while`, `if`, `break`, `continue`, `return` of numbers, tuples of numbers;
   `x if c else y`; comparisons, `and`, `or`, `not`, `& | >> <<`.
 * `abs min max int float len`, and of `math` and NumPy what `_MATH` lists; constants of modules:
   numbers, and tuples of numbers; functions of kernel modules; kernels as arguments.
@@ -116,6 +116,7 @@ class Source:
         self.functions: dict[str, ast.FunctionDef] = {}
         self.imported: dict[str, tuple[str, str]] = {}
         self.constants: dict[str, Any] = {}
+        self.elements: dict[str, str] = {}  # of the constants that are arrays
         for node in ast.parse(text).body:
             if isinstance(node, ast.FunctionDef):
                 self.functions[node.name] = node
@@ -133,6 +134,8 @@ class Source:
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.constants[target.id] = ast.literal_eval(value)
+                if isinstance(node.value, ast.Call):
+                    self.elements[target.id] = _DTYPES[ast.unparse(node.value.args[1])[3:]]
 
     def find(self, name: str) -> tuple[str, Any]:
         """("function", (source, node)), ("constant", value), ("math", name) or ("", None)."""
@@ -176,7 +179,8 @@ class Program:
         source, name: the kernel.
         types: of its arguments.
         contract: whether a product and a sum may become one instruction with one rounding.
-        checked: whether every index is compared with its bounds; see `Lowered`.
+        checked: whether every index is compared with its bounds.
+        plainly: whether functions stay functions instead of being written out by LLVM.
     """
 
     source: Source
@@ -184,6 +188,7 @@ class Program:
     types: tuple[Type, ...]
     contract: bool = True
     checked: bool = False
+    plainly: bool = False
     instances: dict[tuple[str, str, tuple[Type, ...]], _Instance] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
     declared: set[str] = field(default_factory=set)
@@ -424,8 +429,9 @@ class _Function:
         kind = _returned(self.results)
         inlined = any(ast.unparse(d) == "inline" for d in self.node.decorator_list)
         how = "" if self.outermost else "internal "
-        many = self.source.module is None and not inlined and not self.outermost
-        hint = "alwaysinline " if inlined else "noinline " if many else ""
+        # what is generated calls each of its functions in many places
+        alone = self.source.module is None or self.program.plainly
+        hint = "alwaysinline " if inlined else "" if self.outermost or not alone else "noinline "
         lines = [
             f"define {how}{kind} @{self.made.symbol}({', '.join(head)}) {hint}nounwind {_PROBE} {{",
             "entry:", *self.allocas, *(f"  store ptr null, ptr {s}" for s in self.heap),
@@ -575,12 +581,13 @@ class _Function:
             self.refuse("only `for .. in range(..)` is part of the language")
         if not isinstance(node.target, ast.Name):
             self.refuse("a loop counts with one name")
-        name, step = node.target.id, 1
+        name = node.target.id
+        step: _Ref = 1
         bounds = [self.whole(self.value(a)) for a in call.args]
         if len(bounds) == 3:
-            if not isinstance(bounds[2], int) or bounds[2] == 0:
-                self.refuse("the step of a loop is a constant that is not 0")
             step = bounds[2]
+            if step == 0:
+                self.refuse("the step of a loop is not 0")
         first, last = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
 
         def once(i: str) -> None:
@@ -589,14 +596,16 @@ class _Function:
 
         self._loop(first, last, step, once)
 
-    def _loop(self, first: _Ref, last: _Ref, step: int, once: Callable[[str], None]) -> None:
+    def _loop(self, first: _Ref, last: _Ref, step: _Ref, once: Callable[[str], None]) -> None:
         counter = self.slot("i64")
         head, body, next_, done = (self.label() for _ in range(4))
+        # a step that is only known when it runs is positive
+        relation = "sgt" if isinstance(step, int) and step < 0 else "slt"
         self.put(f"store i64 {first}, ptr {counter}")
         self.goto(head)
         self.start(head)
         i = self.let(f"load i64, ptr {counter}")
-        more = self.let(f"icmp {'slt' if step > 0 else 'sgt'} i64 {i}, {last}")
+        more = self.let(f"icmp {relation} i64 {i}, {last}")
         self.put(f"br i1 {more}, label %{body}, label %{done}")
         self.start(body)
         self.exits.append((done, next_))
@@ -766,17 +775,17 @@ class _Function:
         if kind != "constant":
             self.refuse(f"{node.id} is not known here")
         if isinstance(found, tuple | list):
-            return self._table(list(found))
+            return self._table(list(found), self.source.elements.get(node.id, ""))
         return self._number(found)
 
-    def _table(self, numbers: list[Any]) -> _Value:
+    def _table(self, numbers: list[Any], element: str) -> _Value:
         """A constant tuple as an array; one of tuples as a matrix."""
         shape: tuple[_Ref, ...] = (len(numbers),)
         if numbers and isinstance(numbers[0], tuple | list):
             shape, numbers = (len(numbers), len(numbers[0])), [x for row in numbers for x in row]
         if not numbers or not all(isinstance(x, int | float) for x in numbers):
             self.refuse("a constant tuple holds numbers")
-        element = "i64" if all(isinstance(x, int) for x in numbers) else "f64"
+        element = element or ("i64" if all(isinstance(x, int) for x in numbers) else "f64")
         symbol = self.program.table(numbers, element)
         return _Value(Type(element, len(shape)), symbol, shape, shape[1:])
 
@@ -804,7 +813,8 @@ class _Function:
             return sizes[node.slice.value]
         if isinstance(node.value, ast.Name) and node.value.id not in self.slots:
             kind, found = self.source.find(node.value.id)
-            if kind == "constant" and isinstance(node.slice, ast.Constant):
+            plain = node.value.id not in self.source.elements
+            if kind == "constant" and isinstance(node.slice, ast.Constant) and plain:
                 return self._number(found[node.slice.value])
         place = self._place(node)
         if place.type.ndim == 0:

@@ -56,6 +56,8 @@ class Kernel:
     Raises TypeError for anything else, MemoryError where there is no room for scratch.
     """
 
+    plainly = False
+
     def __init__(
         self, source: Source, name: str, contract: bool = True, checked: bool = False
     ) -> None:
@@ -176,6 +178,14 @@ def kernel(function: Callable[..., Any]) -> Kernel:
     return _Own(function.__module__, function.__name__, function)
 
 
+def plain_kernel(function: Callable[..., Any]) -> Kernel:
+    """The same for kernels that have a lot of text: as it stands, no loop is unrolled, no function
+    written out where it is called. That compiles two to three times as fast."""
+    made = _Own(function.__module__, function.__name__, function)
+    made.plainly = True
+    return made
+
+
 class _Own(Kernel):
     """A kernel of a module that is being imported; its text is read when it is first called."""
 
@@ -232,13 +242,15 @@ def _told(name: str) -> Iterator[None]:
 
 def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
     """An object file, and before it what must be known to use it."""
-    lowered = Program(kernel.source, kernel.name, types, kernel.contract, kernel.checked).lowered()
+    lowered = Program(
+        kernel.source, kernel.name, types, kernel.contract, kernel.checked, kernel.plainly
+    ).lowered()
     machine = _machine()
     head = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     module = llvm.parse_assembly(head + lowered.text)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = True
-    options.loop_unrolling = options.loop_interleaving = True
+    options.loop_unrolling = options.loop_interleaving = not kernel.plainly
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     results = ["f64" if t.element == "f32" else t.element for t in lowered.result]
@@ -250,7 +262,7 @@ def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
     """A hash of all that the machine code is made of."""
     parts = [
         _digest(kernel.source), kernel.name, *map(str, types), str(kernel.contract),
-        str(kernel.checked), *_processor(), llvmlite.__version__, str(llvm.llvm_version_info),
+        str(kernel.checked), str(kernel.plainly), *_processor(), llvmlite.__version__, str(llvm.llvm_version_info),
         _compiler(),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -10,16 +10,12 @@ from __future__ import annotations
 from math import factorial
 
 import numpy as np
-from numba import njit, types
 
 from channelfit.codegen.fast_rates import DEEP
 from channelfit.codegen.kernel_math import decay, exp
+from channelfit.codegen.machine_code import plain_kernel
 from channelfit.codegen.tangent_tables import (
-    CREATE_GAINS,
-    CREATE_RATES,
-    INNER,
     N_POINTS,
-    OPTIONS,
     OUT,
     POINTS,
     SOURCE,
@@ -32,7 +28,6 @@ from channelfit.codegen.tangent_tables import (
 )
 
 _SERIES = tuple(1.0 / (factorial(k) * (k + 3)) for k in range(14))
-_M, _T = "float64[:,::1]", "float64[:,:,::1]"
 #: Columns of the table of stretches: held runs FIRST to LAST - 1 where STEPS is -1, else a varying
 #: run and where its voltages begin, and what becomes of its samples (OUT_FIRST -1: nothing).
 FIRST, LAST, STEPS, SUBSTEPS, EDGES, MIDDLES, SAMPLES, OUT_FIRST = range(8)
@@ -42,10 +37,6 @@ FIRST, LAST, STEPS, SUBSTEPS, EDGES, MIDDLES, SAMPLES, OUT_FIRST = range(8)
 UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS, LINEAR, INSTANT = range(8)
 
 
-@njit(
-    f"void(int64[::1], int64[:,::1], {_M}, {_M}, int64, float64[::1], float64[::1], {_M}, {_M})",
-    **INNER,
-)
 def _limits(chain, rows, rate, slope, n, speed, limit, dspeed, dlimit):
     """Speed and limit of one chain at n voltages, and by its own directions (n_own, n).
 
@@ -66,11 +57,6 @@ def _limits(chain, rows, rate, slope, n, speed, limit, dspeed, dlimit):
             dlimit[j, v] = opening * closing * (a - b)
 
 
-@njit(
-    f"void(int64[:,::1], int64[:,::1], {_M}, {_T}, {_M}, int64, int64, float64[::1], float64[::1],"
-    " int64, int64)",
-    **INNER,
-)
 def _currents(
     chains, directions, is_open, dopen, gain, n, first_voltage, voltage, out, place, stride
 ):
@@ -99,10 +85,6 @@ def _currents(
         place += stride
 
 
-@njit(
-    f"void(int64[:,::1], int64[:,:,::1], {_M}, {_M}, int64[::1], {_M}, {_T})",
-    **INNER,
-)
 def _rest(chains, rows, rate, slope, start_voltage, states, dstates):
     """States at rest into the first slots: states (n_slots, n_chains), dstates (.., n_own)."""
     n_v, widest = rate.shape[1], dstates.shape[2]
@@ -118,11 +100,6 @@ def _rest(chains, rows, rate, slope, start_voltage, states, dstates):
                 dstates[k, c, j] = dlimit[j, start_voltage[k]]
 
 
-@njit(
-    f"void(int64[:,::1], float64[::1], int64, int64, float64[::1], int64[::1], int64[:,::1],"
-    f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, {_M}, {_M}, {_M}, {_T}, float64[::1])",
-    **INNER,
-)
 def _held(
     runs, run_dt, first, last, voltages, points, chains, rows, directions, conductances, rate,
     slope, gain, states, dstates, out,
@@ -182,11 +159,6 @@ def _held(
             states[target, c] = x + away * now
 
 
-@njit(
-    f"void(int64, float64, float64[::1], float64[::1], {_M}, {_M}, float64[::1], float64[::1],"
-    f" {_M}, {_M}, int64, float64[::1], float64[::1], {_M}, {_M})",
-    **INNER,
-)
 def _relaxations(
     n, h, speed, limit, dspeed, dlimit, middle_speed, middle_limit, middle_dspeed, middle_dlimit,
     n_own, kept, gained, dkept, dgained,
@@ -255,11 +227,6 @@ def _relaxations(
             dgained[j, i] = for_s0 * d0 + for_s1 * d1 + for_s2 * d2 + by_limits
 
 
-@njit(
-    f"void(int64, int64, float64, boolean, {_M}, {_M}, {_M}, {_M}, float64[::1], int64[:,::1],"
-    f" int64[:,:,::1], int64[:,::1], {_M}, {_M}, float64[::1], {_M}, float64[::1], int64)",
-    **INNER,
-)
 def _varying(
     n_steps, n_sub, h, sampled, rate, slope, middle_rate, middle_slope, sample_voltage, chains,
     rows, directions, conductances, gain, x, dx, out, place,
@@ -320,26 +287,12 @@ def _varying(
         )  # fmt: skip
 
 
-_FLAT, _TABLE, _MATRIX = types.float64[::1], types.int64[:, ::1], types.float64[:, ::1]
-_BLOCK = types.float64[:, :, ::1]
-
-
-@njit(
-    types.void(
-        CREATE_GAINS, CREATE_RATES, _MATRIX,  # the model's
-        _FLAT, types.int64[::1], _TABLE, _FLAT, _TABLE, _FLAT, _FLAT, _FLAT,
-        types.int64[::1],  # the protocols'
-        _TABLE, _FLAT, _TABLE, types.int64[:, :, ::1], _TABLE, _MATRIX,  # the chains'
-        *(_MATRIX,) * 8, _BLOCK, _FLAT,  # scratch
-        _FLAT, _TABLE, _FLAT, _FLAT, _MATRIX, _TABLE, _BLOCK,  # the recordings', and results
-    ),
-    **OPTIONS,
-)  # fmt: skip
+@plain_kernel
 def relaxNormals(
     createGains, createRates, thetas, voltages, start_voltage, runs, run_dt, stretches, edges,
     middles, sample_voltage, points, partials, least, chains, rows, directions, conductances, gain,
     rate, slope, edge_rate, edge_slope, middle_rate, middle_slope, states, dstates, out, matrices,
-    groups, target, scale, residuals, flags, products,
+    groups, target, scale, shown, residuals, flags, products,
 ):  # fmt: skip
     """Of candidates thetas (n, n_parameters) the products (n, width, width), see `project`.
 
@@ -392,4 +345,4 @@ def relaxNormals(
                     stretch[OUT_FIRST] + sample * gain.shape[1],
                 )  # fmt: skip
         if flag[0] == 0 and flag[1] == 0:
-            project(out, matrices, groups, target, scale, residuals, products[c])
+            project(out, matrices, groups, target, scale, shown, residuals, products[c])

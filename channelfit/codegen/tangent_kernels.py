@@ -9,8 +9,7 @@ Names: a *rate* is a distinct rate expression u, a *direction* d a parameter tha
 Matrices are differentiated by the logarithm of each rate, states (`x`, with `dx`) by direction;
 `slope[v, u, d]`, d log rate / d direction, leads from one to the other.
 
-What every scheme needs has signatures and is compiled when this is imported; what moving voltages
-need besides, when they are first met.
+Each kernel is compiled when it is first called.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from __future__ import annotations
 from math import factorial
 
 import numpy as np
-from numba import njit
 
 from channelfit.codegen.lanes import TAYLOR_NORM
 from channelfit.codegen.kernel_math import exp
+from channelfit.codegen.machine_code import plain_kernel
 from channelfit.codegen.tangent_tables import (
-    INNER,
     N_POINTS,
-    OPTIONS,
     OUT,
     POINTS,
     SOURCE,
@@ -41,13 +38,10 @@ _C = tuple(1.0 / factorial(k) for k in range(13))
 #: Of the products of a propagator: left, right, result, in the order of its scratch matrices.
 _FACTORS = ((0, 0, 1), (1, 0, 2), (1, 1, 3), (4, 3, 5), (5, 3, 6))
 
-_M, _T = "float64[:,::1]", "float64[:,:,::1]"
-
 
 # --- matrices with derivatives --------------------------------------------------------------------
 
 
-@njit(f"void({_M}, {_T}, {_M}, {_T}, {_M}, {_T})", **INNER)
 def product(a, da, b, db, c, dc):
     """c = a b: (n, n), derivatives (n, n, n_rates)."""
     n, n_rates = a.shape[0], da.shape[2]
@@ -65,7 +59,6 @@ def product(a, da, b, db, c, dc):
                     dc[i, j, u] += left * db[k, j, u] + right * da[i, k, u]
 
 
-@njit(f"void({_M}, {_T})", **INNER)
 def closeColumns(p, dp):
     """The diagonal is what the rest of a column leaves of one."""
     n, n_rates = p.shape[0], dp.shape[2]
@@ -84,7 +77,6 @@ def closeColumns(p, dp):
                         dp[j, j, u] -= dp[i, j, u]
 
 
-@njit(f"void(float64[::1], int64[:,::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])", **INNER)
 def propagator(depth, transitions, p, dp, m, dm):
     """p = exp(A), and by the logarithm of each rate.
 
@@ -167,7 +159,6 @@ def propagator(depth, transitions, p, dp, m, dm):
                 dp[i, j, u] = dm[out, i, j, u]
 
 
-@njit(f"void(float64[::1], int64[:,::1], float64[::1], {_M}, {_M}, {_T})", **INNER)
 def steadyState(rate, transitions, x, dx, m, dm):
     """x (n,) with A x = 0, and by the logarithm of each rate (n, n_rates).
 
@@ -221,11 +212,7 @@ def steadyState(rate, transitions, x, dx, m, dm):
 # --- one scheme of any number of states -----------------------------------------------------------
 
 
-@njit(
-    f"void({_M}, {_T}, int64[::1], int64[::1], float64[::1], int64[::1], int64[:,::1],"
-    f" float64[:,:,:,::1], float64[:,:,:,:,::1], {_M}, {_T}, {_T}, float64[:,:,:,::1])",
-    **OPTIONS,
-)
+@plain_kernel
 def schemeTables(
     rate, slope, start_voltage, table_voltage, table_dt, levels, transitions, powers, dpowers,
     states, dstates, m, dm,
@@ -258,7 +245,6 @@ def schemeTables(
                 dstates[k, i, d] = total
 
 
-@njit(f"void(float64[::1], {_M}, float64[::1], {_M}, {_M}, {_T}, float64[::1], {_M})", **INNER)
 def _stepped(x, z, x2, z2, p, dp, row, scratch):
     """x <- p x, z <- p z + dp x, row <- row p; x2, z2 are scratch."""
     n, n_rates = p.shape[0], z.shape[1]
@@ -283,11 +269,7 @@ def _stepped(x, z, x2, z2, p, dp, row, scratch):
             z[i, u] = z2[i, u]
 
 
-@njit(
-    f"void(int64[:,::1], int64, int64, float64[::1], int64[::1], float64[::1], {_T},"
-    f" float64[:,:,:,::1], float64[:,:,:,:,::1], {_M}, {_M}, {_T}, float64[::1])",
-    **OPTIONS,
-)
+@plain_kernel
 def schemeHeld(
     runs, first, last, voltages, points, conductances, slope, powers, dpowers, gain, states,
     dstates, out,
@@ -379,7 +361,7 @@ def schemeHeld(
                     dstates[target, i, d] += z[i, u] * slope[v, u, d]
 
 
-@njit(f"void({_M}, {_M}, int64[:,::1], int64, {_M}, {_T})", **OPTIONS)
+@plain_kernel
 def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
     """From (n_rates, n_voltages), (n_partials, n_voltages) to voltage first, zeros filled in."""
     slope_v[:n_voltages] = 0.0
@@ -390,7 +372,7 @@ def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
             slope_v[v, partials[k, 0], partials[k, 1]] = slope[k, v]
 
 
-@njit(**OPTIONS)
+@plain_kernel
 def stiffness(h, rate, transitions, out):
     """out (n_steps,): the largest exit rate times step of the two halves of each, added.
 
@@ -421,7 +403,6 @@ _PART = 8.0
 _MOST_IN_SERIES = 24.0
 
 
-@njit(**INNER)
 def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
     """x <- exp(A) x, dx with it; depth (n_rates,): rates times time, bend: their logarithms.
 
@@ -501,7 +482,6 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
             dx[i, d] = term[i, d]
 
 
-@njit(**INNER)
 def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm):
     """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
     more, less = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
@@ -518,7 +498,6 @@ def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transition
         _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm)
 
 
-@njit(**INNER)
 def _shown(conductances, x, dx, gain, voltage, out, place):
     """A current and its derivatives, from the states of the moment."""
     drive = voltage - gain[1, 0]
@@ -534,7 +513,7 @@ def _shown(conductances, x, dx, gain, voltage, out, place):
         out[place + 1 + d] = s * bent + ds * is_open
 
 
-@njit(**OPTIONS)
+@plain_kernel
 def schemeVarying(
     n_steps, n_sub, h, sampled, rate, slope, quarters, transitions, conductances, sample_voltage,
     gain, x, dx, out, place, m, dm,
@@ -560,7 +539,6 @@ def schemeVarying(
             )  # fmt: skip
 
 
-@njit(**INNER)
 def _factored(a, block, reach):
     """a = L U in place, without pivots; blocks further than `reach` from the diagonal are empty."""
     n = a.shape[0]
@@ -576,7 +554,6 @@ def _factored(a, block, reach):
                     row[c] -= f * top[c]
 
 
-@njit(**INNER)
 def _solved(a, b, block, reach):
     """b <- (L U)^-1 b, all columns."""
     n, width = b.shape
@@ -601,7 +578,7 @@ def _solved(a, b, block, reach):
             row[d] *= inverse
 
 
-@njit(**OPTIONS)
+@plain_kernel
 def schemeRamp(
     lengths, slopes, tails, rate, slope, transitions, reach, conductances, voltage, gain, x, dx,
     out, places,

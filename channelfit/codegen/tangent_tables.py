@@ -2,76 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numba import njit, types
-
+from channelfit.codegen.lowering import Type
+from channelfit.codegen.machine_code import kernel
 from channelfit.model import RATE_CEILING, RATE_FLOOR
 
 #: Columns of the table of runs. OUT and STRIDE say where the row of a run's first point stands in
 #: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
 VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
 
-OPTIONS: Any = {
-    "error_model": "numpy", "fastmath": {"contract"}, "nogil": True, "cache": True,
-}  # fmt: skip
-#: Of what Python never calls: unpacking arguments takes longer to compile than many a kernel.
-INNER: Any = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-#: Of what is generated for a model: called from kernels that are compiled for all.
-RATES = types.void(*(types.float64[::1],) * 2, *(types.float64[:, ::1],) * 2)
-GAINS = types.void(types.float64[::1], types.float64[:, ::1])
-CREATE_RATES, CREATE_GAINS = types.FunctionType(RATES), types.FunctionType(GAINS)
+#: Of what is generated for a model, as kernels that serve all of them call it.
+GAINS = (Type("f64", 1), Type("f64", 2))
+RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
 
 
-class Compiled(types.WrapperAddressProtocol):  # type: ignore[misc]
-    """A compiled function of one signature, to be handed to a kernel; handed over itself, Numba
-    would find out anew in every call what it is."""
-
-    def __init__(self, function: Any) -> None:
-        (made,) = function.overloads.values()
-        self._signature = made.signature
-        self._address = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
-
-    def __wrapper_address__(self) -> int:
-        return int(self._address)
-
-    def signature(self) -> Any:
-        """As Numba has it."""
-        return self._signature
-
-
-@njit(
-    "void(float64[::1], float64[::1], int64[:,::1], float64[::1], float64[::1], float64[:,::1],"
-    " float64[:,::1])",
-    **OPTIONS,
-)
-def project(flat, matrices, groups, target, scale, residuals, normal):  # type: ignore[no-untyped-def]
+@kernel
+def project(flat, matrices, groups, target, scale, shown, residuals, normal):  # type: ignore[no-untyped-def]
     """Residuals (n_residuals, width) of the currents in `flat`, and their products `normal`.
 
     groups (n_groups, 6): rank, n_points, where its matrix begins, its points, their end, its first
-    residual in a flat array; rows without a matrix are there already.
+    residual in `shown`, which is `residuals` as one row; those without a matrix are there already.
     """
-    shown = residuals.reshape(-1)
     for g in range(groups.shape[0]):
         rank, n_points, first = groups[g, 0], groups[g, 1], groups[g, 2]
         begin, end, place = groups[g, 3], groups[g, 4], groups[g, 5]
         n = (end - begin) // n_points
-        np.dot(
-            matrices[first : first + rank * n_points].reshape((rank, n_points)),
-            flat[begin:end].reshape((n_points, n)),
-            shown[place : place + rank * n].reshape((rank, n)),
-        )
+        multiply(matrices[first:], flat[begin:end], shown[place:], rank, n_points, n)
     for i in range(residuals.shape[0]):
         residuals[i, 0] -= target[i]
         for d in range(residuals.shape[1]):
             residuals[i, d] *= scale[i]
-    np.dot(residuals.T, residuals, normal)
+    squares(residuals, normal)
 
 
-@njit(
-    "void(float64[:,::1], float64[:,::1], int64[:,::1], float64[::1], int64, int64[::1])", **OPTIONS
-)
+def multiply(a, b, c, n_rows, n_inner, n):  # type: ignore[no-untyped-def]
+    """c = a b of flat arrays: a (n_rows, n_inner), b (n_inner, n), c (n_rows, n).
+
+    Two rows of c and four of b at a time, so that what is loaded is used more than once.
+    """
+    for k in range(n_rows * n):
+        c[k] = 0.0
+    whole = n_inner - n_inner % 4
+    for i in range(0, n_rows, 2):
+        # where the last row has no partner it is its own, and writes what it has written
+        other = min(i + 1, n_rows - 1)
+        top, low = c[i * n : i * n + n], c[other * n : other * n + n]
+        for p in range(0, whole, 4):
+            b0, b1 = b[p * n : p * n + n], b[(p + 1) * n : (p + 1) * n + n]
+            b2, b3 = b[(p + 2) * n : (p + 2) * n + n], b[(p + 3) * n : (p + 3) * n + n]
+            left, right = a[i * n_inner + p :], a[other * n_inner + p :]
+            l0, l1, l2, l3 = left[0], left[1], left[2], left[3]
+            r0, r1, r2, r3 = right[0], right[1], right[2], right[3]
+            for j in range(n):
+                upper = top[j] + (l0 * b0[j] + l1 * b1[j] + l2 * b2[j] + l3 * b3[j])
+                lower = low[j] + (r0 * b0[j] + r1 * b1[j] + r2 * b2[j] + r3 * b3[j])
+                top[j] = upper
+                low[j] = lower
+        for p in range(whole, n_inner):
+            one, two = a[i * n_inner + p], a[other * n_inner + p]
+            row = b[p * n : p * n + n]
+            for j in range(n):
+                upper, lower = top[j] + one * row[j], low[j] + two * row[j]
+                top[j] = upper
+                low[j] = lower
+
+
+def squares(x, out):  # type: ignore[no-untyped-def]
+    """out = x^T x of x (n, width), four rows at a time; the last rows one by one."""
+    n, width = x.shape
+    out[:] = 0.0
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        for j in range(width):
+            a, b, c, d = x0[j], x1[j], x2[j], x3[j]
+            row = out[j]
+            for k in range(width):
+                row[k] += a * x0[k] + b * x1[k] + c * x2[k] + d * x3[k]
+    for i in range(whole, n):
+        last = x[i]
+        for j in range(width):
+            a, row = last[j], out[j]
+            for k in range(width):
+                row[k] += a * last[k]
+
+
+@kernel
 def boundRates(rate, slope, partials, least, n, flags):  # type: ignore[no-untyped-def]
     """Rates at n voltages within their bounds; d rate becomes d log rate, 0 outside of these.
 
