@@ -1,0 +1,390 @@
+"""The language of kernels: what a text means to us, to Python, and to Numba."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kernel_ways import plain, with_numba
+from test_backends import recording_of
+
+from channelfit import load_fit
+from channelfit.backends import cpu
+from channelfit.backends.cpu import Modes, Stepping
+from channelfit.codegen.lowering import LoweringError, Source
+from channelfit.codegen.machine_code import Callback, Kernel, generated
+from channelfit.codegen.tangent_tables import GAINS
+from channelfit.fit import Fit
+from channelfit.problem import Experiment, Problem
+from channelfit.protocol import build_protocol
+
+MODELS = sorted((Path(__file__).parent.parent / "models").glob("*.yaml"))
+HEAD = "import numpy as np\nfrom math import floor, log, sqrt\n\n\n"
+FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def kernel(text: str, name: str = "f", **options: bool) -> Kernel:
+    return generated(HEAD + text, name, **options)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal to the bit, NaN like NaN."""
+    return bool(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True))
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+OPERATIONS = """
+def f(a, b, i, j):
+    least, most = min(a, b), max(a, b)
+    chosen = a if a < b else b
+    both = (a < b and b == b) or not a >= b
+    chain = 0.0 <= a < b
+    quotient, rest = i // j, i % j
+    bits = (i & j) | (i >> 3) ^ (j << 2)
+    near, far = i // 8, i % 16
+    return least, most, chosen, both, chain, quotient, rest, bits, near, far, abs(a), abs(i), -i
+"""
+
+
+@settings(deadline=None)
+@given(FLOATS, FLOATS, st.integers(-(2**40), 2**40), st.integers(-(2**20), 2**20).filter(bool))
+@example(math.nan, 1.0, -7, 2)
+@example(1.0, math.nan, 7, -2)
+@example(-0.0, 0.0, -8, 8)
+def test_operations_are_pythons(a, b, i, j):
+    ours = kernel(OPERATIONS)(a, b, i, j)
+    theirs = plain(HEAD + OPERATIONS).f(a, b, i, j)
+    assert [same(x, y) for x, y in zip(ours, theirs, strict=True)] == [True] * len(ours)
+
+
+def test_division_by_zero_is_ieee():
+    divided = kernel("def f(a, b):\n    return a/b\n")
+    assert (divided(1.0, 0.0), divided(-1.0, 0.0)) == (math.inf, -math.inf)
+    assert math.isnan(divided(0.0, 0.0))
+
+
+def test_a_whole_number_becomes_a_float_where_the_name_holds_one_later():
+    text = """
+def f(n):
+    total = 0
+    for k in range(n):
+        total += 0.5*k
+    return total
+"""
+    assert kernel(text)(4) == 3.0
+
+
+def test_single_precision_stays_single_and_widens_with_double():
+    text = """
+def f(x, y, single, double):
+    for k in range(x.size):
+        single[k] = x[k]*x[k] + x[k]
+        double[k] = x[k]*y[k] + 1.0
+"""
+    rng = np.random.default_rng(0)
+    x, y = rng.random(33, np.float32), rng.random(33)
+    single, double = np.empty(33, np.float32), np.empty(33)
+    kernel(text, contract=False)(x, y, single, double)
+    assert same(single, x * x + x)
+    assert same(double, x * y + 1.0)
+
+
+def test_contraction_rounds_once():
+    text = "def f(a, b, c):\n    return a*b + c\n"
+    a = 1.0 + 2.0**-30
+    exact = 2.0**-60  # a*a - (1 + 2^-29)
+    assert kernel(text, contract=False)(a, a, -(1.0 + 2.0**-29)) == 0.0
+    assert kernel(text)(a, a, -(1.0 + 2.0**-29)) in (exact, 0.0)  # no processor is obliged to
+
+
+# --- loops, branches, arrays ----------------------------------------------------------------------
+
+LOOPS = """
+TABLE = ((1, 2), (3, 4), (5, 6))
+
+
+def f(n, out):
+    count, stop = 0, 100
+    for i in range(n):
+        if i % 3 == 0:
+            continue
+        if i > 10:
+            break
+        left, right = TABLE[i % 3]
+        out[i] = left*10.0 + right
+        count += 1
+    for k in range(5, -1, -2):
+        out[k] += 0.25
+    while True:
+        stop -= 7
+        if stop < 0:
+            break
+    return count, stop, i
+"""
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40))
+def test_loops_are_pythons(n):
+    ours, theirs = np.zeros(50), np.zeros(50)
+    assert kernel(LOOPS)(n, ours) == plain(HEAD + LOOPS).f(n, theirs)
+    assert same(ours, theirs)
+
+
+VIEWS = """
+def fill(row, value):
+    row[:] = value
+    row[0] = -value
+
+
+def f(a, out):
+    n, m = a.shape
+    scratch = np.zeros((n, m))
+    whole = np.empty(n, np.int64)
+    for i in range(n):
+        fill(scratch[i], 1.0*i)
+        whole[i] = i
+    part = a[:, 1:m - 1]
+    for i in range(n):
+        row = part[i]
+        for j in range(m - 2):
+            out[i, j] = row[j] + scratch[whole[i], j] + len(row)
+    first, second = scratch[0], scratch[n - 1]
+    first, second = second, first
+    out[0, m - 1] = first[1] + second[1]
+    out[n - 1] = a[0]
+    return a.size
+"""
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.integers(3, 9))
+def test_views_are_numpys(n, m):
+    a = np.random.default_rng(n * 10 + m).random((n, m))
+    ours, theirs = np.zeros((n, m)), np.zeros((n, m))
+    assert kernel(VIEWS)(a, ours) == plain(HEAD + VIEWS).f(a, theirs)
+    assert same(ours, theirs)
+
+
+def test_what_a_condition_guards_is_not_computed():
+    text = """
+def f(a, i, out):
+    out[0] = a[i] if i < a.size else -1.0
+    out[1] = 1.0 if i < a.size and a[i] > 0.0 else 0.0
+"""
+    out = np.empty(2)
+    kernel(text, checked=True)(np.ones(3), 2**40, out)  # would read far outside
+    assert out.tolist() == [-1.0, 0.0]
+    kernel(text, checked=True)(np.ones(3), 2, out)
+    assert out.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int32, np.int8, np.bool_])
+def test_arrays_of_every_type(dtype):
+    text = """
+def f(a, b):
+    for k in range(a.size):
+        b[k] = a[k]
+"""
+    a = np.array([0, 1, 5, 100]).astype(dtype)
+    b = np.zeros_like(a)
+    kernel(text)(a, b)
+    assert same(a, b)
+
+
+def test_a_stray_index_is_found_where_indices_are_checked():
+    text = """
+def f(a, n):
+    for k in range(n):
+        a[k] = 1.0
+"""
+    kernel(text, checked=True)(np.empty(5), 5)
+    with pytest.raises(IndexError, match="line 8"):
+        kernel(text, checked=True)(np.empty(5), 6)
+    kernel(text, checked=True)(np.empty(5), 5)  # the next call is not blamed
+
+
+def test_scratch_is_freed_on_every_way_out():
+    text = """
+def f(n):
+    one = np.empty(n)
+    one[0] = 1.0
+    if n > 5:
+        return one[0]
+    two = np.empty(n)
+    two[0] = 2.0
+    return two[0]
+"""
+    made = kernel(text)
+    assert (made(6), made(5)) == (1.0, 2.0)
+
+
+def test_too_much_scratch_is_a_memory_error():
+    text = "def f(n, i, j):\n    a = np.empty(n)\n    a[i] = 1.0\n    a[j] = 2.0\n    return a[i]\n"
+    with pytest.raises(MemoryError, match="scratch"):
+        kernel(text)(2**56, 1, 2)
+    assert kernel(text)(3, 1, 2) == 1.0
+
+
+def test_kernels_call_kernels_that_are_given_to_them():
+    generating = "def createGains(theta, gain):\n    gain[0, 0] = 2.0*theta[0]\n"
+    text = "def f(createGains, theta, gain):\n    createGains(theta, gain)\n    gain[0, 0] += 1.0\n"
+    gain = np.zeros((2, 1))
+    made = Callback(generated(generating, "createGains"), GAINS)
+    kernel(text)(made, np.array([3.0]), gain)
+    assert gain[0, 0] == 7.0
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("    x = {}\n", "Dict"),
+        ("    x = [1.0]\n", "List"),
+        ("    import os\n", "Import"),
+        ("    x = unknown\n", "unknown is not known"),
+        ("    x = open(a)\n", "open is not known"),
+        ("    x = np.linalg\n", "not known|not part"),
+        ("    x = np.sum(a)\n", "np.sum"),
+        ("    x = a.T\n", ".T"),
+        ("    x = a[-1]\n", "negative"),
+        ("    x = a[::2]\n", "step"),
+        ("    x = a[0, 0]\n", "2 indices"),
+        ("    x = a + a\n", "arithmetic"),
+        ("    x = a[0.5]\n", "whole number"),
+        ("    x = 1.0\n    x = a\n", "x is f64 elsewhere"),
+        ("    for k in a:\n        pass\n", "range"),
+        ("    for k in range(3):\n        x = np.empty(3)\n", "outside loops"),
+        ("    if a[0] > 0.0:\n        return 1.0\n", "ends with a return"),
+        ("    return a\n", "returned"),
+        ("    x = 'text'\n", "constant str"),
+        ("    x = g(a)\n", "g is not known"),
+        ("    x, y = 1.0\n", "1 values for 2"),
+        ("    with a:\n        pass\n", "With"),
+    ],
+)
+def test_what_is_not_of_the_language_is_refused_by_line(body, what):
+    text = f"def f(a):\n{body}"
+    with pytest.raises(LoweringError, match=what) as caught:
+        kernel(text)(np.ones(3))
+    assert "generated text, f, line" in str(caught.value)
+    assert any(line.strip() in str(caught.value) for line in body.splitlines())
+
+
+@pytest.mark.parametrize(
+    "argument", [np.ones((3, 3)).T, np.ones(4)[::2], np.ones(3, complex), [1.0], None, "a"]
+)
+def test_arguments_that_are_no_arrays_in_rows_are_refused(argument):
+    with pytest.raises(TypeError):
+        kernel("def f(a):\n    a[0] = 1.0\n")(argument)
+
+
+def test_constants_of_a_text_are_literals():
+    with pytest.raises(ValueError, match="malformed"):
+        Source("X = open('file')\n", "a text")
+
+
+# --- generated texts ------------------------------------------------------------------------------
+
+
+class _Calls:
+    """What the CPU backend runs, caught instead of shared among threads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cpu, "shared_kernel", self._catch)
+
+    def _catch(self, run: Kernel, parameters: np.ndarray, arguments: list[Any], *_: Any) -> None:
+        self.run, self.arguments = run, (parameters, 0, 1, *arguments)
+        run(*self.arguments)
+
+    def results(self) -> list[np.ndarray]:
+        return [a.copy() for a in self.arguments if isinstance(a, np.ndarray)]
+
+
+def candidates(fit: Fit, n: int) -> np.ndarray:
+    """Some around the model's values, which exercise the same ways through the text."""
+    values = fit.problem.model.values()
+    factors = np.exp(0.3 * np.random.default_rng(0).standard_normal((len(values), n)))
+    return np.ascontiguousarray(values[:, None] * factors)
+
+
+def ways(fit: Fit, dtype: str) -> dict[str, Any]:
+    """Functions of parameters, each of which makes one call of generated code."""
+    problem = fit.problem
+    found: dict[str, Any] = {
+        "stepping": lambda p: Stepping(problem, dtype).score(p, 1),
+        "trace": lambda p: Stepping(problem, dtype).simulate(p, 1),
+    }
+    if cpu.choose_path(problem, dtype, "auto", "cpu") == "closed-form":
+        found["closed form"] = lambda p: Modes(problem, dtype, False).score(p, 1)
+        found["modal"] = lambda p: Modes(problem, dtype, True).score(p, 1)
+    return found
+
+
+QUICK = ("model_b", "na_hh")
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["moving", "held"])
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(m, marks=() if m.stem in QUICK else pytest.mark.slow) for m in MODELS],
+    ids=lambda p: p.stem,
+)
+def test_plain_python_gives_the_same_bits(path, moves, monkeypatch):
+    """Without contraction, of few samples."""
+    model = load_fit(path).problem.model
+    segments: list[Any] = [{"step": 20, "for": 9.5}, {"hold": 1}]
+    segments += [{"ramp": [20, -30], "for": 1}] if moves else []
+    protocol = build_protocol({"holding": -80, "sampling": 0.5, "segments": segments}, None)
+    experiment = Experiment(protocol, recording_of(protocol, 0))
+    fit = SimpleNamespace(problem=Problem(model, (experiment,)))
+    calls = _Calls(monkeypatch)
+    for way, run in ways(fit, "float64").items():
+        run(candidates(fit, 3))
+        source, name = calls.run.source.text, calls.run.name
+        generated(source, name, contract=False)(*calls.arguments)
+        ours = calls.results()
+        with np.errstate(all="ignore"):
+            getattr(plain(source), name)(*calls.arguments)
+        for a, b in zip(ours, calls.results(), strict=True):
+            assert same(a, b), way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def test_numba_gives_the_same_bits(path, dtype, monkeypatch):
+    fit = load_fit(path)
+    calls = _Calls(monkeypatch)
+    for way, run in ways(fit, dtype).items():
+        run(candidates(fit, 16))
+        calls.run(*calls.arguments)  # arguments are changed after a call
+        ours = calls.results()
+        getattr(with_numba(calls.run.source.text), calls.run.name)(*calls.arguments)
+        for a, b in zip(ours, calls.results(), strict=True):
+            if a.dtype.kind == "f" and way == "modal":  # which sums are contracted may differ
+                np.testing.assert_allclose(a, b, rtol=1e-13)
+            else:
+                assert same(a, b), way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def test_no_index_strays(path, monkeypatch):
+    fit = load_fit(path)
+    calls = _Calls(monkeypatch)
+    for run in ways(fit, "float64").values():
+        run(candidates(fit, 5))
+        ours = calls.results()
+        generated(calls.run.source.text, calls.run.name, checked=True)(*calls.arguments)
+        calls.run(*calls.arguments)
+        assert [a.shape for a in ours] == [b.shape for b in calls.results()]
