@@ -179,19 +179,22 @@ def optimize(
       channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
       channelfit optimize models/k_hh.yaml --json --quiet > summary.json
     """
-    from channelfit import runs
-    from channelfit.report import terminal
+    from channelfit.report.artist import hired
 
-    if out is not None:
-        runs.check_folder(out)
-    options = _options(model, overrides, seed, population, generations, optimizer)
-    with terminal.SearchScreen(model.name, quiet) as screen:
-        with _compile_notice(screen):
-            fit, scorer = _prepare(model, options, backend, dtype, path, screen)
-            _set_chunk(scorer, chunk)
-            _score_one(fit, scorer, screen)
-        folder = runs.open_folder(out or runs.default_folder(fit.name), fit)
-        summary = _search(fit, scorer, folder, screen)
+    with hired() as artist:  # who gets ready while everything else is imported
+        from channelfit import runs
+        from channelfit.report import terminal
+
+        if out is not None:
+            runs.check_folder(out)
+        options = _options(model, overrides, seed, population, generations, optimizer)
+        with terminal.SearchScreen(model.name, quiet) as screen:
+            with _compile_notice(screen):
+                fit, scorer = _prepare(model, options, backend, dtype, path, screen)
+                _set_chunk(scorer, chunk)
+                _score_one(fit, scorer, screen)
+            folder = runs.open_folder(out or runs.default_folder(fit.name), fit, artist)
+            summary = _search(fit, scorer, folder, screen)
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
     elif quiet:
