@@ -7,15 +7,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from channelfit import __version__
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.command import fhn
+from channelfit.notices import announced, told_to
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,19 +179,22 @@ def optimize(
       channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
       channelfit optimize models/k_hh.yaml --json --quiet > summary.json
     """
-    from channelfit import runs
-    from channelfit.report import terminal
+    from channelfit.report.artist import hired
 
-    if out is not None:
-        runs.check_folder(out)
-    options = _options(model, overrides, seed, population, generations, optimizer)
-    with terminal.SearchScreen(model.name, quiet) as screen:
-        with _compile_notice(screen):
-            fit, scorer = _prepare(model, options, backend, dtype, path, screen)
-            _set_chunk(scorer, chunk)
-            _score_one(fit, scorer, screen)
-        folder = runs.open_folder(out or runs.default_folder(fit.name), fit)
-        summary = _search(fit, scorer, folder, screen)
+    with hired() as artist:  # who gets ready while everything else is imported
+        from channelfit import runs
+        from channelfit.report import terminal
+
+        if out is not None:
+            runs.check_folder(out)
+        options = _options(model, overrides, seed, population, generations, optimizer)
+        with terminal.SearchScreen(model.name, quiet) as screen:
+            with _compile_notice(screen):
+                fit, scorer = _prepare(model, options, backend, dtype, path, screen)
+                _set_chunk(scorer, chunk)
+                _score_one(fit, scorer, screen)
+            folder = runs.open_folder(out or runs.default_folder(fit.name), fit, artist)
+            summary = _search(fit, scorer, folder, screen)
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
     elif quiet:
@@ -321,33 +325,35 @@ def _search(fit: Fit, scorer: Scorer, folder: RunFolder, screen: SearchScreen) -
     return summary
 
 
+class _Notice:
+    """Shows on a screen what is announced, and then again what was there before."""
+
+    def __init__(self, screen: SearchScreen) -> None:
+        self.screen, self.depth, self.said, self.before = screen, 0, False, ""
+
+    def begins(self, what: str) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self.before = self.screen.stage
+            self.screen.begin(what)
+            if not self.said and not self.screen.live:
+                self.screen.say(self.screen.stage)
+            self.said = True
+
+    def ends(self) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.screen.begin(self.before)
+
+
 @contextmanager
 def _compile_notice(screen: SearchScreen) -> Iterator[None]:
-    """Says so when Numba really compiles, which it does once for each model.
+    """Says so when something is really compiled, which is done once for each model.
 
     An interrupt inside the compiler can come out of it as any error; here it is an interrupt again.
     """
-    from numba.core import event
-
-    class Notice(event.Listener):  # type: ignore[misc]
-        depth, said, before = 0, False, ""
-
-        def on_start(self, event: Any) -> None:
-            self.depth += 1
-            if self.depth == 1:
-                self.before = screen.stage
-                screen.begin("compiling the kernel for this model (first time, about 10 s)")
-                if not self.said and not screen.live:
-                    screen.say(screen.stage)
-                self.said = True
-
-        def on_end(self, event: Any) -> None:
-            self.depth -= 1
-            if self.depth == 0:
-                screen.begin(self.before)
-
-    notice = Notice()
-    with event.install_listener("numba:compile", notice), _noting_interrupts() as interrupted:
+    notice = _Notice(screen)
+    with told_to(notice), _numba_announced(), _noting_interrupts() as interrupted:
         try:
             yield
         except InputError:
@@ -356,6 +362,26 @@ def _compile_notice(screen: SearchScreen) -> Iterator[None]:
             if interrupted and notice.said:
                 raise KeyboardInterrupt from None
             raise
+
+
+@contextmanager
+def _numba_announced() -> Iterator[None]:
+    """Announces what Numba compiles, which tells of it in a way of its own."""
+    from numba.core import event
+
+    class Announcing(event.Listener):  # type: ignore[misc]
+        works: ClassVar[list[AbstractContextManager[None]]] = []
+
+        def on_start(self, event: Any) -> None:
+            work = announced("compiling the kernel for this model (first time, about 10 s)")
+            work.__enter__()
+            self.works.append(work)
+
+        def on_end(self, event: Any) -> None:
+            self.works.pop().__exit__(None, None, None)
+
+    with event.install_listener("numba:compile", Announcing()):
+        yield
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import sympy
-from scipy.sparse.csgraph import connected_components
 
 from channelfit.balance import Cycle, Way, balanced
 from channelfit.cautions import Caution
@@ -36,6 +35,7 @@ from channelfit.expressions import (
     remove_singularities,
     symbol,
 )
+from channelfit.graphs import components
 from channelfit.keys import KEYS
 from channelfit.units import Membrane, parse_quantity, shown, unit_factor
 
@@ -687,8 +687,8 @@ def _check_scheme(root: Section, states: list[str], transitions: list[Transition
                 f"state {state} cannot be left, so at steady state the channel is never anywhere "
                 f"else; add a transition out of {state} (its rate may be tiny)", "rates",
             )  # fmt: skip
-    count, label = connected_components(leads, directed=True, connection="strong")
-    if count > 1:
+    label = components(leads)
+    if label.any():
         groups = [[s for s, part in zip(states, label, strict=True) if part == k]
                   for k in dict.fromkeys(label)]  # fmt: skip
         raise root.error(

@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 import sympy
-from scipy.ndimage import maximum_filter1d, median_filter, minimum_filter1d
 
 from channelfit.cautions import Caution, each_once
 from channelfit.columns import is_clock
@@ -67,7 +66,13 @@ class Seen:
     @cached_property
     def smooth_pA(self) -> np.ndarray:
         """Currents without spikes of one or two samples."""
-        smooth: np.ndarray = median_filter(np.nan_to_num(self.current_pA), size=(1, 5))
+        n = self.current_pA.shape[1]
+        padded = np.pad(np.nan_to_num(self.current_pA), ((0, 0), (2, 2)), mode="symmetric")
+        a, b, c, d, e = (padded[:, k : k + n] for k in range(5))
+        # neither the least nor the largest of four can be the median of five
+        low = np.maximum(np.minimum(a, b), np.minimum(c, d))
+        high = np.minimum(np.maximum(a, b), np.maximum(c, d))
+        smooth: np.ndarray = np.clip(e, np.minimum(low, high), np.maximum(low, high))
         return smooth
 
     @cached_property
@@ -263,12 +268,19 @@ def _recently_moved(seen: Seen, window: int) -> np.ndarray:
     first = np.full((len(command), window), seen.protocol.holding_mV)
     ahead = np.repeat(command[:, -1:], window, axis=1)
     padded = np.concatenate([first, command, ahead], axis=1)
-    # the last `window` samples and three to come: a jump is the mean of three
-    size, shift = window + 4, (window + 4) // 2 - 3
-    top = maximum_filter1d(padded, size, axis=1, origin=shift)
-    bottom = minimum_filter1d(padded, size, axis=1, origin=shift)
-    spread: np.ndarray = (top - bottom)[:, window:-window] > 5.0
+    # the last `window` samples, this one and three to come: a jump is the mean of three
+    top, bottom = (_running(padded, window + 4, end) for end in (np.maximum, np.minimum))
+    spread: np.ndarray = (top - bottom)[:, : command.shape[1]] > 5.0
     return spread
+
+
+def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
+    """The largest, or smallest, of so many samples (n_sweeps, n_times - size + 1) from each on."""
+    found, reach = values, 1
+    while reach < size:
+        step = min(reach, size - reach)
+        found, reach = larger(found[:, :-step], found[:, step:]), reach + step
+    return found
 
 
 def _after_steps(seen: Seen, window: int) -> np.ndarray:

@@ -34,7 +34,9 @@ import numpy as np
 
 from channelfit import __version__, gpu
 from channelfit.errors import InputError
+from channelfit.report.artist import Artist
 from channelfit.report.quality import Quality, pooled, quality
+from channelfit.report.traces import Page, fitted
 
 if TYPE_CHECKING:
     from channelfit.backends import Scorer
@@ -152,20 +154,22 @@ def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
     return Winner(column[:, 0], traces, parts, whole, deviation)
 
 
-def open_folder(path: Path, fit: Fit) -> RunFolder:
+def open_folder(path: Path, fit: Fit, artist: Artist | None = None) -> RunFolder:
     """The folder of a new run. Raises: InputError when it cannot be written, or holds something."""
     from channelfit.function_fit import FunctionFit
     from channelfit.function_runs import FunctionRunFolder
 
-    return FunctionRunFolder(path, fit) if isinstance(fit, FunctionFit) else RunFolder(path, fit)
+    kind = FunctionRunFolder if isinstance(fit, FunctionFit) else RunFolder
+    return kind(path, fit, artist or Artist())
 
 
 @dataclass
 class RunFolder:
-    """One run's folder while the search goes on and after it."""
+    """One run's folder while the search goes on and after it; `artist` draws the picture in it."""
 
     path: Path
     fit: Fit
+    artist: Artist = field(default_factory=Artist)
     _made: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
     _saved: float = -math.inf
@@ -202,11 +206,12 @@ class RunFolder:
 
     def finish(self, result: FitResult, scorer: Scorer, winner: Any) -> dict[str, Any]:
         """Writes everything; returns what stands in ``summary.json``."""
+        self.artist.begin(self._page(result, winner), self.path / "traces.png")
         self._save_history(result.history.tolist())
         self._save_fit(result.values)
         summary = summarize(self.fit, result, scorer, winner)
         write_text(self.path / "summary.json", json_text(summary))
-        self._save_traces(result, winner)
+        self.artist.finish()
         return summary
 
     def abandon(self) -> None:
@@ -236,16 +241,14 @@ class RunFolder:
         writer.writerows(["" if x is None else x for x in row] for row in rows)
         write_text(self.path / "history.csv", text.getvalue())
 
-    def _save_traces(self, result: FitResult, winner: Winner) -> None:
-        from channelfit.report.plots import fitted, save, traces_figure
-
+    def _page(self, result: FitResult, winner: Winner) -> Page:
+        """What ``traces.png`` shows."""
         pairs = zip(self.fit.problem.experiments, winner.traces, strict=True)
-        figure = traces_figure(
-            [fitted(experiment, traces) for experiment, traces in pairs],
+        return Page(
+            tuple(fitted(experiment, traces) for experiment, traces in pairs),
             self.fit.name,
             f"RMS {winner.rms_pA:.3g} pA after {result.evaluations:,} candidates",
         )
-        save(figure, self.path / "traces.png")
 
 
 def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:

@@ -160,6 +160,35 @@ def test_a_start_that_fails_is_done_at_once():
     assert np.isfinite(starts.cost[1])
 
 
+@dataclass
+class TwoWays(Residuals):
+    """Costs that come with derivatives have a rounding of their own, another at every point."""
+
+    rounding: float = 1e-9
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        found = super().linearize(parameters)
+        for k, x in enumerate(parameters.T):
+            r, jacobian = np.asarray(self.residuals(x)), self.jacobian(x)
+            off = self.rounding * np.sin(1e14 * x.sum() + 7.0 * np.arange(len(r)))
+            found.cost[k] = np.mean((r + off) ** 2)
+            found.gradient[:, k] = 2 * jacobian.T @ (r + off) / len(r)
+        return found
+
+
+def perfect(x: np.ndarray) -> np.ndarray:
+    """Of a decay without noise."""
+    t = np.linspace(0, 5, 60)
+    return (1 + x[0]) * np.exp(-np.exp(x[1]) * t) - 1.3 * np.exp(-0.5 * t)
+
+
+def test_a_start_at_the_rounding_of_two_ways_to_its_cost_is_done():
+    objective = Objective(space(2, -2.0, 2.0), TwoWays(perfect), floor=1e-16)
+    starts = refine(objective, np.array([[0.6], [0.4]]), iterations=30)
+    assert starts.done.all()
+    np.testing.assert_allclose(objective.physical(starts.unit)[:, 0], [0.3, np.log(0.5)], atol=1e-8)
+
+
 def test_derivatives_are_counted_as_the_columns_they_cost():
     objective = Objective(space(4, -4.0, 4.0), Residuals(decays))
     begin(objective, np.full((4, 3), 0.5))

@@ -115,7 +115,9 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
         local = _host(objective.linearize(fresh.unit))
         # derivatives may fail, or the two ways to the cost may differ in the last digits
         failed = ~np.isfinite(local.cost)
-        part = part.put(moved, replace(fresh, local=local, done=fresh.done | failed))
+        # where all is rounding, a gain by one way alone is none, and would be found for ever
+        stalled = (local.cost <= objective.floor) & (local.cost >= old.cost[moved])
+        part = part.put(moved, replace(fresh, local=local, done=fresh.done | failed | stalled))
         if failed.any():
             back = old.take(moved[failed])
             part = part.put(moved[failed], replace(back, done=np.ones(len(back), bool)))

@@ -11,9 +11,8 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -25,13 +24,15 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from channelfit.problem import Experiment
 from channelfit.protocol import Protocol
 from channelfit.report import sweeps
 from channelfit.report.events import eventful, noise_pA
-from channelfit.report.quality import Quality, explained, quality
 from channelfit.report.texts import brief, one_line, settle, shorten, width
-from channelfit.tuning import Measured
+from channelfit.report.traces import Traces as Traces
+from channelfit.report.traces import fitted as fitted
+
+if TYPE_CHECKING:
+    from channelfit.tuning import Measured
 
 DPI = 120
 INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
@@ -77,52 +78,6 @@ _MOST_ENLARGED = 12
 #: Samples that are seen one by one.
 _FEW = 10
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-@dataclass(frozen=True)
-class Traces:
-    """One experiment as it is drawn.
-
-    result: (n_sweeps, n_times) pA, colored. data: the same shape, drawn dark, or None. weight: the
-    same shape; residuals are drawn, and axes scaled, where it is above 0. rivals: other results of
-    the same shape; all sweeps of a result are then in one color, `result` first.
-    """
-
-    protocol: Protocol
-    result: np.ndarray
-    data: np.ndarray | None = None
-    weight: np.ndarray | None = None
-    title: str = ""
-    subtitle: tuple[str, ...] = ()
-    rivals: tuple[np.ndarray, ...] = ()
-
-    @property
-    def results(self) -> tuple[np.ndarray, ...]:
-        """All results, each (n_sweeps, n_times) pA."""
-        return (self.result, *self.rivals)
-
-
-def fitted(experiment: Experiment, result: np.ndarray) -> Traces:
-    """Recording and fit of one experiment, titled with its name and how good the fit is."""
-    protocol, recording = experiment.protocol, experiment.recording
-    if recording is None:
-        return Traces(protocol, result, title=protocol.name)
-    found = quality(result, recording.current_pA, recording.weight)
-    return Traces(
-        protocol, result, recording.current_pA, recording.weight, protocol.name, _in_words(found)
-    )
-
-
-def _in_words(found: Quality) -> tuple[str, ...]:
-    """The figures of a fit, in two short parts."""
-    if not math.isfinite(found.rms_pA):
-        return ()
-    share = found.rms_relative_to_peak
-    of_peak = "" if share is None else f", {100 * share:.2g} % of the peak"
-    rest = [f"peaks off by {found.peak_error_pA:.3g} pA"]
-    if found.variance_explained is not None:
-        rest.insert(0, f"variance explained {explained(found.variance_explained)}")
-    return f"RMS {found.rms_pA:.3g} pA{of_peak}", ", ".join(rest)
 
 
 def traces_figure(

@@ -19,10 +19,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import special  # scipy.stats asks the same and takes half a second to import
-from scipy.sparse.csgraph import connected_components
 
 from channelfit.errors import InputError
+from channelfit.graphs import components
 from channelfit.optimizers.objective import Objective, to_host
 
 if TYPE_CHECKING:
@@ -148,6 +147,8 @@ class Estimate:
 
         By Fisher's F distribution, exact where the current is linear in the parameters.
         """
+        from scipy import special  # which takes a while to import, and scipy.stats twice as long
+
         if math.isinf(self.degrees_of_freedom):
             return float(2 * special.gammaincinv(n / 2, level))
         return float(n * special.fdtri(n, self.degrees_of_freedom, level))
@@ -214,6 +215,8 @@ def estimate(
 
 def quantile(level: float, degrees_of_freedom: float) -> float:
     """Standard errors either way that hold a share of Student's distribution."""
+    from scipy import special
+
     tail = 0.5 + level / 2
     if math.isinf(degrees_of_freedom):
         return float(special.ndtri(tail))
@@ -336,7 +339,7 @@ def undetermined(found: Estimate) -> list[Combination]:
     part = spread @ spread.T
     named = np.diag(part) > _PART
     links = (np.abs(part) > _LINK) & np.outer(named, named)
-    _, label = connected_components(links, directed=False)
+    label = components(links)
     combinations = []
     for group in range(label.max() + 1):
         members = np.flatnonzero((label == group) & named)

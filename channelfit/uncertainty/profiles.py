@@ -58,6 +58,10 @@ class _Held:
     whole: Objective
     place: int
 
+    @property
+    def floor(self) -> float:
+        return self.whole.floor
+
     def score(self, unit: Any) -> Any:
         return self.whole.score(unit)
 

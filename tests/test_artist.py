@@ -1,0 +1,134 @@
+"""The picture of a fit, drawn by a process of its own: the same picture, whatever happens to it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from channelfit.protocol import Constant, Protocol, Ramp, Samples, Segment, Sines, load_protocol
+from channelfit.report import artist
+from channelfit.report.artist import Artist, draw, packed, unpacked
+from channelfit.report.traces import Page, Traces
+
+ROOT = Path(__file__).parents[1]
+
+
+def page(title: str = "a fit") -> Page:
+    """Of two experiments, one with data that do not all count."""
+    protocol = load_protocol(ROOT / "protocols" / "activation.yaml")
+    t = np.linspace(0, 1, protocol.n_times_max)
+    result = np.outer(np.arange(1.0, 1 + protocol.n_sweeps), 1 - np.exp(-5 * t))
+    weight = np.where(t > 0.1, 1.0, 0.0) * np.ones_like(result)
+    panels = (
+        Traces(protocol, result, result + 0.1, weight, "with data", ("good", "enough")),
+        Traces(protocol, result),
+    )
+    return Page(panels, title, "said beside it")
+
+
+def every_wave() -> Protocol:
+    """A protocol with each kind of segment."""
+    waves = (
+        Constant(-80.0), Ramp(-80.0, 1 / 3), Sines(-10.0, (5.0, 2.0), (0.1, 0.7), (0.0, 1.0), 3.0),
+        Samples(np.arange(4.0), np.array([0.0, -0.0, np.pi, 1e-300])),
+    )  # fmt: skip
+    sweep = tuple(Segment(k, k + 1.0, wave) for k, wave in enumerate(waves))
+    return Protocol("n\u00e4me $x$ \n\x07", -80.0, 0.25, (sweep, sweep[:2]), True, 2.5, "d", "s")
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two values are equal to the last bit."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if isinstance(a, tuple):
+        return isinstance(b, tuple) and len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "__dict__"):
+        return type(a) is type(b) and all(same(v, vars(b)[k]) for k, v in vars(a).items())
+    return a == b
+
+
+def started() -> Artist:
+    return Artist(artist._started())
+
+
+def test_what_is_sent_arrives_to_the_last_bit(tmp_path):
+    values = np.array([[np.nan, np.inf, -np.inf, 0.1]])
+    sent = Page((Traces(every_wave(), values, None, values > 0, "t", ("a",), (values,)),), "x")
+    back, file = unpacked(packed(sent, tmp_path / "x.png"))
+    assert same(back, sent)
+    assert file == tmp_path / "x.png"
+
+
+def test_the_other_process_draws_the_same_picture(tmp_path):
+    draw(page(), tmp_path / "here.png")
+    other = started()
+    other.begin(page(), tmp_path / "there.png")
+    assert other._child.wait(60) == 0  # it is there before anything is drawn here
+    there = imread(tmp_path / "there.png")
+    assert np.array_equal(imread(tmp_path / "here.png"), there)
+    other.finish()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_a_process_that_died_has_not_drawn_is_drawn_here(tmp_path):
+    dead = started()
+    dead._child.kill()
+    dead._child.wait()
+    dead.begin(page(), tmp_path / "x.png")
+    dead.finish()
+    assert imread(tmp_path / "x.png").shape[0] > 100
+
+
+def test_without_another_process_it_is_drawn_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no such python"))
+    alone = started()
+    assert alone._child is None
+    alone.begin(page(), tmp_path / "x.png")
+    alone.finish()
+    assert (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize("child", [True, False])
+def test_a_picture_that_cannot_be_drawn_raises_its_error(tmp_path, child):
+    missing = tmp_path / "no such folder" / "x.png"
+    one = started() if child else Artist()
+    one.begin(page(), missing)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        one.finish()
+    one.dismiss()
+
+
+def test_nobody_stays_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(artist, "_pays", lambda: True)
+    with artist.hired() as idle:
+        child = idle._child
+        assert child.poll() is None
+    assert child.poll() is not None
+    with artist.hired() as busy:
+        busy.begin(page(), tmp_path / "x.png")
+    assert (tmp_path / "x.png").exists()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_process_ends_with_the_one_that_started_it():
+    """Which closes its end of the pipe, however it ends."""
+    one = started()
+    one._child.stdin.close()
+    assert one._child.wait(60) == 0
+
+
+def test_a_search_does_not_load_matplotlib(tmp_path):
+    """Whatever it draws: the process that it starts does."""
+    code = (
+        "import sys; from channelfit.cli import main; from channelfit.report import artist\n"
+        "artist._pays = lambda: True\n"  # on a single core as well
+        "main(sys.argv[1:], standalone_mode=False)\n"
+        "assert 'matplotlib' not in sys.modules"
+    )
+    command = ["optimize", ROOT / "models" / "model_a.yaml", "--out", tmp_path / "out", "--quiet",
+               "--population", "48", "--generations", "2", "--backend", "cpu"]  # fmt: skip
+    subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True, cwd=tmp_path)
+    assert imread(tmp_path / "out" / "traces.png").shape[0] > 100
