@@ -40,7 +40,7 @@ _STACK = 1024
 _ALIGNMENT = 64  # bytes, of scratch: a whole vector never straddles two lines of the cache
 _MATH = {"log": 1, "pow": 2, "sin": 1, "cos": 1, "sqrt": 1, "floor": 1, "ceil": 1}
 #: Functions of `kernel_math` that are one instruction each.
-PRIMITIVES = ("bits_of", "from_bits", "power_of_two")
+PRIMITIVES = ("bits_of", "from_bits", "power_of_two", "upper_product", "lower_product")
 _LLVM = {"f64": "double", "f32": "float", "i64": "i64", "i32": "i32", "i8": "i8", "b1": "i1"}
 _BYTES = {"f64": 8, "f32": 4, "i64": 8, "i32": 4, "i8": 1, "b1": 1}
 _FLOATS = ("f64", "f32")
@@ -1128,6 +1128,10 @@ class _Function:
             n = self.let(f"fptosi double {self.to(values[0], F64).ref} to i64")
             bits = self.let(f"shl i64 {self.let(f'add i64 {n}, 1023')}, 52")
             return _Value(F64, self.let(f"bitcast i64 {bits} to double"))
+        if name in ("upper_product", "lower_product"):
+            product = self.let(f"mul i64 {self.whole(values[0])}, {self.whole(values[1])}")
+            half = f"lshr i64 {product}, 32" if name[0] == "u" else f"and i64 {product}, 4294967295"
+            return _Value(I64, self.let(half))
         if name not in _MATH or len(values) != _MATH[name]:
             self.refuse(f"{name} of {len(values)} is not part of the language")
         values = [v if v.type == F32 and name == "sqrt" else self.to(v, F64) for v in values]
