@@ -38,6 +38,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
@@ -46,7 +47,7 @@ from channelfit.fitzhugh_nagumo.equation import (
     NotConverged,
     largest_implicit_step,
 )
-from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, kernel, thomas
+from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
 
@@ -145,7 +146,6 @@ def reach(decay: float, n_steps: int = 1, negligible: float = NEGLIGIBLE) -> flo
 # --- the kernels
 
 
-@kernel
 def _known(s: Array, m: int, q: Array, ends: Array, near: Array) -> None:
     """What a step knows beforehand, of all rows; near: (32,) v beside the first and last ones."""
     lanes = len(near) // 2
@@ -174,7 +174,6 @@ def _known(s: Array, m: int, q: Array, ends: Array, near: Array) -> None:
             row[240 + l] = v * (q[48 + l] + q[16 + l] * v * (q[l] - v)) + (beside + push)
 
 
-@kernel
 def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
     for l in range(16):  # noqa: E741
         u, held, none = s[32 + l], ends[64 + l], ends[96 + l]  # 1.0 or 0.0
@@ -188,7 +187,6 @@ def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
         acc[l], acc[16 + l], acc[32 + l] = y, p, c + none
 
 
-@kernel
 def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool) -> None:
     """Elimination of rows first .. last-1, each a vector of lanes."""
     lanes = len(acc) // 3
@@ -212,7 +210,6 @@ def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool) -
                 acc[32 + l] = c * inverse
 
 
-@kernel
 def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
     """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
     above, row = s[(m - 2) * 128 : (m - 1) * 128], s[(m - 1) * 128 : m * 128]
@@ -233,7 +230,6 @@ def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Arra
         system[48 + l] = known * free + row[l] * (1 - free)
 
 
-@kernel
 def _close(system: Array, apart: bool, z: Array) -> None:
     """Solves the cyclic system of 16; at once where the nodes do not feel each other."""
     if apart:
@@ -263,7 +259,6 @@ def _close(system: Array, apart: bool, z: Array) -> None:
         z[l] = z[32 + l] + z[16 + l] * z[l + 1] + z[48 + l] * z[15]
 
 
-@kernel
 def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array) -> None:
     """Substitution from the last rows to the first; adds up the squares of the corrections."""
     lanes = len(moved)
@@ -285,7 +280,6 @@ def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array) -> None:
             row[32 + l] = u
 
 
-@kernel
 def _finish(s: Array, m: int, q: Array) -> None:
     """Recovery's step, the new v, and a straight line's guess of the next."""
     lanes = len(q) // 9
@@ -298,7 +292,6 @@ def _finish(s: Array, m: int, q: Array) -> None:
             row[32 + l] = 2 * u - v
 
 
-@kernel
 def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int, tolerance: float,
            scratch: Array) -> int:  # fmt: skip
     """Advances a block of lanes; the iterations that Newton took, or -1 if it did not converge."""
@@ -327,7 +320,6 @@ def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int,
     return taken
 
 
-@kernel
 def _exchange(s: Array, m: int, field: int, values: Array, first: int, n: int, into: bool) -> None:
     """Nodes first .. first+n-1 of a cable (a ring if need be) to or from 16 lanes of pieces."""
     pads = 16 * m - n  # the last lanes begin with none
@@ -345,6 +337,18 @@ def _exchange(s: Array, m: int, field: int, values: Array, first: int, n: int, i
                 s[at] = values[g]
             else:
                 values[g] = s[at]
+
+
+def _keep(s: Array, m: int, field: int, n: int, out: Array, skipped: int, kept: Array) -> None:
+    """A tile's n nodes from 16 lanes of pieces to out, and without what it overlaps to kept."""
+    pads = 16 * m - n
+    for lane in range(16):
+        missing = 1 if lane >= 16 - pads else 0
+        start = lane * m - max(0, lane - (16 - pads))
+        for i in range(missing, m):
+            out[start + i - missing] = s[(i * 8 + field) * 16 + lane]
+    for k in range(len(kept)):
+        kept[k] = out[skipped + k]
 
 
 @kernel
@@ -391,15 +395,8 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
         if done < 0:
             return -1
         taken = max(taken, done)
-        for field in range(2):
-            target = v_new if field == 0 else w_new
-            for lane in range(16):
-                missing = 1 if lane >= 16 - pads else 0
-                start = lane * m - max(0, lane - (16 - pads))
-                for i in range(missing, m):
-                    out[start + i - missing] = s[(i * 8 + field) * 16 + lane]
-            for g in range(begin, end):
-                target[g] = out[g - low]
+        _keep(s, m, 0, n, out, begin - low, v_new[begin:end])
+        _keep(s, m, 1, n, out, begin - low, w_new[begin:end])
     return taken
 
 
@@ -531,7 +528,7 @@ class CrankNicolson:
     ) -> tuple[Array, Array]:
         v, w, rows = v.copy(), w.copy(), coefficients.scaled()
 
-        def run(first: int, last: int) -> int:
+        def run(first: int, last: int) -> Any:
             return _cables(first, last, v, w, drive, rows, self.kinds, n_steps, self.tolerance)
 
         self._share(run, -(-len(v) // LANES))
@@ -558,7 +555,7 @@ class CrankNicolson:
             def run(
                 first: int, last: int, old: tuple[Array, Array] = (v, w),
                 new: tuple[Array, Array] = (v_new, w_new), count: int = count,
-            ) -> int:  # fmt: skip
+            ) -> Any:  # fmt: skip
                 return _tiles(
                     first, last, tile, overlap, *old, drive, *new, q, self.kinds, count,
                     n_spikes, self.tolerance,
