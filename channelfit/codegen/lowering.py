@@ -1138,7 +1138,9 @@ class _Function:
         if name in ("sqrt", "floor", "ceil"):
             return self._intrinsic(name, values)
         kinds = ", ".join(["double"] * len(values))
-        self.program.declared.add(f"declare double @{name}({kinds})")
+        # Where LLVM knows that they do nothing else, sine and cosine of one angle become one call.
+        pure = " nounwind willreturn memory(none)" if name in ("sin", "cos") else ""
+        self.program.declared.add(f"declare double @{name}({kinds}){pure}")
         given = ", ".join(f"double {v.ref}" for v in values)
         return _Value(F64, self.let(f"call double @{name}({given})"))
 
