@@ -48,6 +48,16 @@ def power_of_two(n: float) -> float:
     return 2.0**n
 
 
+def upper_product(a: int, b: int) -> int:
+    """The upper 32 bits of the product of two numbers that are below 2**32."""
+    return a * b >> 32
+
+
+def lower_product(a: int, b: int) -> int:
+    """The lower 32 bits of it."""
+    return a * b & 0xFFFFFFFF
+
+
 def inline(function: _Function) -> _Function:
     """Marks a function to be written out wherever it is called."""
     return function

@@ -40,7 +40,7 @@ _STACK = 1024
 _ALIGNMENT = 64  # bytes, of scratch: a whole vector never straddles two lines of the cache
 _MATH = {"log": 1, "pow": 2, "sin": 1, "cos": 1, "sqrt": 1, "floor": 1, "ceil": 1}
 #: Functions of `kernel_math` that are one instruction each.
-PRIMITIVES = ("bits_of", "from_bits", "power_of_two")
+PRIMITIVES = ("bits_of", "from_bits", "power_of_two", "upper_product", "lower_product")
 _LLVM = {"f64": "double", "f32": "float", "i64": "i64", "i32": "i32", "i8": "i8", "b1": "i1"}
 _BYTES = {"f64": 8, "f32": 4, "i64": 8, "i32": 4, "i8": 1, "b1": 1}
 _FLOATS = ("f64", "f32")
@@ -1138,13 +1138,19 @@ class _Function:
             n = self.let(f"fptosi double {self.to(values[0], F64).ref} to i64")
             bits = self.let(f"shl i64 {self.let(f'add i64 {n}, 1023')}, 52")
             return _Value(F64, self.let(f"bitcast i64 {bits} to double"))
+        if name in ("upper_product", "lower_product"):
+            product = self.let(f"mul i64 {self.whole(values[0])}, {self.whole(values[1])}")
+            half = f"lshr i64 {product}, 32" if name[0] == "u" else f"and i64 {product}, 4294967295"
+            return _Value(I64, self.let(half))
         if name not in _MATH or len(values) != _MATH[name]:
             self.refuse(f"{name} of {len(values)} is not part of the language")
         values = [v if v.type == F32 and name == "sqrt" else self.to(v, F64) for v in values]
         if name in ("sqrt", "floor", "ceil"):
             return self._intrinsic(name, values)
         kinds = ", ".join(["double"] * len(values))
-        self.program.declared.add(f"declare double @{name}({kinds})")
+        # Where LLVM knows that they do nothing else, sine and cosine of one angle become one call.
+        pure = " nounwind willreturn memory(none)" if name in ("sin", "cos") else ""
+        self.program.declared.add(f"declare double @{name}({kinds}){pure}")
         given = ", ".join(f"double {v.ref}" for v in values)
         return _Value(F64, self.let(f"call double @{name}({given})"))
 

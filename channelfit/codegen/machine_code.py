@@ -37,8 +37,11 @@ _ELEMENTS = {
     np.dtype(np.int32): "i32", np.dtype(np.int8): "i8", np.dtype(np.bool_): "b1",
 }  # fmt: skip
 #: Of the C library, what kernels or LLVM itself may call.
-_C_LIBRARY = ("malloc", "free", "memcpy", "memset", "memmove", "log", "pow", "sin", "cos")
-_IMPORT = re.compile(r"^from (channelfit\.codegen\.\w+) import", re.MULTILINE)
+_C_LIBRARY = (
+    "malloc", "free", "memcpy", "memset", "memmove", "log", "pow", "sin", "cos", "sincos",
+    "__sincos_stret",
+)  # fmt: skip
+_IMPORT = re.compile(r"^from (channelfit\.(?:codegen|fitzhugh_nagumo)\.\w+) import", re.MULTILINE)
 _lock = threading.RLock()
 #: Called with the name of a kernel when its compilation begins, and with "" when it ends.
 listeners: list[Callable[[str], None]] = []

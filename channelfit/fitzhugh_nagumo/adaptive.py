@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
-from channelfit.fitzhugh_nagumo.tridiagonal import kernel
 
 Monitor = Literal["indicators", "curvature"]
 
@@ -44,7 +44,9 @@ def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Arr
     right[0] = 1.0 / ((at[1] - at[0]) * (at[1] - at[0]))
     left[n - 1] = 1.0 / ((at[n - 1] - at[n - 2]) * (at[n - 1] - at[n - 2]))
     for i in range(n):
-        push[i] = drive[at[i]] if len(drive) else 0.0
+        push[i] = 0.0
+        if len(drive):
+            push[i] = drive[at[i]]
 
 
 @kernel
@@ -61,7 +63,6 @@ def _step(v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Arr
         w[i] += dt * epsilon * (x - gamma * w[i])
 
 
-@kernel
 def _wanted(at: Any, v: Array, v_old: Array, n: int, size: int, monitor: int, coarsest: int,
             tolerance: float, margin: int, q: Array, drive: Array,
             wanted: Array) -> None:  # fmt: skip
@@ -109,7 +110,6 @@ def _in_use(at: Any, n: int, wanted: Array) -> None:
         wanted[at[i] + 1 : at[i + 1] + 1] = gap
 
 
-@kernel
 def _around(drive: Array, margin: int, wanted: Array) -> None:
     """Asks for the finest spacing around the places where a stimulus changes."""
     for g in range(1, len(drive)):
@@ -138,7 +138,6 @@ def _place(wanted: Array, size: int, coarsest: int, at: Any) -> int:
     return n
 
 
-@kernel
 def _interpolate(at: Any, values: Array, n: int, cubic: bool, to: Any, m: int, out: Array) -> None:
     """Values at m of the places `to` (increasing) from those at `at`."""
     i = 0
@@ -173,8 +172,10 @@ def _steps(v_full: Array, w_full: Array, at: Any, n: int, drive: Array, q: Array
     # v begins and ends with a place that no node has, so that the step needs no special nodes.
     v, v_new, w, spare = np.zeros(size + 2), np.zeros(size + 2), np.empty(size), np.empty(size)
     left, right, push = np.empty(size), np.empty(size), np.empty(size)
-    wanted, new_at, everywhere = np.empty(size), np.empty(size, np.int64), np.arange(size)
+    wanted, new_at, everywhere = np.empty(size), np.empty(size, np.int64), np.empty(size, np.int64)
     margin = every // 4 + 1
+    for g in range(size):
+        everywhere[g] = g
     if len(drive):
         _in_use(at, n, wanted)
         _around(drive, max(margin, RADIUS), wanted)

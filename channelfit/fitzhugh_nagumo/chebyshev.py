@@ -26,10 +26,11 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.codegen.kernel_math import bits_of, from_bits
+from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
-from channelfit.fitzhugh_nagumo.tridiagonal import kernel
 
 MOST_STAGES = 200
 _DAMPING = 0.5
@@ -70,29 +71,23 @@ def weights(s: int, out: Array) -> None:
         out[j, 3] = -(1.0 - b[j - 1] * t[j - 1]) * out[j, 2]
 
 
-@kernel
 def _largest(x: Array) -> float:
     """The largest of values that are not negative, NaN if there is one.
 
     As integers they have the same order, NaN above all; and of integers compilers find the largest
     in vectors.
     """
-    bits = x.view(np.int64)
-    most = bits[:1].copy()
-    top = most[0]
-    for i in range(len(bits)):
-        top = max(top, bits[i])
-    most[0] = top
-    return float(most.view(np.float64)[0])
+    top = bits_of(x[0])
+    for i in range(len(x)):
+        top = max(top, bits_of(x[i]))
+    return from_bits(top)
 
 
-@kernel
 def _ghosts(v: Array, n: int, ring: bool) -> None:
     v[0] = v[n] if ring else v[2]
     v[n + 1] = v[1] if ring else v[n - 1]
 
 
-@kernel
 def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
     """The rate of v; v has a place more at either end."""
     a, r, n = q[0], q[3], len(w)
@@ -102,7 +97,6 @@ def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
         out[i] = r * (left[i] + right[i] - 2 * x) + (x * (1 - x) * (x - a) - w[i] + push[i])
 
 
-@kernel
 def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Array, w_then: Array,
            q: Array, h: float, weight: float) -> None:  # fmt: skip
     """The first stage, and what stands before it where the second will be."""
@@ -116,7 +110,6 @@ def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Arr
         w_one[i] = w[i] + slow * (here[i] - gamma * w[i])
 
 
-@kernel
 def _stage(v: Array, w: Array, force: Array, now: Array, w_now: Array, then: Array, w_then: Array,
            push: Array, q: Array, h: float, k: Array) -> None:  # fmt: skip
     """A stage from the last one (now) over the one before it (then)."""
@@ -136,9 +129,8 @@ def _stage(v: Array, w: Array, force: Array, now: Array, w_now: Array, then: Arr
         w_then[i] = kept * w[i] + kept_now * w_now[i] + nu * w_then[i] + known
 
 
-@kernel
 def _chain(room: Array, start: int, end: int, n: int, q: Array, h: float, s: int, table: Array,
-           ring: bool, holds: Any) -> None:  # fmt: skip
+           ring: bool, holds_left: bool, holds_right: bool) -> None:  # fmt: skip
     """One step of s stages from rows start (v) and start + 1 (w) to rows end and end + 1."""
     v, w, push, force = room[start, : n + 2], room[start + 1, :n], room[4, :n], room[5, :n]
     now, then = room[end, : n + 2], room[6, : n + 2]
@@ -149,23 +141,24 @@ def _chain(room: Array, start: int, end: int, n: int, q: Array, h: float, s: int
     for j in range(2, s + 1):
         _ghosts(now, n, ring)
         _stage(v, w, force, now, w_now, then, w_then, push, q, h, table[j])
-        for side in range(2):
-            if holds[side]:
-                then[1 + side * (n - 1)] = v[1 + side * (n - 1)]
+        if holds_left:
+            then[1] = v[1]
+        if holds_right:
+            then[n] = v[n]
         now, then, w_now, w_then = then, now, w_then, w_now
 
 
-@kernel
-def _start(room: Array, start: int, n: int, q: Array, ring: bool, holds: Any) -> None:
+def _start(room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bool,
+           holds_right: bool) -> None:  # fmt: skip
     """The rate of v at rows start and start + 1, to row 5; of a held end it is nothing."""
     _ghosts(room[start, : n + 2], n, ring)
     _force(room[start, : n + 2], room[start + 1, :n], room[4, :n], q, room[5, :n])
-    for end in range(2):
-        if holds[end]:
-            room[5, end * (n - 1)] = 0.0
+    if holds_left:
+        room[5, 0] = 0.0
+    if holds_right:
+        room[5, n - 1] = 0.0
 
 
-@kernel
 def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
     """The extrapolated state, and what the halves err by."""
     for i in range(len(whole)):
@@ -174,26 +167,24 @@ def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
         error[i] = abs(apart)
 
 
-@kernel
 def _attempt(room: Array, n: int, keep: int, kept: int, q: Array, h: float, s: int, table: Array,
-             ring: bool, holds: Any) -> float:  # fmt: skip
+             ring: bool, holds_left: bool, holds_right: bool) -> float:  # fmt: skip
     """One step of n nodes; the error of nodes keep .. keep + kept - 1.
 
     room: (12, n + 2): v, w, the new v and w, the stimulus, then what is needed. A row of v has its
     nodes from place 1 on, the others from 0.
     """
-    _start(room, 0, n, q, ring, holds)
-    _chain(room, 0, 8, n, q, h, s, table, ring, holds)
-    _chain(room, 0, 2, n, q, h / 2, s, table, ring, holds)
-    _start(room, 2, n, q, ring, holds)
-    _chain(room, 2, 10, n, q, h / 2, s, table, ring, holds)
+    _start(room, 0, n, q, ring, holds_left, holds_right)
+    _chain(room, 0, 8, n, q, h, s, table, ring, holds_left, holds_right)
+    _chain(room, 0, 2, n, q, h / 2, s, table, ring, holds_left, holds_right)
+    _start(room, 2, n, q, ring, holds_left, holds_right)
+    _chain(room, 2, 10, n, q, h / 2, s, table, ring, holds_left, holds_right)
     error, w_error = room[6, :n], room[7, :n]
     _combine(room[8, 1 : n + 1], room[10, 1 : n + 1], room[2, 1 : n + 1], error)
     _combine(room[9, :n], room[11, :n], room[3, :n], w_error)
     return max(_largest(error[keep : keep + kept]), _largest(w_error[keep : keep + kept]))
 
 
-@kernel
 def _copy(x: Array, out: Array) -> None:
     for i in range(len(x)):
         out[i] = x[i]
@@ -250,7 +241,7 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
     """
     n = v.shape[1]
     room, table, s_known = np.zeros((12, n + 2)), np.empty((MOST_STAGES + 1, 4)), 0
-    holds = (kinds[0] == 1, kinds[1] == 1)
+    ring, holds_left, holds_right = kinds[0] == 2, kinds[0] == 1, kinds[1] == 1
     for cable in range(first, last):
         q, left, wanted = rows[cable], span, steps[cable]
         room[0, 1 : n + 1], room[1, :n] = v[cable], w[cable]
@@ -263,7 +254,7 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
             if s != s_known:
                 weights(s, table)
                 s_known = s
-            error = _attempt(room, n, 0, n, q, h, s, table, kinds[0] == 2, holds)
+            error = _attempt(room, n, 0, n, q, h, s, table, ring, holds_left, holds_right)
             passed, wanted = _wanted(wanted, h, error, tolerance)
             _count(facts[cable], h, s, passed)
             if passed:
@@ -301,8 +292,10 @@ def _tiles(first: int, last: int, v: Array, w: Array, v_new: Array, w_new: Array
                 room[0, i + 1], room[1, i] = v[g], w[g]
                 if len(drive):
                     room[4, i] = drive[g]
-        holds = (kinds[0] == 1 and low == 0, kinds[1] == 1 and high == size)
-        error = _attempt(room, n, keep, kept, q, h, s, table, False, holds)
+        holds_left, holds_right = kinds[0] == 1 and low == 0, kinds[1] == 1 and high == size
+        error = _attempt(
+            room, n, keep, kept, q, h, s, table, False, holds_left, holds_right
+        )  # fmt: skip
         if not error <= worst:
             worst = error
         v_new[begin:end] = room[2, keep + 1 : keep + 1 + kept]
@@ -382,7 +375,7 @@ class Chebyshev:
             return np.array([x[0] for x in states]), np.array([x[1] for x in states]), steps
         v, w = v.copy(), w.copy()
 
-        def run(first: int, last: int) -> bool:
+        def run(first: int, last: int) -> Any:
             return _cables(
                 first, last, v, w, stimulus, rows, self.kinds, steps, span, tolerance, self._facts
             )

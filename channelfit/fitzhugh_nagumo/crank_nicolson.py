@@ -38,6 +38,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
@@ -46,7 +47,7 @@ from channelfit.fitzhugh_nagumo.equation import (
     NotConverged,
     largest_implicit_step,
 )
-from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, kernel, thomas
+from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
 
@@ -145,10 +146,8 @@ def reach(decay: float, n_steps: int = 1, negligible: float = NEGLIGIBLE) -> flo
 # --- the kernels
 
 
-@kernel
-def _known(s: Array, m: int, q: Array, ends: Array, near: Array) -> None:
+def _known(s: Array, m: int, q: Array, ends: Array, near: Array, lanes: int) -> None:
     """What a step knows beforehand, of all rows; near: (32,) v beside the first and last ones."""
-    lanes = len(near) // 2
     for end in range(2):
         i = 0 if end == 0 else m - 1
         inner = 1 if end == 0 else m - 2
@@ -174,7 +173,6 @@ def _known(s: Array, m: int, q: Array, ends: Array, near: Array) -> None:
             row[240 + l] = v * (q[48 + l] + q[16 + l] * v * (q[l] - v)) + (beside + push)
 
 
-@kernel
 def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
     for l in range(16):  # noqa: E741
         u, held, none = s[32 + l], ends[64 + l], ends[96 + l]  # 1.0 or 0.0
@@ -188,10 +186,9 @@ def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
         acc[l], acc[16 + l], acc[32 + l] = y, p, c + none
 
 
-@kernel
-def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool) -> None:
+def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool,
+          lanes: int) -> None:  # fmt: skip
     """Elimination of rows first .. last-1, each a vector of lanes."""
-    lanes = len(acc) // 3
     for i in range(first, last):
         row = s[(i - 1) * 128 : (i + 1) * 128]
         for l in range(lanes):  # noqa: E741
@@ -212,7 +209,6 @@ def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool) -
                 acc[32 + l] = c * inverse
 
 
-@kernel
 def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
     """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
     above, row = s[(m - 2) * 128 : (m - 1) * 128], s[(m - 1) * 128 : m * 128]
@@ -233,7 +229,6 @@ def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Arra
         system[48 + l] = known * free + row[l] * (1 - free)
 
 
-@kernel
 def _close(system: Array, apart: bool, z: Array) -> None:
     """Solves the cyclic system of 16; at once where the nodes do not feel each other."""
     if apart:
@@ -263,10 +258,8 @@ def _close(system: Array, apart: bool, z: Array) -> None:
         z[l] = z[32 + l] + z[16 + l] * z[l + 1] + z[48 + l] * z[15]
 
 
-@kernel
-def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array) -> None:
+def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array, lanes: int) -> None:
     """Substitution from the last rows to the first; adds up the squares of the corrections."""
-    lanes = len(moved)
     end = s[(m - 1) * 128 : m * 128]
     for l in range(lanes):  # noqa: E741
         change = z[l] - end[32 + l]
@@ -285,10 +278,8 @@ def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array) -> None:
             row[32 + l] = u
 
 
-@kernel
-def _finish(s: Array, m: int, q: Array) -> None:
+def _finish(s: Array, m: int, q: Array, lanes: int) -> None:
     """Recovery's step, the new v, and a straight line's guess of the next."""
-    lanes = len(q) // 9
     for i in range(m):
         row = s[i * 128 : (i + 1) * 128]
         for l in range(lanes):  # noqa: E741
@@ -298,24 +289,23 @@ def _finish(s: Array, m: int, q: Array) -> None:
             row[32 + l] = 2 * u - v
 
 
-@kernel
 def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int, tolerance: float,
-           scratch: Array) -> int:  # fmt: skip
+           scratch: Array, lanes: int) -> int:  # fmt: skip
     """Advances a block of lanes; the iterations that Newton took, or -1 if it did not converge."""
     acc, system, z = scratch[:48], scratch[48:112], scratch[112:176]
     moved, near = scratch[176:192], scratch[192:224]
     taken = 0
     for _ in range(n_steps):
         left = 1.0
-        _known(s, m, q, ends, near)
+        _known(s, m, q, ends, near, lanes)
         for _ in range(MOST_ITERATIONS):
             taken += 1
             _first_rows(s, q, ends, acc)
-            _down(s, 1, n_spikes, q, acc, True)
-            _down(s, n_spikes, m - 1, q, acc, False)
+            _down(s, 1, n_spikes, q, acc, True, lanes)
+            _down(s, n_spikes, m - 1, q, acc, False, lanes)
             _last_rows(s, m, q, ends, acc, system)
             _close(system, n_spikes < m - 1, z)
-            _up(s, m, n_spikes, z, moved)
+            _up(s, m, n_spikes, z, moved, lanes)
             left = 0.0
             for l in range(16):  # noqa: E741
                 left += q[112 + l] * moved[l]
@@ -323,34 +313,44 @@ def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int,
                 break
         if not left <= tolerance:
             return -1
-        _finish(s, m, q)
+        _finish(s, m, q, lanes)
     return taken
 
 
-@kernel
-def _exchange(s: Array, m: int, field: int, values: Array, first: int, n: int, into: bool) -> None:
-    """Nodes first .. first+n-1 of a cable (a ring if need be) to or from 16 lanes of pieces."""
-    pads = 16 * m - n  # the last lanes begin with none
+def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -> None:
+    """Nodes first .. first+n-1 of a cable (a ring if need be) to 16 lanes of pieces.
+
+    Eight rows at a time: what they and their lanes' nodes lie in stays in the first cache.
+    """
+    pads = 16 * m - n  # the last lanes begin with none: there they repeat the one before
     size = len(values)
-    for lane in range(16):
-        missing = 1 if lane >= 16 - pads else 0
-        begin = first + lane * m - max(0, lane - (16 - pads))
-        if missing and into:
-            s[field * 16 + lane] = values[(begin - 1) % size]
-        for i in range(missing, m):
-            at = (i * 8 + field) * 16 + lane
-            g = begin + i - missing
-            g = g + size if g < 0 else (g - size if g >= size else g)
-            if into:
-                s[at] = values[g]
-            else:
-                values[g] = s[at]
+    for top in range(0, m, 8):
+        for lane in range(16):
+            begin = first + lane * m - max(0, lane - (15 - pads))
+            for i in range(top, min(top + 8, m)):
+                g = begin + i
+                g = g + size if g < 0 else (g - size if g >= size else g)
+                s[(i * 8 + field) * 16 + lane] = values[g]
+
+
+def _from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int,
+                kept: Array) -> None:  # fmt: skip
+    """A tile's n nodes from 16 lanes of pieces to out, and without what it overlaps to kept."""
+    pads = 16 * m - n
+    for top in range(0, m, 8):
+        for lane in range(16):
+            begin = lane * m - max(0, lane - (15 - pads))
+            missing = 1 if lane >= 16 - pads else 0
+            for i in range(max(top, missing), min(top + 8, m)):
+                out[begin + i] = s[(i * 8 + field) * 16 + lane]
+    for k in range(len(kept)):
+        kept[k] = out[skipped + k]
 
 
 @kernel
 def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, drive: Array,
            v_new: Array, w_new: Array, q: Array, kinds: Array, n_steps: int, n_spikes: int,
-           tolerance: float) -> int:  # fmt: skip
+           tolerance: float, lanes: int) -> int:  # fmt: skip
     """Advances tiles first .. last-1 of one cable, each with what it overlaps.
 
     kinds: (2,) of the cable's ends: 0 no flux, 1 held, 2 periodic.
@@ -382,30 +382,25 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
             ends[47], ends[63] = 2.0, 0.0
             ends[64] = 1.0 if not left_end or kinds[0] == 1 else 0.0
             ends[95] = 1.0 if not right_end or kinds[1] == 1 else 0.0
-        _exchange(s, m, 0, v, low, n, True)
-        _exchange(s, m, 1, w, low, n, True)
-        _exchange(s, m, 2, v, low, n, True)
+        _to_lanes(s, m, 0, v, low, n)
+        _to_lanes(s, m, 1, w, low, n)
+        _to_lanes(s, m, 2, v, low, n)
         if len(drive):
-            _exchange(s, m, 6, drive, low, n, True)
-        done = _steps(s, m, q, ends, min(n_spikes, m - 1), n_steps, tolerance, scratch)
+            _to_lanes(s, m, 6, drive, low, n)
+        done = _steps(
+            s, m, q, ends, min(n_spikes, m - 1), n_steps, tolerance, scratch, lanes
+        )  # fmt: skip
         if done < 0:
             return -1
         taken = max(taken, done)
-        for field in range(2):
-            target = v_new if field == 0 else w_new
-            for lane in range(16):
-                missing = 1 if lane >= 16 - pads else 0
-                start = lane * m - max(0, lane - (16 - pads))
-                for i in range(missing, m):
-                    out[start + i - missing] = s[(i * 8 + field) * 16 + lane]
-            for g in range(begin, end):
-                target[g] = out[g - low]
+        _from_lanes(s, m, 0, n, out, begin - low, v_new[begin:end])
+        _from_lanes(s, m, 1, n, out, begin - low, w_new[begin:end])
     return taken
 
 
 @kernel
 def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array, kinds: Array,
-            n_steps: int, tolerance: float) -> int:  # fmt: skip
+            n_steps: int, tolerance: float, lanes: int) -> int:  # fmt: skip
     """Advances blocks first .. last-1 of 16 whole cables side by side, in place."""
     n_cables, m = v.shape
     s = np.zeros(m * 128)
@@ -419,21 +414,25 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
             ends[16 + lane] = ends[32 + lane] = 2.0
             ends[64 + lane] = 1.0 if kinds[0] == 1 else 0.0
             ends[80 + lane] = 1.0 if kinds[1] == 1 else 0.0
-            for i in range(m):
-                at = i * 128 + lane
-                s[at] = s[at + 32] = v[cable, i]
-                s[at + 16] = w[cable, i]
-                if len(drive):
-                    s[at + 96] = drive[i]
-        done = _steps(s, m, q, ends, 1, n_steps, tolerance, scratch)
+        for top in range(0, m, 8):  # as in _to_lanes
+            for lane in range(16):
+                cable = min(block * 16 + lane, n_cables - 1)
+                for i in range(top, min(top + 8, m)):
+                    at = i * 128 + lane
+                    s[at] = s[at + 32] = v[cable, i]
+                    s[at + 16] = w[cable, i]
+                    if len(drive):
+                        s[at + 96] = drive[i]
+        done = _steps(s, m, q, ends, 1, n_steps, tolerance, scratch, lanes)
         if done < 0:
             return -1
         taken = max(taken, done)
-        for lane in range(min(16, n_cables - block * 16)):
-            cable = block * 16 + lane
-            for i in range(m):
-                v[cable, i] = s[i * 128 + lane]
-                w[cable, i] = s[i * 128 + 16 + lane]
+        for top in range(0, m, 8):
+            for lane in range(min(16, n_cables - block * 16)):
+                cable = block * 16 + lane
+                for i in range(top, min(top + 8, m)):
+                    v[cable, i] = s[i * 128 + lane]
+                    w[cable, i] = s[i * 128 + 16 + lane]
     return taken
 
 
@@ -531,8 +530,10 @@ class CrankNicolson:
     ) -> tuple[Array, Array]:
         v, w, rows = v.copy(), w.copy(), coefficients.scaled()
 
-        def run(first: int, last: int) -> int:
-            return _cables(first, last, v, w, drive, rows, self.kinds, n_steps, self.tolerance)
+        def run(first: int, last: int) -> Any:
+            return _cables(
+                first, last, v, w, drive, rows, self.kinds, n_steps, self.tolerance, LANES
+            )
 
         self._share(run, -(-len(v) // LANES))
         return v, w
@@ -558,10 +559,10 @@ class CrankNicolson:
             def run(
                 first: int, last: int, old: tuple[Array, Array] = (v, w),
                 new: tuple[Array, Array] = (v_new, w_new), count: int = count,
-            ) -> int:  # fmt: skip
+            ) -> Any:  # fmt: skip
                 return _tiles(
                     first, last, tile, overlap, *old, drive, *new, q, self.kinds, count,
-                    n_spikes, self.tolerance,
+                    n_spikes, self.tolerance, LANES,
                 )  # fmt: skip
 
             self._share(run, -(-len(v) // tile))

@@ -12,20 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
 from channelfit.fitzhugh_nagumo.noise import add_noise
-from channelfit.fitzhugh_nagumo.tridiagonal import kernel
 
 _TILE = 2048  # with both variables of both times it fits the first or second cache
 _STEPS_A_PASS = 64
 
 
-@kernel
-def _step(old: Array, new: Array, w: Array, drive: Array, a: float, r: float, dt: float,
-          epsilon: float, gamma: float, driven: bool) -> None:  # fmt: skip
-    """One step of the inner nodes 1 .. n of old (n + 2,)."""
-    n = len(w)
+def _step(old: Array, new: Array, w: Array, drive: Array, q: Array, r: float, dt: float,
+          driven: bool) -> None:  # fmt: skip
+    """One step of the inner nodes 1 .. n of old (n + 2,); q: a, gamma, epsilon."""
+    n, a, gamma, epsilon = len(w), q[0], q[1], q[2]
     left, middle, right, out = old[:n], old[1 : n + 1], old[2:], new[1 : n + 1]
     linear, square, slow = 1 - 2 * r - dt * a, dt * (1 + a), dt * epsilon
     forget = 1 - slow * gamma
@@ -39,7 +38,6 @@ def _step(old: Array, new: Array, w: Array, drive: Array, a: float, r: float, dt
             out[i] += dt * drive[i]
 
 
-@kernel
 def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
     """What a job advances: its cable, the tile's ends, and those of the nodes it needs for it."""
     tiles = -(-size // tile)
@@ -53,7 +51,6 @@ def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
     return job // tiles, begin, end, low, high
 
 
-@kernel
 def copy_in(v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array,
             push: Array) -> None:  # fmt: skip
     """Nodes from low on, around a ring if need be; here has a place more at either end."""
@@ -77,15 +74,15 @@ def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v
         cable, begin, end, low, high = stretch(job, tile, n_steps, size, kinds[0] == 2)
         n = high - low
         whole = n == size
-        a, gamma, epsilon, diffusion = table[cable]
+        q = table[cable]
         one, two, recovery, stimulus = buffers[0], buffers[1], slow[:n], push[:n]
         copy_in(v[cable], w[cable], drive, low, one, recovery, stimulus)
         for k in range(n_steps):
             ring = kinds[0] == 2 and whole
             one[0] = one[n] if ring else one[2]
             one[n + 1] = one[1] if ring else one[n - 1]
-            _step(one[: n + 2], two[: n + 2], recovery, stimulus, a, diffusion * dt / (dx * dx),
-                  dt, epsilon, gamma, len(drive) > 0)  # fmt: skip
+            _step(one[: n + 2], two[: n + 2], recovery, stimulus, q, q[3] * dt / (dx * dx), dt,
+                  len(drive) > 0)  # fmt: skip
             if sigma > 0:
                 add_noise(two[1 : n + 1], low + size, size, sigma * np.sqrt(dt / dx), seed, cable,
                           first_step + k)  # fmt: skip

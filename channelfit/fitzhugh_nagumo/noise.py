@@ -14,17 +14,15 @@ Box and Muller (1958), two nodes from one counter.
 
 from __future__ import annotations
 
-import math
+from math import cos, log, pi, sin, sqrt
 
-import numpy as np
-
+from channelfit.codegen.kernel_math import lower_product, upper_product
+from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array
-from channelfit.fitzhugh_nagumo.tridiagonal import kernel
 
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_EVEN, _ODD = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_KEY_EVEN, _KEY_ODD = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_LOW = 0xFFFFFFFF
+_EVEN, _ODD = 0xD2511F53, 0xCD9E8D57
+_KEY_EVEN, _KEY_ODD = 0x9E3779B9, 0xBB67AE85
 
 
 @kernel
@@ -35,7 +33,7 @@ def add_noise(
 
     Arguments:
         v: (n,) a piece of the cable. n_nodes: of the whole cable.
-        seed: 0 .. 2^32-1. cable, step: 0 .. 2^32-1 and 0 .. 2^64-1.
+        seed: 0 .. 2^32-1. cable, step: 0 .. 2^32-1 and 0 .. 2^63-1.
     """
     known = -1
     one = other = 0.0
@@ -43,15 +41,15 @@ def add_noise(
         node = (first + i) % n_nodes
         if node // 2 != known:
             known = node // 2
-            x0, x1 = np.uint64(known), np.uint64(cable)
-            x2, x3 = np.uint64(step) & _LOW, np.uint64(step) >> _HALF
-            k0, k1 = np.uint64(seed), np.uint64(0x46484E)
+            x0, x1, x2, x3 = known, cable, step & _LOW, step >> 32
+            k0, k1 = seed, 0x46484E
             for _ in range(10):
-                even, odd = x0 * _EVEN, x2 * _ODD
-                x0, x1 = (odd >> _HALF) ^ (x1 ^ k0), odd & _LOW
-                x2, x3 = (even >> _HALF) ^ (x3 ^ k1), even & _LOW
+                x0, x1, x2, x3 = (
+                    upper_product(x2, _ODD) ^ x1 ^ k0, lower_product(x2, _ODD),
+                    upper_product(x0, _EVEN) ^ x3 ^ k1, lower_product(x0, _EVEN),
+                )  # fmt: skip
                 k0, k1 = (k0 + _KEY_EVEN) & _LOW, (k1 + _KEY_ODD) & _LOW
-            radius = math.sqrt(-2 * math.log((np.float64(x0) + 0.5) / 4294967296.0))
-            angle = 2 * math.pi * (np.float64(x1) + 0.5) / 4294967296.0
-            one, other = radius * math.cos(angle), radius * math.sin(angle)
+            radius = sqrt(-2 * log((x0 + 0.5) / 4294967296.0))
+            angle = 2 * pi * (x1 + 0.5) / 4294967296.0
+            one, other = radius * cos(angle), radius * sin(angle)
         v[i] += amplitude * (one if node % 2 == 0 else other)

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.explicit import Explicit, copy_in, stretch
-from channelfit.fitzhugh_nagumo.tridiagonal import kernel
 
 #: Nodes that a step looks at on either side.
 REACH = 4
@@ -28,7 +28,6 @@ REACH = 4
 STABLE, EULER_STABLE = 2.785293563405282, 2.0
 
 
-@kernel
 def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, held: Array) -> None:
     """Held ends, and what lies beyond the ends."""
     if holds_left:
@@ -39,7 +38,6 @@ def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, hel
     v[n + 1] = v[1] if ring else v[n - 1]
 
 
-@kernel
 def _stage(now: Array, w_now: Array, v: Array, w: Array, out: Array, w_out: Array, push: Array,
            q: Array, ahead: float, driven: bool) -> None:  # fmt: skip
     """v and w ahead along the rates of now."""
@@ -56,7 +54,6 @@ def _stage(now: Array, w_now: Array, v: Array, w: Array, out: Array, w_out: Arra
             to[i] += ahead * push[i]
 
 
-@kernel
 def _close(v: Array, w: Array, out: Array, w_out: Array, three: Array, w_three: Array, four: Array,
            w_four: Array, push: Array, q: Array, ahead: float, driven: bool) -> None:  # fmt: skip
     """The new state in place of the second stage; ahead is a sixth of the step."""

@@ -7,24 +7,12 @@ Neither exchanges rows: they are for diagonally dominant matrices, as every impl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
 
+from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def kernel(function: _Function) -> _Function:
-    """Compiled by Numba: kept on disk, without the interpreter's lock, no reordering of sums."""
-    compiled = njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True)
-    return cast(_Function, compiled(function))
-
-
-@kernel
 def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
     """Elimination from the first row to the last, substitution back.
 
@@ -34,8 +22,16 @@ def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
 
     Source: L. H. Thomas (1949).
     """
+    solution = np.empty(len(diagonal))
+    _thomas(*_in_rows(lower, diagonal, upper, right), solution)
+    return solution
+
+
+@kernel
+def _thomas(lower: Array, diagonal: Array, upper: Array, right: Array, x: Array) -> None:
+    """The solution to x."""
     n = len(diagonal)
-    c, x = np.empty(n), np.empty(n)
+    c = np.empty(n)
     inverse = 1.0 / diagonal[0]
     before_c, before_x = upper[0] * inverse, right[0] * inverse
     c[0], x[0] = before_c, before_x
@@ -48,10 +44,8 @@ def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
         i = n - 2 - k
         before_x = x[i] - c[i] * before_x
         x[i] = before_x
-    return x
 
 
-@kernel
 def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
     """Rows 0, 2, 4 .. are eliminated, which leaves a system of half the size, and so on.
 
@@ -64,6 +58,15 @@ def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) 
 
     Source: R. W. Hockney, J. ACM 12 (1965) 95.
     """
+    solution = np.empty(len(diagonal))
+    _cyclic_reduction(*_in_rows(lower, diagonal, upper, right), solution)
+    return solution
+
+
+@kernel
+def _cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array,
+                      x: Array) -> None:  # fmt: skip
+    """The solution to x."""
     n = len(diagonal)
     a, b, c, d = np.empty(2 * n), np.empty(2 * n), np.empty(2 * n), np.empty(2 * n)
     for i in range(n):
@@ -102,4 +105,8 @@ def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) 
                 known -= c[i] * d[i + 1]
             d[i] = known / b[i]
         start, size = above_start, above_size
-    return d[:n].copy()
+    x[:] = d[:n]
+
+
+def _in_rows(*rows: Array) -> list[Array]:
+    return [np.ascontiguousarray(row, dtype=float) for row in rows]
