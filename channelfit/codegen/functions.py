@@ -326,7 +326,10 @@ def _numba_text(source: FunctionSource) -> str:
     n = len(model.parameters)
     source.n_scratch = max(1, printer.n_scratch) * source.lanes
     tail = _NUMBA_TAIL.format(
-        lanes=source.lanes, n_parameters=n, room=n * source.lanes, scratch=source.n_scratch,
+        lanes=source.lanes,
+        n_parameters=n,
+        room=n * source.lanes,
+        scratch=source.n_scratch,
         dtype=source.dtype,
     )
     return head + "\n".join(w.lines) + "\n" + tail

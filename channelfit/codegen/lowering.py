@@ -410,13 +410,17 @@ class _Function:
         for name, type_ in zip(names, self.made.types, strict=True):
             if type_.ndim:
                 shape = [f"%a.{name}.{k}" for k in range(type_.ndim)]
-                strides = [] if self.outermost else [f"%a.{name}.s{k}" for k in range(type_.ndim - 1)]
+                strides = (
+                    [] if self.outermost else [f"%a.{name}.s{k}" for k in range(type_.ndim - 1)]
+                )
                 head += [f"ptr %a.{name}", *(f"i64 {x}" for x in [*shape, *strides])]
                 if self.outermost:
                     strides = self._packed(shape)
                 self.assign(name, _Value(type_, f"%a.{name}", tuple(shape), tuple(strides)))
             else:
-                kind = "ptr" if type_.prototype or type_.element == "kernel" else _LLVM[type_.element]
+                kind = (
+                    "ptr" if type_.prototype or type_.element == "kernel" else _LLVM[type_.element]
+                )
                 head.append(f"{kind} %a.{name}")
                 self.assign(name, _Value(type_, f"%a.{name}"))
         self.block(self.node.body)
@@ -665,7 +669,9 @@ class _Function:
             if wider != kept.type:
                 raise _Widened(name, wider)
             value = self.to(value, kept.type)
-        kind = "ptr" if kept.type.ndim or kept.type.element == "kernel" else _LLVM[kept.type.element]
+        kind = (
+            "ptr" if kept.type.ndim or kept.type.element == "kernel" else _LLVM[kept.type.element]
+        )
         self.put(f"store {kind} {value.ref}, ptr {kept.ref}")
         for slot, ref in zip(kept.shape + kept.strides, value.shape + value.strides, strict=True):
             self.put(f"store i64 {ref}, ptr {slot}")
@@ -899,9 +905,7 @@ class _Function:
         """The element that `place` points to."""
         element = place.type.element
         if element == "b1":
-            return _Value(
-                B1, self.let(f"icmp ne i8 {self.let(f'load i8, ptr {place.ref}')}, 0")
-            )
+            return _Value(B1, self.let(f"icmp ne i8 {self.let(f'load i8, ptr {place.ref}')}, 0"))
         read = self.let(f"load {_LLVM[element]}, ptr {place.ref}")
         if element in ("i32", "i8"):
             return _Value(I64, self.let(f"sext {_LLVM[element]} {read} to i64"))
