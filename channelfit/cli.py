@@ -7,16 +7,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from channelfit import __version__
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.command import fhn
-from channelfit.notices import announced, told_to
+from channelfit.notices import told_to
 
 if TYPE_CHECKING:
     import numpy as np
@@ -353,7 +353,7 @@ def _compile_notice(screen: SearchScreen) -> Iterator[None]:
     An interrupt inside the compiler can come out of it as any error; here it is an interrupt again.
     """
     notice = _Notice(screen)
-    with told_to(notice), _numba_announced(), _noting_interrupts() as interrupted:
+    with told_to(notice), _noting_interrupts() as interrupted:
         try:
             yield
         except InputError:
@@ -362,26 +362,6 @@ def _compile_notice(screen: SearchScreen) -> Iterator[None]:
             if interrupted and notice.said:
                 raise KeyboardInterrupt from None
             raise
-
-
-@contextmanager
-def _numba_announced() -> Iterator[None]:
-    """Announces what Numba compiles, which tells of it in a way of its own."""
-    from numba.core import event
-
-    class Announcing(event.Listener):  # type: ignore[misc]
-        works: ClassVar[list[AbstractContextManager[None]]] = []
-
-        def on_start(self, event: Any) -> None:
-            work = announced("compiling the kernel for this model (first time, about 10 s)")
-            work.__enter__()
-            self.works.append(work)
-
-        def on_end(self, event: Any) -> None:
-            self.works.pop().__exit__(None, None, None)
-
-    with event.install_listener("numba:compile", Announcing()):
-        yield
 
 
 @contextmanager
@@ -743,8 +723,8 @@ def _show_function(file: Path, source: str | None, dtype: str, overrides: Sequen
 @_model
 @click.option(
     "--source",
-    type=click.Choice(["cpu", "numba", "cuda", "nmodl"]),
-    help="Print the generated code instead: of the cpu backend (numba is the same), of the cuda "
+    type=click.Choice(["cpu", "cuda", "nmodl"]),
+    help="Print the generated code instead: of the cpu backend, of the cuda "
     "backend, or a mechanism for NEURON.",
 )
 @_dtype("Precision of the generated code.")
@@ -770,7 +750,7 @@ def show(
     if _show_function(model, source, dtype, overrides):
         return
     channel, document = _load(model, overrides)
-    if source in ("cpu", "numba"):
+    if source == "cpu":
         from channelfit.codegen.numba_source import NumbaSource
 
         click.echo(NumbaSource(channel, dtype).text, nl=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from channelfit import gpu
 from channelfit.errors import InputError
 
-_LIBRARIES = ("numpy", "scipy", "sympy", "numba", "matplotlib", "click", "rich")
+_LIBRARIES = ("numpy", "scipy", "sympy", "llvmlite", "matplotlib", "click", "rich")
 _COMPILERS = ("c++", "g++", "clang++")
 
 

@@ -363,7 +363,7 @@ def _ties(fit: Fit, values: np.ndarray) -> dict[str, dict[str, Any]]:
 def versions(on_gpu: bool = False) -> dict[str, str]:
     """Of what computes: Python, channelfit and the libraries under it."""
     found = {"channelfit": __version__, "python": platform.python_version()}
-    for name in ("numpy", "scipy", "sympy", "numba"):
+    for name in ("numpy", "scipy", "sympy", "llvmlite"):
         found[name] = importlib.metadata.version(name)
     return found | (_gpu_versions() if on_gpu else {})
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 import channelfit
 
 _PACKAGE = Path(channelfit.__file__).parent

@@ -99,7 +99,7 @@ def test_summary_agrees_with_history_and_problem(finished):
     assert summary["seed"] == 3
     assert summary["backend"] == "cpu"
     assert summary["settings"]["population"] == 48
-    assert {"python", "numpy", "numba", "channelfit"} <= set(summary["versions"])
+    assert {"python", "numpy", "llvmlite", "channelfit"} <= set(summary["versions"])
     assert "generation" in summary["stop_reason"]
     assert "createQmat" in (out / "source.py").read_text(encoding="utf-8")
 
@@ -362,7 +362,6 @@ def test_show_prints_the_scheme_and_the_generator():
     ("kind", "word"),
     [
         ("cpu", "def createQmat("),
-        ("numba", "def createQmat("),
         ("cuda", "void createQmat("),
         ("nmodl", "SUFFIX"),
     ],
@@ -453,7 +452,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
     result = run("doctor")
     assert result.exit_code == 0, result.output
-    for word in ("Python", "numba", "reference", "cpu", "cuda", "cache"):
+    for word in ("Python", "llvmlite", "reference", "cpu", "cuda", "cache"):
         assert word in result.stdout
     assert 'pip install "channelfit[neuron]"' in result.stdout
 

@@ -17,7 +17,7 @@ from test_backends import recording_of
 from channelfit import load_fit
 from channelfit.backends import cpu
 from channelfit.backends.cpu import Modes, Stepping
-from channelfit.codegen.lowering import LoweringError, Source
+from channelfit.codegen.kernel_text import LoweringError, Source
 from channelfit.codegen.machine_code import Callback, Kernel, generated
 from channelfit.codegen.tangent_tables import GAINS
 from channelfit.fit import Fit

@@ -306,6 +306,7 @@ def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:
 
 
 def usable_cores() -> int:
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -22,8 +22,8 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen import relaxation_kernels, tangent_kernels
-from channelfit.codegen.numba_tangents import TangentSource
 from channelfit.codegen.machine_code import Callback, generated
+from channelfit.codegen.numba_tangents import TangentSource
 from channelfit.codegen.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.compression import compression
 from channelfit.errors import InputError
@@ -250,9 +250,7 @@ def _ramp(packed: Packed, r: int, grade: int) -> _Ramp | None:
 
 
 class Linearizer:
-    """Cost, gradient and curvature of the candidates of one problem.
-
-    """
+    """Cost, gradient and curvature of the candidates of one problem."""
 
     def __init__(self, problem: Problem) -> None:
         model = problem.model

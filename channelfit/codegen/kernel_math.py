@@ -45,7 +45,7 @@ def from_bits(word: int) -> float:
 
 def power_of_two(n: float) -> float:
     """2**n for a whole number -1022 <= n <= 1023."""
-    return 2.0**n
+    return float(2.0**n)
 
 
 def upper_product(a: int, b: int) -> int:

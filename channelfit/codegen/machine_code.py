@@ -17,8 +17,7 @@ import re
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,8 +28,10 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from channelfit.cache import keep, kept
-from channelfit.codegen import lowering
-from channelfit.codegen.lowering import B1, F64, I64, Program, Source, Type, source_of
+from channelfit.codegen import kernel_text, lowering, lowering_body, lowering_expressions
+from channelfit.codegen.kernel_text import B1, F64, I64, Source, Type, source_of
+from channelfit.codegen.lowering import Program
+from channelfit.notices import announced
 
 _ELEMENTS = {
     np.dtype(np.float64): "f64", np.dtype(np.float32): "f32", np.dtype(np.int64): "i64",
@@ -43,8 +44,6 @@ _C_LIBRARY = (
 )  # fmt: skip
 _IMPORT = re.compile(r"^from (channelfit\.(?:codegen|fitzhugh_nagumo)\.\w+) import", re.MULTILINE)
 _lock = threading.RLock()
-#: Called with the name of a kernel when its compilation begins, and with "" when it ends.
-listeners: list[Callable[[str], None]] = []
 
 
 class Kernel:
@@ -215,7 +214,7 @@ def _loaded(kernel: Kernel, types: tuple[Type, ...]) -> tuple[int, int, list[str
     key = _key(kernel, types)
     found = kept("objects", key)
     if found is None:
-        with _told(kernel.name):
+        with announced(f"compiling {kernel.name} (first time)"):
             found = _compiled(kernel, types)
         keep("objects", key, found)
     length = int.from_bytes(found[:4], "little")
@@ -230,17 +229,6 @@ def _loaded(kernel: Kernel, types: tuple[Type, ...]) -> tuple[int, int, list[str
 
 #: Machine code lives as long as its engine.
 _engines: list[Any] = []
-
-
-@contextmanager
-def _told(name: str) -> Iterator[None]:
-    for listener in listeners:
-        listener(name)
-    try:
-        yield
-    finally:
-        for listener in listeners:
-            listener("")
 
 
 def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
@@ -265,7 +253,8 @@ def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
     """A hash of all that the machine code is made of."""
     parts = [
         _digest(kernel.source), kernel.name, *map(str, types), str(kernel.contract),
-        str(kernel.checked), str(kernel.plainly), *_processor(), llvmlite.__version__, str(llvm.llvm_version_info),
+        str(kernel.checked), str(kernel.plainly), *_processor(),
+        llvmlite.__version__, str(llvm.llvm_version_info),
         _compiler(),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -294,7 +283,8 @@ def _digest_of(module: str) -> str:
 @cache
 def _compiler() -> str:
     """A hash of the programs that make machine code."""
-    files = [Path(str(file)) for file in (lowering.__file__, __file__)]
+    makers = (kernel_text, lowering, lowering_body, lowering_expressions)
+    files = [Path(__file__), *(Path(str(maker.__file__)) for maker in makers)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

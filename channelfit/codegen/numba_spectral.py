@@ -140,8 +140,8 @@ class NumbaSpectralSource(NumbaSource):
             "there": n_decaying,
         })  # fmt: skip
         what = "scores from modes" if self.sampled else "scores without samples"
-        self._header(what, "cellOf, decay, exp, exprel, inline, offsetInCell, reciprocal, rootReciprocal,"
-                           " tanh")  # fmt: skip
+        self._header(what, "cellOf, decay, exp, exprel, inline, offsetInCell, reciprocal,"
+                           " rootReciprocal, tanh")  # fmt: skip
         self._rates()
         self._gains()
         for n in sorted({len(c.states) for c in self.model.chains if len(c.states) > 3}):

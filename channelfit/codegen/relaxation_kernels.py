@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Chains of two states (or one) and their currents, with derivatives; see `tangent_kernels`.
 
 All candidates of a thread are one call, `relaxNormals`: threads that came back to Python between

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """States and currents with their derivatives: what the linearization of any scheme runs.
 
 Written by hand, loops over states and directions, compiled once and cached (chains of two states:
@@ -18,8 +18,8 @@ from math import factorial
 
 import numpy as np
 
-from channelfit.codegen.lanes import TAYLOR_NORM
 from channelfit.codegen.kernel_math import exp
+from channelfit.codegen.lanes import TAYLOR_NORM
 from channelfit.codegen.machine_code import plain_kernel
 from channelfit.codegen.tangent_tables import (
     N_POINTS,

@@ -1,8 +1,9 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """What linearizations of gates and of schemes have in common."""
 
 from __future__ import annotations
 
-from channelfit.codegen.lowering import Type
+from channelfit.codegen.kernel_text import Type
 from channelfit.codegen.machine_code import kernel
 from channelfit.model import RATE_CEILING, RATE_FLOOR
 
@@ -16,7 +17,7 @@ RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
 
 
 @kernel
-def project(flat, matrices, groups, target, scale, shown, residuals, normal):  # type: ignore[no-untyped-def]
+def project(flat, matrices, groups, target, scale, shown, residuals, normal):
     """Residuals (n_residuals, width) of the currents in `flat`, and their products `normal`.
 
     groups (n_groups, 6): rank, n_points, where its matrix begins, its points, their end, its first
@@ -34,7 +35,7 @@ def project(flat, matrices, groups, target, scale, shown, residuals, normal):  #
     squares(residuals, normal)
 
 
-def multiply(a, b, c, n_rows, n_inner, n):  # type: ignore[no-untyped-def]
+def multiply(a, b, c, n_rows, n_inner, n):
     """c = a b of flat arrays: a (n_rows, n_inner), b (n_inner, n), c (n_rows, n).
 
     Two rows of c and four of b at a time, so that what is loaded is used more than once.
@@ -66,7 +67,7 @@ def multiply(a, b, c, n_rows, n_inner, n):  # type: ignore[no-untyped-def]
                 low[j] = lower
 
 
-def squares(x, out):  # type: ignore[no-untyped-def]
+def squares(x, out):
     """out = x^T x of x (n, width), four rows at a time; the last rows one by one."""
     n, width = x.shape
     out[:] = 0.0
@@ -87,7 +88,7 @@ def squares(x, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def boundRates(rate, slope, partials, least, n, flags):  # type: ignore[no-untyped-def]
+def boundRates(rate, slope, partials, least, n, flags):
     """Rates at n voltages within their bounds; d rate becomes d log rate, 0 outside of these.
 
     rate (n_rates, at least n), slope (n_partials, ..); partials (n_partials, 2): rate, direction.
