@@ -719,15 +719,3 @@ def test_a_wrong_number_of_parameters_is_refused(backend: str) -> None:
 def test_unknown_backends_and_dtypes(backend: str, dtype: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make_scorer(simulated("leak", PROTOCOLS["steps"]), backend, dtype)
-
-
-def test_kernels_are_kept_in_the_cache_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
-    fresh = build_model({**LEAK, "name": "never_seen_before"}, None)
-    problem = Problem(fresh, (Experiment(PROTOCOLS["one sample"]),))
-    scorer = make_scorer(problem, "cpu")
-    assert scorer.simulate(np.array([[2.0], [10.0]]))[0].item() == pytest.approx(-20.0)
-    [source] = tmp_path.glob("kernels/*/kernel.py")
-    assert "never_seen_before" in source.read_text()

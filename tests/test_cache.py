@@ -1,0 +1,160 @@
+"""Machine code that is kept: used only where it can be trusted, and never needed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from channelfit import cache
+from channelfit.codegen import machine_code
+from channelfit.codegen.kernel_text import Source
+from channelfit.codegen.machine_code import Kernel
+from channelfit.notices import told_to
+
+TEXT = "def f(a):\n    for k in range(a.size):\n        a[k] = a[k] + 1.5\n"
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX's")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty cache folder."""
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "cache"))
+    cache._made.cache_clear()
+    cache._without.cache_clear()
+    yield tmp_path / "cache"
+    cache._made.cache_clear()
+    cache._without.cache_clear()
+
+
+class Told:
+    """Counts what is announced."""
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+
+    def begins(self, what: str) -> None:
+        self.compiled.append(what)
+
+    def ends(self) -> None:
+        """Nothing is done then."""
+
+
+def compilations(text: str = TEXT) -> int:
+    """How often a process that has just begun compiles to run a text; and that it runs right."""
+    told, a = Told(), np.arange(3.0)
+    with told_to(told):
+        Kernel(Source(text, "a text"), "f")(a)
+    assert a.tolist() == [1.5, 2.5, 3.5]
+    return len(told.compiled)
+
+
+def test_what_is_compiled_once_is_loaded_then(folder):
+    assert [compilations(), compilations(), compilations()] == [1, 0, 0]
+    (file,) = (folder / "objects").iterdir()
+    assert compilations(TEXT + "\n# another text\n") == 1
+    assert len(list((folder / "objects").iterdir())) == 2
+    assert b"pickle" not in file.read_bytes()
+
+
+def test_another_processor_or_compiler_is_another_file(folder, monkeypatch):
+    assert compilations() == 1
+    triple, cpu, features = machine_code._processor()
+    monkeypatch.setattr(machine_code, "_processor", lambda: (triple, cpu, features + ",+mmx"))
+    assert compilations() == 1
+    monkeypatch.setattr(machine_code, "_compiler", lambda: "another version")
+    assert compilations() == 1
+    assert len(list((folder / "objects").iterdir())) == 3
+
+
+DAMAGES = {
+    "empty": lambda body: b"",
+    "cut short": lambda body: body[: len(body) // 2],
+    "one bit turned": lambda body: body[:-100] + bytes([body[-100] ^ 1]) + body[-99:],
+    "longer": lambda body: body + b"more",
+    "of another key": lambda body: cache._sealed("another", body[len(cache._MAGIC) + 32 :]),
+    "text": lambda body: b"not machine code at all\n" * 20,
+    "of an older version": lambda body: b"channelfit cache 0\n" + body[len(cache._MAGIC) :],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_file_is_made_again(folder, damage):
+    assert compilations() == 1
+    (file,) = (folder / "objects").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert [compilations(), compilations()] == [1, 0]
+    assert file.read_bytes() == whole
+
+
+@POSIX
+def test_folder_and_files_are_the_users_alone(folder):
+    before = os.umask(0)
+    try:
+        compilations()
+    finally:
+        os.umask(before)
+    (file,) = (folder / "objects").iterdir()
+    assert stat.S_IMODE((folder / "objects").stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@POSIX
+def test_a_file_that_others_may_write_is_not_used(folder):
+    assert compilations() == 1
+    (file,) = (folder / "objects").iterdir()
+    file.chmod(0o666)
+    assert compilations() == 1
+
+
+@POSIX
+def test_a_folder_of_another_user_is_not_used(folder, monkeypatch):
+    (folder / "objects").mkdir(parents=True)
+    monkeypatch.setattr(cache.os, "getuid", lambda: os.stat(folder).st_uid + 1)
+    with pytest.warns(RuntimeWarning, match="belongs to another user.*CHANNELFIT_CACHE"):
+        assert compilations() == 1
+    assert not list((folder / "objects").iterdir())
+
+
+def test_without_a_cache_everything_runs_and_one_warning_says_so(folder):
+    folder.write_text("a file where the folder should be")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [compilations(), compilations()] == [1, 1]
+    (warning,) = caught
+    assert str(folder) in str(warning.message)
+    assert folder.read_text() == "a file where the folder should be"
+
+
+def test_nothing_half_written_stays(folder, monkeypatch):
+    def full(self: Path, body: bytes) -> int:
+        with open(self, "wb") as file:
+            file.write(body[: len(body) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        assert compilations() == 1
+    assert not list((folder / "objects").iterdir())
+
+
+def test_processes_that_compile_the_same_at_once_do_not_disturb_each_other(folder):
+    program = (
+        "import numpy as np\n"
+        "from channelfit.codegen.kernel_text import Source\n"
+        "from channelfit.codegen.machine_code import Kernel\n"
+        f"a = np.zeros(3); Kernel(Source({TEXT!r}, 'a text'), 'f')(a); assert a[2] == 1.5\n"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(4)
+    ]
+    for process in running:
+        assert process.wait(timeout=60) == 0, process.stderr.read()
+    assert len(list((folder / "objects").iterdir())) == 1
