@@ -58,7 +58,9 @@ class Kernel:
     Raises TypeError for anything else, MemoryError where there is no room for scratch.
     """
 
-    plainly = False
+    #: Loops of generated texts are over lanes, of which there are as many as are good; unrolled
+    #: they would compile a third longer and run no faster.
+    unrolled, plainly = False, False
 
     def __init__(
         self, source: Source, name: str, contract: bool = True, checked: bool = False
@@ -184,7 +186,7 @@ def plain_kernel(function: Callable[..., Any]) -> Kernel:
     """The same for kernels that have a lot of text: as it stands, no loop is unrolled, no function
     written out where it is called. That compiles two to three times as fast."""
     made = _Own(function.__module__, function.__name__, function)
-    made.plainly = True
+    made.plainly, made.unrolled = True, False
     return made
 
 
@@ -193,7 +195,7 @@ class _Own(Kernel):
 
     def __init__(self, module: str, name: str, function: Callable[..., Any]) -> None:
         self.module, self.name, self.python = module, name, function
-        self.contract, self.checked = True, False
+        self.contract, self.checked, self.unrolled = True, False, True
         self._made = {}
         self.__doc__ = function.__doc__
 
@@ -241,7 +243,7 @@ def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
     module = llvm.parse_assembly(head + lowered.text)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = True
-    options.loop_unrolling = options.loop_interleaving = not kernel.plainly
+    options.loop_unrolling, options.loop_interleaving = kernel.unrolled, not kernel.plainly
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     results = ["f64" if t.element == "f32" else t.element for t in lowered.result]
@@ -253,7 +255,7 @@ def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
     """A hash of all that the machine code is made of."""
     parts = [
         _digest(kernel.source), kernel.name, *map(str, types), str(kernel.contract),
-        str(kernel.checked), str(kernel.plainly), *_processor(),
+        str(kernel.checked), str(kernel.plainly), str(kernel.unrolled), *_processor(),
         llvmlite.__version__, str(llvm.llvm_version_info),
         _compiler(),
     ]  # fmt: skip
