@@ -15,7 +15,8 @@ What the language has:
   `continue`, `return` of numbers and of tuples of numbers;
   `x if c else y`; comparisons, `and`, `or`, `not`, `& | >> <<`.
 * `abs min max int float len`, and of `math` and NumPy what `lowering_expressions.MATH` lists;
-  constants of modules: numbers, and tuples of numbers; functions of kernel modules; kernels as arguments.
+  constants of modules: numbers, and tuples of numbers; functions of kernel modules;
+  kernels as arguments.
 
 What differs from Python, for speed: an index is never negative and is not checked (`checked=True`
 makes a kernel that does check). Both sides of `and`, `or` and `x if c else y` may be computed,
