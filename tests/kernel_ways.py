@@ -56,7 +56,7 @@ def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str
         space |= {n: theirs[n] for n in re.findall(r"\w+", re.sub("#.*", "", names))}
     body = _KERNELS.sub(lambda m: "" if m[1] in own else m[0], text)
     body = body.replace("from channelfit.codegen.machine_code import", "from builtins import id as")
-    body = re.sub(r"^@(kernel|inline)\b.*$", "", body, flags=re.MULTILINE)
+    body = re.sub(r"^@(kernel|inline|apart)\b.*$", "", body, flags=re.MULTILINE)
     exec(compile(body, "a text of kernels", "exec"), space)
     if "def bits_of" in text:
         space |= primitives

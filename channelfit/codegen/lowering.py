@@ -422,10 +422,10 @@ class _Function:
             self._give_up()
         self.made.result = self.results
         kind = _returned(self.results)
-        inlined = any(ast.unparse(d) == "inline" for d in self.node.decorator_list)
+        inlined, apart = _inlined(self.node), _marked(self.node, "apart")
         how = "" if self.outermost else "internal "
         many = self.source.module is None and not inlined and not self.outermost
-        hint = "alwaysinline " if inlined else "noinline " if many else ""
+        hint = "alwaysinline " if inlined else "noinline " if many or apart else ""
         lines = [
             f"define {how}{kind} @{self.made.symbol}({', '.join(head)}) {hint}nounwind {_PROBE} {{",
             "entry:", *self.allocas, *(f"  store ptr null, ptr {s}" for s in self.heap),
@@ -1238,7 +1238,11 @@ def _loaded(node: ast.expr) -> ast.expr:
 
 
 def _inlined(node: ast.FunctionDef) -> bool:
-    return any(ast.unparse(d) == "inline" for d in node.decorator_list)
+    return _marked(node, "inline")
+
+
+def _marked(node: ast.FunctionDef, decorator: str) -> bool:
+    return any(ast.unparse(d) == decorator for d in node.decorator_list)
 
 
 def _names(node: ast.AST, inside_indices: bool) -> set[str]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.codegen.kernel_math import bits_of, from_bits
+from channelfit.codegen.kernel_math import apart, bits_of, from_bits
 from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
@@ -71,6 +71,7 @@ def weights(s: int, out: Array) -> None:
         out[j, 3] = -(1.0 - b[j - 1] * t[j - 1]) * out[j, 2]
 
 
+@apart
 def _largest(x: Array) -> float:
     """The largest of values that are not negative, NaN if there is one.
 
@@ -88,6 +89,7 @@ def _ghosts(v: Array, n: int, ring: bool) -> None:
     v[n + 1] = v[1] if ring else v[n - 1]
 
 
+@apart
 def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
     """The rate of v; v has a place more at either end."""
     a, r, n = q[0], q[3], len(w)
@@ -97,6 +99,7 @@ def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
         out[i] = r * (left[i] + right[i] - 2 * x) + (x * (1 - x) * (x - a) - w[i] + push[i])
 
 
+@apart
 def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Array, w_then: Array,
            q: Array, h: float, weight: float) -> None:  # fmt: skip
     """The first stage, and what stands before it where the second will be."""
@@ -110,6 +113,7 @@ def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Arr
         w_one[i] = w[i] + slow * (here[i] - gamma * w[i])
 
 
+@apart
 def _stage(v: Array, w: Array, force: Array, now: Array, w_now: Array, then: Array, w_then: Array,
            push: Array, q: Array, h: float, k: Array) -> None:  # fmt: skip
     """A stage from the last one (now) over the one before it (then)."""
@@ -159,6 +163,7 @@ def _start(room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bo
         room[5, n - 1] = 0.0
 
 
+@apart
 def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
     """The extrapolated state, and what the halves err by."""
     for i in range(len(whole)):

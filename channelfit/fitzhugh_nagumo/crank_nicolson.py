@@ -38,6 +38,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from channelfit.codegen.kernel_math import apart
 from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.equation import (
@@ -172,6 +173,7 @@ def _known(s: Array, m: int, q: Array, ends: Array, near: Array, lanes: int) -> 
             row[240 + l] = v * (q[48 + l] + q[16 + l] * v * (q[l] - v)) + (beside + push)
 
 
+@apart
 def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
     for l in range(16):  # noqa: E741
         u, held, none = s[32 + l], ends[64 + l], ends[96 + l]  # 1.0 or 0.0
@@ -208,6 +210,7 @@ def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool,
                 acc[32 + l] = c * inverse
 
 
+@apart
 def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
     """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
     above, row = s[(m - 2) * 128 : (m - 1) * 128], s[(m - 1) * 128 : m * 128]
@@ -228,6 +231,7 @@ def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Arra
         system[48 + l] = known * free + row[l] * (1 - free)
 
 
+@apart
 def _close(system: Array, apart: bool, z: Array) -> None:
     """Solves the cyclic system of 16; at once where the nodes do not feel each other."""
     if apart:
@@ -316,6 +320,7 @@ def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int,
     return taken
 
 
+@apart
 def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -> None:
     """Nodes first .. first+n-1 of a cable (a ring if need be) to 16 lanes of pieces.
 
@@ -332,6 +337,7 @@ def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -
                 s[(i * 8 + field) * 16 + lane] = values[g]
 
 
+@apart
 def _from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int,
                 kept: Array) -> None:  # fmt: skip
     """A tile's n nodes from 16 lanes of pieces to out, and without what it overlaps to kept."""
