@@ -6,6 +6,7 @@ namespace of functions; what it imports of other kernel modules is turned in the
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import struct
@@ -17,7 +18,9 @@ from typing import Any
 import channelfit
 
 _PACKAGE = Path(channelfit.__file__).parent
-_KERNELS = re.compile(r"^from (channelfit\.codegen\.\w+) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+_KERNELS = re.compile(
+    r"^from (channelfit\.(?:codegen|fitzhugh_nagumo)\.\w+) import (\([^)]*\)|[^\n]*)", re.MULTILINE
+)
 
 
 def plain(text: str) -> SimpleNamespace:
@@ -45,17 +48,20 @@ def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str
     own = {
         module for module, _ in _KERNELS.findall(text)
         if re.search(r"^def |^@kernel", text_of(module), re.MULTILINE)
-        and not module.endswith("machine_code")
+        and not module.endswith(("machine_code", "fitzhugh_nagumo.equation"))
     }  # fmt: skip
     for module, names in _KERNELS.findall(text):
         if module not in own:
             continue
         theirs = _namespace(text_of(module), compiled, primitives)
-        space |= {n: theirs[n] for n in re.findall(r"\w+", re.sub("#.*", "", names))}
+        wanted = re.findall(r"\w+", re.sub("#.*", "", names))
+        space |= {n: theirs[n] for n in wanted if n in theirs}
     body = _KERNELS.sub(lambda m: "" if m[1] in own else m[0], text)
     body = body.replace("from channelfit.codegen.machine_code import", "from builtins import id as")
-    body = re.sub(r"^@(kernel|inline)\b.*$", "", body, flags=re.MULTILINE)
-    exec(compile(body, "a text of kernels", "exec"), space)
+    body = re.sub(r"^@(kernel|inline|apart)\b.*$", "", body, flags=re.MULTILINE)
+    tree = ast.parse(body)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.ClassDef)]
+    exec(compile(tree, "a text of kernels", "exec"), space)
     if "def bits_of" in text:
         space |= primitives
     for name in re.findall(r"^def (\w+)", body, re.MULTILINE):
@@ -72,6 +78,8 @@ _PRIMITIVES = {
     "bits_of": lambda x: struct.unpack("<q", struct.pack("<d", x))[0],
     "from_bits": lambda word: struct.unpack("<d", struct.pack("<Q", word & (2**64 - 1)))[0],
     "power_of_two": lambda n: 2.0**n,
+    "upper_product": lambda a, b: int(a) * int(b) >> 32,
+    "lower_product": lambda a, b: int(a) * int(b) & 0xFFFFFFFF,
 }
 
 
@@ -99,4 +107,21 @@ def _numba_primitives() -> dict[str, Any]:
 
         return types.float64(types.float64), build
 
-    return {"bits_of": bits_of, "from_bits": from_bits, "power_of_two": power_of_two}
+    @intrinsic
+    def upper_product(typingctx: Any, x: Any, y: Any) -> Any:
+        def build(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            return b.lshr(b.mul(*args), word(32))
+
+        return types.int64(types.int64, types.int64), build
+
+    @intrinsic
+    def lower_product(typingctx: Any, x: Any, y: Any) -> Any:
+        def build(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            return b.and_(b.mul(*args), word(0xFFFFFFFF))
+
+        return types.int64(types.int64, types.int64), build
+
+    return {
+        "bits_of": bits_of, "from_bits": from_bits, "power_of_two": power_of_two,
+        "upper_product": upper_product, "lower_product": lower_product,
+    }  # fmt: skip

@@ -63,6 +63,11 @@ def inline(function: _Function) -> _Function:
     return function
 
 
+def apart(function: _Function) -> _Function:
+    """Marks a function to be compiled once: where calls are many in the text and long to run."""
+    return function
+
+
 # --- functions ------------------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ class Kernel:
         made = self._made.get(key)
         if made is None:
             with _lock:
-                made = self._made[key] = self.made_for(tuple(self._type(kind) for kind in kinds))
+                made = self._made[key] = self.made_for(self._types(kinds))
         return made, words
 
     def made_for(self, types: tuple[Type, ...]) -> _Compiled:
@@ -111,6 +111,15 @@ class Kernel:
             if types not in self._made:
                 self._made[types] = _Compiled(self, types)
             return self._made[types]
+
+    def _types(self, kinds: Sequence[Any]) -> tuple[Type, ...]:
+        """Of the arguments; where the text asks for a float a whole number is taken for one."""
+        types = [self._type(kind) for kind in kinds]
+        node = self.source.functions.get(self.name)
+        for k, argument in enumerate(node.args.args[: len(types)] if node else ()):
+            if types[k] in (I64, B1) and getattr(argument.annotation, "id", "") == "float":
+                types[k] = F64
+        return tuple(types)
 
     def _type(self, kind: Any) -> Type:
         if isinstance(kind, tuple) and kind[0] in _ELEMENTS and kind[1]:

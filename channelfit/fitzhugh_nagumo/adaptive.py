@@ -152,11 +152,12 @@ def _interpolate(at: Any, values: Array, n: int, cubic: bool, to: Any, m: int, o
         elif cubic and 0 < i < n - 2:
             total = 0.0
             for p in range(i - 1, i + 3):
-                weight = values[p]
+                above, below = values[p], 1.0
                 for r in range(i - 1, i + 3):
                     if r != p:
-                        weight *= (g - at[r]) / (at[p] - at[r])
-                total += weight
+                        above *= g - at[r]
+                        below *= at[p] - at[r]
+                total += above / below
             out[k] = total
         else:
             share = (g - at[i]) / (at[i + 1] - at[i])

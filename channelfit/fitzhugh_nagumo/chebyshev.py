@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.codegen.kernel_math import bits_of, from_bits
+from channelfit.codegen.kernel_math import apart, bits_of, from_bits
 from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
@@ -47,7 +47,6 @@ def stages_for(h: float, radius: float) -> int:
     return max(2, int(np.ceil(np.sqrt(1.0 + 1.7 * h * radius))))
 
 
-@kernel
 def weights(s: int, out: Array) -> None:
     """(s + 1, 4) rows mu, nu, mu~, gamma~ of the stages 1 .. s; see the source of the module."""
     w0 = 1.0 + _DAMPING / (s * s)
@@ -71,6 +70,7 @@ def weights(s: int, out: Array) -> None:
         out[j, 3] = -(1.0 - b[j - 1] * t[j - 1]) * out[j, 2]
 
 
+@apart
 def _largest(x: Array) -> float:
     """The largest of values that are not negative, NaN if there is one.
 
@@ -88,6 +88,7 @@ def _ghosts(v: Array, n: int, ring: bool) -> None:
     v[n + 1] = v[1] if ring else v[n - 1]
 
 
+@apart
 def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
     """The rate of v; v has a place more at either end."""
     a, r, n = q[0], q[3], len(w)
@@ -97,6 +98,7 @@ def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
         out[i] = r * (left[i] + right[i] - 2 * x) + (x * (1 - x) * (x - a) - w[i] + push[i])
 
 
+@apart
 def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Array, w_then: Array,
            q: Array, h: float, weight: float) -> None:  # fmt: skip
     """The first stage, and what stands before it where the second will be."""
@@ -110,6 +112,7 @@ def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Arr
         w_one[i] = w[i] + slow * (here[i] - gamma * w[i])
 
 
+@apart
 def _stage(v: Array, w: Array, force: Array, now: Array, w_now: Array, then: Array, w_then: Array,
            push: Array, q: Array, h: float, k: Array) -> None:  # fmt: skip
     """A stage from the last one (now) over the one before it (then)."""
@@ -159,6 +162,7 @@ def _start(room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bo
         room[5, n - 1] = 0.0
 
 
+@apart
 def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
     """The extrapolated state, and what the halves err by."""
     for i in range(len(whole)):
@@ -201,14 +205,12 @@ def _radius(v: Array, scratch: Array, q: Array) -> float:
     return float(_MARGIN * (max(rate, q[1] * q[2]) + np.sqrt(q[2])))
 
 
-@kernel
 def _proposed(wanted: float, left: float, radius: float) -> float:
     """The next step: what is wanted and stable, and ends with the span or leaves a good part."""
     h = min(wanted, (MOST_STAGES * MOST_STAGES - 1) / (1.7 * radius))
     return float(left if h > (1 - 1e-9) * left else min(h, left / 2))
 
 
-@kernel
 def _wanted(wanted: float, h: float, error: float, tolerance: float) -> tuple[bool, float]:
     """Whether a step of h is let pass, and how long the next should be."""
     if tolerance == np.inf:
@@ -222,13 +224,30 @@ def _wanted(wanted: float, h: float, error: float, tolerance: float) -> tuple[bo
     return True, max(wanted, h * factor) if h < wanted and factor > 1 else h * factor
 
 
-@kernel
 def _count(facts: Array, h: float, s: int, passed: bool) -> None:
     facts[2] += s
     if not passed:
         facts[1] += 1
         return
     facts[0], facts[3], facts[4] = facts[0] + 1, min(facts[3], h), max(facts[4], h)
+
+
+@kernel
+def _planned(wanted: float, left: float, radius: float, table: Array) -> tuple[float, int]:
+    """The next step and its stages, whose weights go to the table."""
+    h = _proposed(wanted, left, radius)
+    s = stages_for(h, radius)
+    weights(s, table)
+    return h, s
+
+
+@kernel
+def _judged(facts: Array, h: float, s: int, wanted: float, error: float,
+            tolerance: float) -> tuple[bool, float]:  # fmt: skip
+    """As `_wanted`, and the step is counted."""
+    passed, after = _wanted(wanted, h, error, tolerance)
+    _count(facts, h, s, passed)
+    return passed, after
 
 
 @kernel
@@ -255,8 +274,7 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
                 weights(s, table)
                 s_known = s
             error = _attempt(room, n, 0, n, q, h, s, table, ring, holds_left, holds_right)
-            passed, wanted = _wanted(wanted, h, error, tolerance)
-            _count(facts[cable], h, s, passed)
+            passed, wanted = _judged(facts[cable], h, s, wanted, error, tolerance)
             if passed:
                 _copy(room[2], room[0])
                 _copy(room[3], room[1])
@@ -392,9 +410,7 @@ class Chebyshev:
         left, wanted, table = span, float(steps[k]), np.empty((MOST_STAGES + 1, 4))
         radius = _radius(v, np.empty_like(v), q)
         while left > 1e-14 * span:
-            h = _proposed(wanted, left, radius)
-            s = stages_for(h, radius)
-            weights(s, table)
+            h, s = _planned(wanted, left, radius, table)
             new = np.empty_like(v), np.empty_like(w)
 
             def run(
@@ -404,8 +420,8 @@ class Chebyshev:
                 return _tiles(first, last, *old, *new, drive, q, self.kinds, h, s, table)
 
             found = np.array(self._share(run, -(-len(v) // _TILE)))
-            passed, wanted = _wanted(wanted, h, float(np.max(found[:, 0])), tolerance)
-            _count(self._facts[k], h, s, passed)
+            error = float(np.max(found[:, 0]))
+            passed, wanted = _judged(self._facts[k], h, s, wanted, error, tolerance)
             if passed:
                 (v, w), radius, left = new, float(np.max(found[:, 1])), left - h
             elif wanted < _SHORTEST:

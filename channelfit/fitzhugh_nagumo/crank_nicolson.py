@@ -38,6 +38,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from channelfit.codegen.kernel_math import apart
 from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.equation import (
@@ -47,13 +48,12 @@ from channelfit.fitzhugh_nagumo.equation import (
     NotConverged,
     largest_implicit_step,
 )
-from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
+from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, advance_alone, iterate
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
 
 #: Newton's error in v that is let pass.
 TOLERANCE = 1e-12
-MOST_ITERATIONS = 30
 #: What a value of the order of one may lose by an overlap, or by a spike that is cut off.
 NEGLIGIBLE = 1e-18
 # Where a loop over the lanes is short the compiler must not see that they are 16, or it unrolls the
@@ -173,6 +173,7 @@ def _known(s: Array, m: int, q: Array, ends: Array, near: Array, lanes: int) -> 
             row[240 + l] = v * (q[48 + l] + q[16 + l] * v * (q[l] - v)) + (beside + push)
 
 
+@apart
 def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
     for l in range(16):  # noqa: E741
         u, held, none = s[32 + l], ends[64 + l], ends[96 + l]  # 1.0 or 0.0
@@ -209,6 +210,7 @@ def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool,
                 acc[32 + l] = c * inverse
 
 
+@apart
 def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
     """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
     above, row = s[(m - 2) * 128 : (m - 1) * 128], s[(m - 1) * 128 : m * 128]
@@ -229,6 +231,7 @@ def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Arra
         system[48 + l] = known * free + row[l] * (1 - free)
 
 
+@apart
 def _close(system: Array, apart: bool, z: Array) -> None:
     """Solves the cyclic system of 16; at once where the nodes do not feel each other."""
     if apart:
@@ -317,6 +320,7 @@ def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int,
     return taken
 
 
+@apart
 def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -> None:
     """Nodes first .. first+n-1 of a cable (a ring if need be) to 16 lanes of pieces.
 
@@ -333,6 +337,7 @@ def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -
                 s[(i * 8 + field) * 16 + lane] = values[g]
 
 
+@apart
 def _from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int,
                 kept: Array) -> None:  # fmt: skip
     """A tile's n nodes from 16 lanes of pieces to out, and without what it overlaps to kept."""
@@ -434,30 +439,6 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
                     v[cable, i] = s[i * 128 + lane]
                     w[cable, i] = s[i * 128 + 16 + lane]
     return taken
-
-
-@kernel
-def _assemble(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, lower: Array,
-              diagonal: Array, upper: Array, right: Array) -> None:  # fmt: skip
-    """Newton's system of one cable, row by row; of a ring, its corners too."""
-    n = len(v)
-    a, r, h, kw, kv = q[0], q[16], q[32], q[48], q[64]
-    for i in range(n):
-        before = v[i - 1] if i > 0 else v[n - 1 if kinds[0] == 2 else 1]
-        after = v[i + 1] if i < n - 1 else v[0 if kinds[0] == 2 else n - 2]
-        x, known = u[i], v[i] + r * (before + after - 2 * v[i])
-        known += h * (v[i] * (v[i] * (1 + a - v[i]) - a)) - h * (w[i] + kw * w[i] + kv * v[i])
-        if len(drive):
-            known += 2 * h * drive[i]
-        lower[i] = upper[i] = -r
-        diagonal[i] = 1 + 2 * r + h * kv - h * (x * (2 * (1 + a) - 3 * x) - a)
-        right[i] = known + h * x * x * (2 * x - 1 - a)
-    for k in range(2):
-        i = 0 if k == 0 else n - 1
-        if kinds[k] == 0:
-            lower[i], upper[i] = (0.0, -2 * r) if k == 0 else (-2 * r, 0.0)
-        elif kinds[k] == 1:
-            lower[i], diagonal[i], upper[i], right[i] = 0.0, 1.0, 0.0, v[i]
 
 
 # --- the scheme
@@ -594,41 +575,26 @@ class CrankNicolson:
     def _one_by_one(
         self, v: Array, w: Array, coefficients: Coefficients, k: int, n_steps: int, drive: Array
     ) -> tuple[Array, Array]:
-        q = np.repeat(coefficients.rows()[:, k], LANES)
-        self.iterations, guess = 0, v
-        for _ in range(n_steps):
-            u = self.newton(v, w, guess, q, drive)[-1]
-            w = q[48] * w + q[64] * (v + u)
-            v, guess = u, 2 * u - v
+        v, w, q = v.copy(), w.copy(), np.repeat(coefficients.rows()[:, k], LANES)
+        self.iterations = advance_alone(
+            v, w, drive, q, self.kinds, n_steps, self.tolerance, self.solver == "cyclic_reduction"
+        )
+        self._check(self.iterations)
         return v, w
 
     def newton(self, v: Array, w: Array, guess: Array, q: Array, drive: Array) -> list[Array]:
         """The iterates of one step of one cable, the last of them converged."""
-        system = np.empty((4, len(v)))
-        iterates = [guess]
+        n, reduction, iterates = len(v), self.solver == "cyclic_reduction", [guess]
+        system, room = np.empty((6, n)), np.empty(8 * n)
         for _ in range(MOST_ITERATIONS):
-            _assemble(v, w, iterates[-1], drive, q, self.kinds, *system)
-            solve = cyclic_reduction if self.solver == "cyclic_reduction" else thomas
-            iterates.append(_solve_ring(solve, *system) if self.cable.periodic else solve(*system))
-            self.iterations += 1
-            left = q[80] * float(np.sum((iterates[-1] - iterates[-2]) ** 2))
+            iterates.append(np.empty(n))
+            left = iterate(
+                v, w, iterates[-2], drive, q, self.kinds, reduction, system, room, iterates[-1]
+            )
             if left <= self.tolerance:
                 return iterates
         self._check(-1)
         return iterates
-
-
-def _solve_ring(solve: Any, lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
-    """A cyclic system by Sherman and Morrison's formula: two systems without corners."""
-    corner, opposite, pivot = lower[0], upper[-1], -diagonal[0]
-    changed = diagonal.copy()
-    changed[0] -= pivot
-    changed[-1] -= corner * opposite / pivot
-    column = np.zeros_like(right)
-    column[0], column[-1] = pivot, opposite
-    y, z = solve(lower, changed, upper, right), solve(lower, changed, upper, column)
-    ratio = corner / pivot
-    return np.asarray(y - (y[0] + ratio * y[-1]) / (1 + z[0] + ratio * z[-1]) * z)
 
 
 def end_kinds(cable: Cable) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from channelfit.codegen.kernel_math import apart
 from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.explicit import Explicit, copy_in, stretch
@@ -38,6 +39,7 @@ def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, hel
     v[n + 1] = v[1] if ring else v[n - 1]
 
 
+@apart
 def _stage(now: Array, w_now: Array, v: Array, w: Array, out: Array, w_out: Array, push: Array,
            q: Array, ahead: float, driven: bool) -> None:  # fmt: skip
     """v and w ahead along the rates of now."""

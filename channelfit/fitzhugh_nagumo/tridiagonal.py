@@ -22,16 +22,13 @@ def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
 
     Source: L. H. Thomas (1949).
     """
-    solution = np.empty(len(diagonal))
-    _thomas(*_in_rows(lower, diagonal, upper, right), solution)
-    return solution
+    return _solved(False, lower, diagonal, upper, right)
 
 
-@kernel
-def _thomas(lower: Array, diagonal: Array, upper: Array, right: Array, x: Array) -> None:
-    """The solution to x."""
+def eliminate(lower: Array, diagonal: Array, upper: Array, right: Array, c: Array,
+              x: Array) -> None:  # fmt: skip
+    """Thomas' solution to x; c: (n,) what is left above the diagonal."""
     n = len(diagonal)
-    c = np.empty(n)
     inverse = 1.0 / diagonal[0]
     before_c, before_x = upper[0] * inverse, right[0] * inverse
     c[0], x[0] = before_c, before_x
@@ -58,17 +55,14 @@ def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) 
 
     Source: R. W. Hockney, J. ACM 12 (1965) 95.
     """
-    solution = np.empty(len(diagonal))
-    _cyclic_reduction(*_in_rows(lower, diagonal, upper, right), solution)
-    return solution
+    return _solved(True, lower, diagonal, upper, right)
 
 
-@kernel
-def _cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array,
-                      x: Array) -> None:  # fmt: skip
-    """The solution to x."""
+def reduce(lower: Array, diagonal: Array, upper: Array, right: Array, room: Array,
+           x: Array) -> None:  # fmt: skip
+    """Cyclic reduction's solution to x; room: (8 n,) the systems of all levels."""
     n = len(diagonal)
-    a, b, c, d = np.empty(2 * n), np.empty(2 * n), np.empty(2 * n), np.empty(2 * n)
+    a, b, c, d = room[: 2 * n], room[2 * n : 4 * n], room[4 * n : 6 * n], room[6 * n : 8 * n]
     for i in range(n):
         a[i], b[i], c[i], d[i] = lower[i], diagonal[i], upper[i], right[i]
     a[0], c[n - 1] = 0.0, 0.0
@@ -108,5 +102,18 @@ def _cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array,
     x[:] = d[:n]
 
 
-def _in_rows(*rows: Array) -> list[Array]:
-    return [np.ascontiguousarray(row, dtype=float) for row in rows]
+@kernel
+def solve(reduction: bool, lower: Array, diagonal: Array, upper: Array, right: Array, room: Array,
+          x: Array) -> None:  # fmt: skip
+    """The solution to x by cyclic reduction or by Thomas' way; room: (8 n,)."""
+    if reduction:
+        reduce(lower, diagonal, upper, right, room, x)
+    else:
+        eliminate(lower, diagonal, upper, right, room, x)
+
+
+def _solved(reduction: bool, *system: Array) -> Array:
+    rows = [np.ascontiguousarray(row, dtype=float) for row in system]
+    x = np.empty(len(rows[0]))
+    solve(reduction, *rows, np.empty(8 * len(x)), x)
+    return x

@@ -1,0 +1,100 @@
+"""Crank-Nicolson's steps of one cable, row by row: Newton's systems, written down and solved.
+
+q of all functions is that of `crank_nicolson.Coefficients.rows`, every number sixteen times.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from channelfit.codegen.machine_code import kernel
+from channelfit.fitzhugh_nagumo.equation import Array
+from channelfit.fitzhugh_nagumo.tridiagonal import solve
+
+MOST_ITERATIONS = 30
+
+
+@kernel
+def advance_alone(v: Array, w: Array, drive: Array, q: Array, kinds: Array, n_steps: int,
+                  tolerance: float, reduction: bool) -> int:  # fmt: skip
+    """Advances a cable in place; the iterations that Newton took, or -1 if it did not converge."""
+    n, taken = len(v), 0
+    guess, u, system, room = np.empty(n), np.empty(n), np.empty((6, n)), np.empty(8 * n)
+    guess[:] = v
+    for _ in range(n_steps):
+        left = 1.0
+        for _ in range(MOST_ITERATIONS):
+            taken += 1
+            left = iterate(v, w, guess, drive, q, kinds, reduction, system, room, u)
+            guess, u = u, guess
+            if left <= tolerance:
+                break
+        if not left <= tolerance:
+            return -1
+        for i in range(n):
+            new = guess[i]
+            w[i] = q[48] * w[i] + q[64] * (v[i] + new)
+            guess[i] = 2 * new - v[i]
+            v[i] = new
+    return taken
+
+
+@kernel
+def iterate(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, reduction: bool,
+            system: Array, room: Array, out: Array) -> float:  # fmt: skip
+    """An iteration from u to out, all (n,); a bound of the error that is left.
+
+    kinds: (2,) of the cable's ends: 0 no flux, 1 held, 2 periodic. system, room: (6, n) and
+    (8 n,), to be written in.
+    """
+    n, total = len(v), 0.0
+    lower, diagonal, upper, right = system[0], system[1], system[2], system[3]
+    _assemble(v, w, u, drive, q, kinds, lower, diagonal, upper, right)
+    if kinds[0] == 2:
+        _solve_ring(reduction, lower, diagonal, upper, right, system[4], system[5], room, out)
+    else:
+        solve(reduction, lower, diagonal, upper, right, room, out)
+    for i in range(n):
+        change = out[i] - u[i]
+        total += change * change
+    return float(q[80] * total)
+
+
+def _assemble(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, lower: Array,
+              diagonal: Array, upper: Array, right: Array) -> None:  # fmt: skip
+    """Newton's system of one cable, row by row; of a ring, its corners too."""
+    n = len(v)
+    a, r, h, kw, kv = q[0], q[16], q[32], q[48], q[64]
+    for i in range(n):
+        before = v[i - 1] if i > 0 else v[n - 1 if kinds[0] == 2 else 1]
+        after = v[i + 1] if i < n - 1 else v[0 if kinds[0] == 2 else n - 2]
+        x, known = u[i], v[i] + r * (before + after - 2 * v[i])
+        known += h * (v[i] * (v[i] * (1 + a - v[i]) - a)) - h * (w[i] + kw * w[i] + kv * v[i])
+        if len(drive):
+            known += 2 * h * drive[i]
+        lower[i] = upper[i] = -r
+        diagonal[i] = 1 + 2 * r + h * kv - h * (x * (2 * (1 + a) - 3 * x) - a)
+        right[i] = known + h * x * x * (2 * x - 1 - a)
+    for k in range(2):
+        i = 0 if k == 0 else n - 1
+        if kinds[k] == 0:
+            lower[i], upper[i] = (0.0, -2 * r) if k == 0 else (-2 * r, 0.0)
+        elif kinds[k] == 1:
+            lower[i], diagonal[i], upper[i], right[i] = 0.0, 1.0, 0.0, v[i]
+
+
+def _solve_ring(reduction: bool, lower: Array, diagonal: Array, upper: Array, right: Array,
+                column: Array, z: Array, room: Array, x: Array) -> None:  # fmt: skip
+    """A cyclic system by Sherman and Morrison's formula: two systems without corners."""
+    n = len(x)
+    corner, opposite, pivot = lower[0], upper[n - 1], -diagonal[0]
+    diagonal[0] -= pivot
+    diagonal[n - 1] -= corner * opposite / pivot
+    column[:] = 0.0
+    column[0], column[n - 1] = pivot, opposite
+    solve(reduction, lower, diagonal, upper, right, room, x)
+    solve(reduction, lower, diagonal, upper, column, room, z)
+    ratio = corner / pivot
+    share = (x[0] + ratio * x[n - 1]) / (1 + z[0] + ratio * z[n - 1])
+    for i in range(n):
+        x[i] -= share * z[i]
