@@ -3,6 +3,7 @@ so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -189,7 +190,7 @@ def optimize(
             runs.check_folder(out)
         options = _options(model, overrides, seed, population, generations, optimizer)
         with terminal.SearchScreen(model.name, quiet) as screen:
-            with _compile_notice(screen):
+            with _compile_notice(screen), _nothing_collected():
                 fit, scorer = _prepare(model, options, backend, dtype, path, screen)
                 _set_chunk(scorer, chunk)
                 _score_one(fit, scorer, screen)
@@ -382,6 +383,18 @@ def _numba_announced() -> Iterator[None]:
 
     with event.install_listener("numba:compile", Announcing()):
         yield
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Spares looking for garbage, again and again, among all that is imported and built once."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextmanager
