@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from channelfit.fit import Fit
     from channelfit.model import ChannelModel
     from channelfit.protocol import Protocol
+    from channelfit.report.artist import Artist
     from channelfit.report.terminal import SearchScreen
     from channelfit.runs import RunFolder
 
@@ -462,12 +463,26 @@ def simulate(
       channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
       channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
     """
+    from channelfit.report.artist import hired
+
+    with hired() as artist:
+        files = _simulate(model, protocol, out, backend, dtype, path, overrides, artist)
+    for file in files:
+        click.echo(str(file))
+
+
+def _simulate(
+    model: Path, protocol: Path, out: Path | None, backend: str, dtype: str, path: str,
+    overrides: tuple[str, ...], artist: Artist,
+) -> list[Path]:  # fmt: skip
+    """Writes table and picture; returns where they are."""
     from channelfit import gpu
     from channelfit.backends import make_scorer
     from channelfit.plausibility import protocol_cautions
     from channelfit.problem import Experiment, Problem
     from channelfit.protocol import load_protocol
-    from channelfit.report import plots, terminal
+    from channelfit.report import terminal
+    from channelfit.report.traces import Page, Traces
     from channelfit.runs import file_name
 
     channel, values, name = _model_with_values(model, overrides)
@@ -485,11 +500,10 @@ def simulate(
     files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
     with _writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
+        artist.begin(Page((Traces(command, current, title=command.name),), name), files[1])
         _write_traces(files[0], command, current)
-        figure = plots.traces_figure([plots.Traces(command, current, title=command.name)], name)
-        plots.save(figure, files[1])
-    for file in files:
-        click.echo(str(file))
+        artist.finish()
+    return files
 
 
 def _tell_extremes(
