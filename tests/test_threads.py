@@ -7,7 +7,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from channelfit import compression
 from channelfit.threads import single_threaded_blas
 
-
 pytestmark = pytest.mark.skipif(
     not any(pool["user_api"] == "blas" for pool in threadpool_info()),
     reason="this NumPy has a BLAS of which threadpoolctl knows nothing",
