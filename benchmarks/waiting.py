@@ -1,59 +1,148 @@
-"""How long a user waits: for the help, for the first score of a new model and of a known one.
+"""How long a user waits, in whole processes: from a command to its end.
 
-    python benchmarks/waiting.py
+    python benchmarks/waiting.py [--repeats 3] [--models model_b,na_hh] [--out DIR]
+    python benchmarks/waiting.py --backend cuda      the first scores alone, on a GPU
 
-Every figure is a whole process, from the command to its end. A new model is one whose code is not
-in the cache.
+* a new model's first score, nothing in the cache; a known model's, by a later process
+* `channelfit optimize models/model_b.yaml` right after installation and later, picture included
+* `import channelfit`, and the help of every command
+
+Two cores, as far as the system lets a process be held to some. Right after installation pip has
+compiled the package to .pyc files, so they are made first; what Matplotlib, Numba and channelfit
+keep for next time is not there yet. Files are in the system's memory, as after a first look at
+them. `against` is what a user should bear.
 """
 
 from __future__ import annotations
 
+import argparse
+import compileall
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from report import Row, compared, finish
 
 ROOT = Path(__file__).parent.parent
-NEW_MODEL, KNOWN_MODEL, HELP = 15.0, 2.0, 0.5  # s
+#: s
+NEW_MODEL, KNOWN_MODEL = {"cpu": 2.0, "cuda": 3.0}, {"cpu": 0.8, "cuda": None}
+INSTALLED, LATER, IMPORT, HELP = 6.0, 2.5, 0.1, 0.1
 _SCORE = """
 import sys
 from channelfit import load_fit, make_scorer
-fit = load_fit(sys.argv[1])
-score = make_scorer(fit.problem).score(fit.problem.model.values()[:, None])
+fit = load_fit(sys.argv[1], backend=sys.argv[2])
+score = make_scorer(fit.problem, sys.argv[2]).score(fit.problem.model.values()[:, None])
 assert score.status[0] == 0
 """
+_COMMANDS = "from channelfit.cli import main; print(*main.commands)"
 
 
-def seconds(command: list[str], environment: dict[str, str]) -> float:
+@contextmanager
+def installed() -> Iterator[dict[str, str]]:
+    """The environment of processes for which nothing has been kept yet, and keeps what they do."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = ("CHANNELFIT_CACHE", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR")
+        environment = os.environ | {name: str(Path(folder) / name) for name in kept}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        yield environment
+
+
+def seconds(arguments: list[str], environment: dict[str, str]) -> float:
+    """Of one process of this Python."""
     start = time.perf_counter()
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=ROOT, check=True, capture_output=True
+    )
     return time.perf_counter() - start
 
 
-def main() -> None:
-    python = sys.executable
-    rows = []
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "CHANNELFIT_CACHE": cache}
-        for path in sorted((ROOT / "models").glob("*.yaml")):
-            command = [python, "-c", _SCORE, str(path)]
-            first = seconds(command, environment)
-            rows.append(compared(f"{path.stem}: new", first, "s", NEW_MODEL))
-            known = float(np.median([seconds(command, environment) for _ in range(3)]))
-            rows.append(compared(f"{path.stem}: known", known, "s", KNOWN_MODEL))
-        answers = [seconds([python, "-m", "channelfit", "--help"], environment) for _ in range(5)]
-        rows.append(compared("channelfit --help", float(np.median(answers)), "s", HELP))
-        rows.append(Row("cache folder", _megabytes(Path(cache)), "MB"))
-    finish("waiting", "Waiting, whole process; `against` is what a user should bear", rows)
+def scores(model: Path, backend: str, repeats: int) -> Iterator[Row]:
+    """The first score of a model that is new, and of one that is known."""
+    command, new, known = ["-c", _SCORE, str(model), backend], [], []
+    for _ in range(repeats):
+        with installed() as environment:
+            new.append(seconds(command, environment))
+            known.append(seconds(command, environment))
+    yield _row(f"{model.stem}: new", new, NEW_MODEL[backend])
+    yield _row(f"{model.stem}: known", known, KNOWN_MODEL[backend])
+
+
+def searches(repeats: int) -> Iterator[Row]:
+    """A whole search, the first one and another."""
+    first, later, megabytes = [], [], 0.0
+    for _ in range(repeats):
+        with installed() as environment, tempfile.TemporaryDirectory() as folder:
+            for k, found in enumerate((first, later)):
+                out = Path(folder) / str(k)
+                command = ["-m", "channelfit", "optimize", "models/model_b.yaml"]
+                found.append(seconds([*command, "--out", str(out)], environment))
+                if not (out / "traces.png").exists():
+                    raise RuntimeError(f"{command} has drawn nothing")
+            megabytes = _megabytes(Path(environment["CHANNELFIT_CACHE"]))
+    yield _row("optimize model_b: right after installation", first, INSTALLED)
+    yield _row("optimize model_b: later", later, LATER)
+    yield Row("cache folder after it", megabytes, "MB")
+
+
+def answers(repeats: int) -> Iterator[Row]:
+    """The import and the helps."""
+    with installed() as environment:
+        imports = [seconds(["-c", "import channelfit"], environment) for _ in range(repeats)]
+        yield _row("import channelfit", imports, IMPORT)
+        listed = subprocess.run(
+            [sys.executable, "-c", _COMMANDS], env=environment, cwd=ROOT, check=True,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        for name in ("", *listed.stdout.split()):
+            command = ["-m", "channelfit", *name.split(), "--help"]
+            helps = [seconds(command, environment) for _ in range(repeats)]
+            yield _row(" ".join(["channelfit", *command[2:]]), helps, HELP)
+
+
+def _row(name: str, times: list[float], against: float | None) -> Row:
+    """The median, and how far apart the times are."""
+    note, median = f"{min(times):.2f} to {max(times):.2f} s", float(np.median(times))
+    note += f" in {len(times)} runs" if len(times) > 1 else ""
+    row = Row(name, median, "s", note=note)
+    if against is not None:
+        row = compared(name, median, "s", against, note)
+    print(f"{row.name}: {row.value:.3g} s ({note})", flush=True)
+    return row
 
 
 def _megabytes(folder: Path) -> float:
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--models", help="some of those in models/; default: all, and the rest")
+    parser.add_argument("--out", type=Path, help="folder of waiting.json")
+    wanted = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:2]))
+    compileall.compile_dir(str(ROOT / "channelfit"), quiet=2)
+    models = sorted((ROOT / "models").glob("*.yaml"))
+    with installed() as environment:  # the files of all libraries, once
+        first = [str(models[0]), wanted.backend]
+        seconds(["-c", "import matplotlib.figure; " + _SCORE, *first], environment)
+    rows = []
+    for model in models:
+        if wanted.models is None or model.stem in wanted.models.split(","):
+            rows += scores(model, wanted.backend, wanted.repeats)
+    if wanted.models is None and wanted.backend == "cpu":
+        rows += [*searches(wanted.repeats), *answers(2 * wanted.repeats + 1)]
+    title = "Waiting, whole processes on two cores; `against` is what a user should bear"
+    name = "waiting" if wanted.backend == "cpu" else "waiting_cuda"
+    finish(name, title, rows, folder=wanted.out)
 
 
 if __name__ == "__main__":

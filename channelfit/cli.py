@@ -3,6 +3,7 @@ so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from channelfit.fit import Fit
     from channelfit.model import ChannelModel
     from channelfit.protocol import Protocol
+    from channelfit.report.artist import Artist
     from channelfit.report.terminal import SearchScreen
     from channelfit.runs import RunFolder
 
@@ -189,7 +191,7 @@ def optimize(
             runs.check_folder(out)
         options = _options(model, overrides, seed, population, generations, optimizer)
         with terminal.SearchScreen(model.name, quiet) as screen:
-            with _compile_notice(screen):
+            with _compile_notice(screen), _nothing_collected():
                 fit, scorer = _prepare(model, options, backend, dtype, path, screen)
                 _set_chunk(scorer, chunk)
                 _score_one(fit, scorer, screen)
@@ -365,6 +367,18 @@ def _compile_notice(screen: SearchScreen) -> Iterator[None]:
 
 
 @contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Spares looking for garbage, again and again, among all that is imported and built once."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+@contextmanager
 def _noting_interrupts() -> Iterator[list[bool]]:
     """A list that is no longer empty once Ctrl-C was pressed."""
     seen: list[bool] = []
@@ -429,12 +443,26 @@ def simulate(
       channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
       channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
     """
+    from channelfit.report.artist import hired
+
+    with hired() as artist:
+        files = _simulate(model, protocol, out, backend, dtype, path, overrides, artist)
+    for file in files:
+        click.echo(str(file))
+
+
+def _simulate(
+    model: Path, protocol: Path, out: Path | None, backend: str, dtype: str, path: str,
+    overrides: tuple[str, ...], artist: Artist,
+) -> list[Path]:  # fmt: skip
+    """Writes table and picture; returns where they are."""
     from channelfit import gpu
     from channelfit.backends import make_scorer
     from channelfit.plausibility import protocol_cautions
     from channelfit.problem import Experiment, Problem
     from channelfit.protocol import load_protocol
-    from channelfit.report import plots, terminal
+    from channelfit.report import terminal
+    from channelfit.report.traces import Page, Traces
     from channelfit.runs import file_name
 
     channel, values, name = _model_with_values(model, overrides)
@@ -452,11 +480,10 @@ def simulate(
     files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
     with _writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
+        artist.begin(Page((Traces(command, current, title=command.name),), name), files[1])
         _write_traces(files[0], command, current)
-        figure = plots.traces_figure([plots.Traces(command, current, title=command.name)], name)
-        plots.save(figure, files[1])
-    for file in files:
-        click.echo(str(file))
+        artist.finish()
+    return files
 
 
 def _tell_extremes(

@@ -20,6 +20,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from channelfit.threads import single_threaded_blas
+
 #: Runs up to this many samples are kept whole: their spaces are as large as they are.
 WHOLE = 60
 #: Samples to an octave: in spaces of real exponentials, and of oscillating ones.
@@ -74,6 +76,11 @@ def compression(n: int, oscillating: bool = False) -> Compression:
     """
     if n <= WHOLE:
         return Compression(n, np.arange(n), np.eye(n), ())
+    with single_threaded_blas():
+        return _compressed(n, oscillating)
+
+
+def _compressed(n: int, oscillating: bool) -> Compression:
     points = _graded(n, _PER_OCTAVE[oscillating])
     blocks = [(b, min(2 * b, n)) if b else (0, min(2, n)) for b in _octaves(n)]
     polynomials = [_orthonormal(end - begin) for begin, end in blocks]

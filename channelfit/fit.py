@@ -674,12 +674,16 @@ def save_fit(fit: Fit, values: np.ndarray, folder: str | os.PathLike[str]) -> Pa
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if fit.surrogate:
-        for k, experiment in enumerate(fit.problem.experiments):
-            _write_table(folder / _data_name(fit, k), experiment)
+    save_data(fit, folder)
     path = folder / "fit.yaml"
     path.write_text(saved_text(fit_document(fit, values, folder)), encoding="utf-8")
     return path
+
+
+def save_data(fit: Fit, folder: Path) -> None:
+    """Write the data of a surrogate fit into a folder, a table an experiment."""
+    for k, experiment in enumerate(fit.problem.experiments if fit.surrogate else ()):
+        _write_table(folder / _data_name(fit, k), experiment)
 
 
 def saved_text(document: Mapping[str, Any]) -> str:

@@ -172,8 +172,9 @@ class RunFolder:
     artist: Artist = field(default_factory=Artist)
     _made: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
-    _saved: float = -math.inf
+    _saved: float = field(default_factory=time.monotonic)
     _saved_cost: float = math.inf
+    _best: tuple[float, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         check_folder(self.path)
@@ -192,13 +193,18 @@ class RunFolder:
             (progress.generation, progress.evaluations, progress.seconds, progress.best_cost,
              None, None)
         )  # fmt: skip
-        now = time.monotonic()
-        if progress.parameters is not None and now - self._saved >= SAVE_EVERY:
-            self._save_history(self._rows)
-            if progress.best_cost < self._saved_cost:
-                self._save_fit(progress.parameters)
-                self._saved_cost = progress.best_cost
+        if progress.parameters is not None:
+            self._best = progress.best_cost, progress.parameters
+        if self._best and time.monotonic() - self._saved >= SAVE_EVERY:
+            self._save_so_far()
             self._saved = time.monotonic()
+
+    def _save_so_far(self) -> None:
+        """The generations, and the best candidate unless it has been saved."""
+        self._save_history(self._rows)
+        if self._best and self._best[0] < self._saved_cost:
+            self._saved_cost, values = self._best
+            self._save_fit(values)
 
     def rescore(self, scorer: Scorer, values: np.ndarray) -> Any:
         """The best candidate once more, in float64."""
@@ -215,9 +221,9 @@ class RunFolder:
         return summary
 
     def abandon(self) -> None:
-        """After a failure: the generations so far, or no folder at all when there are none."""
+        """After a failure: what there is so far, or no folder at all when there is nothing."""
         if self._rows:
-            self._save_history(self._rows)
+            self._save_so_far()
             return
         for name in ("source.py", "source.cu"):
             (self.path / name).unlink(missing_ok=True)
@@ -225,11 +231,11 @@ class RunFolder:
             self.path.rmdir()
 
     def _save_fit(self, values: np.ndarray) -> None:
-        from channelfit.fit import fit_document, save_fit, saved_text
+        from channelfit.fit import fit_document, save_data, saved_text
 
         if self.fit.surrogate and not any(self.path.glob("data*.csv")):
             with tempfile.TemporaryDirectory(dir=self.path) as temporary:
-                save_fit(self.fit, values, temporary)
+                save_data(self.fit, Path(temporary))
                 for file in Path(temporary).glob("data*.csv"):
                     file.replace(self.path / file.name)
         write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))

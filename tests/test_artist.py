@@ -62,15 +62,17 @@ def test_what_is_sent_arrives_to_the_last_bit(tmp_path):
     assert file == tmp_path / "x.png"
 
 
-def test_the_other_process_draws_the_same_picture(tmp_path):
+def test_the_other_process_draws_the_same_picture(tmp_path, monkeypatch):
     draw(page(), tmp_path / "here.png")
+    monkeypatch.chdir(tmp_path)  # where nothing is imported from
+    (tmp_path / "json.py").write_text("raise SystemExit(3)", encoding="utf-8")
     other = started()
     other.begin(page(), tmp_path / "there.png")
     assert other._child.wait(60) == 0  # it is there before anything is drawn here
     there = imread(tmp_path / "there.png")
     assert np.array_equal(imread(tmp_path / "here.png"), there)
     other.finish()
-    assert len(list(tmp_path.iterdir())) == 2
+    assert {f.name for f in tmp_path.iterdir()} == {"here.png", "there.png", "json.py"}
 
 
 def test_what_a_process_that_died_has_not_drawn_is_drawn_here(tmp_path):

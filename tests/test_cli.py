@@ -254,6 +254,7 @@ def test_folder_that_cannot_be_made(tmp_path):
 
 def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
     from channelfit.backends.cpu import CpuScorer
+    from channelfit.fit import load_fit
 
     score, calls = CpuScorer.score, []
 
@@ -268,7 +269,12 @@ def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert isinstance(result.exception, ZeroDivisionError)
     assert {"fit.yaml", "history.csv", "source.py"} <= {p.name for p in (tmp_path / "x").iterdir()}
-    assert len((tmp_path / "x" / "history.csv").read_text(encoding="utf-8").splitlines()) == 3
+    history = (tmp_path / "x" / "history.csv").read_text(encoding="utf-8").splitlines()
+    assert len(history) == 3
+    # the best of all generations, not of those up to the last save
+    fit = load_fit(tmp_path / "x" / "fit.yaml")
+    best = CpuScorer(fit.problem).preview(fit.problem.model.values()[:, None]).cost[0]
+    assert best == pytest.approx(float(history[-1].split(",")[3]), rel=1e-6)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to a single child there")

@@ -34,7 +34,7 @@ from typing import Any
 
 from channelfit.codegen.kernel_text import B1, I64, LLVM, LoweringError, Source, Type
 from channelfit.codegen.lowering_body import Instance, Ref, Value, Widened, literal, returned, wider
-from channelfit.codegen.lowering_expressions import ALIGNMENT, Expressions
+from channelfit.codegen.lowering_expressions import ALIGNMENT, Expressions, marked
 
 
 @dataclass
@@ -205,11 +205,11 @@ class _Function(Expressions):
             self._give_up()
         self.made.result = self.results
         kind = returned(self.results)
-        inlined = any(ast.unparse(d) == "inline" for d in self.node.decorator_list)
         how = "" if self.outermost else "internal "
         # what is generated calls each of its functions in many places
-        alone = self.source.module is None or self.program.plainly
-        hint = "alwaysinline " if inlined else "" if self.outermost or not alone else "noinline "
+        apart = self.source.module is None or self.program.plainly or marked(self.node, "apart")
+        hint = "" if self.outermost or not apart else "noinline "
+        hint = "alwaysinline " if marked(self.node, "inline") else hint
         lines = [
             f"define {how}{kind} @{self.made.symbol}({', '.join(head)}) {hint}nounwind {PROBE} {{",
             "entry:", *self.allocas, *(f"  store ptr null, ptr {s}" for s in self.heap),

@@ -315,7 +315,7 @@ class Expressions(Body):
         if node.func.id in ("abs", "min", "max", "int", "float", "len", *DTYPES):
             return True
         kind, found = self.source.find(node.func.id)
-        return kind == "math" or (kind == "function" and is_inlined(found[1]))
+        return kind == "math" or (kind == "function" and marked(found[1], "inline"))
 
     def _of_Compare(self, node: ast.Compare) -> Value:
         left, result = self.value(node.left), ""
@@ -601,9 +601,9 @@ class Expressions(Body):
         return self.let(f"getelementptr i8, ptr {taken}, i64 {past}")
 
 
-def is_inlined(node: ast.FunctionDef) -> bool:
-    """Whether a function is marked to be written out where it is called."""
-    return any(ast.unparse(d) == "inline" for d in node.decorator_list)
+def marked(node: ast.FunctionDef, decorator: str) -> bool:
+    """Whether a function has this decorator: see `kernel_math`."""
+    return any(ast.unparse(d) == decorator for d in node.decorator_list)
 
 
 def _names(node: ast.AST, inside_indices: bool) -> set[str]:

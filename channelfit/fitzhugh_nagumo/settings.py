@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from channelfit import __version__
-from channelfit.documents import read_json
 from channelfit.errors import InputError
 
 #: Options that say where results go, not which.
@@ -41,6 +40,8 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     """
     if file is None:
         return
+    from channelfit.documents import read_json
+
     data = read_json(file)
     options, given = _options(context.command), data.get("settings")
     if not isinstance(given, dict):

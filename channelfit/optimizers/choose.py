@@ -1,4 +1,4 @@
-"""Optimizers by name, with what a user wrote under `optimizer:` checked."""
+"""Optimizers by name, with what a user wrote under `optimizer:` checked; loaded when made."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from channelfit.errors import InputError
-from channelfit.optimizers import covariance, differential
-from channelfit.optimizers.covariance import Covariance
-from channelfit.optimizers.differential import Differential
-from channelfit.optimizers.genetic import Genetic
-from channelfit.optimizers.genetic_cuda import DeviceGenetic
-from channelfit.optimizers.hybrid import Hybrid
-from channelfit.optimizers.swarm import MOST_ATTRACTION, Groups, Ring, Swarm, Whole
+
+if TYPE_CHECKING:
+    from channelfit.optimizers.covariance import Covariance
+    from channelfit.optimizers.differential import Differential
+    from channelfit.optimizers.genetic import Genetic
+    from channelfit.optimizers.hybrid import Hybrid
+    from channelfit.optimizers.swarm import Swarm
 
 _FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
 #: What each optimizer can be told; `generations` is a stop rule (`make_stop_rules`).
@@ -73,6 +73,9 @@ def make_optimizer(
 def _make_genetic(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Genetic:
+    from channelfit.optimizers.genetic import Genetic
+    from channelfit.optimizers.genetic_cuda import DeviceGenetic
+
     population = settings.get("population", DEFAULT_POPULATION)
     whole(population, "optimizer.population", least=1)
     rates = {
@@ -87,6 +90,8 @@ def _make_genetic(
 def _make_hybrid(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Hybrid:
+    from channelfit.optimizers.hybrid import Hybrid
+
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
     return Hybrid(n_parameters, seed, **settings, initial=initial)
@@ -110,6 +115,8 @@ def _make_swarm(
     xp: Any,
     initial: Any,
 ) -> Swarm:
+    from channelfit.optimizers import swarm
+
     kind, own = _TOPOLOGIES[topology]
     population = _population(settings, topology, least=1)
     counts = {k: whole(settings[k], f"optimizer.{k}", least=1) for k in own if k in settings}
@@ -123,39 +130,43 @@ def _make_swarm(
         if name in weights:
             rate(weights[name], f"optimizer.{name}")
     for name in ("cognitive", "social"):
-        if not 0 <= weights.get(name, 0.0) <= MOST_ATTRACTION:
+        if not 0 <= weights.get(name, 0.0) <= swarm.MOST_ATTRACTION:
             raise InputError(
-                f"must lie between 0 and {MOST_ATTRACTION:g}, not {weights[name]:g}",
+                f"must lie between 0 and {swarm.MOST_ATTRACTION:g}, not {weights[name]:g}",
                 key=f"optimizer.{name}",
             )
-    return Swarm(
-        n_parameters, population, seed, kind(**counts), batch=batch, xp=xp, initial=initial,
-        **weights,
+    return swarm.Swarm(
+        n_parameters, population, seed, getattr(swarm, kind)(**counts), batch=batch, xp=xp,
+        initial=initial, **weights,
     )  # fmt: skip
 
 
-#: By the name of each swarm its topology, and the settings that it alone has.
-_TOPOLOGIES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "swarm": (Whole, ()),
-    "ring": (Ring, ("neighbors", "batch")),
-    "groups": (Groups, ("group", "exchange")),
+#: By the name of each swarm its topology in `swarm`, and the settings that it alone has.
+_TOPOLOGIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "swarm": ("Whole", ()),
+    "ring": ("Ring", ("neighbors", "batch")),
+    "groups": ("Groups", ("group", "exchange")),
 }
 
 
 def _make_differential(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Differential:
+    from channelfit.optimizers import differential
+
     population = _population(settings, "differential", differential.LEAST_POPULATION)
     own = {"elite": rate(settings["elite"], "optimizer.elite")} if "elite" in settings else {}
-    return Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
+    return differential.Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
 
 
 def _make_covariance(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Covariance:
+    from channelfit.optimizers import covariance
+
     population = _population(settings, "cma", covariance.LEAST_POPULATION)
     own = {"step": rate(settings["step"], "optimizer.step")} if "step" in settings else {}
-    return Covariance(n_parameters, population, seed, xp=xp, initial=initial, **own)
+    return covariance.Covariance(n_parameters, population, seed, xp=xp, initial=initial, **own)
 
 
 def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:

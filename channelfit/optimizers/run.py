@@ -10,17 +10,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from channelfit.errors import InputError
-from channelfit.gpu import Readback
 from channelfit.optimizers.agreement import Agreement
 from channelfit.optimizers.choose import number, unknown, whole
-from channelfit.optimizers.genetic_cuda import Record
 from channelfit.optimizers.objective import FAILURES, Generation, Objective, summarized
 from channelfit.optimizers.space import SearchSpace
+
+if TYPE_CHECKING:
+    from channelfit.gpu import Readback
 
 DEFAULT_GENERATIONS = 300
 
@@ -292,6 +293,8 @@ def _on_device(
     generations. What is read does not depend on how far ahead it was, so neither does where a
     rule stops the search.
     """
+    from channelfit.optimizers.genetic_cuda import Record
+
     pending: deque[tuple[Readback, int]] = deque()
     started, launched, read = time.perf_counter(), 0, 0
 

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from channelfit.report.traces import Page
 
-#: What the process runs, with what this one imports from.
+#: What the process runs, importing from where this one does (and, by -P, not from the folder that
+#: the user is in).
 _SERVE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from channelfit.report.artist import serve; serve()"
@@ -113,7 +114,7 @@ def _started() -> subprocess.Popen[bytes] | None:
         apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     try:
         return subprocess.Popen(  # noqa: S603  (this very Python, and a fixed text)
-            [sys.executable, "-c", _SERVE, json.dumps(sys.path)],
+            [sys.executable, "-P", "-c", _SERVE, json.dumps(sys.path)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **apart,
         )  # fmt: skip
     except OSError:
