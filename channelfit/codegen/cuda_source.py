@@ -71,18 +71,19 @@ class CudaSource:
         self.options = fast
 
     def specialized(
-        self, n_slots: int, varying: bool, traced: bool = False, listed: bool = False
+        self, n_slots: int, varying: bool, traced: bool | None = False, listed: bool = False
     ) -> str:
         """The text for one schedule.
 
         Arguments:
             n_slots: state slots, at least those of the schedule.
             varying: whether any of its runs is at varying voltage.
-            traced: write currents instead of adding up squares.
+            traced: write currents instead of adding up squares; None: whichever a launch wants,
+                so that both take one compilation.
             listed: with the kernel for a list of candidates instead of those for all.
         """
         lines = [f"#define N_SLOTS {n_slots}", f"#define VARYING {int(varying)}"]
-        lines.append(f"#define TRACED {int(traced)}")
+        lines.append(f"#define TRACED {2 if traced is None else int(traced)}")
         text = self._steps + _LISTED if listed else self.text
         return "\n".join([*lines, text])
 
@@ -115,10 +116,9 @@ class CudaSource:
         w(self.channel.title(f"stepping in {self.dtype}"), "")
         w("#ifndef N_SLOTS  // what the protocols decide: `CudaSource.specialized` defines it")
         w("#define N_SLOTS 16  // of states that runs start from", "#define VARYING 1")
-        w("#define TRACED 0  // currents instead of sums of squares")
+        w("#define TRACED 0  // 1: currents instead of sums of squares; 2: where there is a trace")
         w("#define LISTED 0  // the kernel for a list of candidates", "#endif", "")
         w(f"typedef {'float' if self.single else 'double'} real;")
-        w("constexpr bool TRACES = TRACED;")
         # Where the voltage varies registers are better spent on more threads than on rows.
         shorter = min(self.stride, 8)
         for condition, stride in (("#if VARYING", shorter), ("#else", self.stride)):
@@ -133,6 +133,7 @@ class CudaSource:
         self.channel.write(w)
         w(*_PROGRAM.splitlines())
         w(*_PROPAGATOR.splitlines(), *FAST_RATES.splitlines())
+        w(*_SLOW_SERIES.splitlines())
         self._table(w)
         self._state(w)
         w(f"constexpr int LARGEST = {self.largest};  // states of a chain")
@@ -252,19 +253,15 @@ class CudaSource:
                 w(f"b[{j}][{i}] = double(q[{row - first}])*h*per;")
             w("resolvent(b, r);", "const int levels = halvings(GREATEST_NORM);")
             w("const double scale = GREATEST_NORM*__hiloint2double((1023 - levels) << 20, 0);")
-            w(f"real a[{n}][{n}], out[{n}][{n}];")
-            w(f"for (int i = 0; i < {n}; ++i)")
-            w(f"    for (int j = 0; j < {n}; ++j) a[i][j] = i == j ? 0 : real(r[i][j]*scale);")
-            w("createSeries(a, out);")
-            w(f"for (int i = 0; i < {n}; ++i)")
-            w(f"    for (int j = 0; j < {n}; ++j) p[i*{n} + j] = out[i][j];")
+            w("seriesInMemory(r, scale, p);")
         w("", "template <class Rate>")
         with w.block(
             f"__device__ __forceinline__ void slowSeries{k}(const Rate *q, const double h,"
             f" real (&p)[{n}][{n}])"
         ):
             w("// through a copy, or p could not stay in registers", f"real out[{n * n}];")
-            w(f"slowSeriesOf{k}(q, h, out);", "#pragma unroll")
+            kept = n * n if n <= _MOST_IN_REGISTERS else 1
+            w(f"slowSeriesOf{k}(q, h, out);", f"#pragma unroll({kept})")
             w(f"for (int i = 0; i < {n * n}; ++i) p[i/{n}][i % {n}] = out[i];")
 
     def _leaving(self, w: CudaWriter, k: int, kind: str, q: str) -> None:
@@ -422,6 +419,10 @@ struct Tally {{
     int status;
 }};
 
+__device__ __forceinline__ bool tracing(const Tally &tally) {{
+    return TRACED == 2 ? tally.trace != nullptr : TRACED == 1;
+}}
+
 __device__ __forceinline__ void loadParameters(const double *parameters, const long long stride,
                                                double *p) {{
 #pragma unroll
@@ -431,6 +432,50 @@ __device__ __forceinline__ void loadParameters(const double *parameters, const l
 __device__ __forceinline__ void check(const bool lost, int &status) {{
     if (lost && status == OK) status = OCCUPANCY_LOST;
 }}"""
+
+_SLOW_SERIES = """
+// exp(A), A = scale times r without its diagonal, a column at a time. It is rarely wanted: loops
+// stay loops, for the compiler's sake.
+template <int N>
+__device__ __forceinline__ void seriesInMemory(const double (&r)[N][N], const double scale,
+                                               real *p) {
+    real a[N][N], x[N], y[N];
+#pragma unroll 1
+    for (int j = 0; j < N; ++j) {
+        real out = 0;
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) {
+            a[i][j] = i == j ? real(0) : real(r[i][j]*scale);
+            out += a[i][j];
+        }
+        a[j][j] = -out;
+    }
+#pragma unroll 1
+    for (int j = 0; j < N; ++j) {
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) x[i] = i == j ? 1 : 0;
+#pragma unroll 1
+        for (int k = DEGREE; k > 0; --k) {
+            const real share = real(1)/k;
+#pragma unroll 1
+            for (int i = 0; i < N; ++i) {
+                real sum = 0;
+#pragma unroll
+                for (int l = 0; l < N; ++l) sum += a[i][l]*x[l];
+                y[i] = share*sum + (i == j ? 1 : 0);
+            }
+#pragma unroll 1
+            for (int i = 0; i < N; ++i) x[i] = y[i];
+        }
+        real rest = 0;
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) rest += i != j ? x[i] : real(0);
+        x[j] = notNegative(1 - rest);
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) p[i*N + j] = x[i];
+    }
+}
+"""
 
 _PROPAGATOR = """
 // --- propagators ---------------------------------------------------------------------------------
@@ -628,7 +673,7 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
                                         real *x, Tally &tally) {
     const int lane = threadIdx.x % 32;
     const int strides = run.n/STRIDE, left = run.n - strides*STRIDE;
-    const bool sampled = run.sampled != 0;
+    const bool sampled = run.sampled != 0, traces = tracing(tally);
     const Samples *data = (const Samples *)(tally.data + run.data);
     double sum = 0.0;
     if (TOGETHER) {
@@ -647,7 +692,7 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
     }
 #pragma unroll 1
     for (int k = 0; k < strides && !TOGETHER; ++k, data += STRIDE/LOADED) {
-        if (TRACES && sampled) {
+        if (traces && sampled) {
             real *trace = tally.trace + (run.data + k*STRIDE)*tally.stride;
 #pragma unroll(LARGEST <= KEPT ? STRIDE : 1)
             for (int j = 0; j < STRIDE; ++j) trace[j*tally.stride] = residual(t, j, x, 0);
@@ -663,8 +708,8 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
 #pragma unroll(LARGEST <= KEPT ? STRIDE : 1)
         for (int j = 0; j < STRIDE; ++j) {
             if (j >= left) continue;
-            const real r = residual(t, j, x, TRACES ? real(0) : last[j]);
-            if (TRACES) trace[j*tally.stride] = r; else rest += r*r;
+            const real r = residual(t, j, x, traces ? real(0) : last[j]);
+            if (traces) trace[j*tally.stride] = r; else rest += r*r;
         }
         sum += rest;
     }
@@ -970,16 +1015,15 @@ __device__ __forceinline__ real combine(const real *nodes, const real h, const r
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
                                      Flag &flag) {
     real early[N_RATES], late[N_RATES];
-    if (combine(nodes + 1, h, p, flag, early, late) <= 1) {
-        exponentialOf(early, m.x);
-        exponentialOf(late, m.x);
-        return;
-    }
 #pragma unroll 1
-    for (int k = 0; k < 4; ++k) {
-        combine(nodes + 3 + 2*k, real(0.25)*h, p, flag, early, late);
+    for (int quarter = -1; quarter < 4; ++quarter) {  // one call: the rates are long
+        const bool whole = quarter < 0;
+        const real norm = combine(nodes + 3 + 2*quarter, whole ? h : real(0.25)*h, p, flag, early,
+                                  late);
+        if (whole && norm > 1) continue;
         exponentialOf(early, m.x);
         exponentialOf(late, m.x);
+        if (whole) break;
     }
 }"""
 
@@ -1037,7 +1081,7 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
 #pragma unroll
                     for (int i = 0; i < N_X; ++i) x[i] = real(m.x[i]);
                     const real current = g*(voltage(m, nodes) - e)*openOf(x);
-                    if (TRACES) {
+                    if (tracing(tally)) {
                         tally.trace[sample*tally.stride] = current;
                     } else {
                         const real r = current - tally.data[sample];
@@ -1134,10 +1178,10 @@ extern "C" __global__ void {SWEEP}(
     const int job = blockIdx.y;
     for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < n; i += gridDim.x*blockDim.x) {{
         const int candidate = first + i;
-        Tally tally = {{data, TRACES ? trace + i : nullptr, n, 0.0, OK}};
+        Tally tally = {{data, TRACED && trace ? trace + i : nullptr, n, 0.0, OK}};
         walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
                     visits + jobs[job + 1], runs, nodes, tally);
-        if (!TRACES) partial[(long long)job*n + i] = tally.cost;
+        if (!tracing(tally)) partial[(long long)job*n + i] = tally.cost;
         partial_status[(long long)job*n + i] = (signed char)tally.status;
     }}
 }}
