@@ -232,7 +232,7 @@ def n_listed(scorer: Any, values: np.ndarray) -> int:
 class Listed:
     """Counts what is listed for stepping on a GPU, and scores nothing."""
 
-    number = -1
+    number, listed_at_once = -1, True
 
     def score_listed(self, parameters, cost, status, listed, n_listed, n_next) -> None:
         self.number = int(n_listed[0])
