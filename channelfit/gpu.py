@@ -8,7 +8,9 @@ import os
 import platform
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -185,6 +187,25 @@ class CudaModule:
             raise
 
 
+@dataclass(frozen=True, eq=False)
+class Compilation:
+    """CUDA text on its way to machine code; see `compile_ahead`."""
+
+    name: str
+    text: str
+    code: Future[bytes]
+
+    @property
+    def done(self) -> bool:
+        """Whether `module` need not wait."""
+        return self.code.done()
+
+    def module(self) -> CudaModule:
+        """The kernels, loaded; waits for the compiler. Raises: as `compile_cuda`."""
+        with gpu_errors():
+            return _loaded(self.name, self.text, self.code.result())
+
+
 #: CuPy, once it was seen to work.
 _working: Any = None
 
@@ -271,22 +292,37 @@ def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu"
     Raises: CudaCompileError with the compiler's message and the lines it names; InputError
     without a device, or with one that NVRTC no longer compiles for.
     """
-    cp = cupy()
+    with gpu_errors():
+        return _loaded(name, text, _machine_code(text, *_options_and_key(text, options), name))
+
+
+def compile_ahead(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> Compilation:
+    """Begin what `compile_cuda` does, and let a thread go on with it: NVRTC needs no Python.
+
+    What lies in the cache folder is there at once.
+    """
     with gpu_errors():
         given, key = _options_and_key(text, options)
-        code = kept(_MACHINE_CODE, key)
-        if code is None:
-            code = _machine_code(text, given, name)
-            keep(_MACHINE_CODE, key, code)
-        module = cp.cuda.function.Module()
-        module.load(code)
+        code: Future[bytes] = Future()
+        found = kept(_MACHINE_CODE, key)
+
+    def compiled() -> None:
+        try:
+            code.set_result(_machine_code(text, given, key, name))
+        except Exception as error:  # raised where the code is wanted
+            code.set_exception(error)
+
+    if found is not None:
+        code.set_result(found)
+    else:  # a process that ends meanwhile waits for it: a compiler must not be torn down
+        threading.Thread(target=compiled, name=f"NVRTC {name}").start()
+    return Compilation(name, text, code)
+
+
+def _loaded(name: str, text: str, code: bytes) -> CudaModule:
+    module = cupy().cuda.function.Module()
+    module.load(code)
     return CudaModule(name, text, module)
-
-
-def is_compiled(text: str, options: Sequence[str] = ()) -> bool:
-    """Whether `compile_cuda` would find the machine code in the cache folder."""
-    with gpu_errors():
-        return kept(_MACHINE_CODE, _options_and_key(text, options)[1]) is not None
 
 
 def _options_and_key(text: str, options: Sequence[str]) -> tuple[tuple[str, ...], str]:
@@ -314,7 +350,16 @@ def _architecture() -> str:
     return f"compute_{max(older)}"
 
 
-def _machine_code(text: str, options: tuple[str, ...], name: str) -> bytes:
+def _machine_code(text: str, options: tuple[str, ...], key: str, name: str) -> bytes:
+    """From the cache folder, or compiled and put there."""
+    code = kept(_MACHINE_CODE, key)
+    if code is None:
+        code = _compiled(text, options, name)
+        keep(_MACHINE_CODE, key, code)
+    return code
+
+
+def _compiled(text: str, options: tuple[str, ...], name: str) -> bytes:
     """What NVRTC makes of a text; intermediate code (PTX) for an architecture it does not know."""
     nvrtc = cupy().cuda.nvrtc
     program = nvrtc.createProgram(text, "kernel.cu", (), ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import types
 
 import numpy as np
@@ -267,7 +268,6 @@ def test_machine_code_is_compiled_once_for_all_processes(fake, tmp_path):
     ]
     assert gpu.compile_cuda("a", ("--prec-div=false",)).raw.code == first
     assert len(fake.cuda.nvrtc.compiled) == 1
-    assert gpu.is_compiled("a", ("--prec-div=false",))
     if os.name != "nt":
         assert (tmp_path / "cuda").stat().st_mode & 0o777 == 0o700
 
@@ -280,7 +280,6 @@ def test_machine_code_of_anything_else_is_not_used(fake, change):
         fake.cuda.runtime.getDeviceProperties(0)["major"] = 8
     if change == "version":
         fake.cuda.nvrtc.version = 13, 0
-    assert not gpu.is_compiled(text, options)
     gpu.compile_cuda(text, options)
     assert len(fake.cuda.nvrtc.compiled) == 2
 
@@ -291,9 +290,35 @@ def test_damaged_machine_code_is_compiled_again(fake, tmp_path):
     whole = file.read_bytes()
     for damaged in (whole[:-1], whole[:-1] + b"b", b"", b"machine code of a"):
         file.write_bytes(damaged)
-        assert not gpu.is_compiled("a")
         assert gpu.compile_cuda("a").raw.code == b"machine code of a"
         assert file.read_bytes() == whole
+
+
+def test_what_is_compiled_ahead_is_waited_for_where_it_is_wanted(fake, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    compiled = fake.cuda.nvrtc.compileProgram
+
+    def slow(*arguments):
+        begun.set()
+        assert go_on.wait(60)
+        compiled(*arguments)
+
+    monkeypatch.setattr(fake.cuda.nvrtc, "compileProgram", slow)
+    ahead = gpu.compile_ahead("a")
+    assert begun.wait(60)
+    assert not ahead.done
+    go_on.set()
+    assert ahead.module().raw.code == b"machine code of a"
+    assert ahead.done
+    assert gpu.compile_ahead("a").done  # it was kept
+    assert len(fake.cuda.nvrtc.compiled) == 1
+
+
+def test_errors_of_what_is_compiled_ahead_are_raised_where_it_is_wanted(fake):
+    fake.cuda.nvrtc.log = "kernel.cu(1): error: no"
+    ahead = gpu.compile_ahead("a", name="b.cu")
+    with pytest.raises(gpu.CudaCompileError, match=r"b\.cu\(1\): error: no"):
+        ahead.module()
 
 
 def test_a_gpu_newer_than_the_compiler_gets_code_that_its_driver_translates(fake):
@@ -387,9 +412,11 @@ def test_text_is_compiled_run_and_timed_on_a_device(cp):
 @pytest.mark.gpu
 def test_kept_machine_code_runs_on_a_device(cp, tmp_path, monkeypatch):
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
+    assert not gpu.compile_ahead(SCALE).done
+    ahead = gpu.compile_ahead(SCALE.replace("scale", "stretch"))
     gpu.compile_cuda(SCALE)
-    assert gpu.is_compiled(SCALE)
-    kernel = gpu.compile_cuda(SCALE).kernel("scale")
+    assert gpu.compile_ahead(SCALE).done
+    kernel = ahead.module().kernel("stretch")
     x = cp.arange(10.0)
     kernel((1,), (256,), (x, np.float64(3), np.int32(10)))
     np.testing.assert_array_equal(x.get(), 3 * np.arange(10.0))

@@ -152,7 +152,8 @@ class CudaScorer:
         self.problem, self.dtype = problem, dtype
         self.threads, self.chunk = threads, chunk
         self.path = choose_path(problem, dtype, path)
-        self.stepping = Stepping(problem, dtype, scores=self.path == "stepping")
+        alone = path == "auto" and self.path == "stepping"
+        self.stepping = Stepping(problem, dtype, both=alone)
         self.scoring: Stepping | Modes = self.stepping
         if self.path != "stepping":
             self.scoring = Modes(problem, dtype, self.path == "modal", self._exact)
@@ -311,12 +312,13 @@ class Stepping:
     """The stepping kernels of one problem in one precision, on arrays that lie on the GPU.
 
     Arguments:
-        scores: all scores are by stepping: simulations, seldom without a score, then take its
-            kernel, which was or will be compiled anyway.
+        both: simulations take the kernel that scores, so that a model whose scores all come from
+            stepping is compiled once; where the voltage varies, or of many states, that kernel is
+            slower by 6 % at most.
     """
 
-    def __init__(self, problem: Problem, dtype: str, scores: bool = False) -> None:
-        self.problem, self.dtype, self.scores = problem, dtype, scores
+    def __init__(self, problem: Problem, dtype: str, both: bool = False) -> None:
+        self.problem, self.dtype, self.both = problem, dtype, both
         self.source = CudaSource(problem.model, dtype)
         self.n_jobs: int | None = None  # for every score, where it is given
         self._programs: dict[tuple[int, bool, bool], Program] = {}
@@ -397,35 +399,30 @@ class Stepping:
             xp = gpu.cupy()
             starts, *others = (xp.asarray(array) for array in laid_out.arrays)
             arrays = (starts, np.int32(len(laid_out.starts)), *others)
-            kernels = self._compiled(laid_out.n_slots, laid_out.varying, traced, listed)
+            kernels = (
+                {LISTED: self.listed.module().kernel(LISTED)} if listed
+                else self._compiled(laid_out.n_slots, laid_out.varying, traced)
+            )  # fmt: skip
             self._programs[key] = Program(laid_out, arrays, kernels)
         return self._programs[key]
 
     @cached_property
-    def listed_at_once(self) -> bool:
-        """Whether `score_listed` need not compile anything."""
-        return gpu.is_compiled(self._listed_text, self.source.options)
-
-    @cached_property
-    def _listed_text(self) -> str:
+    def listed(self) -> gpu.Compilation:
+        """The program of `score_listed`, which begins to be compiled when it is first asked for."""
         order = schedule(self.problem.scored, _LANES)
-        return self.source.specialized(
-            rounded(order.n_slots), bool((order.voltage < 0).any()), listed=True
-        )
+        varying = bool((order.voltage < 0).any())
+        text = self.source.specialized(rounded(order.n_slots), varying, listed=True)
+        return gpu.compile_ahead(text, self.source.options, f"{self.problem.model.name}.cu")
 
-    def _compiled(
-        self, n_slots: int, varying: bool, traced: bool, listed: bool = False
-    ) -> dict[str, gpu.Kernel]:
+    def _compiled(self, n_slots: int, varying: bool, traced: bool) -> dict[str, gpu.Kernel]:
         """The kernels of a text, by name; scores get one text for all numbers of jobs."""
-        if not traced and not listed:
+        if not traced:
             n_slots = max(n_slots, self._n_slots)
-        both = self.scores and not listed
-        text = self.source.specialized(n_slots, varying, None if both else traced, listed)
+        text = self.source.specialized(n_slots, varying, None if self.both else traced)
         if text not in self._kernels:
             name = f"{self.problem.model.name}.cu"
             module = gpu.compile_cuda(text, self.source.options, name)
-            names = (LISTED,) if listed else (SWEEP, ADD_JOBS)
-            self._kernels[text] = {name: module.kernel(name) for name in names}
+            self._kernels[text] = {name: module.kernel(name) for name in (SWEEP, ADD_JOBS)}
         return self._kernels[text]
 
     @cached_property

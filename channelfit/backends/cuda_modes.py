@@ -2,8 +2,8 @@
 
 Both score by the modes of held voltages, in one launch; candidates whose modes cannot be trusted
 put themselves on a list, and the same queue scores those by stepping in float64, a warp each. The
-host learns nothing of it and waits for nothing, once the kernel for that is compiled: many a search
-never wants it, so that the host asks for the list's length until the first candidate is on it.
+host learns nothing of it and waits for nothing, once the kernel for that is compiled. While a
+thread still compiles it, the host asks how long the list is, and goes on where nobody is on it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from channelfit.schedule import schedule
 from channelfit.transform import SpectralWalk, spectral_walk
 
 _MOST_JOBS = 64
-#: Scores of which the host waits for the list; together they take as long as a compilation.
-_MOST_WAITS = 10_000
 
 
 def jobs_that_fill(threads: int, n_candidates: int) -> int:
@@ -64,6 +62,7 @@ class Modes:
         n = (last or parameters.shape[1]) - first
         if not n:
             return
+        _ = self._exact.listed  # compiled beside the kernels that are launched first
         threads = threads or self._threads
         program = self.program(self._jobs(n))
         n_jobs = program.walk.n_jobs
@@ -145,9 +144,7 @@ class Modes:
         Nothing listed leaves both numbers of `_list` zero.
         """
         if not self._lists:
-            self._n_waits += 1
-            ready = self._exact.listed_at_once or self._n_waits > _MOST_WAITS
-            self._lists = ready or int(n_listed.get()[0]) > 0
+            self._lists = self._exact.listed.done or int(n_listed.get()[0]) > 0
         return self._lists
 
     def _list(self, n: int) -> tuple[Any, Any, Any]:
@@ -167,7 +164,6 @@ class Modes:
     _room: Any = None
     _turn_done = True
     _lists = False
-    _n_waits = 0
 
     @cached_property
     def _numbers(self) -> list[Any]:

@@ -37,6 +37,9 @@ SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 _SINGLE_FLOOR = 1e-30  # 1/ms, of a speed in float32
 _ROW_WORDS = 80  # 32-bit registers that the rows of a table may take
 _MOST_IN_REGISTERS = 10  # states; larger tables live in local memory
+#: States up to which all is written out and inlined. Of more, what is not done at every sample
+#: stays loops and calls: tables take far longer than those, and the compiler a third less.
+_FEW = 5
 #: States of which four matrices fit, those of a dense Taylor polynomial.
 _FOUR_FIT = {"float32": 5, "float64": 4}
 
@@ -62,6 +65,7 @@ class CudaSource:
         self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
         n_row = sum(len(c.states) for _, c in self.chains)
         self.largest = max(len(c.states) for c in model.chains)
+        self.channel.inlined = self.largest <= _FEW
         self.stride = self._stride(n_row)
         self._steps = self._text()
         self.text = self._steps + _KERNELS
@@ -253,7 +257,16 @@ class CudaSource:
                 w(f"b[{j}][{i}] = double(q[{row - first}])*h*per;")
             w("resolvent(b, r);", "const int levels = halvings(GREATEST_NORM);")
             w("const double scale = GREATEST_NORM*__hiloint2double((1023 - levels) << 20, 0);")
-            w("seriesInMemory(r, scale, p);")
+            if n > _FEW:
+                w("seriesInMemory(r, scale, p);")
+            else:
+                w(f"real a[{n}][{n}], out[{n}][{n}];")
+                w(f"for (int i = 0; i < {n}; ++i)")
+                w(f"    for (int j = 0; j < {n}; ++j)")
+                w("        a[i][j] = i == j ? real(0) : real(r[i][j]*scale);")
+                w("createSeries(a, out);")
+                w(f"for (int i = 0; i < {n}; ++i)")
+                w(f"    for (int j = 0; j < {n}; ++j) p[i*{n} + j] = out[i][j];")
         w("", "template <class Rate>")
         with w.block(
             f"__device__ __forceinline__ void slowSeries{k}(const Rate *q, const double h,"
@@ -434,8 +447,7 @@ __device__ __forceinline__ void check(const bool lost, int &status) {{
 }}"""
 
 _SLOW_SERIES = """
-// exp(A), A = scale times r without its diagonal, a column at a time. It is rarely wanted: loops
-// stay loops, for the compiler's sake.
+// exp(A), A = scale times r without its diagonal, a column at a time, for many states.
 template <int N>
 __device__ __forceinline__ void seriesInMemory(const double (&r)[N][N], const double scale,
                                                real *p) {
@@ -666,17 +678,16 @@ __device__ __forceinline__ real squares(const Table &t, const real *x, const Sam
     return even + odd;
 }
 
-// n samples: adds to the cost, or writes the currents. TOGETHER the lanes of a warp share them: all
-// go through all strides, and each scores those whose turn is its own.
-template <bool TOGETHER>
+// n samples: adds to the cost, or writes the currents. Together, the lanes of a warp share them:
+// all go through all strides, and each scores those whose turn is its own.
 __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Parts &parts,
-                                        real *x, Tally &tally) {
+                                        const bool together, real *x, Tally &tally) {
     const int lane = threadIdx.x % 32;
     const int strides = run.n/STRIDE, left = run.n - strides*STRIDE;
     const bool sampled = run.sampled != 0, traces = tracing(tally);
     const Samples *data = (const Samples *)(tally.data + run.data);
     double sum = 0.0;
-    if (TOGETHER) {
+    if (together) {
 #pragma unroll 1
         for (int first = 0; first < strides; first += 32) {
             real own[N_X];
@@ -691,7 +702,7 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
         }
     }
 #pragma unroll 1
-    for (int k = 0; k < strides && !TOGETHER; ++k, data += STRIDE/LOADED) {
+    for (int k = 0; k < strides && !together; ++k, data += STRIDE/LOADED) {
         if (traces && sampled) {
             real *trace = tally.trace + (run.data + k*STRIDE)*tally.stride;
 #pragma unroll(LARGEST <= KEPT ? STRIDE : 1)
@@ -701,7 +712,7 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
         }
         advance(t, x);
     }
-    if (sampled && left && (!TOGETHER || lane == 0)) {
+    if (sampled && left && (!together || lane == 0)) {
         const real *last = tally.data + run.data + strides*STRIDE;
         real *trace = tally.trace + (run.data + strides*STRIDE)*tally.stride;
         real rest = 0;
@@ -1106,8 +1117,8 @@ _WALK = """
 // --- kernels -------------------------------------------------------------------------------------
 
 // One candidate through one job.
-template <bool TOGETHER>
-__device__ __forceinline__ void walk(const double *parameters, const long long stride,
+__device__ __forceinline__ void walk(const bool together,
+                                     const double *parameters, const long long stride,
                                      const double *starts, const int n_starts,
                                      const Visit *visits, const Visit *end, const Run *runs,
                                      const real *nodes, Tally &tally) {
@@ -1134,7 +1145,7 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 #if VARYING
         if (visit.kind) {
             Run run = runs[visit.first];
-            if (TOGETHER && threadIdx.x % 32) run.sampled = 0;  // all lanes walk it, one scores
+            if (together && threadIdx.x % 32) run.sampled = 0;  // all lanes walk it, one scores
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
             runVarying(run, nodes, parameters, stride, gain, reversal, x, tally);
@@ -1155,7 +1166,7 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
             arrive(parts, x);
-            runHeld<TOGETHER>(run, t, parts, x, tally);
+            runHeld(run, t, parts, together, x, tally);
 #pragma unroll
             for (int i = 0; i < N_X; ++i) if (run.target >= 0) slots[run.target][i] = x[i];
         }
@@ -1179,8 +1190,8 @@ extern "C" __global__ void {SWEEP}(
     for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < n; i += gridDim.x*blockDim.x) {{
         const int candidate = first + i;
         Tally tally = {{data, TRACED && trace ? trace + i : nullptr, n, 0.0, OK}};
-        walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
-                    visits + jobs[job + 1], runs, nodes, tally);
+        walk(false, parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
+             visits + jobs[job + 1], runs, nodes, tally);
         if (!tracing(tally)) partial[(long long)job*n + i] = tally.cost;
         partial_status[(long long)job*n + i] = (signed char)tally.status;
     }}
@@ -1238,13 +1249,9 @@ extern "C" __global__ void {LISTED}(
     for (int i = few ? warp/n_jobs : warp; i < count; i += few ? count : n_warps) {{
         const int candidate = listed[i];
         Tally tally = {{data, nullptr, 0, 0.0, OK}};
-        if (few)
-            walk<true>(parameters + candidate, n_candidates, starts, n_starts,
-                       visits + jobs[warp % n_jobs], visits + jobs[warp % n_jobs + 1], runs, nodes,
-                       tally);
-        for (int job = few ? n_jobs : lane; job < n_jobs; job += 32)
-            walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
-                        visits + jobs[job + 1], runs, nodes, tally);
+        for (int job = few ? warp % n_jobs : lane; job < n_jobs; job += few ? n_jobs : 32)
+            walk(few, parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
+                 visits + jobs[job + 1], runs, nodes, tally);
         double sum = tally.cost;
         int lost = tally.status == NOT_FINITE, worst = tally.status;
         for (int offset = 16; offset; offset /= 2) {{
