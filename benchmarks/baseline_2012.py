@@ -528,8 +528,8 @@ class _DeviceProgram:
         module = gpu.compile_cuda(text, name="baseline_2012.cu")
         self._module, self._kernel = module, module.kernel("runSweep")
         # as much of a multiprocessor's memory as can be: what the blocks share, not a cache
-        self._kernel.preferred_shared_memory_carveout = 100
-        self._constant = module.raw.get_global(CONSTANT)
+        self._kernel.prefer_shared(100)
+        self._constant = module.variable(CONSTANT)
 
     def fill(self, name: str, values: Any) -> None:
         """Constant memory, from values that lie on the device already."""

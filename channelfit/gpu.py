@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import platform
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from channelfit.cache import cache_folder
+from channelfit.cache import cache_folder, keep, kept
 from channelfit.errors import InputError
 
 INSTALL = 'pip install "channelfit[cuda]"'
@@ -23,6 +26,8 @@ INSTALL = 'pip install "channelfit[cuda]"'
 NULL = np.uintp(0)
 
 _CPU = "--backend cpu needs no GPU"
+#: Where in the cache folder compiled kernels lie, CuPy's own among them.
+_MACHINE_CODE = "cuda"
 #: What CUDA calls it (runtime and driver), what that means here and what to do about it.
 _MEANINGS = (
     (
@@ -102,6 +107,57 @@ class Occupancy:
     fraction: float
 
 
+class Kernel:
+    """A kernel on the current device, called as `kernel(blocks, threads, arguments, shared_mem=0)`.
+
+    blocks and threads are tuples of one to three numbers; arguments are CuPy arrays and NumPy
+    scalars of exactly the types that the kernel declares; shared_mem is bytes of dynamic shared
+    memory.
+    """
+
+    # CUfunction_attribute of the driver
+    _MOST_THREADS, _LOCAL_BYTES, _REGISTERS, _MOST_DYNAMIC, _CARVEOUT = 0, 3, 4, 8, 9
+
+    def __init__(self, function: Any) -> None:
+        self.kernel = function
+
+    def __call__(
+        self, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: tuple[Any, ...],
+        shared_mem: int = 0,
+    ) -> None:  # fmt: skip
+        self.kernel(blocks, threads, arguments, shared_mem)
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """With the registers that it takes."""
+        return self._get(self._MOST_THREADS)
+
+    @property
+    def num_regs(self) -> int:
+        """Registers of 32 bits a thread."""
+        return self._get(self._REGISTERS)
+
+    @property
+    def local_size_bytes(self) -> int:
+        """Memory a thread for what finds no register."""
+        return self._get(self._LOCAL_BYTES)
+
+    def allow_dynamic_shared(self, n_bytes: int) -> None:
+        """Let launches ask for so much shared memory; without it they get 48 KB at most."""
+        self._set(self._MOST_DYNAMIC, n_bytes)
+
+    def prefer_shared(self, percent: int) -> None:
+        """How much of the first-level cache should be shared memory."""
+        self._set(self._CARVEOUT, percent)
+
+    def _get(self, attribute: int) -> int:
+        return int(cupy().cuda.driver.funcGetAttribute(attribute, self.kernel.ptr))
+
+    def _set(self, attribute: int, value: int) -> None:
+        with gpu_errors():
+            cupy().cuda.driver.funcSetAttribute(self.kernel.ptr, attribute, value)
+
+
 @dataclass(frozen=True, eq=False)
 class CudaModule:
     """Compiled CUDA text on the current device."""
@@ -110,19 +166,44 @@ class CudaModule:
     text: str
     raw: Any
 
-    def kernel(self, name: str) -> Any:
-        """A kernel, called as `kernel((blocks,), (threads,), (arguments, ..), shared_mem=0)`.
+    def kernel(self, name: str) -> Kernel:
+        """A kernel by its name. Raises: KeyError when the text has none of that name."""
+        with self._named(f'kernel "{name}"'):
+            return Kernel(self.raw.get_function(name))
 
-        Raises: KeyError when the text has no such kernel.
-        """
+    def variable(self, name: str) -> Any:
+        """CuPy's pointer to a global variable, by name. Raises: KeyError when there is none."""
+        with self._named(f'variable "{name}"'):
+            memory = cupy().cuda.UnownedMemory(self.raw.get_global_var(name), 0, self.raw)
+            return cupy().cuda.MemoryPointer(memory, 0)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
         try:
-            kernel = self.raw.get_function(name)
-            assert kernel.kernel is not None  # CuPy looks it up here and no sooner
-            return kernel
+            yield
         except Exception as error:
             if "NOT_FOUND" in str(error):
-                raise KeyError(f'{self.name} has no kernel "{name}"') from None
+                raise KeyError(f"{self.name} has no {what}") from None
             raise
+
+
+@dataclass(frozen=True, eq=False)
+class Compilation:
+    """CUDA text on its way to machine code; see `compile_ahead`."""
+
+    name: str
+    text: str
+    code: Future[bytes]
+
+    @property
+    def done(self) -> bool:
+        """Whether `module` need not wait."""
+        return self.code.done()
+
+    def module(self) -> CudaModule:
+        """The kernels, loaded; waits for the compiler. Raises: as `compile_cuda`."""
+        with gpu_errors():
+            return _loaded(self.name, self.text, self.code.result())
 
 
 #: CuPy, once it was seen to work.
@@ -139,7 +220,7 @@ def cupy() -> Any:
         return _working  # asked for at every launch
     try:
         # before the first import: CuPy reads it then
-        os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / "cuda"))
+        os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / _MACHINE_CODE))
         module = importlib.import_module("cupy")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "cupy":
@@ -197,35 +278,105 @@ def device() -> Device:
 
 
 def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> CudaModule:
-    """Compile CUDA C++ with NVRTC for the current device.
+    """Compile CUDA C++ with NVRTC for the current device, or load what was compiled before.
 
-    CuPy keeps the machine code in its disk cache, under source, options, architecture and
-    version of the compiler, in our cache folder unless CUPY_CACHE_DIR says otherwise. CuPy adds
-    ``-ftz=true``: float32 numbers below 1.2e-38 become 0.
+    Machine code is kept in the cache folder (see `cache.keep`), under the hash of text, options,
+    architecture and version of the compiler. ``-ftz=true`` is always among the options: float32
+    numbers below 1.2e-38 become 0.
 
     Arguments:
         text: with kernels declared `extern "C" __global__`.
-        options: of NVRTC; ``-std=c++17`` is always among them.
+        options: of NVRTC, beside ``-std=c++17 -ftz=true`` and the architecture.
         name: of the text, for messages.
 
     Raises: CudaCompileError with the compiler's message and the lines it names; InputError
-    without a device.
+    without a device, or with one that NVRTC no longer compiles for.
     """
-    cp = cupy()
-    raw = cp.RawModule(code=text, options=("-std=c++17", *options), backend="nvrtc")
     with gpu_errors():
+        return _loaded(name, text, _machine_code(text, *_options_and_key(text, options), name))
+
+
+def compile_ahead(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> Compilation:
+    """Begin what `compile_cuda` does, and let a thread go on with it: NVRTC needs no Python.
+
+    What lies in the cache folder is there at once.
+    """
+    with gpu_errors():
+        given, key = _options_and_key(text, options)
+        code: Future[bytes] = Future()
+        found = kept(_MACHINE_CODE, key)
+
+    def compiled() -> None:
         try:
-            raw.compile()
-        except Exception as error:
-            if not isinstance(error, cp.cuda.compiler.CompileException):
-                raise
-            told = str(error).strip()
-            message = re.sub(r"\S*?\w+\.cu(?=[(:]\d)", lambda _: name, told)
-            raise CudaCompileError(
-                "the generated CUDA does not compile here; please report it with the model "
-                f"file; meanwhile {_CPU}\n{message}\n{numbered_lines(text, told)}"
-            ) from None
-    return CudaModule(name, text, raw)
+            code.set_result(_machine_code(text, given, key, name))
+        except Exception as error:  # raised where the code is wanted
+            code.set_exception(error)
+
+    if found is not None:
+        code.set_result(found)
+    else:  # a process that ends meanwhile waits for it: a compiler must not be torn down
+        threading.Thread(target=compiled, name=f"NVRTC {name}").start()
+    return Compilation(name, text, code)
+
+
+def _loaded(name: str, text: str, code: bytes) -> CudaModule:
+    module = cupy().cuda.function.Module()
+    module.load(code)
+    return CudaModule(name, text, module)
+
+
+def _options_and_key(text: str, options: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """All options of a text, and the hash that its machine code is kept under."""
+    given = ("-std=c++17", "-ftz=true", *options, f"-arch={_architecture()}")
+    version = ".".join(map(str, cupy().cuda.nvrtc.getVersion()))
+    words = "\0".join((f"NVRTC {version}", *given, text))
+    return given, hashlib.sha256(words.encode()).hexdigest()
+
+
+def _architecture() -> str:
+    """The GPU's own; of one that NVRTC is too old to know, the newest whose code it translates."""
+    cp = cupy()
+    found = cp.cuda.runtime.getDeviceProperties(cp.cuda.runtime.getDevice())
+    own = 10 * int(found["major"]) + int(found["minor"])
+    known = [int(number) for number in cp.cuda.nvrtc.getSupportedArchs()]
+    if own in known:
+        return f"sm_{own}"
+    older = [number for number in known if number < own]
+    if not older:
+        raise InputError(
+            f"NVRTC {'.'.join(map(str, cp.cuda.nvrtc.getVersion()))} compiles for sm_{min(known)} "
+            f"and newer, but this GPU is an sm_{own}; install a CuPy for an older CUDA; {_CPU}"
+        )
+    return f"compute_{max(older)}"
+
+
+def _machine_code(text: str, options: tuple[str, ...], key: str, name: str) -> bytes:
+    """From the cache folder, or compiled and put there."""
+    code = kept(_MACHINE_CODE, key)
+    if code is None:
+        code = _compiled(text, options, name)
+        keep(_MACHINE_CODE, key, code)
+    return code
+
+
+def _compiled(text: str, options: tuple[str, ...], name: str) -> bytes:
+    """What NVRTC makes of a text; intermediate code (PTX) for an architecture it does not know."""
+    nvrtc = cupy().cuda.nvrtc
+    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        translated = options[-1].startswith("-arch=compute")
+        code = nvrtc.getPTX(program) if translated else nvrtc.getCUBIN(program)
+        return bytes(code) if isinstance(code, (bytes, bytearray)) else code.encode()
+    except nvrtc.NVRTCError:
+        told = nvrtc.getProgramLog(program).strip().strip("\0")
+        message = re.sub(r"\S*?\w+\.cu(?=[(:]\d)", lambda _: name, told)
+        raise CudaCompileError(
+            "the generated CUDA does not compile here; please report it with the model "
+            f"file; meanwhile {_CPU}\n{message}\n{numbered_lines(text, told)}"
+        ) from None
+    finally:
+        nvrtc.destroyProgram(program)
 
 
 def numbered_lines(text: str, message: str, around: int = 3) -> str:

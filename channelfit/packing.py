@@ -398,3 +398,14 @@ class _Flattener:
 def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
     parts = list(parts)
     return np.concatenate(parts) if parts else np.empty(0)
+
+
+def gathered(out: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Currents (n_data, n_candidates) laid out as (n_sweeps, n_times_max, n_candidates).
+
+    Arguments:
+        places: of `Packed.outputs`; what is behind a shorter sweep becomes NaN.
+    """
+    currents: np.ndarray = out[places]
+    currents[places < 0] = np.nan
+    return currents

@@ -311,15 +311,19 @@ class HostCupy(types.ModuleType):
         self.cuda = types.SimpleNamespace(
             runtime=runtime,
             driver=types.SimpleNamespace(
-                occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 1024 // threads
+                occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 1024 // threads,
+                funcGetAttribute=lambda attribute, _: {0: 1024, 4: 64}.get(attribute, 0),
+                funcSetAttribute=lambda *_: None,
             ),
-            compiler=types.SimpleNamespace(CompileException=CompileError),
+            nvrtc=_Nvrtc(),
+            function=types.SimpleNamespace(Module=_Module),
+            UnownedMemory=lambda pointer, size, owner: pointer,
+            MemoryPointer=lambda memory, offset: memory,
             alloc_pinned_memory=bytearray,
             Event=_Event,
             get_elapsed_time=lambda start, end: 1e3 * (end.time - start.time),
             get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
         )
-        self.RawModule = _RawModule
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)
@@ -346,20 +350,54 @@ class _Event:
         pass
 
 
-class _RawModule:
-    def __init__(self, code: str, options: tuple[str, ...], backend: str) -> None:
-        self.code = code
+class _Nvrtc:
+    """Plays CuPy's NVRTC; the machine code that it makes of a text is the text."""
+
+    NVRTCError = CompileError
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.log = ""
+
+    def getVersion(self) -> tuple[int, int]:
+        return 0, 0
+
+    def getSupportedArchs(self) -> tuple[int, ...]:
+        return 75, 80, 86, 89, 90, 100, 120
+
+    def createProgram(
+        self, text: str, name: str, headers: tuple[str, ...], names: tuple[str, ...]
+    ) -> int:
+        self.texts.append(text)
+        return len(self.texts) - 1
+
+    def compileProgram(self, program: int, options: tuple[str, ...]) -> None:
         assert isinstance(options, tuple)
-        assert backend == "nvrtc"
+        try:
+            host_program(self.texts[program])
+        except CompileError as error:
+            self.log = str(error)
+            raise
 
-    def compile(self) -> None:
-        host_program(self.code)
+    def getCUBIN(self, program: int) -> bytes:
+        return self.texts[program].encode()
 
-    def get_function(self, name: str) -> _RawKernel:
-        return _RawKernel(host_program(self.code), name)
+    def getProgramLog(self, program: int) -> str:
+        return self.log
 
-    def get_global(self, name: str) -> _Place:
-        return _Place(host_program(self.code), name)
+    def destroyProgram(self, program: int) -> None:
+        pass
+
+
+class _Module:
+    def load(self, code: bytes) -> None:
+        self.program = host_program(code.decode())
+
+    def get_function(self, name: str) -> _Function:
+        return _Function(self.program, name)
+
+    def get_global_var(self, name: str) -> _Place:
+        return _Place(self.program, name)
 
 
 class _Place:
@@ -373,12 +411,11 @@ class _Place:
         self.program.variable(self.name, np.uint8, size)[...] = np.frombuffer(source, np.uint8)
 
 
-class _RawKernel:
-    max_threads_per_block, num_regs, local_size_bytes, shared_size_bytes = 1024, 64, 0, 0
+class _Function:
+    ptr = 1
 
     def __init__(self, program: HostProgram, name: str) -> None:
         self.program, self.name = program, name
-        self.kernel = types.SimpleNamespace(ptr=1)
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...],

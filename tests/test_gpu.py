@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import types
 
 import numpy as np
@@ -23,6 +24,46 @@ def raising(error: Exception):
         raise error
 
     return call
+
+
+class FakeNvrtc:
+    """Compiles a text to its length and options, and counts how often."""
+
+    NVRTCError = type("NVRTCError", (RuntimeError,), {"__module__": "cupy_backends.cuda"})
+
+    def __init__(self):
+        self.compiled, self.version, self.log = [], (12, 9), ""
+
+    def getVersion(self):
+        return self.version
+
+    def getSupportedArchs(self):
+        return 75, 80, 90, 100
+
+    def createProgram(self, text, name, headers, names):
+        return text
+
+    def compileProgram(self, text, options):
+        if self.log:
+            raise self.NVRTCError("NVRTC_ERROR_COMPILATION (6)")
+        self.compiled.append((text, options))
+
+    def getCUBIN(self, text):
+        return f"machine code of {text}".encode()
+
+    def getPTX(self, text):
+        return f"intermediate code of {text}".encode()
+
+    def getProgramLog(self, text):
+        return self.log
+
+    def destroyProgram(self, text):
+        pass
+
+
+class FakeModule:
+    def load(self, code):
+        self.code = code
 
 
 @pytest.fixture
@@ -52,7 +93,8 @@ def fake(monkeypatch, tmp_path):
         driver=types.SimpleNamespace(
             occupancyMaxActiveBlocksPerMultiprocessor=lambda pointer, threads, shared: 5
         ),
-        compiler=types.SimpleNamespace(CompileException=type("CompileException", (Exception,), {})),
+        nvrtc=FakeNvrtc(),
+        function=types.SimpleNamespace(Module=FakeModule),
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
@@ -198,18 +240,11 @@ def test_other_errors_pass_unchanged(fake, error):
     assert caught.value is error
 
 
-def test_a_compiler_error_shows_the_lines_that_it_names(fake):
+def test_a_compiler_error_shows_the_lines_that_it_names(fake, tmp_path):
     text = "\n".join(f"line {i};" for i in range(1, 101))
     log = "/tmp/xyz/0a1b.cubin.cu(50): error: identifier is undefined\n\n1 error detected"
 
-    class Raw:
-        def __init__(self, code, options, backend):
-            assert (code, backend, options[0]) == (text, "nvrtc", "-std=c++17")
-
-        def compile(self):
-            raise fake.cuda.compiler.CompileException(log)
-
-    fake.RawModule = Raw
+    fake.cuda.nvrtc.log = log
     with pytest.raises(gpu.CudaCompileError) as caught:
         gpu.compile_cuda(text, ("--use_fast_math",), "model_b.cu")
     message = str(caught.value)
@@ -219,6 +254,83 @@ def test_a_compiler_error_shows_the_lines_that_it_names(fake):
     assert "line 54;" not in message
     assert "/tmp" not in message
     assert "Traceback" not in message
+    assert not list(tmp_path.glob("cuda/*"))
+
+
+# Machine code that is kept
+
+
+def test_machine_code_is_compiled_once_for_all_processes(fake, tmp_path):
+    first = gpu.compile_cuda("a", ("--prec-div=false",)).raw.code
+    assert first == b"machine code of a"
+    assert fake.cuda.nvrtc.compiled == [
+        ("a", ("-std=c++17", "-ftz=true", "--prec-div=false", "-arch=sm_90"))
+    ]
+    assert gpu.compile_cuda("a", ("--prec-div=false",)).raw.code == first
+    assert len(fake.cuda.nvrtc.compiled) == 1
+    if os.name != "nt":
+        assert (tmp_path / "cuda").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("change", ["text", "options", "architecture", "version"])
+def test_machine_code_of_anything_else_is_not_used(fake, change):
+    gpu.compile_cuda("a")
+    text, options = "b" if change == "text" else "a", ("-G",) if change == "options" else ()
+    if change == "architecture":
+        fake.cuda.runtime.getDeviceProperties(0)["major"] = 8
+    if change == "version":
+        fake.cuda.nvrtc.version = 13, 0
+    gpu.compile_cuda(text, options)
+    assert len(fake.cuda.nvrtc.compiled) == 2
+
+
+def test_damaged_machine_code_is_compiled_again(fake, tmp_path):
+    gpu.compile_cuda("a")
+    (file,) = (tmp_path / "cuda").iterdir()
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], whole[:-1] + b"b", b"", b"machine code of a"):
+        file.write_bytes(damaged)
+        assert gpu.compile_cuda("a").raw.code == b"machine code of a"
+        assert file.read_bytes() == whole
+
+
+def test_what_is_compiled_ahead_is_waited_for_where_it_is_wanted(fake, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    compiled = fake.cuda.nvrtc.compileProgram
+
+    def slow(*arguments):
+        begun.set()
+        assert go_on.wait(60)
+        compiled(*arguments)
+
+    monkeypatch.setattr(fake.cuda.nvrtc, "compileProgram", slow)
+    ahead = gpu.compile_ahead("a")
+    assert begun.wait(60)
+    assert not ahead.done
+    go_on.set()
+    assert ahead.module().raw.code == b"machine code of a"
+    assert ahead.done
+    assert gpu.compile_ahead("a").done  # it was kept
+    assert len(fake.cuda.nvrtc.compiled) == 1
+
+
+def test_errors_of_what_is_compiled_ahead_are_raised_where_it_is_wanted(fake):
+    fake.cuda.nvrtc.log = "kernel.cu(1): error: no"
+    ahead = gpu.compile_ahead("a", name="b.cu")
+    with pytest.raises(gpu.CudaCompileError, match=r"b\.cu\(1\): error: no"):
+        ahead.module()
+
+
+def test_a_gpu_newer_than_the_compiler_gets_code_that_its_driver_translates(fake):
+    fake.cuda.runtime.getDeviceProperties(0)["major"] = 12
+    assert gpu.compile_cuda("a").raw.code == b"intermediate code of a"
+    assert fake.cuda.nvrtc.compiled[0][1][-1] == "-arch=compute_100"
+
+
+def test_a_gpu_older_than_the_compiler_is_refused(fake):
+    fake.cuda.runtime.getDeviceProperties(0).update(major=6, minor=1)
+    with pytest.raises(InputError, match=r"sm_75 and newer.*sm_61.*--backend cpu"):
+        gpu.compile_cuda("a")
 
 
 def test_a_kernel_that_does_not_exist(fake):
@@ -295,6 +407,22 @@ def test_text_is_compiled_run_and_timed_on_a_device(cp):
     assert found.compute_capability >= (5, 0)
     with pytest.raises(KeyError):
         gpu.compile_cuda(SCALE).kernel("scales")
+
+
+@pytest.mark.gpu
+def test_kept_machine_code_runs_on_a_device(cp, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
+    assert not gpu.compile_ahead(SCALE).done
+    ahead = gpu.compile_ahead(SCALE.replace("scale", "stretch"))
+    gpu.compile_cuda(SCALE)
+    assert gpu.compile_ahead(SCALE).done
+    kernel = ahead.module().kernel("stretch")
+    x = cp.arange(10.0)
+    kernel((1,), (256,), (x, np.float64(3), np.int32(10)))
+    np.testing.assert_array_equal(x.get(), 3 * np.arange(10.0))
+    assert 0 < kernel.num_regs <= 255
+    assert kernel.max_threads_per_block == 1024
+    assert kernel.local_size_bytes == 0
 
 
 @pytest.mark.gpu

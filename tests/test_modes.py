@@ -4,6 +4,7 @@ host plays (and on a real GPU), and the transforms and spectra behind them."""
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -232,7 +233,7 @@ def n_listed(scorer: Any, values: np.ndarray) -> int:
 class Listed:
     """Counts what is listed for stepping on a GPU, and scores nothing."""
 
-    number = -1
+    number, listed = -1, types.SimpleNamespace(done=True)
 
     def score_listed(self, parameters, cost, status, listed, n_listed, n_next) -> None:
         self.number = int(n_listed[0])

@@ -14,13 +14,12 @@ import numpy as np
 
 from channelfit import gpu, tuning
 from channelfit.backends import OK, Linearization, Score
-from channelfit.backends.cpu import gathered
-from channelfit.backends.cuda_modes import Modes, jobs_that_fill
+from channelfit.backends.cuda_modes import Modes, jobs_that_fill, rounded
 from channelfit.backends.cuda_tangents import Tangents
 from channelfit.codegen.cuda_source import ADD_JOBS, LISTED, SWEEP, CudaSource
 from channelfit.errors import InputError
 from channelfit.packing import DATA as FIRST_SAMPLE
-from channelfit.packing import HELD, KIND, N_SAMPLES, N_SUB, NODES, SAMPLED, TABLE, Packed
+from channelfit.packing import HELD, KIND, N_SAMPLES, N_SUB, NODES, SAMPLED, TABLE, Packed, gathered
 from channelfit.paths import choose_path
 from channelfit.problem import Problem
 from channelfit.schedule import Schedule, schedule
@@ -45,7 +44,7 @@ class Walk:
 
     starts: (n_starts,) mV; jobs: (n_jobs + 1,) int32; visits, runs: bytes of VISIT and RUN;
     data: (n,) pA and nodes: (n,) mV in the stepping precision.
-    n_slots: what `CudaSource.specialized` needs, rounded up so that few texts are compiled.
+    n_slots: what `CudaSource.specialized` needs.
     """
 
     starts: np.ndarray
@@ -95,7 +94,7 @@ def walk(source: CudaSource, packed: Packed, order: Schedule, traced: bool = Fal
     return Walk(
         packed.voltages[packed.start_voltage], order.jobs.astype(np.int32),
         visits.view(np.uint8), runs.view(np.uint8), data, nodes,
-        -(-order.n_slots // 4) * 4, bool(visits["kind"].any()),
+        rounded(order.n_slots), bool(visits["kind"].any()),
     )  # fmt: skip
 
 
@@ -152,8 +151,9 @@ class CudaScorer:
         self.xp = gpu.cupy()
         self.problem, self.dtype = problem, dtype
         self.threads, self.chunk = threads, chunk
-        self.stepping = Stepping(problem, dtype)
         self.path = choose_path(problem, dtype, path)
+        alone = path == "auto" and self.path == "stepping"
+        self.stepping = Stepping(problem, dtype, both=alone)
         self.scoring: Stepping | Modes = self.stepping
         if self.path != "stepping":
             self.scoring = Modes(problem, dtype, self.path == "modal", self._exact)
@@ -309,13 +309,20 @@ class CudaScorer:
 
 
 class Stepping:
-    """The stepping kernels of one problem in one precision, on arrays that lie on the GPU."""
+    """The stepping kernels of one problem in one precision, on arrays that lie on the GPU.
 
-    def __init__(self, problem: Problem, dtype: str) -> None:
-        self.problem, self.dtype = problem, dtype
+    Arguments:
+        both: simulations take the kernel that scores, so that a model whose scores all come from
+            stepping is compiled once; where the voltage varies, or of many states, that kernel is
+            slower by 6 % at most.
+    """
+
+    def __init__(self, problem: Problem, dtype: str, both: bool = False) -> None:
+        self.problem, self.dtype, self.both = problem, dtype, both
         self.source = CudaSource(problem.model, dtype)
         self.n_jobs: int | None = None  # for every score, where it is given
         self._programs: dict[tuple[int, bool, bool], Program] = {}
+        self._kernels: dict[str, dict[str, gpu.Kernel]] = {}
 
     def score(
         self, parameters: Any, cost: Any, status: Any, first: int = 0, last: int | None = None,
@@ -389,21 +396,49 @@ class Stepping:
         if key not in self._programs:
             packed = self.problem.simulated if traced else self.problem.scored
             laid_out = walk(self.source, packed, schedule(packed, n_jobs, traced=traced), traced)
-            text = self.source.specialized(laid_out.n_slots, laid_out.varying, traced, listed)
-            name = f"{self.problem.model.name}.cu"
-            module = gpu.compile_cuda(text, self.source.options, name)
             xp = gpu.cupy()
             starts, *others = (xp.asarray(array) for array in laid_out.arrays)
             arrays = (starts, np.int32(len(laid_out.starts)), *others)
-            names = (LISTED,) if listed else (SWEEP, ADD_JOBS)
-            kernels = {name: module.kernel(name) for name in names}
+            kernels = (
+                {LISTED: self.listed.module().kernel(LISTED)} if listed
+                else self._compiled(laid_out.n_slots, laid_out.varying, traced)
+            )  # fmt: skip
             self._programs[key] = Program(laid_out, arrays, kernels)
         return self._programs[key]
+
+    @cached_property
+    def listed(self) -> gpu.Compilation:
+        """The program of `score_listed`, which begins to be compiled when it is first asked for."""
+        order = schedule(self.problem.scored, _LANES)
+        varying = bool((order.voltage < 0).any())
+        text = self.source.specialized(rounded(order.n_slots), varying, listed=True)
+        return gpu.compile_ahead(text, self.source.options, f"{self.problem.model.name}.cu")
+
+    def _compiled(self, n_slots: int, varying: bool, traced: bool) -> dict[str, gpu.Kernel]:
+        """The kernels of a text, by name; scores get one text for all numbers of jobs."""
+        if not traced:
+            n_slots = max(n_slots, self._n_slots)
+        text = self.source.specialized(n_slots, varying, None if self.both else traced)
+        if text not in self._kernels:
+            name = f"{self.problem.model.name}.cu"
+            module = gpu.compile_cuda(text, self.source.options, name)
+            self._kernels[text] = {name: module.kernel(name) for name in (SWEEP, ADD_JOBS)}
+        return self._kernels[text]
+
+    @cached_property
+    def _n_slots(self) -> int:
+        return rounded(schedule(self.problem.scored).n_slots)
+
+    @cached_property
+    def _sweep(self) -> gpu.Kernel:
+        """The kernel that scores."""
+        varying = bool((schedule(self.problem.scored).voltage < 0).any())
+        return self._compiled(self._n_slots, varying, traced=False)[SWEEP]
 
     @property
     def most_threads(self) -> int:
         """Of a block, with the registers that the kernel takes."""
-        return int(self.program(1).kernels[SWEEP].max_threads_per_block)
+        return self._sweep.max_threads_per_block
 
     @cached_property
     def _threads(self) -> int:
@@ -411,14 +446,13 @@ class Stepping:
         found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP)
         if found is not None:
             return found.threads
-        kernel = self.program(1).kernels[SWEEP]
         choices = [t for t in (128, 64, 96, 192, 256, 32) if t <= self.most_threads]
-        return max(choices, key=lambda t: gpu.occupancy(kernel, t).fraction)
+        return max(choices, key=lambda t: gpu.occupancy(self._sweep, t).fraction)
 
     @cached_property
     def _resident(self) -> int:
         """Threads that run at once."""
-        blocks = gpu.occupancy(self.program(1).kernels[SWEEP], self._threads).blocks
+        blocks = gpu.occupancy(self._sweep, self._threads).blocks
         return max(1, blocks) * self._threads * self._multiprocessors
 
     @cached_property

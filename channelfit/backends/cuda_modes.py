@@ -2,7 +2,8 @@
 
 Both score by the modes of held voltages, in one launch; candidates whose modes cannot be trusted
 put themselves on a list, and the same queue scores those by stepping in float64, a warp each. The
-host learns nothing of it and waits for nothing.
+host learns nothing of it and waits for nothing, once the kernel for that is compiled. While a
+thread still compiles it, the host asks how long the list is, and goes on where nobody is on it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from channelfit import gpu, tuning
 from channelfit.codegen.cuda_spectral import ADD_MODES, SWEEP_MODES, CudaSpectralSource
 from channelfit.problem import Problem
+from channelfit.schedule import schedule
 from channelfit.transform import SpectralWalk, spectral_walk
 
 _MOST_JOBS = 64
@@ -24,6 +26,11 @@ _MOST_JOBS = 64
 def jobs_that_fill(threads: int, n_candidates: int) -> int:
     """Jobs, a power of two, that make so many threads of a population, if so many can be had."""
     return int(min(_MOST_JOBS, 1 << max(0, -(-threads // n_candidates) - 1).bit_length()))
+
+
+def rounded(n_slots: int) -> int:
+    """So many state slots, or some more, that few different texts are compiled."""
+    return -(-n_slots // 16) * 16
 
 
 #: struct Run of the generated text.
@@ -44,6 +51,7 @@ class Modes:
         self.n_jobs: int | None = None  # for every score, where it is given
         self._exact = exact  # stepping in float64, for what is listed
         self._programs: dict[int, Program] = {}
+        self._kernels: dict[int, dict[str, gpu.Kernel]] = {}
 
     def score(
         self, parameters: Any, cost: Any, status: Any, first: int = 0, last: int | None = None,
@@ -54,6 +62,7 @@ class Modes:
         n = (last or parameters.shape[1]) - first
         if not n:
             return
+        _ = self._exact.listed  # compiled beside the kernels that are launched first
         threads = threads or self._threads
         program = self.program(self._jobs(n))
         n_jobs = program.walk.n_jobs
@@ -75,7 +84,8 @@ class Modes:
                 (-(-n // 256),), (256,),
                 (*some, np.int32(n_jobs), *sums, partial, flags, *results),
             )  # fmt: skip
-        self._exact.score_listed(parameters, cost, status, listed, n_listed, n_next)
+        if self._listing(n_listed):
+            self._exact.score_listed(parameters, cost, status, listed, n_listed, n_next)
         self._turn_done = True
 
     def operations(self) -> float:
@@ -93,9 +103,6 @@ class Modes:
         if n_jobs not in self._programs:
             xp, packed = gpu.cupy(), self.problem.scored
             walk = spectral_walk(packed, n_jobs, self.sampled)
-            module = gpu.compile_cuda(
-                self.source.specialized(walk.n_slots), (), f"{self.problem.model.name}.cu"
-            )
             tables = walk.tables.astype(self.dtype) if self.sampled else walk.tables
             runs = np.empty(len(walk.places), dtype=RUN)
             runs["places"], runs["values"] = walk.places, walk.values
@@ -104,16 +111,41 @@ class Modes:
             starts = xp.asarray(walk.start_v), np.int32(len(walk.start_v))
             # what every sample is compared with need not be added again
             squares = packed.constant + (0.0 if self.sampled else walk.data_squares)
-            kernels = {name: module.kernel(name) for name in (SWEEP_MODES, ADD_MODES)}
+            kernels = self._compiled(walk.n_slots)
             self._programs[n_jobs] = Program(
                 walk, (*arrays, *starts, xp.asarray(tables)), kernels, squares
             )
         return self._programs[n_jobs]
 
+    def _compiled(self, n_slots: int) -> dict[str, gpu.Kernel]:
+        """Kernels by name, for at least so many slots: as a rule one text for all numbers of jobs,
+        of which a single one takes the most slots."""
+        n_slots = max(rounded(n_slots), self._n_slots)
+        if n_slots not in self._kernels:
+            text = self.source.specialized(n_slots)
+            module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
+            names = (SWEEP_MODES, ADD_MODES)
+            self._kernels[n_slots] = {name: module.kernel(name) for name in names}
+        return self._kernels[n_slots]
+
+    @cached_property
+    def _n_slots(self) -> int:
+        order = schedule(self.problem.scored, single_samples_anywhere=not self.sampled)
+        return rounded(order.n_slots)
+
     @property
     def most_threads(self) -> int:
         """Of a block."""
         return int(self.source.threads)
+
+    def _listing(self, n_listed: Any) -> bool:
+        """Whether to step what is listed, without asking whether anything is where that is cheap.
+
+        Nothing listed leaves both numbers of `_list` zero.
+        """
+        if not self._lists:
+            self._lists = self._exact.listed.done or int(n_listed.get()[0]) > 0
+        return self._lists
 
     def _list(self, n: int) -> tuple[Any, Any, Any]:
         """Room for n candidates, their number, and the number of the next score.
@@ -131,6 +163,7 @@ class Modes:
 
     _room: Any = None
     _turn_done = True
+    _lists = False
 
     @cached_property
     def _numbers(self) -> list[Any]:
@@ -144,7 +177,7 @@ class Modes:
     @cached_property
     def _resident(self) -> int:
         """Threads that run at once."""
-        blocks = gpu.occupancy(self.program(1).kernels[SWEEP_MODES], self._threads).blocks
+        blocks = gpu.occupancy(self._compiled(0)[SWEEP_MODES], self._threads).blocks
         return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
 
     def _jobs(self, n: int) -> int:

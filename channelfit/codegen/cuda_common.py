@@ -73,10 +73,10 @@ class CudaWriter:
         self(f"{head} {{".lstrip())
         return self
 
-    def device(self, head: str, doc: str) -> CudaWriter:
-        """Opens an inlined device function."""
+    def device(self, head: str, doc: str, inlined: bool = True) -> CudaWriter:
+        """Opens a device function."""
         self("", f"// {doc}")
-        return self.block(f"__device__ __forceinline__ {head}")
+        return self.block(f"__device__ {'__forceinline__' if inlined else '__noinline__'} {head}")
 
     def __enter__(self) -> None:
         self.depth += 1
@@ -99,6 +99,7 @@ class CudaChannel:
 
     Attributes:
         transitions: of all chains, one after the other: the rows of q.
+        inlined: whether rates and steady states are written out wherever they are called.
         first_rate, first_x: per chain, where its rates begin in q and its occupancies in x. Of n
             occupancies the last n - 1 are kept; the first is one minus the rest.
     """
@@ -106,6 +107,7 @@ class CudaChannel:
     def __init__(self, model: ChannelModel, dual: bool = False) -> None:
         self.model = model
         self.number = "Dual" if dual else "double"
+        self.inlined = True
         self.transitions = [t for chain in model.chains for t in chain.transitions]
         self.n_rates = len(self.transitions)
         self.n_x = sum(len(c.states) - 1 for c in model.chains)
@@ -170,6 +172,7 @@ class CudaChannel:
         with w.device(
             f"void createQmat(const double v, const {number} *p, {number} *q, int &status)",
             "Rates of all transitions at v mV, 1/ms: the generator's off-diagonal elements.",
+            self.inlined,
         ):
             printer = self._assign(w, steps)
             w(f"{number} r;", "unsigned strange = 0u;")
@@ -242,6 +245,7 @@ class CudaChannel:
         with w.device(
             f"void initStateProbs(const {self.number} *q, {self.number} *x)",
             "Steady state at the rates q (Grassmann, Taksar and Heyman 1985).",
+            self.inlined,
         ):
             for k, chain in enumerate(self.model.chains):
                 if len(chain.states) == 2:

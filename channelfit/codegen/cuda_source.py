@@ -37,6 +37,9 @@ SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 _SINGLE_FLOOR = 1e-30  # 1/ms, of a speed in float32
 _ROW_WORDS = 80  # 32-bit registers that the rows of a table may take
 _MOST_IN_REGISTERS = 10  # states; larger tables live in local memory
+#: States up to which all is written out and inlined. Of more, what is not done at every sample
+#: stays loops and calls: tables take far longer than those, and the compiler a third less.
+_FEW = 5
 #: States of which four matrices fit, those of a dense Taylor polynomial.
 _FOUR_FIT = {"float32": 5, "float64": 4}
 
@@ -62,6 +65,7 @@ class CudaSource:
         self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
         n_row = sum(len(c.states) for _, c in self.chains)
         self.largest = max(len(c.states) for c in model.chains)
+        self.channel.inlined = self.largest <= _FEW
         self.stride = self._stride(n_row)
         self._steps = self._text()
         self.text = self._steps + _KERNELS
@@ -71,18 +75,19 @@ class CudaSource:
         self.options = fast
 
     def specialized(
-        self, n_slots: int, varying: bool, traced: bool = False, listed: bool = False
+        self, n_slots: int, varying: bool, traced: bool | None = False, listed: bool = False
     ) -> str:
         """The text for one schedule.
 
         Arguments:
             n_slots: state slots, at least those of the schedule.
             varying: whether any of its runs is at varying voltage.
-            traced: write currents instead of adding up squares.
+            traced: write currents instead of adding up squares; None: whichever a launch wants,
+                so that both take one compilation.
             listed: with the kernel for a list of candidates instead of those for all.
         """
         lines = [f"#define N_SLOTS {n_slots}", f"#define VARYING {int(varying)}"]
-        lines.append(f"#define TRACED {int(traced)}")
+        lines.append(f"#define TRACED {2 if traced is None else int(traced)}")
         text = self._steps + _LISTED if listed else self.text
         return "\n".join([*lines, text])
 
@@ -115,10 +120,9 @@ class CudaSource:
         w(self.channel.title(f"stepping in {self.dtype}"), "")
         w("#ifndef N_SLOTS  // what the protocols decide: `CudaSource.specialized` defines it")
         w("#define N_SLOTS 16  // of states that runs start from", "#define VARYING 1")
-        w("#define TRACED 0  // currents instead of sums of squares")
+        w("#define TRACED 0  // 1: currents instead of sums of squares; 2: where there is a trace")
         w("#define LISTED 0  // the kernel for a list of candidates", "#endif", "")
         w(f"typedef {'float' if self.single else 'double'} real;")
-        w("constexpr bool TRACES = TRACED;")
         # Where the voltage varies registers are better spent on more threads than on rows.
         shorter = min(self.stride, 8)
         for condition, stride in (("#if VARYING", shorter), ("#else", self.stride)):
@@ -133,6 +137,7 @@ class CudaSource:
         self.channel.write(w)
         w(*_PROGRAM.splitlines())
         w(*_PROPAGATOR.splitlines(), *FAST_RATES.splitlines())
+        w(*_SLOW_SERIES.splitlines())
         self._table(w)
         self._state(w)
         w(f"constexpr int LARGEST = {self.largest};  // states of a chain")
@@ -252,19 +257,24 @@ class CudaSource:
                 w(f"b[{j}][{i}] = double(q[{row - first}])*h*per;")
             w("resolvent(b, r);", "const int levels = halvings(GREATEST_NORM);")
             w("const double scale = GREATEST_NORM*__hiloint2double((1023 - levels) << 20, 0);")
-            w(f"real a[{n}][{n}], out[{n}][{n}];")
-            w(f"for (int i = 0; i < {n}; ++i)")
-            w(f"    for (int j = 0; j < {n}; ++j) a[i][j] = i == j ? 0 : real(r[i][j]*scale);")
-            w("createSeries(a, out);")
-            w(f"for (int i = 0; i < {n}; ++i)")
-            w(f"    for (int j = 0; j < {n}; ++j) p[i*{n} + j] = out[i][j];")
+            if n > _FEW:
+                w("seriesInMemory(r, scale, p);")
+            else:
+                w(f"real a[{n}][{n}], out[{n}][{n}];")
+                w(f"for (int i = 0; i < {n}; ++i)")
+                w(f"    for (int j = 0; j < {n}; ++j)")
+                w("        a[i][j] = i == j ? real(0) : real(r[i][j]*scale);")
+                w("createSeries(a, out);")
+                w(f"for (int i = 0; i < {n}; ++i)")
+                w(f"    for (int j = 0; j < {n}; ++j) p[i*{n} + j] = out[i][j];")
         w("", "template <class Rate>")
         with w.block(
             f"__device__ __forceinline__ void slowSeries{k}(const Rate *q, const double h,"
             f" real (&p)[{n}][{n}])"
         ):
             w("// through a copy, or p could not stay in registers", f"real out[{n * n}];")
-            w(f"slowSeriesOf{k}(q, h, out);", "#pragma unroll")
+            kept = n * n if n <= _MOST_IN_REGISTERS else 1
+            w(f"slowSeriesOf{k}(q, h, out);", f"#pragma unroll({kept})")
             w(f"for (int i = 0; i < {n * n}; ++i) p[i/{n}][i % {n}] = out[i];")
 
     def _leaving(self, w: CudaWriter, k: int, kind: str, q: str) -> None:
@@ -422,6 +432,10 @@ struct Tally {{
     int status;
 }};
 
+__device__ __forceinline__ bool tracing(const Tally &tally) {{
+    return TRACED == 2 ? tally.trace != nullptr : TRACED == 1;
+}}
+
 __device__ __forceinline__ void loadParameters(const double *parameters, const long long stride,
                                                double *p) {{
 #pragma unroll
@@ -431,6 +445,49 @@ __device__ __forceinline__ void loadParameters(const double *parameters, const l
 __device__ __forceinline__ void check(const bool lost, int &status) {{
     if (lost && status == OK) status = OCCUPANCY_LOST;
 }}"""
+
+_SLOW_SERIES = """
+// exp(A), A = scale times r without its diagonal, a column at a time, for many states.
+template <int N>
+__device__ __forceinline__ void seriesInMemory(const double (&r)[N][N], const double scale,
+                                               real *p) {
+    real a[N][N], x[N], y[N];
+#pragma unroll 1
+    for (int j = 0; j < N; ++j) {
+        real out = 0;
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) {
+            a[i][j] = i == j ? real(0) : real(r[i][j]*scale);
+            out += a[i][j];
+        }
+        a[j][j] = -out;
+    }
+#pragma unroll 1
+    for (int j = 0; j < N; ++j) {
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) x[i] = i == j ? 1 : 0;
+#pragma unroll 1
+        for (int k = DEGREE; k > 0; --k) {
+            const real share = real(1)/k;
+#pragma unroll 1
+            for (int i = 0; i < N; ++i) {
+                real sum = 0;
+#pragma unroll
+                for (int l = 0; l < N; ++l) sum += a[i][l]*x[l];
+                y[i] = share*sum + (i == j ? 1 : 0);
+            }
+#pragma unroll 1
+            for (int i = 0; i < N; ++i) x[i] = y[i];
+        }
+        real rest = 0;
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) rest += i != j ? x[i] : real(0);
+        x[j] = notNegative(1 - rest);
+#pragma unroll 1
+        for (int i = 0; i < N; ++i) p[i*N + j] = x[i];
+    }
+}
+"""
 
 _PROPAGATOR = """
 // --- propagators ---------------------------------------------------------------------------------
@@ -621,17 +678,16 @@ __device__ __forceinline__ real squares(const Table &t, const real *x, const Sam
     return even + odd;
 }
 
-// n samples: adds to the cost, or writes the currents. TOGETHER the lanes of a warp share them: all
-// go through all strides, and each scores those whose turn is its own.
-template <bool TOGETHER>
+// n samples: adds to the cost, or writes the currents. Together, the lanes of a warp share them:
+// all go through all strides, and each scores those whose turn is its own.
 __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Parts &parts,
-                                        real *x, Tally &tally) {
+                                        const bool together, real *x, Tally &tally) {
     const int lane = threadIdx.x % 32;
     const int strides = run.n/STRIDE, left = run.n - strides*STRIDE;
-    const bool sampled = run.sampled != 0;
+    const bool sampled = run.sampled != 0, traces = tracing(tally);
     const Samples *data = (const Samples *)(tally.data + run.data);
     double sum = 0.0;
-    if (TOGETHER) {
+    if (together) {
 #pragma unroll 1
         for (int first = 0; first < strides; first += 32) {
             real own[N_X];
@@ -646,8 +702,8 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
         }
     }
 #pragma unroll 1
-    for (int k = 0; k < strides && !TOGETHER; ++k, data += STRIDE/LOADED) {
-        if (TRACES && sampled) {
+    for (int k = 0; k < strides && !together; ++k, data += STRIDE/LOADED) {
+        if (traces && sampled) {
             real *trace = tally.trace + (run.data + k*STRIDE)*tally.stride;
 #pragma unroll(LARGEST <= KEPT ? STRIDE : 1)
             for (int j = 0; j < STRIDE; ++j) trace[j*tally.stride] = residual(t, j, x, 0);
@@ -656,15 +712,15 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
         }
         advance(t, x);
     }
-    if (sampled && left && (!TOGETHER || lane == 0)) {
+    if (sampled && left && (!together || lane == 0)) {
         const real *last = tally.data + run.data + strides*STRIDE;
         real *trace = tally.trace + (run.data + strides*STRIDE)*tally.stride;
         real rest = 0;
 #pragma unroll(LARGEST <= KEPT ? STRIDE : 1)
         for (int j = 0; j < STRIDE; ++j) {
             if (j >= left) continue;
-            const real r = residual(t, j, x, TRACES ? real(0) : last[j]);
-            if (TRACES) trace[j*tally.stride] = r; else rest += r*r;
+            const real r = residual(t, j, x, traces ? real(0) : last[j]);
+            if (traces) trace[j*tally.stride] = r; else rest += r*r;
         }
         sum += rest;
     }
@@ -970,16 +1026,15 @@ __device__ __forceinline__ real combine(const real *nodes, const real h, const r
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
                                      Flag &flag) {
     real early[N_RATES], late[N_RATES];
-    if (combine(nodes + 1, h, p, flag, early, late) <= 1) {
-        exponentialOf(early, m.x);
-        exponentialOf(late, m.x);
-        return;
-    }
 #pragma unroll 1
-    for (int k = 0; k < 4; ++k) {
-        combine(nodes + 3 + 2*k, real(0.25)*h, p, flag, early, late);
+    for (int quarter = -1; quarter < 4; ++quarter) {  // one call: the rates are long
+        const bool whole = quarter < 0;
+        const real norm = combine(nodes + 3 + 2*quarter, whole ? h : real(0.25)*h, p, flag, early,
+                                  late);
+        if (whole && norm > 1) continue;
         exponentialOf(early, m.x);
         exponentialOf(late, m.x);
+        if (whole) break;
     }
 }"""
 
@@ -1037,7 +1092,7 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
 #pragma unroll
                     for (int i = 0; i < N_X; ++i) x[i] = real(m.x[i]);
                     const real current = g*(voltage(m, nodes) - e)*openOf(x);
-                    if (TRACES) {
+                    if (tracing(tally)) {
                         tally.trace[sample*tally.stride] = current;
                     } else {
                         const real r = current - tally.data[sample];
@@ -1062,8 +1117,8 @@ _WALK = """
 // --- kernels -------------------------------------------------------------------------------------
 
 // One candidate through one job.
-template <bool TOGETHER>
-__device__ __forceinline__ void walk(const double *parameters, const long long stride,
+__device__ __forceinline__ void walk(const bool together,
+                                     const double *parameters, const long long stride,
                                      const double *starts, const int n_starts,
                                      const Visit *visits, const Visit *end, const Run *runs,
                                      const real *nodes, Tally &tally) {
@@ -1090,7 +1145,7 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 #if VARYING
         if (visit.kind) {
             Run run = runs[visit.first];
-            if (TOGETHER && threadIdx.x % 32) run.sampled = 0;  // all lanes walk it, one scores
+            if (together && threadIdx.x % 32) run.sampled = 0;  // all lanes walk it, one scores
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
             runVarying(run, nodes, parameters, stride, gain, reversal, x, tally);
@@ -1111,7 +1166,7 @@ __device__ __forceinline__ void walk(const double *parameters, const long long s
 #pragma unroll
             for (int i = 0; i < N_X; ++i) x[i] = slots[run.source][i];
             arrive(parts, x);
-            runHeld<TOGETHER>(run, t, parts, x, tally);
+            runHeld(run, t, parts, together, x, tally);
 #pragma unroll
             for (int i = 0; i < N_X; ++i) if (run.target >= 0) slots[run.target][i] = x[i];
         }
@@ -1134,10 +1189,10 @@ extern "C" __global__ void {SWEEP}(
     const int job = blockIdx.y;
     for (int i = blockIdx.x*blockDim.x + threadIdx.x; i < n; i += gridDim.x*blockDim.x) {{
         const int candidate = first + i;
-        Tally tally = {{data, TRACES ? trace + i : nullptr, n, 0.0, OK}};
-        walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
-                    visits + jobs[job + 1], runs, nodes, tally);
-        if (!TRACES) partial[(long long)job*n + i] = tally.cost;
+        Tally tally = {{data, TRACED && trace ? trace + i : nullptr, n, 0.0, OK}};
+        walk(false, parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
+             visits + jobs[job + 1], runs, nodes, tally);
+        if (!tracing(tally)) partial[(long long)job*n + i] = tally.cost;
         partial_status[(long long)job*n + i] = (signed char)tally.status;
     }}
 }}
@@ -1194,13 +1249,9 @@ extern "C" __global__ void {LISTED}(
     for (int i = few ? warp/n_jobs : warp; i < count; i += few ? count : n_warps) {{
         const int candidate = listed[i];
         Tally tally = {{data, nullptr, 0, 0.0, OK}};
-        if (few)
-            walk<true>(parameters + candidate, n_candidates, starts, n_starts,
-                       visits + jobs[warp % n_jobs], visits + jobs[warp % n_jobs + 1], runs, nodes,
-                       tally);
-        for (int job = few ? n_jobs : lane; job < n_jobs; job += 32)
-            walk<false>(parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
-                        visits + jobs[job + 1], runs, nodes, tally);
+        for (int job = few ? warp % n_jobs : lane; job < n_jobs; job += few ? n_jobs : 32)
+            walk(few, parameters + candidate, n_candidates, starts, n_starts, visits + jobs[job],
+                 visits + jobs[job + 1], runs, nodes, tally);
         double sum = tally.cost;
         int lost = tally.status == NOT_FINITE, worst = tally.status;
         for (int offset = 16; offset; offset /= 2) {{

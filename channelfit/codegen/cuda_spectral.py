@@ -60,8 +60,7 @@ class CudaSpectralSource:
 
     def specialized(self, n_slots: int) -> str:
         """The text for a schedule of at most n_slots state slots."""
-        room = f"#define N_SLOTS {-(-n_slots // 4) * 4}"
-        return f"{room}\n#define MAX_THREADS {self.threads}\n{self.text}"
+        return f"#define N_SLOTS {n_slots}\n#define MAX_THREADS {self.threads}\n{self.text}"
 
     # --- the target language of `spectral.Scalars`
 

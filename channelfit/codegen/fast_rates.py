@@ -61,7 +61,8 @@ def resolvent(b, r, n, lanes):  # type: ignore[no-untyped-def]
 
 CUDA = """
 // (I - s A)^-1 into r. b holds s times the rate from j to i in [i][j], and no diagonal. States are
-// eliminated one by one, without a subtraction; see codegen/fast_rates.py.
+// eliminated one by one, without a subtraction; see codegen/fast_rates.py. Of many states, loops
+// stay loops, for the compiler's sake.
 template <int N> __device__ void resolvent(double (&b)[N][N], double (&r)[N][N]) {
 #pragma unroll 1
     for (int i = 0; i < N; ++i)
@@ -69,16 +70,22 @@ template <int N> __device__ void resolvent(double (&b)[N][N], double (&r)[N][N])
 #pragma unroll 1
     for (int s = 0; s < N; ++s) {
         double total = 0.0;
+#pragma unroll(N > 5 ? 1 : N)
         for (int i = s + 1; i < N; ++i) total += b[i][s];
+#pragma unroll(N > 5 ? 1 : N)
         for (int i = 0; i < N; ++i) total += r[i][s];
         const double share = 1.0/total;
+#pragma unroll(N > 5 ? 1 : N)
         for (int i = s + 1; i < N; ++i) b[i][s] *= share;
+#pragma unroll(N > 5 ? 1 : N)
         for (int i = 0; i < N; ++i) r[i][s] *= share;
 #pragma unroll 1
         for (int j = 0; j < N; ++j) {
             if (j == s) continue;
             const double here = b[s][j];
+#pragma unroll(N > 5 ? 1 : N)
             for (int i = s + 1; i < N; ++i) b[i][j] += here*b[i][s];
+#pragma unroll(N > 5 ? 1 : N)
             for (int i = 0; i < N; ++i) r[i][j] += here*r[i][s];
         }
     }

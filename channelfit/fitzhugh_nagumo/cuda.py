@@ -103,7 +103,7 @@ class CupyDevice:
                 if name not in kernels:
                     kernels[name] = module.kernel(name)
                     if shared > 48 << 10:
-                        kernels[name].max_dynamic_shared_size_bytes = shared
+                        kernels[name].allow_dynamic_shared(shared)
                 kernels[name]((blocks,), (threads,), tuple(arguments), shared_mem=shared)
 
         return launch

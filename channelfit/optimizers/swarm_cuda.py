@@ -533,7 +533,7 @@ class LocalGroups(DeviceSwarm):
         n_shared = group * self.n_parameters + self.n_parameters + group
         self._shared = n_shared * self.dtype.itemsize
         if self._shared > 48 << 10:  # more than every launch may have
-            self._fly.max_dynamic_shared_size_bytes = self._shared
+            self._fly.allow_dynamic_shared(self._shared)
 
     def fly(self, n_iterations: int) -> None:
         """Whole launches; the last may be shorter."""

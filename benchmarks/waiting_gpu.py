@@ -1,0 +1,97 @@
+"""How long a user with a GPU waits for the first score of a new model, and of a known one.
+
+    python benchmarks/waiting_gpu.py
+
+Every figure is a whole process, from the command to its end: Python's imports, the model and its
+simulated data, the GPU's context, compilation, a score. A new model is one of which neither our
+cache nor the driver's holds anything; packages have their bytecode, as pip leaves them. Nothing can
+be faster than an empty CUDA program.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from report import Row, compared, finish
+
+from channelfit import gpu
+
+ROOT = Path(__file__).parent.parent
+NEW_MODEL, KNOWN_MODEL = 3.0, 2.0  # s
+REPEATS = 2
+_EMPTY = "import cupy; cupy.zeros(1).get()"
+_IMPORTS = "from channelfit import load_fit, make_scorer; import channelfit.backends.cuda"
+_SCORE = """
+import sys, time
+from channelfit import gpu, load_fit, make_scorer
+compile_cuda, waited = gpu.compile_cuda, []
+def timed(*arguments):
+    start = time.perf_counter()
+    module = compile_cuda(*arguments)
+    waited.append(time.perf_counter() - start)
+    return module
+gpu.compile_cuda = timed
+fit = load_fit(sys.argv[1], backend="cuda")
+scorer = make_scorer(fit.problem, "cuda")
+score = scorer.score(fit.problem.model.values()[:, None])
+assert score.status[0] == 0
+print(f"{scorer.path}; {sum(waited):.2f} s of it for {len(waited)} program(s)")
+"""
+
+
+#: Where Python keeps bytecode, even of packages in an image that was built without.
+BYTECODE = tempfile.TemporaryDirectory()
+
+
+def run(arguments: list[str], folder: Path) -> tuple[float, str]:
+    """Seconds of a process that keeps what it compiles in a folder, and what it printed."""
+    caches = {"CHANNELFIT_CACHE": folder / "ours", "CUDA_CACHE_PATH": folder / "driver"}
+    environment = {**os.environ, **{name: str(path) for name, path in caches.items()}}
+    environment["PYTHONPYCACHEPREFIX"] = BYTECODE.name
+    for name in ("CUPY_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):
+        environment.pop(name, None)
+    command, start = [sys.executable, "-c", *arguments], time.perf_counter()
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return time.perf_counter() - start, done.stdout.strip()
+
+
+def median(text: str, folder: Path) -> float:
+    return float(np.median([run([text], folder)[0] for _ in range(REPEATS)]))
+
+
+def model_rows(path: Path) -> list[Row]:
+    """New: each time with an empty folder; known: with the last of them."""
+    new, known, told = [], [], ""
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as folder:
+            seconds, told = run([_SCORE, str(path)], Path(folder))
+            new.append(seconds)
+            known.append(run([_SCORE, str(path)], Path(folder))[0])
+    return [
+        compared(f"{path.stem}: new", float(np.median(new)), "s", NEW_MODEL, told),
+        compared(f"{path.stem}: known", float(np.median(known)), "s", KNOWN_MODEL),
+    ]
+
+
+def main() -> None:
+    name = gpu.device().name
+    with tempfile.TemporaryDirectory() as folder:
+        run([_SCORE, str(ROOT / "models" / "model_a.yaml")], Path(folder))  # writes bytecode
+        rows = [Row("an empty CUDA program", median(_EMPTY, Path(folder)), "s"),
+                Row("imports alone", median(_IMPORTS, Path(folder)), "s")]  # fmt: skip
+    for path in sorted((ROOT / "models").glob("*.yaml")):
+        rows += model_rows(path)
+    title = "Waiting with a GPU, whole process; `against` is what a user should bear"
+    finish("waiting_gpu", title, rows, device=name)
+
+
+if __name__ == "__main__":
+    main()
