@@ -34,8 +34,9 @@ from channelfit.cache import cache_folder
 from channelfit.gpu import numbered_lines
 
 #: Without contraction every level of optimization gives the same bits; arrays are small here, and
-#: what compiles soonest is done soonest.
-FLAGS = ("-std=c++17", "-O0", "-ffp-contract=off")
+#: what compiles soonest is done soonest. Only arithmetic on structures (derivatives in dual
+#: numbers) takes ten times as long when it is not optimized at all.
+FLAGS = ("-std=c++17", "-ffp-contract=off")
 NVRTC_PACKAGE = "nvidia-cuda-nvrtc-cu12"
 
 _HEADER = Path(__file__).with_name("cuda_host.hpp")
@@ -45,6 +46,7 @@ _CACHE = cache_folder() / "cuda_host"  # one, also for tests that give the progr
 _OWN_SYMBOLS = ("-Wl,-Bsymbolic",) if sys.platform.startswith("linux") else ()
 _ALWAYS = ("-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w")
 _WAITS = re.compile(r"__sync(threads|warp)|__shfl_|__(ballot|any|all)_sync|__activemask")
+_OPERATOR = re.compile(r"\boperator\b")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CUDA_INCLUDE = re.compile(r'#\s*include\s*[<"](math_constants|cuda_runtime)\.h[>"]')
 _BOUNDS = r"(?:__launch_bounds__\s*\(([^()]*)\)\s*)?"
@@ -65,7 +67,7 @@ class KernelError(Exception):
 
 
 @functools.lru_cache(maxsize=256)
-def host_program(text: str, flags: tuple[str, ...] = FLAGS) -> HostProgram:
+def host_program(text: str) -> HostProgram:
     """The kernels of CUDA C++ text as functions of this machine.
 
     Compiled once: kept in the cache folder under the hash of everything that decides. Skips the
@@ -81,6 +83,7 @@ def host_program(text: str, flags: tuple[str, ...] = FLAGS) -> HostProgram:
     if not kernels:
         raise CompileError("the text has no __global__ function")
     source = _host_source(text, kernels)
+    flags = (*FLAGS, "-O1" if _OPERATOR.search(text) else "-O0")
     header = _precompiled_header(compiler, flags)
     library = header.parent / f"{_hash(source)}.so"
     if not library.exists():
