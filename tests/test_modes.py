@@ -12,6 +12,7 @@ from cuda_host import HostCupy, compile_with_nvrtc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_backends import SHIPPED, candidates, from_yaml, model_named, recording_of
+from truths import shared, slow_but
 
 from channelfit import gpu
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
@@ -102,18 +103,21 @@ def held(name: str) -> Problem:
 
 
 WITH_MODES = [*SHIPPED, "cycle"]
-
-
-@pytest.mark.parametrize("name", WITH_MODES)
-@pytest.mark.parametrize("path", ["closed-form", "modal"])
-def test_costs_equal_the_reference_over_the_full_ranges(device, name, path):
-    check_costs(name, "cuda", path)
-
-
-#: A compile takes seconds, and modal code differs from the closed form behind the modes alone.
+#: Modal code differs from the closed form behind the modes alone.
 CPU_MODAL = ["model_b", "k_hh_gate", "herg_markov"]
 ALIKE = ("herg_beattie", "k_hh", "na_nav15")
 ON_CPU = [(name, "closed-form") for name in WITH_MODES if name not in ALIKE]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    slow_but(
+        [*ON_CPU, *((n, "modal") for n in [*CPU_MODAL, "na_markov"])],
+        [(name, path) for name in WITH_MODES for path in ("closed-form", "modal")],
+    ),
+)
+def test_costs_equal_the_reference_over_the_full_ranges(device, name, path):
+    check_costs(name, "cuda", path)
 
 
 @pytest.mark.parametrize(("name", "path"), [*ON_CPU, *((n, "modal") for n in CPU_MODAL)])
@@ -123,11 +127,18 @@ def test_costs_on_the_cpu_equal_the_reference_over_the_full_ranges(name, path):
 
 def check_costs(name: str, backend: str, path: str) -> None:
     problem = held(name)
-    values = candidates(problem.model, N_CANDIDATES)
-    exact = ReferenceScorer(problem).score(values)
-    score = make_scorer(problem, backend, path=path).score(values)
-    assert np.array_equal(score.status, exact.status)
-    assert np.abs(score.cost / exact.cost - 1).max() < 1e-9
+    exact, status = true_costs_held(name)
+    score = make_scorer(problem, backend, path=path).score(candidates(problem.model, N_CANDIDATES))
+    assert np.array_equal(score.status, status)
+    assert np.abs(score.cost / exact - 1).max() < 1e-9
+
+
+@shared
+def true_costs_held(name: str) -> list[np.ndarray]:
+    """Cost and status by the reference."""
+    problem = held(name)
+    score = ReferenceScorer(problem).score(candidates(problem.model, N_CANDIDATES))
+    return [score.cost, score.status]
 
 
 @pytest.mark.parametrize("name", ["model_c", "herg_markov"])
