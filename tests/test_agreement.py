@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from little import LITTLE, THREE_STEPS
 
 from channelfit.backends import make_scorer
 from channelfit.cli import main
@@ -20,32 +21,14 @@ from channelfit.optimizers.run import FitResult
 from channelfit.problem import mean_square, rounding_floor
 from channelfit.uncertainty import assess
 
-MODEL = {
-    "name": "little",
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b*exp(-z*v)"},
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
-    "parameters": {
-        "a": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
-        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
-        "b": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.05},
-        "g": {"range": [1, 100], "unit": "nS", "scale": "log", "value": 10},
-    },
-}
-STEPS = """
-name: steps
-holding: -80 mV
-sampling: 1 ms
-segments:
-  - {hold: 5 ms}
-  - {step: {values: [-40 mV, 0 mV, 40 mV]}, for: 30 ms}
-"""
+_LOG = {"g": LITTLE["parameters"]["g"] | {"scale": "log"}}
+MODEL = LITTLE | {"parameters": LITTLE["parameters"] | _LOG}
 WIDE = "parameters.g.range=[1.0e-3, 1.0e+9]"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    (tmp_path / "steps.yaml").write_text(STEPS)
+    (tmp_path / "steps.yaml").write_text(THREE_STEPS)
     path = tmp_path / "little.yaml"
     path.write_text(dump_yaml(MODEL | {"fit": {"protocols": ["steps.yaml"]}}))
     return path
