@@ -557,7 +557,7 @@ def test_gates_equal_their_expanded_scheme(
 ) -> None:
     protocols = [PROTOCOLS[k] for k in kinds]
     model = model_named(name)
-    parameters = candidates(model, 20, seed=4)
+    parameters = candidates(model, 8, seed=4)
     parameters[model.parameter_names.index(str(model.conductance))] = 1.0
     # Rates of herg_beattie change e-fold in 2.5 mV: both methods need fine steps on these commands.
     gates = ReferenceScorer(simulated(name, *protocols), refine=8).simulate(parameters)
