@@ -4,6 +4,7 @@ host plays (and on a real GPU), and the transforms and spectra behind them."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -249,21 +250,56 @@ class Listed:
         self.number = int(n_listed[0])
 
 
+#: Three states whose two speeds meet, where v is high and d is 0.
+MEETING = {
+    "name": "meeting", "states": ["A", "B", "C"],
+    "rates": {"A -> B": "k", "B -> A": "k*exp(-(v + 60)/2)", "B -> C": "k*(1 + d)",
+              "C -> B": "k*exp(-(v + 60)/2)"},
+    "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
+    "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms"}, "d": {"range": [-1, 1]}},
+}  # fmt: skip
+
+
 def test_speeds_that_agree_are_stepped(backend):
     """Three states whose two speeds meet: the formula divides by their difference."""
-    model = build_model({
-        "name": "meeting", "states": ["A", "B", "C"],
-        "rates": {"A -> B": "k", "B -> A": "k*exp(-(v + 60)/2)", "B -> C": "k*(1 + d)",
-                  "C -> B": "k*exp(-(v + 60)/2)"},
-        "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
-        "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms"}, "d": {"range": [-1, 1]}},
-    }, None)  # fmt: skip
+    model = build_model(MEETING, None)
     problem = Problem(model, held("model_a").experiments)
     values = np.array([[0.3] * 5, [0.0, 1e-12, 1e-7, 1e-2, 0.5]])
     scorer = make_scorer(problem, backend, path="closed-form")
     exact = ReferenceScorer(problem).score(values)
     assert np.abs(scorer.score(values).cost / exact.cost - 1).max() < 1e-9
     assert n_listed(scorer, values) == 3
+
+
+def test_how_much_cancels_is_measured_in_the_weights_of_the_cost(backend):
+    """Speeds that nearly meet: weights of a billionth or a billion doubt the same candidates."""
+    model = build_model(MEETING, None)
+    values = np.array([[0.3] * 9, 10.0 ** -np.arange(1.0, 10.0)])
+    listed = []
+    for factor in (1.0, 1e-9, 1e9):
+        experiments = tuple(
+            replace(e, weight=factor * e.weight) for e in held("model_a").experiments
+        )
+        problem = Problem(model, experiments)
+        listed.append(n_listed(make_scorer(problem, backend, path="closed-form"), values))
+    assert listed[0] == listed[1] == listed[2]
+    assert 0 < listed[0] < 9
+
+
+def test_speeds_that_are_alike_and_gone_at_once(backend):
+    """Two pairs of states at equilibrium within a sample, and what is slow between them."""
+    model = build_model({
+        "name": "pairs", "states": ["A", "B", "C", "D"],
+        "rates": {"A -> B": "k*exp(v/50)", "B -> A": "k", "C -> D": "k*exp(v/50)", "D -> C": "k",
+                  "B -> C": "0.02", "C -> B": "0.03*exp(-v/70)"},
+        "current": {"open": {"B": 1.0, "D": 0.4}, "conductance": "1 nS", "reversal": "-90 mV"},
+        "parameters": {"k": {"range": [1, 1e12], "unit": "1/ms", "scale": "log"}},
+    }, None)  # fmt: skip
+    problem = Problem(model, held("model_a").experiments)
+    values = np.logspace(0, 12, 25)[None]
+    exact = ReferenceScorer(problem).score(values)
+    score = make_scorer(problem, backend, path="closed-form").score(values)
+    assert np.abs(score.cost / exact.cost - 1).max() < 1e-9
 
 
 def test_a_cost_of_nothing_is_stepped(backend):
@@ -326,6 +362,18 @@ def test_detailed_balance():
     assert not keeps_detailed_balance(*_only(build_model(balanced, None)))
     balanced["rates"] = {**TURNING["rates"], "D -> A": "k/8"}
     assert keeps_detailed_balance(*_only(build_model(balanced, None)))
+
+
+def test_a_circle_whose_rates_are_cut_at_their_bounds_is_stepped(backend):
+    """What keeps detailed balance as it is written does not where one of the rates is cut."""
+    balanced = {**TURNING, "rates": {**TURNING["rates"], "D -> A": "k/8", "C -> D": "2*k*exp(v/50)",
+                                     "D -> C": "k*exp(v/50)"}}  # fmt: skip
+    problem = Problem(build_model(balanced, None), held("model_a").experiments)
+    values = np.array([[0.5, 0.7e100, 7e100, 1e-100]])
+    exact = ReferenceScorer(problem).score(values)
+    scorer = make_scorer(problem, backend, path="closed-form")
+    assert np.abs(scorer.score(values).cost / exact.cost - 1).max() < 1e-9
+    assert n_listed(scorer, values) == 3
 
 
 def _only(model):
