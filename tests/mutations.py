@@ -181,9 +181,8 @@ def _trial(fault: Fault, folder: Path, related_only: bool) -> str | None:
         if done.returncode == 1 and (found := _FAILED.search(done.stdout)):
             return found[1]
         if done.returncode != 0:  # nothing that a fault of this kind should bring about
-            sys.exit(
-                f"{fault.name}: pytest ended with {done.returncode}\n{done.stdout}{done.stderr}"
-            )
+            told = f"{done.stdout}{done.stderr}"
+            sys.exit(f"{fault.name}: pytest ended with {done.returncode}\n{told}")
     return None
 
 
