@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
+from truths import shared
 
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 from channelfit.backends.reference import ReferenceScorer, propagator, steady_state
@@ -171,34 +169,28 @@ def largest_error(test: np.ndarray, truth: np.ndarray, least: float = 1e-6) -> f
     return float(np.nanmax(np.abs(test - truth) / np.maximum(top, least * np.nanmax(top))))
 
 
-COMPILE = """
-import sys, numpy as np
-sys.path[:0] = {path!r}
-import test_backends as t
-for name, dtype in {pairs!r}:
-    scorer = t.make_scorer(t.scored(name), "cpu", dtype)
-    scorer.n_threads = 1
-    values = t.model_named(name).values()[:, None]
-    scorer.score(values)
-    scorer.simulate(values)
-"""
+@shared
+def true_currents(name: str) -> list[np.ndarray]:
+    """By the reference, of every protocol: (n_sweeps, n_times_max, N_CANDIDATES)."""
+    problem = simulated(name, *PROTOCOLS.values())
+    return ReferenceScorer(problem).simulate(candidates(problem.model, N_CANDIDATES))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_side_by_side(request: pytest.FixtureRequest) -> None:
-    """Fill the kernel cache from two processes where the whole file is to run."""
-    chosen = [i for i in request.session.items if i.path.name == "test_backends.py"]
-    if len(chosen) < 40 or (os.cpu_count() or 1) < 2:
-        return
-    pairs = [(n, "float64") for n in [*SHIPPED, "cycle", "leak"]]
-    pairs += [(n, "float32") for n in IN_FLOAT32]
-    pairs.sort(key=lambda pair: len(model_named(pair[0]).chains[0].states))
-    path = [str(Path(__file__).parent), str(MODELS.parent)]
-    running = [
-        subprocess.Popen([sys.executable, "-c", COMPILE.format(path=path, pairs=pairs[k::2])])
-        for k in range(2)
-    ]
-    assert [process.wait() for process in running] == [0, 0]
+@shared
+def true_costs(name: str) -> list[np.ndarray]:
+    """Cost and status by the reference, and the cost from its currents and the weights."""
+    problem = scored(name)
+    parameters = candidates(problem.model, N_CANDIDATES, seed=1)
+    reference = ReferenceScorer(problem)
+    score = reference.score(parameters)
+    total = weight = 0.0
+    for e, current in zip(problem.experiments, reference.simulate(parameters), strict=True):
+        if e.recording is not None:
+            w = e.weight * e.recording.weight
+            r = current - e.recording.current_pA[..., None]
+            total = total + np.nansum(w[..., None] * r**2, axis=(0, 1))
+            weight += w.sum()
+    return [score.cost, score.status, np.asarray(total / weight)]
 
 
 # --- cpu against reference -----------------------------------------------------------------------
@@ -210,9 +202,8 @@ EVERY_CPU = [(n, "float64") for n in [*SHIPPED, "cycle", "leak"]] + [
 
 @pytest.mark.parametrize(("name", "dtype"), EVERY_CPU)
 def test_currents_equal_the_reference(name: str, dtype: str) -> None:
-    problem = simulated(name, *PROTOCOLS.values())
+    problem, truth = simulated(name, *PROTOCOLS.values()), true_currents(name)
     parameters = candidates(problem.model, N_CANDIDATES)
-    truth = make_scorer(problem, "reference").simulate(parameters)
     test = make_scorer(problem, "cpu", dtype).simulate(parameters)
     least = 1e-6 if dtype == "float64" else 1e-3
     pairs = zip(PROTOCOLS, test, truth, strict=True)
@@ -226,20 +217,10 @@ def test_cost_equals_the_weighted_mean_square(name: str, dtype: str) -> None:
     parameters = candidates(problem.model, N_CANDIDATES, seed=1)
     score = make_scorer(problem, "cpu", dtype).score(parameters)
     assert (score.status == OK).all()
-    total = weight = 0.0
-    for e, current in zip(
-        problem.experiments, ReferenceScorer(problem).simulate(parameters), strict=True
-    ):
-        if e.recording is not None:
-            w = e.weight * e.recording.weight
-            r = current - e.recording.current_pA[..., None]
-            total = total + np.nansum(w[..., None] * r**2, axis=(0, 1))
-            weight += w.sum()
-    assert score.cost == pytest.approx(total / weight, rel=TOLERANCE[dtype])
-    if dtype == "float64":
-        reference = make_scorer(problem, "reference").score(parameters)
-        assert reference.cost == pytest.approx(total / weight, rel=1e-12)
-        assert np.array_equal(reference.status, score.status)
+    cost, status, by_currents = true_costs(name)
+    assert score.cost == pytest.approx(by_currents, rel=TOLERANCE[dtype])
+    assert cost == pytest.approx(by_currents, rel=1e-12)
+    assert np.array_equal(status, score.status)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 16, 33])
@@ -576,7 +557,7 @@ def test_gates_equal_their_expanded_scheme(
 ) -> None:
     protocols = [PROTOCOLS[k] for k in kinds]
     model = model_named(name)
-    parameters = candidates(model, 20, seed=4)
+    parameters = candidates(model, 8, seed=4)
     parameters[model.parameter_names.index(str(model.conductance))] = 1.0
     # Rates of herg_beattie change e-fold in 2.5 mV: both methods need fine steps on these commands.
     gates = ReferenceScorer(simulated(name, *protocols), refine=8).simulate(parameters)

@@ -27,6 +27,7 @@ from test_backends import (
 )
 from test_cuda_source import random_scheme
 from test_linearize import on_the_grid
+from truths import slow_but
 
 from channelfit import gpu
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Linearization
@@ -41,6 +42,8 @@ from channelfit.protocol import Constant, Protocol, Segment
 from channelfit.recording import Recording
 
 EVERY = [*SHIPPED, "cycle", "leak"]
+#: Of them, one of each kind: a scheme of few states, one of more, gates, loops, nothing that moves.
+KINDS = ["model_b", "herg_markov", "na_hh", "cycle", "leak"]
 
 
 @pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
@@ -125,7 +128,7 @@ def problem_of(model: ChannelModel, *protocols: Protocol) -> Problem:
 # --- every model ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", slow_but([*KINDS, "herg_beattie", "k_hh_gate"], EVERY))
 def test_derivatives_equal_those_of_the_cpu_backend(name: str, device: str) -> None:
     problem, parameters, truth = truth_of(name)
     test = CudaScorer(problem, "float32", path="stepping").linearize(parameters)
@@ -147,7 +150,9 @@ def test_derivatives_equal_differences_of_the_reference(name: str, device: str) 
     assert max(errors(test, by_differences(problem, parameters))) < 1e-6
 
 
-@pytest.mark.parametrize("name", ["model_b", "na_hh", "herg_markov", "cycle"])
+@pytest.mark.parametrize(
+    "name", slow_but(["model_b", "na_hh"], ["model_b", "na_hh", "herg_markov", "cycle"])
+)
 def test_company_does_not_show(name: str, device: str) -> None:
     """However many derivatives a thread carries, into however many jobs a candidate is cut."""
     problem, parameters, truth = truth_of(name)
@@ -159,7 +164,7 @@ def test_company_does_not_show(name: str, device: str) -> None:
         assert max(errors(test, truth)) < 1e-8
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", slow_but(["model_b", "na_hh", "leak"], EVERY))
 def test_a_preview_is_the_cost_of_the_linearization(name: str, device: str) -> None:
     """Without derivatives, whole or in jobs; and what fails fails alike."""
     problem, parameters, truth = truth_of(name)
@@ -357,8 +362,10 @@ def test_a_bounded_rate_has_no_derivative(device: str) -> None:
     assert (test.gradient[7] != 0).all()
 
 
-def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
-    problem = scored("cycle")
+@pytest.mark.parametrize("protocols", slow_but(["two"], ["two", "all"]))
+def test_a_bad_candidate_leaves_its_neighbors_alone(device: str, protocols: str) -> None:
+    keys = ("steps", "ramp") if protocols == "two" else tuple(PROTOCOLS)
+    problem = problem_of(model_named("cycle"), *(PROTOCOLS[key] for key in keys))
     good = candidates(problem.model, 12, seed=2)
     bad, names = good.copy(), problem.model.parameter_names
     for name, candidate, value in (
@@ -454,7 +461,7 @@ def test_thousands_at_once_on_a_gpu(name: str) -> None:
 # --- the text ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", slow_but(KINDS, EVERY))
 def test_nvrtc_accepts_the_text(name: str) -> None:
     source = CudaTangentSource(model_named(name))
     log = compile_with_nvrtc(source.specialized(8, True), options=("-std=c++17", "-ftz=true"))

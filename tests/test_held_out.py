@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from little import LITTLE
 
 from channelfit.backends import make_scorer
 from channelfit.backends.cuda import walk
@@ -21,18 +22,6 @@ from channelfit.packing import Packed
 from channelfit.problem import Experiment, Problem
 from channelfit.schedule import schedule
 
-MODEL = {
-    "name": "little",
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b*exp(-z*v)"},
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
-    "parameters": {
-        "a": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
-        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
-        "b": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.05},
-        "g": {"range": [1, 100], "unit": "nS", "value": 10},
-    },
-}
 #: Five sweeps; the second voltage and the last duration occur in no other.
 STEPS = """
 name: steps
@@ -57,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "steps.yaml").write_text(STEPS)
     (path / "ramp.yaml").write_text(RAMP)
     fit = {"protocols": ["steps.yaml", "ramp.yaml"], "surrogate": {"noise": 5, "seed": 1}}
-    (path / "both.yaml").write_text(dump_yaml(MODEL | {"fit": fit}))
+    (path / "both.yaml").write_text(dump_yaml(LITTLE | {"fit": fit}))
     simulated = load_fit(path / "both.yaml").problem
     for experiment in simulated.experiments:
         rows = experiment.recording.current_pA.T
@@ -74,7 +63,7 @@ def row(name: str, **more: object) -> dict[str, object]:
 
 def file(folder: Path, name: str, *rows: dict[str, object], **fit: object) -> Path:
     path = folder / f"{name}.yaml"
-    path.write_text(dump_yaml(MODEL | {"fit": {"experiments": list(rows)} | fit}))
+    path.write_text(dump_yaml(LITTLE | {"fit": {"experiments": list(rows)} | fit}))
     return path
 
 

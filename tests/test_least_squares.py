@@ -14,7 +14,9 @@ from channelfit.backends import Linearization, Score
 from channelfit.errors import InputError
 from channelfit.model import Parameter
 from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
-from channelfit.optimizers.least_squares import _bounded, begin, improve, refine
+from channelfit.optimizers.hybrid import _explored, _Found
+from channelfit.optimizers.least_squares import TRIALS, _bounded, _steps, begin, improve, refine
+from channelfit.optimizers.projection import eliminated
 
 
 def space(n: int, lower: float = 0.0, upper: float = 1.0) -> SearchSpace:
@@ -66,6 +68,29 @@ def test_a_linear_problem_needs_three_iterations():
     starts = refine(objective, random.random((6, 9)), iterations=3)
     exact = np.linalg.lstsq(a, b)[0]
     np.testing.assert_allclose(objective.physical(starts.unit).T, [exact] * 9, atol=1e-6)
+
+
+def test_every_corner_of_the_cube_can_be_left():
+    """A face holds only what the gradient pushes outward."""
+    random = np.random.default_rng(3)
+    a, b = random.normal(size=(20, 3)), 0.2 * random.normal(size=20)
+    objective = Objective(space(3, -1.0, 1.0), Residuals(lambda x: a @ x - b))
+    corners = np.stack(np.meshgrid(*[[0.0, 1.0]] * 3), axis=0).reshape(3, 8)
+    starts = refine(objective, corners)
+    exact = np.linalg.lstsq(a, b)[0]
+    assert np.abs(exact).max() < 1
+    np.testing.assert_allclose(objective.physical(starts.unit).T, [exact] * 8, atol=1e-6)
+
+
+def test_what_a_step_promises_of_a_linear_problem_is_what_it_brings():
+    random = np.random.default_rng(4)
+    a, b = random.normal(size=(20, 3)), random.normal(size=20)
+    objective = Objective(space(3, -5.0, 5.0), Residuals(lambda x: a @ x - b))
+    starts = begin(objective, random.random((3, 4)))
+    steps, promise = _steps(starts)
+    for trial in range(len(TRIALS)):
+        there = objective.score(starts.unit + steps[:, trial]).cost
+        np.testing.assert_allclose(promise[trial], starts.cost - there, rtol=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -265,3 +290,32 @@ def test_settings_are_checked():
     for settings_, message in (({"scan": 0}, "1 or more"), ({"strats": 4}, "did you mean starts")):
         with pytest.raises(InputError, match=message):
             make_optimizer("hybrid", settings_, 4, 0)
+
+
+@pytest.mark.parametrize(("minima", "enough"), [(1, 8), (2, 17), (3, 30)])
+def test_as_many_starts_as_say_that_no_rival_is_unseen(minima, enough):
+    """w (n - 1)/(n - w - 2) minima are expected of w that n starts have seen."""
+    for n in (enough - 1, enough):
+        cost = np.concatenate([np.ones(n - minima + 1), 2.0 + np.arange(1, minima) / 4])
+        found = _Found(np.zeros((2, n)), cost, np.ones(n, bool))
+        assert _explored(found, 3) == (n == enough)
+        expected = minima * (n - 1) / (n - minima - 2)
+        assert (expected < minima + 0.5) == (n == enough)
+
+
+def test_derivatives_with_one_parameter_solved_are_those_of_its_best_value():
+    """By the normal equations, and without it where it has come to a bound."""
+    random = np.random.default_rng(5)
+    a, b = random.normal(size=(9, 3)), random.normal(size=9)
+    here = np.array([0.3, -0.2, 0.0])
+    here[2] = a[:, 2] @ (b - a[:, :2] @ here[:2]) / (a[:, 2] @ a[:, 2])
+    gradient, curvature = 2 * a.T @ (a @ here - b), 2 * a.T @ a
+    slope, bend = eliminated(
+        np.tile(gradient[:, None], 2), np.tile(curvature[:, :, None], 2), 2, [0, 1],
+        np.array([True, False]),
+    )  # fmt: skip
+    apart = np.eye(9) - np.outer(a[:, 2], a[:, 2]) / (a[:, 2] @ a[:, 2])
+    np.testing.assert_allclose(slope[:, 0], 2 * a[:, :2].T @ apart @ (a[:, :2] @ here[:2] - b))
+    np.testing.assert_allclose(bend[..., 0], 2 * a[:, :2].T @ apart @ a[:, :2])
+    np.testing.assert_allclose(slope[:, 1], gradient[:2])
+    np.testing.assert_allclose(bend[..., 1], curvature[:2, :2])

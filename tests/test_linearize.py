@@ -125,7 +125,9 @@ def tame(model: ChannelModel) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize("name", ["model_b", "herg_markov", "cycle"])
+@pytest.mark.parametrize(
+    "name", ["model_b", pytest.param("herg_markov", marks=pytest.mark.slow), "cycle"]
+)
 def test_ramps_in_pieces(name: str) -> None:
     """Against the reference with steps a sixteenth as long: on the usual grid it errs by 1e-7."""
     problem = problem_of(model_named(name), RAMPS)
@@ -359,7 +361,9 @@ def test_derivatives_go_through_definitions() -> None:
 # --- compression ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 60, 61, 100, 1000, 4097, 80_000])
+@pytest.mark.parametrize(
+    "n", [1, 2, 60, 61, 100, 1000, 4097, pytest.param(80_000, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("oscillating", [False, True])
 def test_squares_of_exponentials_from_few_samples(n: int, oscillating: bool) -> None:
     kept = compression(n, oscillating)

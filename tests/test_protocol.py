@@ -168,6 +168,15 @@ def test_step_times() -> None:
     assert built({"step": 0, "for": 1}).step_times_ms(0).tolist() == [0.0]
 
 
+def test_a_sweep_that_is_carried_over_begins_with_a_step_after_a_rest_only() -> None:
+    segment = {"step": 20, "for": {"values": [1, 2]}}
+    for between, expected in (
+        ("carry over", []), ({"carry_over": True, "rest": 5}, [0.0]), ("steady state", [0.0])
+    ):  # fmt: skip
+        p = built(segment, between_sweeps=between)
+        assert [p.step_times_ms(k).tolist() for k in range(2)] == [[0.0], expected]
+
+
 @pytest.mark.parametrize("name", [n for n in SHIPPED if n != "herg_ap"])
 def test_shipped_protocols(name: str) -> None:
     p = load_protocol(PROTOCOLS / f"{name}.yaml")

@@ -437,6 +437,13 @@ def test_overlapping_factors_multiply_in_any_order() -> None:
     assert weights(THREE, *rows[::-1])[0].tolist() == expected
 
 
+def test_factors_around_steps_multiply_too() -> None:
+    rows = [{"after_steps": "2 ms", "weight": 0.5}, {"from": "0 ms", "to": "5 ms", "weight": 3}]
+    expected = [3, 3, 1.5, 1.5, 3, 1, 0.5, 0.5]
+    assert weights(THREE, *rows)[0].tolist() == expected
+    assert weights(THREE, *rows[::-1])[0].tolist() == expected
+
+
 def test_overlapping_steps_count_once() -> None:
     out = weights(THREE, {"after_steps": "5 ms", "weight": 0.5})[0]
     assert out.tolist() == [1, 1] + [0.5] * 6

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from little import LITTLE, THREE_STEPS
 
 from channelfit.backends import make_scorer
 from channelfit.cli import main
@@ -16,34 +17,14 @@ from channelfit.errors import InputError
 from channelfit.fit import load_fit, save_fit
 from channelfit.optimizers import StopRules, optimize
 
-MODEL = {
-    "name": "little",
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b*exp(-z*v)"},
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
-    "parameters": {
-        "a": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
-        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
-        "b": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.05},
-        "g": {"range": [1, 100], "unit": "nS", "value": 10},
-    },
-}
-STEPS = """
-name: steps
-holding: -80 mV
-sampling: 1 ms
-segments:
-  - {hold: 5 ms}
-  - {step: {values: [-40 mV, 0 mV, 40 mV]}, for: 30 ms}
-"""
 BOUNDS = {"rates_within": ["1e-4 /ms", "20 /ms"]}
 
 
 def rehearsal(folder: Path, **fit: object) -> Path:
-    (folder / "steps.yaml").write_text(STEPS)
+    (folder / "steps.yaml").write_text(THREE_STEPS)
     section = {"protocols": ["steps.yaml"], "surrogate": {"noise": 5, "seed": 1}} | fit
     path = folder / "little.yaml"
-    path.write_text(dump_yaml(MODEL | {"fit": section}))
+    path.write_text(dump_yaml(LITTLE | {"fit": section}))
     return path
 
 

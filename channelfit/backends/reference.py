@@ -34,7 +34,8 @@ STIFF = 1.0
 _LOOKS = 9
 #: Numbers in one batch of propagators: bounds the memory.
 _BATCH = 2_000_000
-_TAYLOR_DEGREE = 15
+#: Numbers in matrices that are exponentiated together: they stay in a processor's cache.
+_AT_ONCE = 16_384
 #: Rate of leaving times duration, from which on only the ratios of rates are kept.
 _FASTEST = 2.0**40
 #: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
@@ -527,17 +528,40 @@ def propagator(rates_h: np.ndarray) -> np.ndarray:
     leaving = b.sum(axis=1)
     fastest = leaving.max(axis=1)
     levels = np.maximum(0, np.ceil(np.log2(np.maximum(fastest, 1e-300))) + 1).astype(int)
-    scale = np.exp2(-levels)
     b[:, np.arange(n), np.arange(n)] = fastest[:, None] - leaving
-    b *= scale[:, None, None]
-    p = np.broadcast_to(np.eye(n), b.shape)
-    for k in range(_TAYLOR_DEGREE, 0, -1):
-        p = np.eye(n) + b @ p / k
-    p = _closed(p * np.exp(-fastest * scale)[:, None, None])
-    for level in range(levels.max(initial=0)):
-        todo = levels > level
-        p[todo] = _closed(p[todo] @ p[todo])
-    return p.reshape(shape)
+    # Matrices of like levels together, a few at a time and their index last: what NumPy is fast at.
+    order = np.argsort(levels, kind="stable")
+    out = np.empty_like(b)
+    at_once = max(1, _AT_ONCE // n**2)
+    for first in range(0, len(b), at_once):
+        some = order[first : first + at_once]
+        matrices = np.ascontiguousarray(np.moveaxis(b[some], 0, -1))
+        p = _exponential(matrices, fastest[some], levels[some])
+        out[some] = np.moveaxis(p, -1, 0)
+    return out.reshape(shape)
+
+
+def _exponential(b: np.ndarray, fastest: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """exp(B - a I) of matrices (n, n, m), see `propagator`; a (m,) and the levels k (m,) ascend."""
+    scale = np.exp2(-levels)
+    b, one = b * scale, np.eye(len(b))[..., None]
+    square = _product(b, b)
+    powers = [one, b, square, _product(square, b)]
+    fourth = _product(square, square)
+    p = np.zeros_like(b)
+    for first in (12, 8, 4, 0):  # b^k/k! for k up to 15, four at a time
+        terms = (power / math.factorial(first + k) for k, power in enumerate(powers))
+        p = sum(terms, _product(fourth, p) if first < 12 else p)
+    p = _closed(p * np.exp(-fastest * scale))
+    for level in range(levels[-1]):
+        todo = p[..., np.searchsorted(levels, level, side="right") :]
+        todo[...] = _closed(_product(todo, todo))
+    return p
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a b of matrices (n, n, m)."""
+    return np.asarray(np.einsum("ikm,kjm->ijm", a, b))
 
 
 def _slowed(rates_h: np.ndarray) -> np.ndarray:
@@ -572,7 +596,7 @@ def _slowed(rates_h: np.ndarray) -> np.ndarray:
 
 def _closed(p: np.ndarray) -> np.ndarray:
     """Columns (probabilities of where one state goes) made to sum to one by their diagonal."""
-    n = p.shape[-1]
-    elsewhere = (p * (1 - np.eye(n))).sum(axis=1)
-    p[:, np.arange(n), np.arange(n)] = np.maximum(0.0, 1.0 - elsewhere)
+    diagonal = np.arange(len(p))
+    p[diagonal, diagonal] = 0.0
+    p[diagonal, diagonal] = np.maximum(0.0, 1.0 - p.sum(axis=0))
     return p

@@ -1,0 +1,36 @@
+"""What all tests share: how they are spread over processes, and what is computed once for all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+from hypothesis import settings
+
+#: Beyond these a further process spends its time on imports.
+_MOST_WORKERS = 8
+
+# How long an example takes depends on who else is computing.
+settings.register_profile("channelfit", deadline=None)
+settings.load_profile("channelfit")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `pytest -n auto`: one a logical core, where xdist would count whole ones."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, _MOST_WORKERS))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One folder for the truths of a session (`truths.py`); workers inherit its name."""
+    if "CHANNELFIT_TEST_TRUTHS" in os.environ:
+        return
+    folder = tempfile.TemporaryDirectory(prefix="channelfit_truths_")
+    os.environ["CHANNELFIT_TEST_TRUTHS"] = folder.name
+
+    def forget() -> None:
+        del os.environ["CHANNELFIT_TEST_TRUTHS"]
+        folder.cleanup()
+
+    config.add_cleanup(forget)

@@ -1,0 +1,199 @@
+"""Does the fast suite notice when the code is wrong? Deliberate faults, one at a time.
+
+    python tests/mutations.py                 # every fault; exit code 1 if one survives
+    python tests/mutations.py swarm joining   # those whose names contain one of these words
+    python tests/mutations.py --check         # only whether every fault still applies
+    python tests/mutations.py --related       # only the tests that are about the code at fault
+
+Each fault is one replacement in one file, the kind of slip that reads well: a sign, a lost factor,
+an index beside the right one. The tree is copied, the fault put in, and the fast tests run until
+one fails: first the files that are about that code, then all others. A replacement that no longer
+finds its text, or finds it twice, is an error of this file (exit code 2): write it anew.
+
+The cache of compiled kernels is shared by all runs. A kernel is kept under the hash of its text, so
+that a fault in the text makes its own; one that got the kernel of the sound text would survive,
+and that would be a find, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "channelfit"
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, where, and which tests are about that code (`tests/test_NAME.py`)."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: str
+
+
+FAULTS = [
+    # --- kernels
+    Fault("stepping: both halves of a step the same", "codegen/numba_source.py",
+          "late[i] = max(a2*first + a1*second", "late[i] = max(a1*first + a2*second",
+          "backends"),
+    Fault("stepping: half of a relaxation from the wrong end", "codegen/numba_source.py",
+          "half = h/24.0*(8.0*{s1} + 5.0*{s2} - {s0})",
+          "half = h/24.0*(8.0*{s1} + 5.0*{s0} - {s2})",
+          "backends"),
+    Fault("stepping: quarters too late", "codegen/numba_source.py",
+          "stiff = {self.at('norm', 4)} > 1.0", "stiff = {self.at('norm', 4)} > 1.5",
+          "backends"),
+    Fault("closed form: nothing makes up for modes that are gone", "codegen/spectral.py",
+          'extra = f" + missed{k}_{i}" if e == 0 else ""', 'extra = ""', "modes"),
+    Fault("closed form: cancellation without its weight", "codegen/numba_spectral.py",
+          'lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"', 'lost = f"gain*gain*n*w{k}_2*w{k}_2"',
+          "modes"),
+    Fault("closed form: rates at a bound are not doubted", "codegen/numba_spectral.py",
+          "least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity",
+          "least, most = LEAST_RATE * t.multiplicity, 1e3 * GREATEST_RATE * t.multiplicity",
+          "modes"),
+    Fault("transforms: the wrong place within a cell", "transform.py",
+          "middle = 2.0**octave + (place + 0.5) * width", "middle = 2.0**octave + place * width",
+          "modes"),
+    Fault("tangents: sign of a conductance's derivative", "codegen/tangent_kernels.py",
+          "out[place + 1 + d] = s * seen[d] + ds * is_open",
+          "out[place + 1 + d] = s * seen[d] - ds * is_open", "linearize"),
+    Fault("tangents: a steady state's derivative without what leaves",
+          "codegen/tangent_kernels.py", "dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out",
+          "dm[k, i, u] = dm[k, i, u] / out", "linearize"),
+    Fault("relaxation: a lost factor in a derivative", "codegen/relaxation_kernels.py",
+          "for_s1 = h / 24.0 * (16.0 * by_whole + 8.0 * by_half)",
+          "for_s1 = h / 24.0 * (16.0 * by_whole + 4.0 * by_half)", "linearize"),
+    Fault("relaxation: derivative of a power of one gate more", "codegen/relaxation_kernels.py",
+          "power = chains[other, POWER] - (1 if other == c else 0)",
+          "power = chains[other, POWER] - (1 if other <= c else 0)", "linearize instant_gates"),
+    Fault("CUDA stepping: halved once too seldom", "codegen/cuda_source.py",
+          "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022",
+          "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1024", "cuda_source"),
+    Fault("CUDA tangents: quotient rule without the quotient", "codegen/cuda_tangents.py",
+          "EACH_TANGENT y.d[t] = (a.d[t] - y.v*b.d[t])*per;",
+          "EACH_TANGENT y.d[t] = (a.d[t] - a.v*b.d[t])*per;", "cuda_linearize"),
+    Fault("fhn, CUDA: the end as its own neighbor", "fitzhugh_nagumo/cuda_source.py",
+          "NODES > 1 ? v[NODES > 1 ? 1 : 0] : right", "NODES > 1 ? v[0] : right",
+          "fitzhugh_nagumo_cuda"),
+    Fault("fhn, CPU: recovery sees the new potential", "fitzhugh_nagumo/explicit.py",
+          "w[i] = forget * w[i] + slow * v", "w[i] = forget * w[i] + slow * change",
+          "fitzhugh_nagumo"),
+    # --- readers
+    Fault("tables: lines counted without the header", "tables.py",
+          "table.lines = places[skip:]", "table.lines = places", "recording messages"),
+    Fault("recording: one sample more in a window", "recording.py",
+          "(t >= start - tiny) & (t < end - tiny)", "(t >= start - tiny) & (t < end + tiny)",
+          "recording"),
+    Fault("recording: overlapping masks replace each other", "recording.py",
+          "weight[k, inside] *= factor", "weight[k, inside] = factor", "recording"),
+    Fault("protocol: a rest between sweeps is no step", "protocol.py",
+          "if sweep == 0 or not self.carry_over or self.rest_ms > 0:",
+          "if sweep == 0 or not self.carry_over:", "protocol"),
+    Fault("units: a rate per volt a thousandfold", "units.py",
+          '"1/(ms V)": 1e-3, "1/(s V)": 1e-6', '"1/(ms V)": 1e-3, "1/(s V)": 1e-3', "units"),
+    Fault("joining: recordings beside the model's surrogate", "joining.py",
+          '("experiments", ("protocols", "surrogate"))', '("experiments", ("protocols",))',
+          "joining"),
+    # --- search
+    Fault("genetic: crossed one parameter late", "optimizers/genetic.py",
+          "exchanged = points <= parameters[rows]", "exchanged = points < parameters[rows]",
+          "genetic genetic_cuda"),
+    Fault("swarm: one draw for both pulls", "optimizers/swarm.py",
+          "pull += self.social * two *", "pull += self.social * one *", "swarm swarm_cuda"),
+    Fault("least squares: half of the bend promised twice", "optimizers/least_squares.py",
+          "- 0.5 * (step * bent).sum(axis=-1)", "- (step * bent).sum(axis=-1)", "least_squares"),
+    Fault("least squares: kept on the wrong face", "optimizers/least_squares.py",
+          "((unit >= 1) & (gradient < 0))", "((unit >= 1) & (gradient > 0))", "least_squares"),
+    Fault("hybrid: the best minimum is not counted", "optimizers/hybrid.py",
+          "w = 1 + int((np.diff(rivals) > SAME * rivals[1:]).sum())",
+          "w = int((np.diff(rivals) > SAME * rivals[1:]).sum())",
+          "least_squares agreement"),
+    Fault("sampling: constraints of a joined group forgotten", "optimizers/sampling.py",
+          "rows, shared = rows | other[0], other[1] + shared",
+          "rows, shared = rows | other[0], shared",
+          "space objective"),
+    Fault("projection: a conductance at its bound moves on", "optimizers/projection.py",
+          "moves = inside & (own > 0)", "moves = own > 0", "least_squares"),
+]  # fmt: skip
+
+
+def main() -> int:
+    """Run the trial; 0: all caught, 1: some survived, 2: some no longer apply."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", help="only faults whose name has one of these words")
+    parser.add_argument("--check", action="store_true", help="only whether every fault applies")
+    parser.add_argument("--related", action="store_true", help="leave out all unrelated tests")
+    given = parser.parse_args()
+    stale = [f"{fault.file}: {fault.name}: found {n} times: {fault.right}"
+             for fault in FAULTS if (n := _text(ROOT, fault).count(fault.right)) != 1]  # fmt: skip
+    if stale:
+        print("These faults no longer apply; write them anew:", *stale, sep="\n  ")
+        return 2
+    if given.check:
+        print(f"{len(FAULTS)} faults apply")
+        return 0
+    chosen = [f for f in FAULTS if not given.words or any(w in f.name for w in given.words)]
+    survived = 0
+    with tempfile.TemporaryDirectory(prefix="channelfit_mutations_") as folder:
+        for fault in chosen:
+            begun = time.monotonic()
+            found = _trial(fault, Path(folder), given.related)
+            survived += found is None
+            shown = found or "SURVIVED"
+            print(f"{fault.name:58} {time.monotonic() - begun:5.0f} s  {shown}", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} faults caught")
+    return int(survived > 0)
+
+
+def _text(root: Path, fault: Fault) -> str:
+    return (root / PACKAGE / fault.file).read_text()
+
+
+def _trial(fault: Fault, folder: Path, related_only: bool) -> str | None:
+    """The first test that fails with the fault in place, None where none does."""
+    tree = folder / "tree"
+    _copy(tree)
+    place = tree / PACKAGE / fault.file
+    place.write_text(_text(tree, fault).replace(fault.right, fault.wrong))
+    environment = {"CHANNELFIT_CACHE": str(folder / "cache"), **os.environ, "PYTHONPATH": str(tree),
+                   "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    related = [f"tests/test_{name}.py" for name in fault.tests.split()]
+    others = [f"--ignore={name}" for name in related]
+    for arguments in [related] if related_only else [related, ["-n", "auto", *others]]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=tree, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode == 1 and (found := _FAILED.search(done.stdout)):
+            return found[1]
+        if done.returncode != 0:  # nothing that a fault of this kind should bring about
+            told = f"{done.stdout}{done.stderr}"
+            sys.exit(f"{fault.name}: pytest ended with {done.returncode}\n{told}")
+    return None
+
+
+def _copy(tree: Path) -> None:
+    """The files that belong to the tree, committed or not, without what was built from them."""
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(
+        ROOT, tree, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "runs"),
+        symlinks=True,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
