@@ -48,7 +48,7 @@ def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str
     own = {
         module for module, _ in _KERNELS.findall(text)
         if re.search(r"^def |^@kernel", text_of(module), re.MULTILINE)
-        and not module.endswith(("machine_code", "fitzhugh_nagumo.equation"))
+        and not module.endswith(("machine_code", "kernel_text", "fitzhugh_nagumo.equation"))
     }  # fmt: skip
     for module, names in _KERNELS.findall(text):
         if module not in own:
@@ -58,7 +58,7 @@ def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str
         space |= {n: theirs[n] for n in wanted if n in theirs}
     body = _KERNELS.sub(lambda m: "" if m[1] in own else m[0], text)
     body = body.replace("from channelfit.codegen.machine_code import", "from builtins import id as")
-    body = re.sub(r"^@(kernel|inline|apart)\b.*$", "", body, flags=re.MULTILINE)
+    body = re.sub(r"^@(kernel|plain_kernel|inline|apart)\b.*$", "", body, flags=re.MULTILINE)
     tree = ast.parse(body)
     tree.body = [node for node in tree.body if not isinstance(node, ast.ClassDef)]
     exec(compile(tree, "a text of kernels", "exec"), space)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,8 @@ from test_backends import recording_of
 
 from channelfit import load_fit
 from channelfit.backends import cpu
-from channelfit.backends.cpu import Modes, Stepping
+from channelfit.backends.cpu import CpuScorer, Modes, Stepping
+from channelfit.codegen import machine_code
 from channelfit.codegen.kernel_text import LoweringError, Source
 from channelfit.codegen.machine_code import Callback, Kernel, generated
 from channelfit.codegen.tangent_tables import GAINS
@@ -94,6 +96,11 @@ def f(x, y, single, double):
     kernel(text, contract=False)(x, y, single, double)
     assert same(single, x * x + x)
     assert same(double, x * y + 1.0)
+
+
+def test_a_single_precision_result_is_a_float():
+    text = "def f(x):\n    return x[0]*x[1], x[0] > x[1]\n"
+    assert kernel(text)(np.array([1.5, 0.1], np.float32)) == (float(np.float32(0.15)), True)
 
 
 def test_contraction_rounds_once():
@@ -388,3 +395,78 @@ def test_no_index_strays(path, monkeypatch):
         generated(calls.run.source.text, calls.run.name, checked=True)(*calls.arguments)
         calls.run(*calls.arguments)
         assert [a.shape for a in ours] == [b.shape for b in calls.results()]
+
+
+# --- kernels written by hand ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["model_b", "herg_markov", "na_hh", "herg_beattie"])
+def test_numba_gives_the_same_bits_of_derivatives(name, monkeypatch):
+    """Whatever is called on the way to cost, gradient and curvature: once more, by Numba."""
+    fit = load_fit(next(m for m in MODELS if m.stem == name))
+    seen: dict[str, Any] = {}
+    call = Kernel.__call__
+
+    def spied(self: Kernel, *arguments: Any) -> Any:
+        if self.name in seen:
+            return call(self, *arguments)
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+        seen[self.name] = self, copies
+        result = call(self, *arguments)
+        ours = [a.copy() for a in arguments if isinstance(a, np.ndarray)]
+        theirs = [_by_numba(a) if isinstance(a, Callback) else a for a in copies]
+        other = _by_numba(self)(*theirs)
+        assert result is other is None or same(result, other), self.name
+        for a, b in zip(ours, [b for b in copies if isinstance(b, np.ndarray)], strict=True):
+            assert same(a, b), self.name
+        return result
+
+    monkeypatch.setattr(Kernel, "__call__", spied)
+    CpuScorer(fit.problem).linearize(candidates(fit, 1))
+    assert {"boundRates", "relaxNormals"} & set(seen)
+
+
+def _by_numba(kernel: Any) -> Any:
+    kernel = kernel.kernel if isinstance(kernel, Callback) else kernel
+    return getattr(with_numba(kernel.source.text), kernel.name)
+
+
+# --- other machines -------------------------------------------------------------------------------
+
+PLATFORMS = [
+    ("x86_64-pc-windows-msvc", "x86-64-v3"),
+    ("x86_64-unknown-linux-gnu", "x86-64"),
+    ("x86_64-apple-darwin", "x86-64-v2"),
+    ("aarch64-unknown-linux-gnu", "generic"),
+    ("arm64-apple-darwin", "apple-m1"),
+]
+
+
+@pytest.mark.parametrize("path", [MODELS[1], MODELS[-2]], ids=lambda p: p.stem)
+@pytest.mark.parametrize(("triple", "cpu_name"), PLATFORMS, ids=lambda x: x)
+def test_machine_code_of_other_platforms_needs_the_c_library_alone(
+    path, triple, cpu_name, monkeypatch
+):
+    """Made, not run: what it calls is in the list of what is looked up."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    fit = load_fit(path)
+    calls = _Calls(monkeypatch)
+    ways(fit, "float64")["stepping"](candidates(fit, 2))
+    types = tuple(
+        calls.run._type((a.dtype, a.ndim) if isinstance(a, np.ndarray) else type(a))
+        for a in calls.arguments
+    )
+    monkeypatch.setattr(machine_code, "_processor", lambda: (triple, cpu_name, ""))
+    machine = machine_code._machine()
+    module, _ = machine_code._optimized(calls.run, types, machine)
+    assembly = machine.emit_assembly(module)
+    called = set(
+        re.findall(r"\b(?:call|callq|bl|jmp|b)\s+_?([A-Za-z]\w*)(?:@PLT)?$", assembly, re.M)
+    )
+    own = set(re.findall(r'^_?"?([\w.]+)"?:', assembly, re.M))
+    assert called - own - {"b"} <= set(machine_code._C_LIBRARY), called
+    assert "malloc" in called

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from channelfit.codegen.kernel_text import B1, I64, LLVM, LoweringError, Source, Type
+from channelfit.codegen.kernel_text import B1, F32, I64, LLVM, LoweringError, Source, Type
 from channelfit.codegen.lowering_body import Instance, Ref, Value, Widened, literal, returned, wider
 from channelfit.codegen.lowering_expressions import ALIGNMENT, Expressions, marked
 
@@ -143,6 +143,9 @@ class Program:
             if type_ == B1:
                 lines.append(f"  {value}w = zext i1 {value} to i64")
                 kind, value = "i64", f"{value}w"
+            elif type_ == F32:
+                lines.append(f"  {value}w = fpext float {value} to double")
+                kind, value = "double", f"{value}w"
             lines.append(f"  %o{k} = getelementptr inbounds i64, ptr %words, i64 {at + k}")
             lines.append(f"  store {kind} {value}, ptr %o{k}")
         lines += [

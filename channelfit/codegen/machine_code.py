@@ -30,7 +30,7 @@ import numpy as np
 from channelfit.cache import keep, kept
 from channelfit.codegen import kernel_text, lowering, lowering_body, lowering_expressions
 from channelfit.codegen.kernel_text import B1, F64, I64, Source, Type, source_of
-from channelfit.codegen.lowering import Program
+from channelfit.codegen.lowering import Lowered, Program
 from channelfit.notices import announced
 
 _ELEMENTS = {
@@ -40,7 +40,7 @@ _ELEMENTS = {
 #: Of the C library, what kernels or LLVM itself may call.
 _C_LIBRARY = (
     "malloc", "free", "memcpy", "memset", "memmove", "log", "pow", "sin", "cos", "sincos",
-    "__sincos_stret",
+    "__sincos_stret", "floor", "ceil", "bzero", "__bzero",
 )  # fmt: skip
 _IMPORT = re.compile(r"^from (channelfit\.(?:codegen|fitzhugh_nagumo)\.\w+) import", re.MULTILINE)
 _lock = threading.RLock()
@@ -244,10 +244,18 @@ _engines: list[Any] = []
 
 def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
     """An object file, and before it what must be known to use it."""
+    machine = _machine()
+    module, lowered = _optimized(kernel, types, machine)
+    results = ["f64" if t.element == "f32" else t.element for t in lowered.result]
+    facts = json.dumps({"symbol": lowered.symbol, "results": results}).encode()
+    return len(facts).to_bytes(4, "little") + facts + bytes(machine.emit_object(module))
+
+
+def _optimized(kernel: Kernel, types: tuple[Type, ...], machine: Any) -> tuple[Any, Lowered]:
+    """LLVM's module for a machine, and what it was made of."""
     lowered = Program(
         kernel.source, kernel.name, types, kernel.contract, kernel.checked, kernel.plainly
     ).lowered()
-    machine = _machine()
     head = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     module = llvm.parse_assembly(head + lowered.text)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
@@ -255,9 +263,7 @@ def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
     options.loop_unrolling, options.loop_interleaving = kernel.unrolled, not kernel.plainly
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-    results = ["f64" if t.element == "f32" else t.element for t in lowered.result]
-    facts = json.dumps({"symbol": lowered.symbol, "results": results}).encode()
-    return len(facts).to_bytes(4, "little") + facts + bytes(machine.emit_object(module))
+    return module, lowered
 
 
 def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
