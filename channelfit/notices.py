@@ -43,4 +43,4 @@ def told_to(listener: Listener) -> Iterator[None]:
     try:
         yield
     finally:
-        _listeners.remove(listener)
+        _listeners[:] = [other for other in _listeners if other is not listener]

@@ -122,25 +122,40 @@ def _started() -> subprocess.Popen[bytes] | None:
 
 
 def serve() -> None:
-    """What the process does: loads Matplotlib, waits, draws, and is done."""
+    """What the process does: loads Matplotlib and tries it, waits, draws, and is done."""
     from threading import Thread
 
     received = io.BytesIO()
     # read at once, however long loading takes: who sends must not wait
     reader = Thread(target=lambda: received.write(sys.stdin.buffer.read()))
     reader.start()
-    import channelfit.report.plots  # noqa: F401
-
+    draw(_sketch(), io.BytesIO())
     reader.join()
     if received.tell():
         draw(*unpacked(received.getvalue()))
 
 
-def draw(page: Page, file: Path) -> None:
-    """Draws into a file, here and now."""
-    from channelfit.report.plots import save, traces_figure
+def _sketch() -> Page:
+    """The least there is to draw. A first picture takes longer than others, for fonts and so on."""
+    import numpy as np
 
-    save(traces_figure(page.panels, page.title, page.subtitle), file)
+    from channelfit.protocol import Constant, Protocol, Segment
+    from channelfit.report.traces import Page, Traces
+
+    protocol = Protocol("a protocol", 0.0, 1.0, ((Segment(0.0, 9.0, Constant(0.0)),),))
+    flat = np.zeros((1, 9))
+    return Page((Traces(protocol, flat, flat, flat, "title", ("subtitle",)),), "title", "subtitle")
+
+
+def draw(page: Page, file: Path | io.BytesIO) -> None:
+    """Draws into a file, or into memory, here and now."""
+    from channelfit.report.plots import save, traces_figure, write
+
+    figure = traces_figure(page.panels, page.title, page.subtitle)
+    if isinstance(file, Path):
+        save(figure, file)
+    else:
+        write(figure, file)
 
 
 # --- what is sent ------------------------------------------------------------------------------

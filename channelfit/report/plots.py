@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -188,9 +188,14 @@ def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure; a reader never sees half of it."""
     partial = path.with_name(f".{path.name}.partial.png")
-    with styled():
-        figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
+    write(figure, partial)
     partial.replace(path)
+
+
+def write(figure: Figure, file: Path | IO[bytes]) -> None:
+    """A figure as PNG."""
+    with styled():
+        figure.savefig(file, format="png", dpi=DPI, facecolor="white")
 
 
 # --- pieces ------------------------------------------------------------------------------------

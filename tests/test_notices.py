@@ -1,0 +1,73 @@
+"""What takes a while is told to whoever listens, and shown on a screen that is up."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from channelfit.cli import _compile_notice
+from channelfit.notices import announced, told_to
+from channelfit.report.terminal import SearchScreen
+
+
+class Heard(list):
+    """What a listener was told."""
+
+    def begins(self, what: str) -> None:
+        self.append(what)
+
+    def ends(self) -> None:
+        self.append("end")
+
+
+def test_listeners_are_told_of_the_beginning_and_of_every_end():
+    heard = Heard()
+    with told_to(heard), announced("outer"):
+        with announced("inner"):
+            pass
+        with pytest.raises(ZeroDivisionError), announced("failing"):
+            raise ZeroDivisionError
+    assert heard == ["outer", "inner", "end", "failing", "end", "end"]
+
+
+def test_who_no_longer_listens_is_told_nothing_but_the_end_of_what_began():
+    heard, other = Heard(), Heard()
+    with told_to(other):
+        with told_to(heard):
+            work = announced("work")
+            work.__enter__()
+        with announced("later"):
+            pass
+        work.__exit__(None, None, None)
+    assert heard == ["work", "end"]
+    assert other == ["work", "later", "end", "end"]
+
+
+def test_a_screen_says_once_what_is_compiled_and_goes_back_to_what_it_showed():
+    text = io.StringIO()
+    screen = SearchScreen("a model", console=Console(file=text))
+    screen.begin("scoring")
+    with _compile_notice(screen):
+        for _ in range(2):
+            with announced("compiling"), announced("a part of it"):
+                assert screen.stage == "compiling"
+            assert screen.stage == "scoring"
+    assert text.getvalue() == "compiling\n"
+
+
+def test_an_interrupt_that_comes_out_of_a_compiler_as_an_error_is_an_interrupt():
+    import signal
+
+    screen = SearchScreen("a model", quiet=True)
+
+    def compiler() -> None:
+        with announced("compiling"):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise RuntimeError("no module was made") from None
+
+    with pytest.raises(KeyboardInterrupt), _compile_notice(screen):
+        compiler()
+    with pytest.raises(RuntimeError), _compile_notice(screen):
+        raise RuntimeError("of its own")
