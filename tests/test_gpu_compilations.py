@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_simulations_and_scores_of_any_size_take_few_programs(
     again.simulate(values)
     again.score(values)
     assert len(idle.cuda.nvrtc.texts) == programs
+
+
+@pytest.mark.parametrize("name", ["herg_markov", "model_b", "na_markov"])
+def test_derivatives_of_any_number_of_candidates_take_one_program(
+    idle: HostCupy, name: str
+) -> None:
+    problem = shipped(name)
+    values = problem.model.values()[:, None]
+    scorer = make_scorer(problem, "cuda")
+    for n in (1, 5, 300):
+        scorer.linearize(np.repeat(values, n, axis=1))
+    heads = [re.findall(r"#define .*", text)[:6] for text in idle.cuda.nvrtc.texts]
+    assert len(heads) == 1, heads
 
 
 @pytest.fixture
