@@ -87,7 +87,7 @@ def test_simulations_and_scores_of_any_size_take_few_programs(
     assert len(idle.cuda.nvrtc.texts) == programs
 
 
-@pytest.mark.parametrize("name", ["herg_markov", "model_b", "na_markov"])
+@pytest.mark.parametrize("name", ["herg_markov", "model_b"])
 def test_derivatives_of_any_number_of_candidates_take_one_program(
     idle: HostCupy, name: str
 ) -> None:
@@ -143,8 +143,7 @@ def test_only_a_doubted_candidate_waits_for_the_kernel_that_it_needs(
     assert np.dtype(np.int32) not in asked
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["herg_beattie", "model_c"])
+@pytest.mark.parametrize(("name", "dtype"), [("herg_beattie", "float32"), ("model_c", "float64")])
 def test_one_program_for_both_gives_the_bits_of_two(
     device: HostCupy, name: str, dtype: str
 ) -> None:
