@@ -142,6 +142,11 @@ def on_a_gpu() -> Iterator[Statement]:
     wave = results("gpu_scoring_herg")
     name = "hERG sine wave, 80,000 samples, random, 131,072 candidates: stepping, float32"
     yield "gpu_scoring --parts herg", f"{value(wave, name) / 1e6:.1f} million random candidates"
+    waits = results("waiting_gpu")
+    new, known = (sorted(row["value"] for name, row in waits.items() if name.endswith(kind))
+                  for kind in (": new", ": known"))  # fmt: skip
+    yield ("waiting_gpu", f"takes {new[0]:.1f} to {new[-1]:.1f} s there, process and compilation "
+           f"included, a known one's {known[0]:.1f} to {known[-1]:.1f} s")  # fmt: skip
     exact = results("gpu_scoring_accuracy")
     least = min(row["value"] for key, row in exact.items() if key.endswith("cuda, float64"))
     told = f"within 1e-9 of the reference's for at least {int(10 * least) / 10} %"

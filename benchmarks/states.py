@@ -132,7 +132,7 @@ def _cell(row: Row | None) -> str:
 def prepared(n_states: int, samples: int, backend: str) -> tuple[Problem, Score]:
     """The problem and the true costs of the candidates that are compared.
 
-    On a GPU every kernel is compiled on the way, for all processes to come: CuPy keeps them.
+    On a GPU every kernel is compiled on the way, for all processes to come.
     """
     model = chain_model(n_states)
     p, few = problem(model, paper_protocols(samples)), candidates(model, CHECKED, seed=2)

@@ -30,18 +30,21 @@ _IMPORTS = "from channelfit import load_fit, make_scorer; import channelfit.back
 _SCORE = """
 import sys, time
 from channelfit import gpu, load_fit, make_scorer
-compile_cuda, waited = gpu.compile_cuda, []
-def timed(*arguments):
-    start = time.perf_counter()
-    module = compile_cuda(*arguments)
-    waited.append(time.perf_counter() - start)
-    return module
-gpu.compile_cuda = timed
+waited = []
+def timed(call):
+    def timing(*arguments):
+        start = time.perf_counter()
+        module = call(*arguments)
+        waited.append(time.perf_counter() - start)
+        return module
+    return timing
+gpu.compile_cuda = timed(gpu.compile_cuda)
+gpu.Compilation.module = timed(gpu.Compilation.module)
 fit = load_fit(sys.argv[1], backend="cuda")
 scorer = make_scorer(fit.problem, "cuda")
 score = scorer.score(fit.problem.model.values()[:, None])
 assert score.status[0] == 0
-print(f"{scorer.path}; {sum(waited):.2f} s of it for {len(waited)} program(s)")
+print(f"{scorer.path}; {sum(waited):.2f} s of it for {len(waited)} programs")
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from pathlib import Path
@@ -86,6 +87,19 @@ def test_simulations_and_scores_of_any_size_take_few_programs(
     assert len(idle.cuda.nvrtc.texts) == programs
 
 
+@pytest.mark.parametrize("name", ["herg_markov", "model_b"])
+def test_derivatives_of_any_number_of_candidates_take_one_program(
+    idle: HostCupy, name: str
+) -> None:
+    problem = shipped(name)
+    values = problem.model.values()[:, None]
+    scorer = make_scorer(problem, "cuda")
+    for n in (1, 5, 300):
+        scorer.linearize(np.repeat(values, n, axis=1))
+    heads = [re.findall(r"#define .*", text)[:6] for text in idle.cuda.nvrtc.texts]
+    assert len(heads) == 1, heads
+
+
 @pytest.fixture
 def held() -> tuple[Problem, np.ndarray]:
     """A problem, and a candidate that meets the data but for rounding: stepping scores it."""
@@ -129,8 +143,7 @@ def test_only_a_doubted_candidate_waits_for_the_kernel_that_it_needs(
     assert np.dtype(np.int32) not in asked
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["herg_beattie", "model_c"])
+@pytest.mark.parametrize(("name", "dtype"), [("herg_beattie", "float32"), ("model_c", "float64")])
 def test_one_program_for_both_gives_the_bits_of_two(
     device: HostCupy, name: str, dtype: str
 ) -> None:

@@ -379,6 +379,8 @@ class Tangents:
         self.n_jobs: int | None = None  # for every call, where it is given
         self.threads: int | None = None  # of a block, likewise
         self._programs: dict[int, Program] = {}
+        #: of walks at varying voltage and cut into segments, or not: slots, and what is compiled
+        self._modules: dict[tuple[bool, bool], tuple[int, gpu.CudaModule]] = {}
 
     @property
     def bytes_a_candidate(self) -> int:
@@ -487,8 +489,7 @@ class Tangents:
             parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
             walk = _Layout(self.source, packed, order, self.rows, parts).walk()
             cut = len(walk.segments) > 0
-            text = self.source.specialized(walk.n_slots, walk.varying, cut)
-            module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
+            module = self._module(walk, cut)
             arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
             self._programs[n_jobs] = Program(
                 walk, arrays, gpu.cupy().asarray(_bytes(walk.segments)),
@@ -498,6 +499,15 @@ class Tangents:
                 module.kernel(MULTIPLY_TANGENTS), module.kernel(CONCLUDE_TANGENTS),
             )  # fmt: skip
         return self._programs[n_jobs]
+
+    def _module(self, walk: Walk, cut: bool) -> gpu.CudaModule:
+        """Compiled for a walk, or for another with at least as many slots."""
+        most, module = self._modules.get((walk.varying, cut), (-1, None))
+        if module is None or most < walk.n_slots:
+            text = self.source.specialized(walk.n_slots, walk.varying, cut)
+            module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
+            self._modules[walk.varying, cut] = walk.n_slots, module
+        return module
 
     @cached_property
     def rows(self) -> Rows:

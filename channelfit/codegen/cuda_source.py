@@ -37,9 +37,9 @@ SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 _SINGLE_FLOOR = 1e-30  # 1/ms, of a speed in float32
 _ROW_WORDS = 80  # 32-bit registers that the rows of a table may take
 _MOST_IN_REGISTERS = 10  # states; larger tables live in local memory
-#: States up to which all is written out and inlined. Of more, what is not done at every sample
-#: stays loops and calls: tables take far longer than those, and the compiler a third less.
-_FEW = 5
+#: States up to which the series of rates that are too fast is written out, and those up to which
+#: rates and steady states are inlined. Of more, loops and calls spare the compiler a third.
+_FEW, _MOST_INLINED = 5, 8
 #: States of which four matrices fit, those of a dense Taylor polynomial.
 _FOUR_FIT = {"float32": 5, "float64": 4}
 
@@ -65,7 +65,7 @@ class CudaSource:
         self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
         n_row = sum(len(c.states) for _, c in self.chains)
         self.largest = max(len(c.states) for c in model.chains)
-        self.channel.inlined = self.largest <= _FEW
+        self.channel.inlined = self.largest <= _MOST_INLINED
         self.stride = self._stride(n_row)
         self._steps = self._text()
         self.text = self._steps + _KERNELS
