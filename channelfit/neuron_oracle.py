@@ -35,8 +35,8 @@ from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 
+from channelfit.cache import cache_folder
 from channelfit.codegen.nmodl import nmodl_names, nmodl_text
 from channelfit.errors import InputError
 from channelfit.expressions import evaluate
@@ -144,7 +144,7 @@ def compile_mechanism(text: str, cache: Path | None = None) -> str:
     name = "channelfit_" + hashlib.sha256(key.encode()).hexdigest()[:16]
     if name not in _loaded:
         renamed = text[: declared.start(2)] + name + text[declared.end(2) :]
-        root = cache or Path(platformdirs.user_cache_dir("channelfit")) / "neuron"
+        root = cache or cache_folder() / "neuron"
         folder = root / name
         if not folder.is_dir():
             _compile(renamed, name, folder)

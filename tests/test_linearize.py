@@ -101,7 +101,7 @@ def test_derivatives_are_those_of_the_reference(name: str) -> None:
     names = ("steps", "off the grid", "recorded", "carry over", "one sample")
     model = model_named(name)
     problem = problem_of(model, LONG, *(PROTOCOLS[key] for key in names))
-    parameters = candidates(model, 2 if len(model.parameters) > 12 else N, seed=6)
+    parameters = candidates(model, 2 if len(model.parameters) > 7 else N, seed=6)
     test = on_the_grid(problem).linearize(parameters)
     truth = make_scorer(problem, "reference").linearize(parameters)
     assert_same(test, truth, problem, parameters)

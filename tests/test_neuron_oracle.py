@@ -586,3 +586,22 @@ def test_ties_and_balanced_rates_mean_the_same_in_nmodl(neuron: Any) -> None:
     candidates = np.column_stack([channel.values(), random_candidates(channel, 4, seed=3)])
     (worst,) = compare(NeuronOracle(channel), [held], exact, candidates)
     assert worst.relative_error < CLOSE
+
+
+def test_mechanisms_are_kept_where_the_user_wants_all_that_is_compiled(
+    neuron: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nrnivmodl runs once for a text."""
+    runs = []
+
+    def compiled(text: str, name: str, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        runs.append(folder)
+
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(neuron_oracle, "_compile", compiled)
+    monkeypatch.setattr(neuron_oracle, "_load", lambda *_: None)
+    monkeypatch.setattr(neuron_oracle, "_loaded", set())
+    for _ in range(2):
+        name = compile_mechanism("NEURON { SUFFIX nothing }")
+    assert runs == [tmp_path / "neuron" / name]
