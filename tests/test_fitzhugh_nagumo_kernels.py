@@ -125,6 +125,7 @@ def test_the_same_bits_as_plain_python(name: str, monkeypatch: pytest.MonkeyPatc
 _under_numba: dict[str, Any] = {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits_as_under_numba(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine code as it is used, contracted, beside Numba's of the same text."""

@@ -167,9 +167,9 @@ def _start(room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bo
 def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
     """The extrapolated state, and what the halves err by."""
     for i in range(len(whole)):
-        apart = (halves[i] - whole[i]) * (1.0 / 3.0)
-        out[i] = halves[i] + apart
-        error[i] = abs(apart)
+        third = (halves[i] - whole[i]) * (1.0 / 3.0)
+        out[i] = halves[i] + third
+        error[i] = abs(third)
 
 
 def _attempt(room: Array, n: int, keep: int, kept: int, q: Array, h: float, s: int, table: Array,
