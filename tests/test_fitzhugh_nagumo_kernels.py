@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from kernel_ways import plain, text_of, with_numba
 
-from channelfit.codegen.machine_code import Kernel
+from channelfit.codegen.machine_code import Kernel, generated
 from channelfit.fitzhugh_nagumo import (
     Adaptive,
     Cable,
@@ -125,6 +125,7 @@ def test_the_same_bits_as_plain_python(name: str, monkeypatch: pytest.MonkeyPatc
 _under_numba: dict[str, Any] = {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits_as_under_numba(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine code as it is used, contracted, beside Numba's of the same text."""
@@ -158,6 +159,18 @@ def test_a_whole_number_for_a_float_is_not_compiled_anew() -> None:
     theirs = Explicit(Equation(), Cable(64, 1.0)).advance(v, w, 0.05, 3)
     assert {made.own for made in module._tiles._made.values()} == before
     np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("asked", ["len(x)", "x.size > 0", "x.shape[0] > 0"])
+def test_no_element_is_read_of_an_array_that_has_none(asked: str) -> None:
+    text = f"def pick(x, i):\n    return x[i] if {asked} else 0.5\n"
+    pick = generated(text, "pick", checked=True)
+    assert pick(np.empty(0), 3) == 0.5
+    assert pick(np.arange(4.0), 3) == 3.0
+    text = f"def pick(x, i):\n    return {asked} and x[i] > 2.0\n"
+    pick = generated(text, "pick", checked=True)
+    assert not pick(np.empty(0), 3)
+    assert pick(np.arange(4.0), 3)
 
 
 def test_the_cable_does_not_import_numba() -> None:

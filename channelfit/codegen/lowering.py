@@ -17,10 +17,13 @@ What the language has:
 * `abs min max int float len`, and of `math` and NumPy what `lowering_expressions.MATH` lists;
   constants of modules: numbers, and tuples of numbers; functions of kernel modules;
   kernels as arguments.
+* of `kernel_math` the functions that are one instruction each, and the marks `@inline` (written out
+  wherever it is called) and `@apart` (compiled once, however often it is called).
 
 What differs from Python, for speed: an index is never negative and is not checked (`checked=True`
 makes a kernel that does check). Both sides of `and`, `or` and `x if c else y` may be computed,
-except where one contains a call or an index made of a name that the condition asks about.
+except where one contains a call, an index made of a name that the condition asks about, or an
+element of an array whose size it asks about.
 
 Anything else raises a LoweringError that names the line.
 """

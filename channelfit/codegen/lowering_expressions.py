@@ -297,9 +297,13 @@ class Expressions(Body):
     def _guarded(self, part: ast.expr, conditions: Sequence[ast.expr]) -> bool:
         """Whether a part may only be computed where the conditions allow."""
         asked: set[str] = set()
+        sized: set[str] = set()
         for condition in conditions:
             asked |= _names(condition, inside_indices=False)
+            sized |= _sized(condition)
         for node in ast.walk(part):
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) in sized:
+                return True
             if isinstance(node, ast.Call) and not self._harmless(node):
                 return True
             if isinstance(node, ast.Subscript) and asked & _names(node.slice, inside_indices=True):
@@ -604,6 +608,17 @@ class Expressions(Body):
 def marked(node: ast.FunctionDef, decorator: str) -> bool:
     """Whether a function has this decorator: see `kernel_math`."""
     return any(ast.unparse(d) == decorator for d in node.decorator_list)
+
+
+def _sized(condition: ast.expr) -> set[str]:
+    """The arrays whose size a condition asks about."""
+    found = set()
+    for node in ast.walk(condition):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "len":
+            found.add(ast.unparse(node.args[0]))
+        elif isinstance(node, ast.Attribute) and node.attr in ("size", "shape"):
+            found.add(ast.unparse(node.value))
+    return found
 
 
 def _names(node: ast.AST, inside_indices: bool) -> set[str]:

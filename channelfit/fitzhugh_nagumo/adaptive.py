@@ -44,9 +44,7 @@ def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Arr
     right[0] = 1.0 / ((at[1] - at[0]) * (at[1] - at[0]))
     left[n - 1] = 1.0 / ((at[n - 1] - at[n - 2]) * (at[n - 1] - at[n - 2]))
     for i in range(n):
-        push[i] = 0.0
-        if len(drive):
-            push[i] = drive[at[i]]
+        push[i] = drive[at[i]] if len(drive) else 0.0
 
 
 @kernel

@@ -31,6 +31,7 @@ from channelfit.codegen.machine_code import kernel
 from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.fitzhugh_nagumo.explicit import row_length
 
 MOST_STAGES = 200
 _DAMPING = 0.5
@@ -166,17 +167,17 @@ def _start(room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bo
 def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
     """The extrapolated state, and what the halves err by."""
     for i in range(len(whole)):
-        apart = (halves[i] - whole[i]) * (1.0 / 3.0)
-        out[i] = halves[i] + apart
-        error[i] = abs(apart)
+        third = (halves[i] - whole[i]) * (1.0 / 3.0)
+        out[i] = halves[i] + third
+        error[i] = abs(third)
 
 
 def _attempt(room: Array, n: int, keep: int, kept: int, q: Array, h: float, s: int, table: Array,
              ring: bool, holds_left: bool, holds_right: bool) -> float:  # fmt: skip
     """One step of n nodes; the error of nodes keep .. keep + kept - 1.
 
-    room: (12, n + 2): v, w, the new v and w, the stimulus, then what is needed. A row of v has its
-    nodes from place 1 on, the others from 0.
+    room: (12, n + 2 or more): v, w, the new v and w, the stimulus, then what is needed. A row of v
+    has its nodes from place 1 on, the others from 0.
     """
     _start(room, 0, n, q, ring, holds_left, holds_right)
     _chain(room, 0, 8, n, q, h, s, table, ring, holds_left, holds_right)
@@ -187,11 +188,6 @@ def _attempt(room: Array, n: int, keep: int, kept: int, q: Array, h: float, s: i
     _combine(room[8, 1 : n + 1], room[10, 1 : n + 1], room[2, 1 : n + 1], error)
     _combine(room[9, :n], room[11, :n], room[3, :n], w_error)
     return max(_largest(error[keep : keep + kept]), _largest(w_error[keep : keep + kept]))
-
-
-def _copy(x: Array, out: Array) -> None:
-    for i in range(len(x)):
-        out[i] = x[i]
 
 
 @kernel
@@ -259,7 +255,7 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
     that stay. facts: (n_cables, 5) steps, refused ones, stages, shortest and longest step.
     """
     n = v.shape[1]
-    room, table, s_known = np.zeros((12, n + 2)), np.empty((MOST_STAGES + 1, 4)), 0
+    room, table, s_known = np.zeros((12, row_length(n + 2, 12))), np.empty((MOST_STAGES + 1, 4)), 0
     ring, holds_left, holds_right = kinds[0] == 2, kinds[0] == 1, kinds[1] == 1
     for cable in range(first, last):
         q, left, wanted = rows[cable], span, steps[cable]
@@ -276,8 +272,7 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
             error = _attempt(room, n, 0, n, q, h, s, table, ring, holds_left, holds_right)
             passed, wanted = _judged(facts[cable], h, s, wanted, error, tolerance)
             if passed:
-                _copy(room[2], room[0])
-                _copy(room[3], room[1])
+                room[0, 1 : n + 1], room[1, :n] = room[2, 1 : n + 1], room[3, :n]
                 radius = _radius(room[0, 1 : n + 1], room[6], q)
                 left -= h
             elif wanted < _SHORTEST:
@@ -292,7 +287,7 @@ def _tiles(first: int, last: int, v: Array, w: Array, v_new: Array, w_new: Array
            q: Array, kinds: Any, h: float, s: int, table: Array) -> Any:  # fmt: skip
     """A step of tiles first .. last-1 of one long cable; the largest error, the new radius."""
     size, halo = len(v), 2 * s
-    room = np.zeros((12, _TILE + 2 * halo + 2))
+    room = np.zeros((12, row_length(_TILE + 2 * halo + 2, 12)))
     worst, radius = 0.0, 0.0
     for k in range(first, last):
         begin, end = k * _TILE, min((k + 1) * _TILE, size)

@@ -57,8 +57,8 @@ TOLERANCE = 1e-12
 #: What a value of the order of one may lose by an overlap, or by a spike that is cut off.
 NEGLIGIBLE = 1e-18
 # Where a loop over the lanes is short the compiler must not see that they are 16, or it unrolls the
-# loop to scalars before it could become vectors. A row of 8 x 16 holds v, w, iterate, c, y, p,
-# stimulus and what a step knows beforehand.
+# loop to scalars before it could become vectors; so an argument says how many there are. A row of
+# 8 x 16 holds v, w, iterate, c, y, p, stimulus and what a step knows beforehand.
 LANES = 16
 _TILE = 4096
 _STEPS_A_PASS = (64, 32, 16, 8, 4, 2, 1)
@@ -232,9 +232,9 @@ def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Arra
 
 
 @apart
-def _close(system: Array, apart: bool, z: Array) -> None:
+def _close(system: Array, separate: bool, z: Array) -> None:
     """Solves the cyclic system of 16; at once where the nodes do not feel each other."""
-    if apart:
+    if separate:
         for l in range(16):  # noqa: E741
             z[l] = system[48 + l] / system[16 + l]
         return

@@ -38,6 +38,15 @@ def _step(old: Array, new: Array, w: Array, drive: Array, q: Array, r: float, dt
             out[i] += dt * drive[i]
 
 
+def row_length(places: int, n_rows: int) -> int:
+    """Of rows that are worked on side by side: each begins elsewhere in its page of 512 numbers.
+
+    Where the last twelve bits of two addresses agree, a processor lets a load from one wait for a
+    store to the other.
+    """
+    return -(-places // 512) * 512 + 512 // n_rows // 8 * 8
+
+
 def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
     """What a job advances: its cable, the tile's ends, and those of the nodes it needs for it."""
     tiles = -(-size // tile)
@@ -68,14 +77,13 @@ def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v
            sigma: float, seed: int, first_step: int) -> None:  # fmt: skip
     """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
     size = v.shape[1]
-    room = min(size, tile + 2 * n_steps) + 2
-    buffers, slow, push = np.zeros((2, room)), np.zeros(room), np.zeros(room)
+    room = np.zeros((4, row_length(min(size, tile + 2 * n_steps) + 2, 4)))
     for job in range(first, last):
         cable, begin, end, low, high = stretch(job, tile, n_steps, size, kinds[0] == 2)
         n = high - low
         whole = n == size
         q = table[cable]
-        one, two, recovery, stimulus = buffers[0], buffers[1], slow[:n], push[:n]
+        one, two, recovery, stimulus = room[0], room[1], room[2, :n], room[3, :n]
         copy_in(v[cable], w[cable], drive, low, one, recovery, stimulus)
         for k in range(n_steps):
             ring = kinds[0] == 2 and whole

@@ -21,7 +21,7 @@ import numpy as np
 from channelfit.codegen.kernel_math import apart
 from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
-from channelfit.fitzhugh_nagumo.explicit import Explicit, copy_in, stretch
+from channelfit.fitzhugh_nagumo.explicit import Explicit, copy_in, row_length, stretch
 
 #: Nodes that a step looks at on either side.
 REACH = 4
@@ -80,8 +80,7 @@ def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v
            w_new: Array, rows: Array, dt: float, kinds: Array, n_steps: int) -> None:  # fmt: skip
     """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
     size, driven, reach = v.shape[1], len(drive) > 0, REACH * n_steps
-    places = min(size, tile + 2 * reach) + 2
-    room, slow, push = np.zeros((4, places)), np.zeros((4, places)), np.zeros(places)
+    room = np.zeros((9, row_length(min(size, tile + 2 * reach) + 2, 9)))
     for job in range(first, last):
         cable, begin, end, low, high = stretch(job, tile, reach, size, kinds[0] == 2)
         n, q = high - low, rows[cable]
@@ -90,8 +89,8 @@ def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v
         one, two, three, four = (
             room[0, : n + 2], room[1, : n + 2], room[2, : n + 2], room[3, : n + 2]
         )  # fmt: skip
-        w_one, w_two, w_three, w_four = slow[0, :n], slow[1, :n], slow[2, :n], slow[3, :n]
-        stimulus = push[:n]
+        w_one, w_two, w_three, w_four = room[4, :n], room[5, :n], room[6, :n], room[7, :n]
+        stimulus = room[8, :n]
         copy_in(v[cable], w[cable], drive, low, one, w_one, stimulus)
         _ends(one, n, ring, left, right, one)
         for _ in range(n_steps):
