@@ -28,12 +28,12 @@ from truths import slow_but
 
 from channelfit import gpu, tuning
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Score
-from channelfit.backends.cpu import gathered
 from channelfit.backends.cuda import CudaScorer, Walk, walk
 from channelfit.backends.reference import ReferenceScorer
 from channelfit.codegen.cuda_source import ADD_JOBS, SWEEP, CudaSource
 from channelfit.errors import InputError
 from channelfit.model import ChannelModel, build_model
+from channelfit.packing import gathered
 from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Constant, Protocol, Ramp, Segment
 from channelfit.recording import Recording

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from channelfit.backends import NOT_FINITE, OK, Linearization, Score
 from channelfit.codegen.machine_code import Kernel, generated
@@ -20,9 +19,10 @@ from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
 from channelfit.codegen.numba_spectral import WALK_ARGUMENTS, NumbaSpectralSource
 from channelfit.codegen.spectral import LEAST_COST
 from channelfit.errors import InputError
-from channelfit.packing import HELD, KIND, Packed
+from channelfit.packing import HELD, KIND, Packed, gathered
 from channelfit.paths import choose_path
 from channelfit.problem import Problem
+from channelfit.threads import single_threaded_blas
 from channelfit.transform import spectral_walk
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class CpuScorer:
         def some(first: int, last: int) -> None:
             sweep(parameters, first, last, *arrays)
 
-        with _blas().limit(limits=1, user_api="blas"):
+        with single_threaded_blas():
             side_by_side(some, parameters.shape[1], 1, self.n_threads)
 
     @cached_property
@@ -140,11 +140,11 @@ class CpuScorer:
     @cached_property
     def _pieces(self) -> Linearizer | None:
         """What takes runs in pieces and looks at no derivatives, where that spares stepping."""
-        from channelfit.backends.cpu_tangents import Linearizer
-
         model = self.problem.model
         if self.path != "stepping" or model.relaxes or len(model.chains) > 1:
             return None
+        from channelfit.backends.cpu_tangents import Linearizer
+
         held = replace(model, parameters=tuple(replace(p, fixed=True) for p in model.parameters))
         linearizer = Linearizer(replace(self.problem, model=held))
         return linearizer if linearizer.has_pieces else None
@@ -235,11 +235,6 @@ class Modes:
         return _finished(cost / self.problem.scored.total_weight, status), doubted
 
 
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
 def _finished(cost: np.ndarray, status: np.ndarray) -> Score:
     status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
     cost[status != OK] = np.inf
@@ -287,13 +282,6 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
     os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
-def gathered(out: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Currents (n_data, n_candidates) laid out as (n_sweeps, n_times_max, n_candidates)."""
-    currents: np.ndarray = out[places]
-    currents[places < 0] = np.nan
-    return currents
 
 
 def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:

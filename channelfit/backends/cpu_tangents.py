@@ -16,9 +16,6 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
-
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen import relaxation_kernels, tangent_kernels
@@ -27,6 +24,7 @@ from channelfit.codegen.numba_tangents import TangentSource
 from channelfit.codegen.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.compression import compression
 from channelfit.errors import InputError
+from channelfit.graphs import narrow_order
 from channelfit.model import Chain
 from channelfit.packing import (
     DATA,
@@ -41,6 +39,7 @@ from channelfit.packing import (
     Packed,
 )
 from channelfit.problem import Problem
+from channelfit.threads import single_threaded_blas
 
 #: Of a candidate that needs every sample of a ramp; none of the statuses of `backends`.
 _UNRESOLVED = -1
@@ -275,9 +274,9 @@ class Linearizer:
         for k, grade in enumerate(self._grades):
             with self._lock:
                 if k == len(self._made):
-                    self._made.append(
-                        Plan(self.problem.scored, width, oscillating, model.relaxes, grade)
-                    )
+                    with single_threaded_blas():
+                        plan = Plan(self.problem.scored, width, oscillating, model.relaxes, grade)
+                    self._made.append(plan)
             if grade is None or self._made[k].ramps:
                 yield self._made[k]
 
@@ -625,8 +624,9 @@ def _opening_and_closing(chain: Chain, source: TangentSource) -> list[tuple[int,
 
 def _narrow(transitions: np.ndarray, n: int) -> np.ndarray:
     """The order of the states in which those with a transition stand near each other."""
-    pairs = np.ones(len(transitions)), (transitions[:, 0], transitions[:, 1])
-    return np.asarray(reverse_cuthill_mckee(csr_array(pairs, shape=(n, n)), True), np.int64)
+    joined = np.zeros((n, n), bool)
+    joined[transitions[:, 0], transitions[:, 1]] = True
+    return narrow_order(joined | joined.T)
 
 
 def _is_tree(chain: Chain) -> bool:
