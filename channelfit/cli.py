@@ -778,9 +778,9 @@ def show(
         return
     channel, document = _load(model, overrides)
     if source == "cpu":
-        from channelfit.codegen.numba_source import NumbaSource
+        from channelfit.codegen.cpu_source import CpuSource
 
-        click.echo(NumbaSource(channel, dtype).text, nl=False)
+        click.echo(CpuSource(channel, dtype).text, nl=False)
     elif source == "cuda":
         from channelfit.codegen.cuda_source import CudaSource
 

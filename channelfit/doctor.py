@@ -122,7 +122,7 @@ def backends() -> dict[str, State]:
         cuda = State(found.usable, state, found.remedy)
     return {
         "cuda": cuda,
-        "cpu": State(True, f"compiled with Numba on {cores()} cores; float64 and float32"),
+        "cpu": State(True, f"compiled by LLVM on {cores()} cores; float64 and float32"),
         "reference": State(True, "NumPy, for checks and small runs; float64"),
     }
 

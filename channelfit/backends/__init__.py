@@ -92,7 +92,7 @@ def make_scorer(
     """A scorer for a problem.
 
     Arguments:
-        backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated Numba), ``cuda``
+        backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated code), ``cuda``
             (generated CUDA), or ``auto``: cuda where there is a GPU that can be used, else cpu.
         dtype: ``float64``, or ``float32`` where speed matters more than the sixth digit.
         path: one of PATHS; a scorer's class names those that it has in `paths`.

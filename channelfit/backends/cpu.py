@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.backends import NOT_FINITE, OK, Linearization, Score
+from channelfit.codegen.cpu_source import PACKED_ARGUMENTS, CpuSource
+from channelfit.codegen.cpu_spectral import WALK_ARGUMENTS, CpuSpectralSource
 from channelfit.codegen.machine_code import Kernel, generated
-from channelfit.codegen.numba_source import PACKED_ARGUMENTS, NumbaSource
-from channelfit.codegen.numba_spectral import WALK_ARGUMENTS, NumbaSpectralSource
 from channelfit.codegen.spectral import LEAST_COST
 from channelfit.errors import InputError
 from channelfit.packing import HELD, KIND, Packed, gathered
@@ -185,17 +185,17 @@ class Stepping:
         return out
 
     @cached_property
-    def _tracing(self) -> NumbaSource:
+    def _tracing(self) -> CpuSource:
         """What computes every experiment, the ones held out too."""
         source = self._source_for(self.problem.simulated)
         return self.source if source.varying == self.source.varying else source
 
-    def _source_for(self, packed: Packed) -> NumbaSource:
+    def _source_for(self, packed: Packed) -> CpuSource:
         varying = bool((packed.runs[:, KIND] != HELD).any())
-        return NumbaSource(self.problem.model, self.dtype, varying)
+        return CpuSource(self.problem.model, self.dtype, varying)
 
     def _run(
-        self, source: NumbaSource, parameters: np.ndarray, packed: Packed, data: np.ndarray,
+        self, source: CpuSource, parameters: np.ndarray, packed: Packed, data: np.ndarray,
         trace: np.ndarray, n_threads: int,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Sums of squares and statuses, or traces where room for them is given."""
@@ -213,7 +213,7 @@ class Modes:
 
     def __init__(self, problem: Problem, dtype: str, sampled: bool) -> None:
         self.problem = problem
-        self.source = NumbaSpectralSource(problem.model, dtype, sampled)
+        self.source = CpuSpectralSource(problem.model, dtype, sampled)
         packed = problem.scored
         walk = spectral_walk(packed, sampled=sampled)
         tables = walk.tables.astype(dtype) if sampled else walk.tables.ravel()

@@ -16,11 +16,12 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.codegen import relaxation_kernels, tangent_kernels
 from channelfit.codegen.machine_code import Callback, generated
-from channelfit.codegen.numba_tangents import TangentSource
+from channelfit.codegen.tangent_source import TangentSource
 from channelfit.codegen.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.compression import compression
 from channelfit.errors import InputError

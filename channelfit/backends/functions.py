@@ -47,7 +47,7 @@ class FunctionReference:
 
 
 class FunctionCpu:
-    """Generated Numba code, candidates side by side, all cores."""
+    """Generated code, candidates side by side, all cores."""
 
     backend = "cpu"
 

@@ -163,7 +163,7 @@ def _relaxations(
     n, h, speed, limit, dspeed, dlimit, middle_speed, middle_limit, middle_dspeed, middle_dlimit,
     n_own, kept, gained, dkept, dgained,
 ):  # fmt: skip
-    """n steps x -> kept x + gained of one chain; see `NumbaSource._relaxation` for the formula.
+    """n steps x -> kept x + gained of one chain; see `CpuSource._relaxation` for the formula.
 
     speed, limit (n + 1,) at the edges of the steps, middle_.. (n,) between them.
     """

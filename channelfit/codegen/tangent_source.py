@@ -1,4 +1,4 @@
-"""What of a linearization depends on the model, as Numba source.
+"""What of a linearization depends on the model, as text of kernels.
 
 Rates and their derivatives, of one candidate at many voltages: these lie in the vector lanes. All
 else that a linearization needs is written by hand in `tangent_kernels` and serves every model, so

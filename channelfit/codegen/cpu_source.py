@@ -1,4 +1,4 @@
-"""A channel as Numba source that scores a block of candidates side by side.
+"""A channel as text of kernels that scores a block of candidates side by side.
 
 Candidates lie in vector lanes: every array ends in the lane index, every innermost loop runs over
 it with a constant count, and all offsets are literal, so that LLVM turns each statement into
@@ -45,7 +45,7 @@ from channelfit.codegen.kernel_math import {functions}
 '''
 
 
-class NumbaSource(LaneWriter):
+class CpuSource(LaneWriter):
     """The generated module of one model and one stepping precision.
 
     Arguments:

@@ -1,6 +1,6 @@
-"""Numba source that scores a block of candidates from the modes of its runs.
+"""Kernel text that scores a block of candidates from the modes of its runs.
 
-The formulas are those of `spectral`, candidates lie side by side in lanes as in `numba_source`.
+The formulas are those of `spectral`, candidates lie side by side in lanes as in `cpu_source`.
 All that a block's lanes write stands in one array, `a`, at literal rows: LLVM then knows what
 overlaps, and turns even hundreds of statements into vector instructions. Only the tables of the
 recording are read lane by lane; gathers are slower than that.
@@ -10,8 +10,8 @@ A candidate that cannot be trusted is marked (`doubt`), and the caller scores it
 
 from __future__ import annotations
 
+from channelfit.codegen.cpu_source import CpuSource
 from channelfit.codegen.lanes import Writer
-from channelfit.codegen.numba_source import NumbaSource
 from channelfit.codegen.spectral import (
     GREATEST_CANCELLATION,
     GREATEST_RATE,
@@ -68,7 +68,7 @@ class Lanes:
 class CallingSpectrum(Spectrum):
     """The same formulas, with Lagrange's factors as calls of one function each.
 
-    Numba takes its time statement by statement; LLVM sees the factors where they are called.
+    Lowering takes its time statement by statement; LLVM sees the factors where they are called.
     """
 
     def _apply(self, c: Scalars, k: int, name: str, new: str, e: int, f: int) -> None:
@@ -108,7 +108,7 @@ class _Factor(Lanes):
         return super().at(array, row)
 
 
-class NumbaSpectralSource(NumbaSource):
+class CpuSpectralSource(CpuSource):
     """The generated module of one model.
 
     Arguments:
