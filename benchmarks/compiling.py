@@ -4,7 +4,8 @@
 
 Per shipped model: stepping, and scores in closed form where that is the choice. Times are seconds
 of processor time on one core: `value` is ours, `against` Numba's. Runs alternate, the least of
-several counts. Both get the same text, the same arguments and the same liberty to contract; results are compared to the bit on the way.
+several counts. Both get the same text, the same arguments and the same liberty to
+contract; results are compared to the bit on the way.
 """
 
 from __future__ import annotations

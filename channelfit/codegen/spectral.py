@@ -6,8 +6,8 @@ one mode, entering 0 to 3 times). With G(L) = sum_k exp(-L k h) and D(L) = sum_k
 
     sum_k (s y_k - d_k)^2 = s^2 sum_IJ w_I w_J G(L_I + L_J) - 2 s sum_I w_I D(L_I) + sum_k d_k^2.
 
-G is a geometric sum and D is tabulated (`transform`). What differs between CUDA and the CPU is how a
-value is named and how one is chosen (`Scalars`).
+G is a geometric sum and D is tabulated (`transform`). What differs between CUDA and the CPU is how
+a value is named and how one is chosen (`Scalars`).
 
 Where the modes come from, for a chain of
 
