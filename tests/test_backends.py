@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
-from truths import shared
+from truths import shared, slow_but
 
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 from channelfit.backends.reference import ReferenceScorer, propagator, steady_state
@@ -198,9 +198,15 @@ def true_costs(name: str) -> list[np.ndarray]:
 EVERY_CPU = [(n, "float64") for n in [*SHIPPED, "cycle", "leak"]] + [
     (n, "float32") for n in IN_FLOAT32
 ]
+#: Less models that others are like, in states (k_hh: herg_markov) or gates (na_nav15: na_hh).
+QUICK_CPU = [
+    (n, t)
+    for n, t in EVERY_CPU
+    if n not in ("k_hh", "na_nav15") and (n, t) != ("na_markov", "float32")
+]
 
 
-@pytest.mark.parametrize(("name", "dtype"), EVERY_CPU)
+@pytest.mark.parametrize(("name", "dtype"), slow_but(QUICK_CPU, EVERY_CPU))
 def test_currents_equal_the_reference(name: str, dtype: str) -> None:
     problem, truth = simulated(name, *PROTOCOLS.values()), true_currents(name)
     parameters = candidates(problem.model, N_CANDIDATES)
@@ -211,7 +217,7 @@ def test_currents_equal_the_reference(name: str, dtype: str) -> None:
     assert max(errors.values()) < TOLERANCE[dtype], errors
 
 
-@pytest.mark.parametrize(("name", "dtype"), EVERY_CPU)
+@pytest.mark.parametrize(("name", "dtype"), slow_but(QUICK_CPU, EVERY_CPU))
 def test_cost_equals_the_weighted_mean_square(name: str, dtype: str) -> None:
     problem = scored(name)
     parameters = candidates(problem.model, N_CANDIDATES, seed=1)

@@ -19,6 +19,7 @@ from test_backends import (
     recording_of,
     scored,
 )
+from truths import slow_but
 
 from channelfit import collocation
 from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, make_scorer
@@ -33,6 +34,11 @@ from channelfit.problem import Experiment, Problem
 from channelfit.protocol import Protocol
 
 N = 5
+#: Of those that others are like (in states or gates) only the others are quick.
+MODELS = slow_but(
+    ["model_b", "herg_markov", "na_hh", "herg_beattie", "k_hh_gate", "cycle", "leak"],
+    [*SHIPPED, "cycle", "leak"],
+)
 LONG = from_yaml(segments=[
     {"hold": "3 ms"}, {"step": {"values": [-110, -50, 30]}, "for": "61.7 ms"},
     {"step": -70, "for": 20},
@@ -82,7 +88,7 @@ def assert_same(test: Linearization, truth: Linearization, problem: Problem,
 # --- the cpu backend against the reference --------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, "cycle", "leak"])
+@pytest.mark.parametrize("name", MODELS)
 def test_cost_is_the_score_of_the_reference(name: str) -> None:
     problem = scored(name)
     parameters = candidates(problem.model, N, seed=3)
@@ -96,7 +102,7 @@ def test_cost_is_the_score_of_the_reference(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, "cycle", "leak"])
+@pytest.mark.parametrize("name", MODELS)
 def test_derivatives_are_those_of_the_reference(name: str) -> None:
     names = ("steps", "off the grid", "recorded", "carry over", "one sample")
     model = model_named(name)
