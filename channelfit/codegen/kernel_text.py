@@ -10,6 +10,7 @@ import importlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,10 @@ LLVM = {"f64": "double", "f32": "float", "i64": "i64", "i32": "i32", "i8": "i8",
 FLOATS = ("f64", "f32")
 DTYPES = {"float64": "f64", "float32": "f32", "int64": "i64", "int32": "i32", "int8": "i8",
            "bool_": "b1", "float": "f64", "int": "i64", "bool": "b1"}  # fmt: skip
+
+
+#: CPython 3.11 fails where two threads parse at once: "AST constructor recursion depth mismatch".
+_one_at_a_time = Lock()
 
 
 class LoweringError(Exception):
@@ -64,7 +69,9 @@ class Source:
         self.imported: dict[str, tuple[str, str]] = {}
         self.constants: dict[str, Any] = {}
         self.elements: dict[str, str] = {}  # of the constants that are arrays
-        for node in ast.parse(text).body:
+        with _one_at_a_time:
+            parsed = ast.parse(text)
+        for node in parsed.body:
             if isinstance(node, ast.FunctionDef):
                 self.functions[node.name] = node
             elif isinstance(node, ast.ImportFrom) and node.module:
