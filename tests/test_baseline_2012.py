@@ -16,6 +16,7 @@ from cuda_host import HostCupy, compile_with_nvrtc, host_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import exprel
+from truths import slow_but
 
 from channelfit.backends import NOT_FINITE, OK, make_scorer
 from channelfit.errors import InputError
@@ -131,7 +132,7 @@ def euler(problem: Problem, drawn: np.ndarray) -> np.ndarray:
     return np.asarray(cost / weights)
 
 
-@pytest.mark.parametrize("n_states", range(2, 10))
+@pytest.mark.parametrize("n_states", slow_but([2, 4, 9], range(2, 10)))
 def test_costs_of_every_chain_are_those_of_euler_in_numpy(n_states: int) -> None:
     """The very problem of benchmarks/states.py."""
     model = chain_model(n_states)
@@ -141,8 +142,11 @@ def test_costs_of_every_chain_are_those_of_euler_in_numpy(n_states: int) -> None
     np.testing.assert_allclose(found.cost, euler(paper, drawn), rtol=5e-6)
 
 
-@pytest.mark.parametrize("name", ["model_a", "model_b", "model_c", "k_hh", "k_hh_gate", "na_hh",
-                                  "herg_beattie", "herg_markov", "na_markov"])  # fmt: skip
+@pytest.mark.parametrize("name", slow_but(
+    ["model_a", "na_hh", "herg_markov"],
+    ["model_a", "model_b", "model_c", "k_hh", "k_hh_gate", "na_hh", "herg_beattie", "herg_markov",
+     "na_markov"],
+))  # fmt: skip
 def test_costs_of_every_shipped_scheme_are_those_of_euler_in_numpy(name: str) -> None:
     """Cycles, several open states, gates as their scheme; weights that differ by sample."""
     model = shipped(name)
@@ -279,7 +283,7 @@ def test_what_the_design_cannot_score() -> None:
 
 
 @pytest.mark.parametrize("stored", ["shared", "registers"])
-@pytest.mark.parametrize("n_states", range(2, 10))
+@pytest.mark.parametrize("n_states", slow_but([3, 6], range(2, 10)))
 def test_no_chain_spills_registers(n_states: int, stored: str) -> None:
     told = compile_with_nvrtc(
         kernel_text(chain_model(n_states), stored), options=("-std=c++17", "--ptxas-options=-v")
@@ -290,7 +294,9 @@ def test_no_chain_spills_registers(n_states: int, stored: str) -> None:
 
 
 @pytest.mark.parametrize("keep", ["score", "weighed", "trace"])
-@pytest.mark.parametrize("name", ["model_b", "herg_markov", "na_hh", "na_markov"])
+@pytest.mark.parametrize(
+    "name", slow_but(["na_hh"], ["model_b", "herg_markov", "na_hh", "na_markov"])
+)
 def test_nvrtc_takes_the_text(name: str, keep: str) -> None:
     assert "error" not in compile_with_nvrtc(kernel_text(shipped(name), keep=keep))
 

@@ -131,9 +131,7 @@ def tame(model: ChannelModel) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize(
-    "name", ["model_b", pytest.param("herg_markov", marks=pytest.mark.slow), "cycle"]
-)
+@pytest.mark.parametrize("name", slow_but(["cycle"], ["model_b", "herg_markov", "cycle"]))
 def test_ramps_in_pieces(name: str) -> None:
     """Against the reference with steps a sixteenth as long: on the usual grid it errs by 1e-7."""
     problem = problem_of(model_named(name), RAMPS)
