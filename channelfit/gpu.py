@@ -19,6 +19,7 @@ import numpy as np
 
 from channelfit.cache import cache_folder, keep, kept
 from channelfit.errors import InputError
+from channelfit.notices import announced
 
 INSTALL = 'pip install "channelfit[cuda]"'
 
@@ -354,7 +355,8 @@ def _machine_code(text: str, options: tuple[str, ...], key: str, name: str) -> b
     """From the cache folder, or compiled and put there."""
     code = kept(_MACHINE_CODE, key)
     if code is None:
-        code = _compiled(text, options, name)
+        with announced(f"compiling {name} for this GPU, first time"):
+            code = _compiled(text, options, name)
         keep(_MACHINE_CODE, key, code)
     return code
 

@@ -244,7 +244,9 @@ def _loaded(kernel: Kernel, types: tuple[Type, ...]) -> tuple[int, int, list[str
     key = _key(kernel, types)
     found = kept("objects", key)
     if found is None:
-        with announced(f"compiling {kernel.name} (first time)"):
+        own = isinstance(kernel, _Own)
+        what = "a kernel of all models, once" if own else "the kernel for this model, first time"
+        with announced(f"compiling {what} ({kernel.name})"):
             found = _compiled(kernel, types)
         keep("objects", key, found)
     length = int.from_bytes(found[:4], "little")
