@@ -212,7 +212,7 @@ def on_a_processor() -> Iterator[Statement]:
     waits = results("waiting")
     new, known = (sorted(row["value"] for name, row in waits.items() if name.endswith(kind))
                   for kind in (": new", ": known"))  # fmt: skip
-    yield ("waiting", f"takes {new[0]:.0f} to {new[-1]:.0f} s (it is compiled), a known one's "
+    yield ("waiting", f"takes {new[0]:.1f} to {new[-1]:.1f} s (it is compiled), a known one's "
            f"{known[0]:.1f} to {known[-1]:.1f} s")  # fmt: skip
     wave = results("sine_wave")
     yield "sine_wave", f"about {digits(value(wave, 'herg_beattie: random'), 1)} candidates a second"
