@@ -134,6 +134,13 @@ def words(best: float, *costs: float, wanted: int = 3, unit: str | None = None) 
     return in_words(agreement(best, np.array(costs), wanted).as_plain(), unit)
 
 
+def test_a_perfect_fit_waits_for_no_other_start():
+    found = agreement(1e-24, np.array([1e-24, 0.3, 5.0]), 3, floor=1e-23).as_plain()
+    said = in_words(found)
+    assert said == "1 of 3 had arrived when the fit was perfect, which ended the search"
+    assert "elsewhere" in in_words({**found, "perfect": False})
+
+
 def test_words_for_starts_that_agree():
     assert words(4.0, 4.0, 4.001, 4.003, 9.0) == "3 of 4 independent starts came to the lowest cost"
 

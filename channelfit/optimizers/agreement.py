@@ -21,13 +21,14 @@ class Agreement:
     starts: how many were followed to their end, or until they fell hopelessly behind; arrived: of
     them at the lowest cost of the search; wanted: how many were to arrive. lowest: the lowest cost
     of the search first, then the next ones that independent starts came to, those that count as
-    the same once.
+    the same once. perfect: whether nothing but rounding is left at the lowest.
     """
 
     starts: int
     arrived: int
     wanted: int
     lowest: tuple[float, ...]
+    perfect: bool = False
 
     @property
     def agree(self) -> bool:
@@ -38,7 +39,7 @@ class Agreement:
         """For `summary.json`."""
         return {
             "independent_starts": self.starts, "arrived": self.arrived, "wanted": self.wanted,
-            "agree": self.agree, "lowest_costs": list(self.lowest),
+            "agree": self.agree, "lowest_costs": list(self.lowest), "perfect": self.perfect,
         }  # fmt: skip
 
 
@@ -56,7 +57,8 @@ def agreement(best: float, costs: np.ndarray, wanted: int, floor: float = 0.0) -
     for cost in ordered[ordered > level].tolist():
         if len(lowest) < _LISTED and cost > lowest[-1] * (1 + SAME):
             lowest.append(cost)
-    return Agreement(len(ordered), int((ordered <= level).sum()), wanted, tuple(lowest))
+    arrived = int((ordered <= level).sum())
+    return Agreement(len(ordered), arrived, wanted, tuple(lowest), best <= floor)
 
 
 def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
@@ -67,6 +69,8 @@ def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
     """
     starts, arrived, wanted = found["independent_starts"], found["arrived"], found["wanted"]
     doubt = "another seed may end elsewhere"
+    if found["perfect"] and not found["agree"]:  # the search ended before the others could arrive
+        return f"{arrived} of {starts} had arrived when the fit was perfect, which ended the search"
     if starts == 0:
         return f"no independent start came to an end, so nothing speaks for this one; {doubt}"
     if starts == 1 and arrived:
