@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,106 @@ class Recording:
     weight: np.ndarray
     source: str = ""
     cautions: tuple[Caution, ...] = ()
+
+    @classmethod
+    def from_arrays(
+        cls, protocol: Protocol, current: Any, *, time: Any = None, weight: Any = None,
+        source: str = "arrays",
+    ) -> Recording:  # fmt: skip
+        """A recording from arrays that are in memory, checked against its protocol.
+
+        Arguments:
+            protocol: what it was recorded under.
+            current: (n_sweeps, n_times) pA, or (n_times,) of a single sweep. A sweep that is
+                shorter than others is filled up with anything.
+            time: (n_times,) ms from the start of a sweep, to be compared with the protocol's.
+            weight: of every sample, in the shape of the current, or (n_times,) for all sweeps;
+                0 leaves a sample out, and its current may then be NaN. Without it every sample
+                counts once.
+            source: what the recording is called.
+
+        Raises:
+            InputError: arrays of another shape than the protocol's, turned, no numbers; a NaN or
+                infinite current of weight above 0; a negative, infinite or NaN weight, or none
+                above 0; times that are not the protocol's, such as seconds.
+
+        Example:
+            >>> from channelfit.protocol import build_protocol
+            >>> protocol = build_protocol(
+            ...     {"sampling": 0.5, "holding": -80, "segments": [{"step": 20, "for": 1.5}]}, None
+            ... )
+            >>> Recording.from_arrays(protocol, [0.0, 1.5, 2.0]).current_pA
+            array([[0. , 1.5, 2. ]])
+        """
+        shape = (protocol.n_sweeps, protocol.n_times_max)
+        if time is not None:
+            _check_clock(_numbers(time, "time"), protocol)
+        traces = _in_sweeps(_numbers(current, "current"), "current", protocol)
+        weights = np.ones(shape)
+        if weight is not None:
+            given = _numbers(weight, "weight")
+            whole = np.broadcast_to(given, shape) if given.shape == shape[1:] else given
+            weights = _in_sweeps(whole, "weight", protocol).copy()
+        lengths = np.array([protocol.n_times(k) for k in range(shape[0])])
+        inside = np.arange(shape[1]) < lengths[:, None]
+        weights[~inside] = 0.0
+        bad = np.argwhere(~(np.isfinite(weights) & (weights >= 0)))
+        if len(bad):
+            raise InputError(f"the weight of {_sample(bad[0])} is {weights[tuple(bad[0])]:g}; "
+                             "weights are 0 or more, and finite", source)  # fmt: skip
+        if not weights.any():
+            raise InputError("every weight is 0, so that nothing would be compared", source)
+        bad = np.argwhere((weights > 0) & ~np.isfinite(traces))
+        if len(bad):
+            raise InputError(
+                f"the current of {_sample(bad[0])} is {traces[tuple(bad[0])]:g}"
+                f"{_and_more(len(bad))}; give samples without a current the weight 0", source,
+            )  # fmt: skip
+        traces = np.where(inside & np.isfinite(traces), traces, np.nan)
+        return cls(protocol.times_ms, traces, weights, source)
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+    """An array of floats, of lists, columns of pandas, or whatever NumPy makes one of."""
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind not in "fiub":
+            raise ValueError(f"it holds {found.dtype}")
+        return found.astype(float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from None
+
+
+def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
+    """(n_sweeps, n_times), of a single sweep also (n_times,)."""
+    shape = (protocol.n_sweeps, protocol.n_times_max)
+    values = values[None] if values.ndim == 1 and shape[0] == 1 else values
+    if values.shape == shape:
+        return values
+    turned = f": it is turned, give {name}.T" if values.shape == shape[::-1] else ""
+    raise InputError(
+        f"{name} is {values.shape}, but {protocol.name or 'the protocol'} has {shape[0]} sweeps of "
+        f"{shape[1]} samples, {shape}{turned}"
+    )
+
+
+def _check_clock(time: np.ndarray, protocol: Protocol) -> None:
+    """Times must be those of the protocol."""
+    wanted, slack = protocol.times_ms, _TIME_SLACK * protocol.sampling_ms
+    if time.shape != wanted.shape:
+        raise InputError(f"time is {time.shape}, but a sweep has {len(wanted)} samples")
+    stray = np.flatnonzero(~(np.abs(time - wanted) <= slack))
+    if stray.size:
+        k, seconds = int(stray[0]), np.allclose(1e3 * time, wanted, rtol=0, atol=slack)
+        told = "these are seconds: give 1000*time" if seconds else "correct times, or the protocol"
+        raise InputError(
+            f"time {k} is {time[k]:g} ms where the protocol has {wanted[k]:g} ms"
+            f"{_and_more(stray.size)}; {told}"
+        )
+
+
+def _sample(place: np.ndarray) -> str:
+    return f"sample {int(place[1])} of sweep {int(place[0])} (counted from 0)"
 
 
 def load_recording(section: Section, protocol: Protocol) -> Recording:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import gzip
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -527,3 +529,86 @@ def test_published_recordings_have_their_shapes() -> None:
     assert next(iter(family)) == "-80.0"
     assert len(family) == 24
     assert {c.shape for c in family.values()} == {(1000,)}
+
+
+# --- arrays in memory -----------------------------------------------------------------------------
+
+FAMILY = build_protocol({
+    "holding": -80, "sampling": 0.5,
+    "segments": [{"hold": 1}, {"step": {"values": [-20, 0, 20]}, "for": 4}],
+}, None)  # fmt: skip
+SHAPE = (3, FAMILY.n_times_max)
+
+
+def currents() -> np.ndarray:
+    return np.arange(float(np.prod(SHAPE))).reshape(SHAPE)
+
+
+def test_arrays_that_fit_become_a_recording():
+    weight = np.ones(SHAPE[1])
+    weight[2] = 0.0
+    data = currents()
+    data[:, 2] = np.nan
+    made = Recording.from_arrays(FAMILY, data.tolist(), time=FAMILY.times_ms, weight=weight)
+    assert np.array_equal(made.current_pA, data, equal_nan=True)
+    assert np.array_equal(made.weight, np.tile(weight, (3, 1)))
+    assert np.array_equal(made.time_ms, FAMILY.times_ms)
+    whole = Recording.from_arrays(FAMILY, currents())
+    assert (whole.weight == 1).all()
+
+
+def test_what_is_masked_but_known_is_kept():
+    weight = np.ones(SHAPE)
+    weight[1] = 0.0
+    made = Recording.from_arrays(FAMILY, currents(), weight=weight)
+    assert np.array_equal(made.current_pA, currents())
+
+
+def test_short_sweeps_are_filled_up_with_anything():
+    protocol = build_protocol({
+        "holding": -80, "sampling": 0.5,
+        "segments": [{"step": 0, "for": {"values": [2, 4]}}],
+    }, None)  # fmt: skip
+    assert protocol.n_times(0) < protocol.n_times(1)
+    data = np.ones((2, protocol.n_times_max))
+    data[0, protocol.n_times(0) :] = np.nan
+    made = Recording.from_arrays(protocol, data)
+    assert (made.weight.sum(axis=1) == [protocol.n_times(0), protocol.n_times(1)]).all()
+
+
+def changed(place: tuple[int, int], value: float) -> np.ndarray:
+    data = np.ones(SHAPE)
+    data[place] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"current": currents().T}, "it is turned, give current.T"),
+        ({"current": currents()[:, :-1]}, "3 sweeps of 10 samples"),
+        ({"current": currents()[0]}, "3 sweeps of 10 samples"),
+        ({"current": currents()[None]}, "3 sweeps"),
+        ({"current": changed((1, 4), np.nan)}, "sample 4 of sweep 1 .* is nan"),
+        ({"current": changed((2, 0), np.inf)}, "sample 0 of sweep 2 .* is inf"),
+        ({"current": currents() + 0j}, "array of numbers: it holds complex"),
+        ({"current": [["a"]]}, "array of numbers"),
+        ({"current": [[1.0], [1.0, 2.0]]}, "array of numbers"),
+        ({"time": FAMILY.times_ms / 1e3}, "these are seconds: give 1000"),
+        ({"time": FAMILY.times_ms + 0.5}, "time 0 is 0.5 ms where the protocol has 0 ms"),
+        ({"time": FAMILY.times_ms[:-1]}, "a sweep has 10 samples"),
+        ({"time": np.full(SHAPE[1], np.nan)}, "time 0 is nan"),
+        ({"weight": np.zeros(SHAPE)}, "every weight is 0"),
+        ({"weight": changed((0, 3), -1.0)}, "the weight of sample 3 of sweep 0 .* is -1"),
+        ({"weight": changed((0, 3), np.nan)}, "weights are 0 or more, and finite"),
+        ({"weight": np.ones(4)}, "weight is .4,."),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arguments, said):
+    with pytest.raises(InputError, match=said):
+        Recording.from_arrays(FAMILY, **{"current": currents(), **arguments})
+
+
+def test_the_example_of_the_docstring():
+    failed, tried = doctest.testmod(sys.modules[Recording.__module__])
+    assert (failed, tried > 2) == (0, True)
