@@ -247,6 +247,11 @@ def test_kernels_call_kernels_that_are_given_to_them():
     made = Callback(generated(generating, "createGains"), GAINS)
     kernel(text)(made, np.array([3.0]), gain)
     assert gain[0, 0] == 7.0
+    other = generated("def createGains(theta, gain):\n    gain[0, 0] = theta[0]\n", "createGains")
+    known = len(kernel(text)._made)
+    kernel(text)(Callback(other, GAINS), np.array([3.0]), gain)
+    assert gain[0, 0] == 4.0
+    assert len(kernel(text)._made) == known  # one machine code for all that is called alike
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Kernel:
                 words.append(_address(a))
                 words += a.shape
             elif kind is Callback:
-                kinds.append(a)
+                kinds.append((Callback, a.prototype))  # any kernel that is called in the same way
                 words.append(a.kernel.made_for(a.prototype).own)
             else:
                 kinds.append(kind)
@@ -123,10 +123,10 @@ class Kernel:
         return tuple(types)
 
     def _type(self, kind: Any) -> Type:
+        if isinstance(kind, tuple) and kind[0] is Callback:
+            return Type("kernel", 0, kind[1])
         if isinstance(kind, tuple) and kind[0] in _ELEMENTS and kind[1]:
             return Type(_ELEMENTS[kind[0]], kind[1])
-        if isinstance(kind, Callback):
-            return Type("kernel", 0, kind.prototype)
         if isinstance(kind, type) and issubclass(kind, bool | np.bool_):
             return B1
         if isinstance(kind, type) and issubclass(kind, int | np.integer):
