@@ -47,7 +47,8 @@ class Extreme:
     def __str__(self) -> str:
         value = "not a number" if np.isnan(self.value) else f"{self.value:.6g} {self.unit}".rstrip()
         at = "" if self.voltage_mV is None else f" at {self.voltage_mV:.6g} mV"
-        more = f" (and at {self.also} other voltages)" if self.also else ""
+        others = "voltage" if self.also == 1 else "voltages"
+        more = f" (and at {self.also} other {others})" if self.also else ""
         return f"{self.place} is {value}{at}{more}: {self.consequence}"
 
 

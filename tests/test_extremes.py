@@ -43,14 +43,14 @@ def told(document: dict[str, object]) -> list[str]:
 
 
 @pytest.mark.parametrize(("document", "text"), [
-    (scheme("a + 0.01*v"), "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltages): "
+    (scheme("a + 0.01*v"), "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltage): "
                            "a rate is 0 or more"),
-    (scheme("sqrt(a + 0.01*v)"), "rate C -> O is not a number at -100 mV (and at 1 other voltages):"
+    (scheme("sqrt(a + 0.01*v)"), "rate C -> O is not a number at -100 mV (and at 1 other voltage):"
                                  " no current follows"),
     (scheme("a*exp(v*10)"), "rate C -> O is 5.22147e+172 /ms at 40 mV: taken for 1e+100 /ms"),
     (scheme("a*exp(v*100)"), "rate C -> O is inf /ms at 40 mV: taken for 1e+100 /ms"),
     (scheme("a + 1", "1e-110"), "rate O -> C is 1e-110 /ms: taken for 1e-100 /ms"),
-    (gates(inf="a + 0.01*v", tau="1"), "inf of gate m is -0.9 at -100 mV (and at 1 other voltages):"
+    (gates(inf="a + 0.01*v", tau="1"), "inf of gate m is -0.9 at -100 mV (and at 1 other voltage):"
                                        " an occupancy is 0 or more"),
     (gates(inf="0.99 + a", tau="1"), "inf of gate m is 1.09: taken as written, since a gate "
                                      "given by inf and tau is linear"),
