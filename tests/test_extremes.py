@@ -55,10 +55,10 @@ def told(document: dict[str, object]) -> list[str]:
     (gates(inf="0.99 + a", tau="1"), "inf of gate m is 1.09: taken as written, since a gate "
                                      "given by inf and tau is linear"),
     (gates(inf="0.5", tau="a + 0.01*v"), "tau of gate m is -0.9 ms at -100 mV (and at 1 other "
-                                         "voltages): a time above 0 is wanted; write `tau: 0` for "
+                                         "voltage): a time above 0 is wanted; write `tau: 0` for "
                                          "a gate without one"),
     (gates(alpha="a + 0.01*v", beta="1"), "alpha of gate m is -0.9 /ms at -100 mV (and at 1 other "
-                                          "voltages): a rate is 0 or more"),
+                                          "voltage): a rate is 0 or more"),
     (scheme("a + 1", conductance="g/(a - 0.1)"), "the conductance is inf nS: no current follows"),
 ])  # fmt: skip
 def test_what_is_strange_is_told(document: dict[str, object], text: str) -> None:
