@@ -92,6 +92,12 @@ FAULTS = [
     Fault("fhn, CPU: recovery sees the new potential", "fitzhugh_nagumo/explicit.py",
           "w[i] = forget * w[i] + slow * v", "w[i] = forget * w[i] + slow * change",
           "fitzhugh_nagumo"),
+    Fault("lowering: the greater of two where one is NaN", "codegen/lowering_expressions.py",
+          '{"max": ("ogt", "sgt")', '{"max": ("ugt", "sgt")', "lowering"),
+    Fault("lowering: remainders of negative numbers", "codegen/lowering_expressions.py",
+          'f"select i1 {off}, i64 {b}, i64 0"', 'f"select i1 {off}, i64 0, i64 0"', "lowering"),
+    Fault("cache: code of another text", "cache.py",
+          "hashlib.sha256(key.encode() + b", "hashlib.sha256(b", "cache"),
     # --- readers
     Fault("tables: lines counted without the header", "tables.py",
           "table.lines = places[skip:]", "table.lines = places", "recording messages"),
