@@ -198,12 +198,8 @@ def true_costs(name: str) -> list[np.ndarray]:
 EVERY_CPU = [(n, "float64") for n in [*SHIPPED, "cycle", "leak"]] + [
     (n, "float32") for n in IN_FLOAT32
 ]
-#: Less models that others are like, in states (k_hh: herg_markov) or gates (na_nav15: na_hh).
-QUICK_CPU = [
-    (n, t)
-    for n, t in EVERY_CPU
-    if n not in ("k_hh", "na_nav15") and (n, t) != ("na_markov", "float32")
-]
+#: Less models that others are like, in states (k_hh, na_markov: herg_markov), gates (na_nav15: na_hh).
+QUICK_CPU = [(n, t) for n, t in EVERY_CPU if n not in ("k_hh", "na_nav15", "na_markov")]
 
 
 @pytest.mark.parametrize(("name", "dtype"), slow_but(QUICK_CPU, EVERY_CPU))
