@@ -198,7 +198,8 @@ def true_costs(name: str) -> list[np.ndarray]:
 EVERY_CPU = [(n, "float64") for n in [*SHIPPED, "cycle", "leak"]] + [
     (n, "float32") for n in IN_FLOAT32
 ]
-#: Less models that others are like, in states (k_hh, na_markov: herg_markov), gates (na_nav15: na_hh).
+#: Less models that others are like: in states (k_hh and na_markov: herg_markov), in gates
+#: (na_nav15: na_hh).
 QUICK_CPU = [(n, t) for n, t in EVERY_CPU if n not in ("k_hh", "na_nav15", "na_markov")]
 
 
