@@ -251,16 +251,18 @@ def _loaded(kernel: Kernel, types: tuple[Type, ...]) -> tuple[int, int, list[str
         keep("objects", key, found)
     length = int.from_bytes(found[:4], "little")
     facts = json.loads(found[4 : 4 + length])
-    engine = _engine()
-    engine.add_object_file(llvm.ObjectFileRef.from_data(found[4 + length :]))
-    engine.finalize_object()
-    _engines.append(engine)
-    entry, own = (engine.get_function_address(name) for name in ("entry", facts["symbol"]))
-    return entry, own, facts["results"]
+    library = llvm.JITLibraryBuilder().add_object_img(found[4 + length :])
+    for name in ("entry", facts["symbol"]):
+        library.export_symbol(name)
+    for name, address in _initialized().items():
+        library.import_symbol(name, address)
+    linked = library.link(_linker(), f"{kernel.name} {len(_libraries)}")
+    _libraries.append(linked)
+    return linked["entry"], linked[facts["symbol"]], facts["results"]
 
 
-#: Machine code lives as long as its engine.
-_engines: list[Any] = []
+#: Machine code lives as long as its library.
+_libraries: list[Any] = []
 
 
 def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
@@ -336,15 +338,16 @@ def _processor() -> tuple[str, str, str]:
 
 
 @cache
-def _initialized() -> None:
+def _initialized() -> dict[str, int]:
+    """Makes LLVM ready, and tells where what a kernel may call of the C library lies."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    library = _c_library()
+    library, addresses = _c_library(), {}
     for name in _C_LIBRARY:
         found = next((getattr(one, name) for one in library if hasattr(one, name)), None)
         if found is not None:
-            address = ctypes.cast(found, ctypes.c_void_p).value
-            llvm.add_symbol(name, address)
+            addresses[name] = ctypes.cast(found, ctypes.c_void_p).value or 0
+    return addresses
 
 
 def _c_library() -> list[Any]:
@@ -366,8 +369,11 @@ def _machine() -> Any:
     )
 
 
-def _engine() -> Any:
-    """An empty place for machine code."""
-    machine = _machine()
-    empty = llvm.parse_assembly(f'target triple = "{machine.triple}"')
-    return llvm.create_mcjit_compiler(empty, machine)
+@cache
+def _linker() -> Any:
+    """What loads machine code: all of an object into one piece of memory.
+
+    Instructions reach their constants over at most 2 GB. LLVM's older MCJIT asks for memory section
+    by section, and in a process with little room left in between it stops the whole program there.
+    """
+    return llvm.create_lljit_compiler(_machine(), use_jit_link=True)
