@@ -21,17 +21,17 @@ import numpy as np
 from report import Row, finish
 from scoring import candidates
 
-from channelfit.backends import make_scorer
-from channelfit.errors import InputError
-from channelfit.expressions import evaluate
-from channelfit.extremes import voltages_of
-from channelfit.model import ChannelModel, load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
-from channelfit.validation import FASTEST, drawn_in
+from channelfit.front.validation import FASTEST, drawn_in
+from channelfit.model.channel import ChannelModel, load_model
+from channelfit.model.expressions import evaluate
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.extreme_rates import voltages_of
+from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
 
 if TYPE_CHECKING:
-    from channelfit.neuron_oracle import NeuronOracle
+    from channelfit.scoring.neuron.oracle import NeuronOracle
 
 ROOT = Path(__file__).parent.parent
 LARGEST_DRIVE = 100.0  # mV from the reversal potential
@@ -59,8 +59,9 @@ def errors(
 
     A candidate that hardly opens is measured against a millionth of its open channel's current.
     """
-    worst = np.max([np.nanmax(np.abs(f - t), axis=(0, 1))
-                    for f, t in zip(found, truth, strict=True)], axis=0)  # fmt: skip
+    worst = np.max(
+        [np.nanmax(np.abs(f - t), axis=(0, 1)) for f, t in zip(found, truth, strict=True)], axis=0
+    )
     return worst / np.maximum(largest(truth), 1e-6 * when_open(model, drawn))
 
 
@@ -90,9 +91,16 @@ def against_reference(model: ChannelModel, n: int) -> list[Row]:
                 share = float((largest(truth) / when_open(model, drawn))[beyond].max())
                 note += f"; {beyond.sum()} beyond, carry {share:.1e} of the open channel at most"
                 note += f"; worst {explained(model, drawn[:, k])}"
-            rows.append(Row(f"{model.name}: cpu {dtype}, {kind}", float(e[k]), "of largest current",
-                            BARS[dtype], float(e[k] / BARS[dtype]),
-                            note))  # fmt: skip
+            rows.append(
+                Row(
+                    f"{model.name}: cpu {dtype}, {kind}",
+                    float(e[k]),
+                    "of largest current",
+                    BARS[dtype],
+                    float(e[k] / BARS[dtype]),
+                    note,
+                )
+            )
     return rows
 
 
@@ -102,7 +110,7 @@ def explained(model: ChannelModel, column: np.ndarray) -> str:
 
 
 def against_neuron(model: ChannelModel, n: int) -> list[Row]:
-    from channelfit.neuron_oracle import NeuronOracle
+    from channelfit.scoring.neuron.oracle import NeuronOracle
 
     mod = ROOT / "tests" / "mod" / f"{model.name}.mod"
     rows = []
@@ -127,8 +135,16 @@ def against_neuron(model: ChannelModel, n: int) -> list[Row]:
         if e.max() > bar:
             worst = drawn[:, done[np.argmax(e)]]
             note += f"; {np.sum(e > bar)} above, worst {explained(model, worst)}"
-        rows.append(Row(f"{model.name}: NEURON, {kind}", float(e.max()), "of largest current",
-                        bar, float(e.max() / bar), note))  # fmt: skip
+        rows.append(
+            Row(
+                f"{model.name}: NEURON, {kind}",
+                float(e.max()),
+                "of largest current",
+                bar,
+                float(e.max() / bar),
+                note,
+            )
+        )
     return rows
 
 
@@ -140,7 +156,7 @@ def integrated(
     Its rates are not bounded: those of a random candidate may reach 1e50 /ms, for which no step is
     short enough.
     """
-    from channelfit.neuron_oracle import IntegrationFailed
+    from channelfit.scoring.neuron.oracle import IntegrationFailed
 
     done, currents = [], []
     for k, x in enumerate(drawn.T):
@@ -171,8 +187,12 @@ def main() -> None:
             except InputError as error:
                 print(f"{model.name}: NEURON left out: {error}")
         print(f"{model.name} done", flush=True)
-    finish("accuracy", "Largest error over the largest current, random candidates, full ranges",
-           rows, folder=options.out)  # fmt: skip
+    finish(
+        "accuracy",
+        "Largest error over the largest current, random candidates, full ranges",
+        rows,
+        folder=options.out,
+    )
 
 
 if __name__ == "__main__":

@@ -65,12 +65,12 @@ from typing import Any, ClassVar
 import numpy as np
 import sympy
 
-from channelfit import gpu
-from channelfit.backends import NOT_FINITE, OK, Score
-from channelfit.codegen.printer import Dialect, ScalarPrinter, assignments
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel
-from channelfit.problem import Problem
+from channelfit.model.channel import ChannelModel
+from channelfit.problem.experiment import Problem
+from channelfit.reading.errors import InputError
+from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import NOT_FINITE, OK, Score
 
 THREADS = 128  # of a block, where nobody tunes
 SHARED_BYTES = 48 * 1024  # of a block: what the paper's GTX480 had, and what needs no asking for
@@ -80,12 +80,18 @@ UNROLL = 4  # samples
 STORED = ("shared", "registers")  # where Q and the occupancies may be; the design's comes first
 
 _SINGLE = Dialect(
-    {"exp": "expf", "log": "logf", "sqrt": "sqrtf", "Abs": "fabsf", "tanh": "tanhf",
-     "exprel": "exprelf"},
+    {
+        "exp": "expf",
+        "log": "logf",
+        "sqrt": "sqrtf",
+        "Abs": "fabsf",
+        "tanh": "tanhf",
+        "exprel": "exprelf",
+    },
     lambda condition, yes, no: f"({condition} ? {yes} : {no})",
     lambda base, exponent: f"powf({base}, {exponent})",
     ("&&", "||", "!", "true", "false"),
-)  # fmt: skip
+)
 
 
 class _SinglePrinter(ScalarPrinter):
@@ -170,17 +176,20 @@ extern "C" __global__ void runSweep(const float *paramsGlobal, int popSize, int 
 """
 
 _MEMORY = {
-    "shared": ("volatile float", "volatile: not to be kept in registers instead",
-               "Stored *own = &smem[STRIDE*threadIdx.x];"),
+    "shared": (
+        "volatile float",
+        "volatile: not to be kept in registers instead",
+        "Stored *own = &smem[STRIDE*threadIdx.x];",
+    ),
     "registers": ("float", "in registers, which the design does not do", "Stored own[STRIDE];"),
-}  # fmt: skip
+}
 _KEEP = {
     "score": "const float difference = outI - constantData[samples + k];\n"
-             "            chiSum += difference*difference;",
+    "            chiSum += difference*difference;",
     "weighed": "const float difference = outI - constantData[samples + 2*k];\n"
-               "            chiSum += constantData[samples + 2*k + 1]*(difference*difference);",
+    "            chiSum += constantData[samples + 2*k + 1]*(difference*difference);",
     "trace": "outIGlobal[(size_t)k*popSize + individual] = outI;",
-}  # fmt: skip
+}
 
 
 def kernel_text(
@@ -205,15 +214,23 @@ def kernel_text(
     kind, memory, place = _MEMORY[stored]
     rates = list(_rate_lines(scheme, printer))
     return _TEXT.format(
-        stride=stride(scheme), capacity=CAPACITY, stored=kind, memory=memory, place=place,
-        n_entries=len(entries(scheme)), n_states=len(scheme.states),
-        n_parameters=len(model.parameters), unroll=unroll, keep=_KEEP[keep],
+        stride=stride(scheme),
+        capacity=CAPACITY,
+        stored=kind,
+        memory=memory,
+        place=place,
+        n_entries=len(entries(scheme)),
+        n_states=len(scheme.states),
+        n_parameters=len(model.parameters),
+        unroll=unroll,
+        keep=_KEEP[keep],
         create=_indented([*rates, *_matrix_lines(scheme)]),
         initial=_indented([*rates, *_steady_lines(scheme)]),
         step=_indented(_step_lines(scheme)),
         trace_argument=", float *outIGlobal" if keep == "trace" else "",
-        conductance=printer.text(model.conductance), reversal=printer.text(model.reversal),
-    )  # fmt: skip
+        conductance=printer.text(model.conductance),
+        reversal=printer.text(model.reversal),
+    )
 
 
 def stride(scheme: ChannelModel) -> int:
@@ -381,9 +398,20 @@ def _loads(sweeps: list[_Sweep], weighed: bool) -> list[_Load]:
                 loads.append(_Load(np.concatenate(values), tuple(parts)))
                 values, parts, used = [], [], 0
             weight = 1.0 if weighed else float(sweep.weights[0])
-            parts.append(_Part(used, n_segments, used + 2 * n_segments, last - first,
-                               sweep.holding, sweep.interval, weight, first == 0, last == n,
-                               (*sweep.place, first)))  # fmt: skip
+            parts.append(
+                _Part(
+                    used,
+                    n_segments,
+                    used + 2 * n_segments,
+                    last - first,
+                    sweep.holding,
+                    sweep.interval,
+                    weight,
+                    first == 0,
+                    last == n,
+                    (*sweep.place, first),
+                )
+            )
             values.append(packed)
             used += len(packed)
             first = last
@@ -430,9 +458,13 @@ class Baseline2012:
     backend, dtype = "2012 design", "float32"
 
     def __init__(
-        self, problem: Problem, threads: int = THREADS, stored: str = "shared",
-        unroll: int = UNROLL, compiled: Callable[[str], Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        problem: Problem,
+        threads: int = THREADS,
+        stored: str = "shared",
+        unroll: int = UNROLL,
+        compiled: Callable[[str], Any] | None = None,
+    ) -> None:
         self.problem, self.stored, self.unroll = problem, stored, unroll
         scheme = problem.model.expanded()
         self.n_states = len(scheme.states)
@@ -505,16 +537,25 @@ class Baseline2012:
             program.fill(CONSTANT, filled)
             for part in load.parts:
                 arguments = [
-                    individuals, np.int32(n), np.int32(part.segments), np.int32(part.n_segments),
-                    np.int32(part.samples), np.float32(part.holding), np.float32(part.interval),
-                    np.float32(part.weight / self.total_weight), np.int32(part.begins),
-                    np.int32(part.ends), chi, carried,
-                ]  # fmt: skip
+                    individuals,
+                    np.int32(n),
+                    np.int32(part.segments),
+                    np.int32(part.n_segments),
+                    np.int32(part.samples),
+                    np.float32(part.holding),
+                    np.float32(part.interval),
+                    np.float32(part.weight / self.total_weight),
+                    np.int32(part.begins),
+                    np.int32(part.ends),
+                    chi,
+                    carried,
+                ]
                 out = xp.empty((part.n, n), dtype=np.float32) if keep else None
                 if keep:
                     arguments.append(out)
-                program.launch("runSweep", blocks, self.threads, tuple(arguments),
-                               self.shared_bytes)  # fmt: skip
+                program.launch(
+                    "runSweep", blocks, self.threads, tuple(arguments), self.shared_bytes
+                )
                 if keep:
                     keep(part, gpu.to_host(out))
         return chi
@@ -556,9 +597,14 @@ def _on_device(text: str) -> _DeviceProgram:
 
 
 def next_generation(
-    population: np.ndarray, cost: np.ndarray, lower: np.ndarray, upper: np.ndarray,
-    rng: np.random.Generator, crossover_rate: float = 0.1, mutation_rate: float = 0.01,
-) -> np.ndarray:  # fmt: skip
+    population: np.ndarray,
+    cost: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    rng: np.random.Generator,
+    crossover_rate: float = 0.1,
+    mutation_rate: float = 0.01,
+) -> np.ndarray:
     """Section 2.3 in NumPy.
 
     Arguments:
@@ -576,8 +622,9 @@ def next_generation(
     point = rng.integers(1, max(n_parameters, 2), n_pairs)
     point[rng.random(n_pairs) >= crossover_rate] = n_parameters
     exchanged = np.arange(n_parameters) >= point[:, None]
-    children = np.concatenate((np.where(exchanged, second, first),
-                               np.where(exchanged, first, second)))[:n]  # fmt: skip
+    children = np.concatenate(
+        (np.where(exchanged, second, first), np.where(exchanged, first, second))
+    )[:n]
     mutates = rng.random(children.shape) < mutation_rate
     fresh = rng.uniform(lower, upper, children.shape)
     children[mutates] = fresh[mutates]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from channelfit.model import ChannelModel, build_model
-from channelfit.protocol import Protocol, load_protocol
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.problem.protocol import Protocol, load_protocol
 
 ROOT = Path(__file__).parent.parent
 PAPER = ("activation", "deactivation")
@@ -42,8 +42,13 @@ def chain_model(n_states: int, seed: int = 0) -> ChannelModel:
     parameters["gmax"] = {"range": [0, 10], "unit": "nS", "value": 5}
     states = [f"S{i}" for i in range(1, n_states + 1)]
     current = {"open": [states[-1]], "conductance": "gmax", "reversal": "-100 mV"}
-    document = {"name": f"chain_{n_states}", "states": states, "rates": rates, "current": current,
-                "parameters": parameters}  # fmt: skip
+    document = {
+        "name": f"chain_{n_states}",
+        "states": states,
+        "rates": rates,
+        "current": current,
+        "parameters": parameters,
+    }
     return build_model(document, None)
 
 

@@ -21,13 +21,13 @@ import numpy as np
 from report import Row, compared, finish
 
 from channelfit import load_fit
-from channelfit.backends import cpu
-from channelfit.backends.cpu import Modes, Stepping
-from channelfit.codegen import machine_code
-from channelfit.codegen.kernel_text import Source
-from channelfit.codegen.machine_code import Kernel
-from channelfit.fit import Fit
-from channelfit.paths import choose_path
+from channelfit.scoring import cpu
+from channelfit.scoring.choose_path import choose_path
+from channelfit.scoring.cpu import Modes, Stepping
+from channelfit.scoring.machine import machine_code
+from channelfit.scoring.machine.kernel_text import Source
+from channelfit.scoring.machine.machine_code import Kernel
+from channelfit.search.fit_file import Fit
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))
@@ -94,8 +94,9 @@ def measured(name: str, call: Call) -> Iterator[Row]:
     found = results(call)
     numba = getattr(with_numba(text), function)
     theirs = processor_time(lambda: numba(*call.arguments))
-    same = all(np.array_equal(a, b, equal_nan=True)
-               for a, b in zip(found, results(call), strict=True))  # fmt: skip
+    same = all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(found, results(call), strict=True)
+    )
     note = "" if same else "not the same bits"
     yield compared(f"{name}: compilation", ours, "s", theirs, note)
     made, words = call.kernel.bound(*call.arguments)
@@ -104,8 +105,10 @@ def measured(name: str, call: Call) -> Iterator[Row]:
     def many(run: Callable[[], Any]) -> float:
         return processor_time(lambda: [run() for _ in range(times)]) / times
 
-    pairs = [(many(lambda: made.run(words)), many(lambda: numba(*call.arguments)))
-             for _ in range(REPEATS)]  # fmt: skip
+    pairs = [
+        (many(lambda: made.run(words)), many(lambda: numba(*call.arguments)))
+        for _ in range(REPEATS)
+    ]
     best = [min(side) for side in zip(*pairs, strict=True)]
     yield compared(f"{name}: 64 candidates", 1e3 * best[0], "ms", 1e3 * best[1], note)
 

@@ -41,7 +41,6 @@ from scipy.integrate import ode, solve_ivp
 from scipy.linalg import solve_banded
 from scipy.sparse import diags
 
-from channelfit.doctor import cores
 from channelfit.fitzhugh_nagumo import (
     Adaptive,
     Cable,
@@ -52,6 +51,7 @@ from channelfit.fitzhugh_nagumo import (
     RungeKutta,
     simulate,
 )
+from channelfit.front.doctor import cores
 
 A, GAMMA, EPSILON, DX = 0.01, 2.0, 0.01, 0.5
 #: Newton's tolerance in parts of the error that is aimed at.
@@ -137,9 +137,15 @@ def by_scipy(method: str, n: int, end: float, mirror: int = 1) -> Solve:
 
     def solve(tolerance: float) -> np.ndarray:
         done = solve_ivp(
-            lambda t, y: rates(y, mirror, np.empty_like(y)), (0, end), start(n, mirror), method,
-            t_eval=[end], rtol=tolerance, atol=tolerance, **more,
-        )  # fmt: skip
+            lambda t, y: rates(y, mirror, np.empty_like(y)),
+            (0, end),
+            start(n, mirror),
+            method,
+            t_eval=[end],
+            rtol=tolerance,
+            atol=tolerance,
+            **more,
+        )
         return np.asarray(done.y[::2, -1])
 
     return solve
@@ -149,9 +155,15 @@ def by_vode(n: int, end: float) -> Solve:
     def solve(tolerance: float) -> np.ndarray:
         solver = ode(lambda t, y: rates(y, 1, np.empty_like(y)), lambda t, y: jacobian(y, 1))
         solver.set_integrator(
-            "vode", method="bdf", with_jacobian=True, lband=2, uband=2, rtol=tolerance,
-            atol=tolerance, nsteps=10**6,
-        )  # fmt: skip
+            "vode",
+            method="bdf",
+            with_jacobian=True,
+            lband=2,
+            uband=2,
+            rtol=tolerance,
+            atol=tolerance,
+            nsteps=10**6,
+        )
         solver.set_initial_value(start(n), 0.0)
         return np.asarray(solver.integrate(end)[::2])
 
@@ -163,9 +175,15 @@ def by_cvode(method: str, n: int, end: float) -> Solve:
 
     def solve(tolerance: float) -> np.ndarray:
         solver = CVODE(
-            lambda t, y, out: rates(y, 1, out), method=method, linsolver="band", lband=2, uband=2,
-            rtol=tolerance, atol=tolerance, max_num_steps=10**6,
-        )  # fmt: skip
+            lambda t, y, out: rates(y, 1, out),
+            method=method,
+            linsolver="band",
+            lband=2,
+            uband=2,
+            rtol=tolerance,
+            atol=tolerance,
+            max_num_steps=10**6,
+        )
         return np.asarray(solver.solve([0.0, end], start(n)).y[-1, ::2])
 
     return solve
@@ -315,9 +333,14 @@ def same_scheme(n: int, steps: int) -> list[Row]:
         seconds.append(time.perf_counter() - began)
     rates = [n * steps / s / 1e6 for s in seconds]
     rows.append(
-        compared(f"explicit, N = {n:,}, {steps} steps, against py-pde", rates[1],
-                 "M node-steps/s", rates[0], f"{cores()} threads")
-    )  # fmt: skip
+        compared(
+            f"explicit, N = {n:,}, {steps} steps, against py-pde",
+            rates[1],
+            "M node-steps/s",
+            rates[0],
+            f"{cores()} threads",
+        )
+    )
     return rows
 
 

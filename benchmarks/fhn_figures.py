@@ -51,8 +51,8 @@ from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_time_figure
 from channelfit.fitzhugh_nagumo.simulation import order
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
-from channelfit.neuron_oracle import fitzhugh_nagumo_cable
-from channelfit.report.plots import STYLE
+from channelfit.results.report.plots import STYLE
+from channelfit.scoring.neuron.oracle import fitzhugh_nagumo_cable
 
 PAPER = Equation(a=0.01, gamma=2.0, epsilon=0.01)
 SOLVERS: dict[str, Callable[..., np.ndarray]] = {
@@ -255,11 +255,15 @@ def figure_3_and_4() -> list[Row]:
         lines(axes[0, 1], steps, in_time, "dt")
         keep(figure, "3_and_4")
     rows = [
-        Row("figure 3: explicit, order in space", order(1 / np.array(sizes), space["explicit"]), "",
-            note=f"dx from {length / sizes[0]:.2g} against {dx:g}, dt = {dt:g}"),
+        Row(
+            "figure 3: explicit, order in space",
+            order(1 / np.array(sizes), space["explicit"]),
+            "",
+            note=f"dx from {length / sizes[0]:.2g} against {dx:g}, dt = {dt:g}",
+        ),
         Row("figure 3: dt over its limit dx^2/2, caption turned around", 2 * dt / dx**2, ""),
         Row("figure 3: dt over its limit dx^2/2, caption as printed", 2 * dx / dt**2, ""),
-    ]  # fmt: skip
+    ]
     rows += [
         Row(f"figure 4: explicit, order in time, {k}", order(steps, e), "")
         for k, e in in_time.items()
@@ -367,8 +371,14 @@ def figure_11() -> list[Row]:
         survived[name] = [alive(float(r) * 0.25) for r in ratios]
         good = ratios[: survived[name].index(False)] if False in survived[name] else ratios
         largest = float(good[-1]) if len(good) else 0.0
-        rows.append(Row(f"figure 11: largest stable dt/dx^2 tried, {name}", largest, "",
-                        note="the largest tried" if largest == ratios[-1] else ""))  # fmt: skip
+        rows.append(
+            Row(
+                f"figure 11: largest stable dt/dx^2 tried, {name}",
+                largest,
+                "",
+                note="the largest tried" if largest == ratios[-1] else "",
+            )
+        )
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6, 2.8), layout="constrained")
         FigureCanvasAgg(figure)
@@ -437,8 +447,14 @@ def figure_12() -> list[Row]:
             for k, (name, moved) in enumerate(drawn.items()):
                 if name.startswith(place):
                     shown = np.maximum(moved, 1e-18)
-                    axis.semilogy(range(1, len(moved) + 1), shown, marker="os^vD*"[k % 6], ms=4,
-                                  lw=1, label=name.split(": ")[1])  # fmt: skip
+                    axis.semilogy(
+                        range(1, len(moved) + 1),
+                        shown,
+                        marker="os^vD*"[k % 6],
+                        ms=4,
+                        lw=1,
+                        label=name.split(": ")[1],
+                    )
             axis.set_title(place, loc="left", fontsize=9)
             axis.set_xlabel("iteration")
             axis.legend(fontsize=6)
@@ -490,8 +506,19 @@ def neuron() -> list[Row]:
 def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     rows = []
-    for part in (figure_1_and_2, figure_3_and_4, figure_7, figure_8, figure_9, figure_10, figure_11,
-                 thomas_and_cyclic_reduction, figure_12, front, neuron):  # fmt: skip
+    for part in (
+        figure_1_and_2,
+        figure_3_and_4,
+        figure_7,
+        figure_8,
+        figure_9,
+        figure_10,
+        figure_11,
+        thomas_and_cyclic_reduction,
+        figure_12,
+        front,
+        neuron,
+    ):
         rows += part()
     finish("fhn_figures", "FitzHugh-Nagumo: the paper's figures again", rows)
 

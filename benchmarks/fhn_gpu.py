@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from report import Row, compared, finish
 
-from channelfit import gpu
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, RungeKutta
 from channelfit.fitzhugh_nagumo.cuda import (
     AdaptiveCuda,
@@ -32,6 +31,7 @@ from channelfit.fitzhugh_nagumo.cuda import (
     ExplicitCuda,
     RungeKuttaCuda,
 )
+from channelfit.scoring.machine import gpu
 
 DX, DT = 0.5, 0.1
 BIG, OTHERS = 2**24, (2**20, 2**27)
@@ -39,26 +39,54 @@ GROWTH = (1000, 10**4, 10**5, 10**6, 10**7, 2**27)
 PARTS = ("explicit", "runge_kutta", "crank_nicolson", "coupling", "cables", "growth")
 COUPLED = (OTHERS[0], BIG)
 COUPLINGS = (  # dt/dx^2
-    (10.0, "auto"), (100.0, "auto"), (1000.0, "auto"), (1000.0, "parts"), (1e5, "auto"),
-)  # fmt: skip
+    (10.0, "auto"),
+    (100.0, "auto"),
+    (1000.0, "auto"),
+    (1000.0, "parts"),
+    (1e5, "auto"),
+)
 WIDE = [(16, 512, 1, 1), (16, 384, 1, 1), (12, 512, 1, 1), (16, 512, 1, 4)]  # as CRANK_NICOLSON
 CABLES, CABLE_NODES = 10_000, 401
 CHECKED, CHECKED_STEPS = 20_011, 200
 FLOPS_A_STEP = 12  # one addition, one product, five fused multiply-adds
 EXPLICIT = [  # nodes a thread, warps, steps a pass
-    (16, 4, 32), (16, 4, 16), (16, 4, 48), (12, 4, 24), (8, 4, 16), (8, 4, 32), (24, 2, 48),
-    (16, 2, 32), (16, 8, 32), (20, 4, 40),
-]  # fmt: skip
+    (16, 4, 32),
+    (16, 4, 16),
+    (16, 4, 48),
+    (12, 4, 24),
+    (8, 4, 16),
+    (8, 4, 32),
+    (24, 2, 48),
+    (16, 2, 32),
+    (16, 8, 32),
+    (20, 4, 40),
+]
 RUNGE_KUTTA = [  # as EXPLICIT
-    (8, 4, 8), (8, 4, 6), (8, 4, 4), (8, 2, 8), (8, 8, 8), (12, 4, 9), (12, 4, 12), (10, 4, 10),
-    (14, 4, 14), (16, 4, 16),
-]  # fmt: skip
+    (8, 4, 8),
+    (8, 4, 6),
+    (8, 4, 4),
+    (8, 2, 8),
+    (8, 8, 8),
+    (12, 4, 9),
+    (12, 4, 12),
+    (10, 4, 10),
+    (14, 4, 14),
+    (16, 4, 16),
+]
 RUNGE_KUTTA_FLOPS = 76  # see `cuda_source`
 CRANK_NICOLSON = [  # nodes a thread, threads, blocks a multiprocessor, steps a pass
-    (8, 256, 2, 4), (8, 256, 2, 1), (8, 256, 2, 8), (8, 128, 4, 4), (8, 128, 3, 4),
-    (4, 256, 4, 4), (4, 512, 2, 4), (6, 256, 2, 4), (10, 128, 3, 4), (16, 128, 2, 4),
+    (8, 256, 2, 4),
+    (8, 256, 2, 1),
+    (8, 256, 2, 8),
+    (8, 128, 4, 4),
+    (8, 128, 3, 4),
+    (4, 256, 4, 4),
+    (4, 512, 2, 4),
+    (6, 256, 2, 4),
+    (10, 128, 3, 4),
+    (16, 128, 2, 4),
     (8, 512, 1, 4),
-]  # fmt: skip
+]
 
 
 def state(cp: Any, n: int, dtype: str, n_cables: int = 1) -> tuple[Any, Any]:
@@ -86,8 +114,10 @@ def checks(cp: Any) -> list[Row]:
     cable = Cable(CHECKED, DX)
     v, w = (gpu.to_host(a) for a in state(cp, CHECKED, "float64"))
     for make, reference in (
-        (ExplicitCuda, Explicit), (RungeKuttaCuda, RungeKutta), (CrankNicolsonCuda, CrankNicolson)
-    ):  # fmt: skip
+        (ExplicitCuda, Explicit),
+        (RungeKuttaCuda, RungeKutta),
+        (CrankNicolsonCuda, CrankNicolson),
+    ):
         exact = reference(Equation(), cable).advance(v, w, DT, CHECKED_STEPS)[0]
         for dtype in ("float64", "float32"):
             scheme = make(Equation(), cable, dtype)

@@ -28,13 +28,13 @@ from matplotlib.figure import Figure
 from report import RESULTS, Row, finish
 from scipy.linalg import solve_banded
 
-from channelfit import gpu
-from channelfit.doctor import cores
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
 from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, ExplicitCuda
 from channelfit.fitzhugh_nagumo.pictures import save
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
-from channelfit.report.plots import STYLE
+from channelfit.front.doctor import cores
+from channelfit.results.report.plots import STYLE
+from channelfit.scoring.machine import gpu
 
 SIZES = tuple(2**k for k in range(10, 25, 2))
 DX, DT = 0.5, 0.1
@@ -188,9 +188,13 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     draw(series, folder)
     finish(
-        "fhn_wall_times", "FitzHugh-Nagumo: wall times of a step", rows, device.name, folder,
+        "fhn_wall_times",
+        "FitzHugh-Nagumo: wall times of a step",
+        rows,
+        device.name,
+        folder,
         {"nodes": list(SIZES), "seconds": series},
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

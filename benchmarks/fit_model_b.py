@@ -31,9 +31,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "CHANNELFIT_CACHE": str(Path(folder) / "cache")}
         for seed in range(seeds):
-            command = [sys.executable, "-m", "channelfit", "optimize",
-                       str(ROOT / "models" / "model_b.yaml"), "--seed", str(seed),
-                       "--out", str(Path(folder) / f"run{seed}"), "--json"]  # fmt: skip
+            command = [
+                sys.executable,
+                "-m",
+                "channelfit",
+                "optimize",
+                str(ROOT / "models" / "model_b.yaml"),
+                "--seed",
+                str(seed),
+                "--out",
+                str(Path(folder) / f"run{seed}"),
+                "--json",
+            ]
             start = time.perf_counter()
             done = subprocess.run(
                 command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True

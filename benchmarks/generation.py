@@ -25,11 +25,14 @@ from report import Row, compared, finish
 from scoring import problem
 from ways import arguments, results_folder
 
-from channelfit import gpu
-from channelfit.backends import make_scorer
-from channelfit.model import load_model
-from channelfit.optimizers import Genetic, Objective, SearchSpace, StopRules, optimize
-from channelfit.optimizers.genetic_cuda import DeviceGenetic
+from channelfit.model.channel import load_model
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.genetic import Genetic
+from channelfit.search.genetic_cuda import DeviceGenetic
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
 
 POPULATIONS = (112, 1120, 11_200, 112_000, 1 << 20)
 TARGET = 1.3  # a generation over scoring alone, at the largest population

@@ -64,13 +64,16 @@ from ways import (
     usable_cores,
 )
 
-from channelfit import gpu
-from channelfit.backends import OK, Score, make_scorer
-from channelfit.model import ChannelModel, load_model
-from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol, load_protocol
-from channelfit.recording import Recording
+from channelfit.model.channel import ChannelModel, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.recording import Recording
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import OK, Score, make_scorer
+from channelfit.search.choose import make_optimizer
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
 
 UNIT = "candidates/s"
 TITLE = "model B, 25 x 500"
@@ -109,8 +112,15 @@ class Run:
         best = self.tuned[stored]
         return Baseline2012(p, best.threads, stored, best.unroll)
 
-    def rates(self, title: str, p: Problem, drawn: np.ndarray, ways: list[Way],
-              few: np.ndarray | None = None, tune: bool = True) -> dict[str, float]:  # fmt: skip
+    def rates(
+        self,
+        title: str,
+        p: Problem,
+        drawn: np.ndarray,
+        ways: list[Way],
+        few: np.ndarray | None = None,
+        tune: bool = True,
+    ) -> dict[str, float]:
         """Candidates/s of the 2012 design and of every way that can, with their rows."""
         truth = make_scorer(p, "reference").score(few) if few is not None else None
         found = self._theirs(title, p, drawn, few, truth, tune) if self.cuda else {}
@@ -131,8 +141,15 @@ class Run:
             self.rows.append(compared(what, max(ours), UNIT, value))
         return found
 
-    def _theirs(self, title: str, p: Problem, drawn: np.ndarray, few: np.ndarray | None,
-                truth: Score | None, tune: bool) -> dict[str, float]:  # fmt: skip
+    def _theirs(
+        self,
+        title: str,
+        p: Problem,
+        drawn: np.ndarray,
+        few: np.ndarray | None,
+        truth: Score | None,
+        tune: bool,
+    ) -> dict[str, float]:
         """Candidates/s of the 2012 design, and of its text in registers."""
         found = {}
         for way, stored in zip((DESIGN_2012, IN_REGISTERS), STORED, strict=True):
@@ -211,11 +228,21 @@ def generation(run: Run) -> None:
     mine = float((history["seconds"][-1] - history["seconds"][9]) / 50)
     design = run.design(p, drawn, tune=False, stored=STORED[0])
     theirs = _generation_2012(design, n)
-    run.rows.append(Row(f"a generation of {n:,}, 2012 design with its algorithm on the host",
-                        1e3 * theirs, "ms"))  # fmt: skip
-    run.rows.append(Row(f"a generation of {n:,}, {AUTO.name}, all on the device",
-                        1e3 * mine, "ms", 1e3 * theirs, mine / theirs,
-                        f"{theirs / mine:.0f} times faster"))  # fmt: skip
+    run.rows.append(
+        Row(
+            f"a generation of {n:,}, 2012 design with its algorithm on the host", 1e3 * theirs, "ms"
+        )
+    )
+    run.rows.append(
+        Row(
+            f"a generation of {n:,}, {AUTO.name}, all on the device",
+            1e3 * mine,
+            "ms",
+            1e3 * theirs,
+            mine / theirs,
+            f"{theirs / mine:.0f} times faster",
+        )
+    )
 
 
 def _generation_2012(design: Baseline2012, n: int) -> float:
@@ -240,14 +267,20 @@ def limits(run: Run, p: Problem, found: dict[str, float]) -> None:
     bandwidth = _copy_bandwidth()
     run.rows.append(Row("limit: copy bandwidth, measured", bandwidth / 1e9, "GB/s"))
     for dtype, peak in peaks.items():
-        run.rows.append(Row(f"limit: {dtype}, multiprocessors x lanes x 2 x clock", peak / 1e12,
-                            "Tflop/s"))  # fmt: skip
+        run.rows.append(
+            Row(f"limit: {dtype}, multiprocessors x lanes x 2 x clock", peak / 1e12, "Tflop/s")
+        )
     if DESIGN_2012.name in found:
         moved = shared_bytes_2012(p)
-        run.rows.append(compared(f"limit: {DESIGN_2012.name}, shared memory",
-                                 moved * found[DESIGN_2012.name] / 1e9, "GB/s",
-                                 _shared_bandwidth() / 1e9, f"{moved:,} bytes a candidate",
-                                 ))  # fmt: skip
+        run.rows.append(
+            compared(
+                f"limit: {DESIGN_2012.name}, shared memory",
+                moved * found[DESIGN_2012.name] / 1e9,
+                "GB/s",
+                _shared_bandwidth() / 1e9,
+                f"{moved:,} bytes a candidate",
+            )
+        )
     for way in (DESIGN_2012, *OURS):
         if way.name not in found:
             continue
@@ -257,12 +290,25 @@ def limits(run: Run, p: Problem, found: dict[str, float]) -> None:
             run.rows.append(missing(f"limit: {way.name}, operations", "Tflop/s", note))
         else:
             done = flops * found[way.name] / 1e12
-            run.rows.append(compared(f"limit: {way.name}, operations", done, "Tflop/s",
-                                     peaks[dtype] / 1e12, f"{flops:,.0f} a candidate{note}",
-                                     ))  # fmt: skip
+            run.rows.append(
+                compared(
+                    f"limit: {way.name}, operations",
+                    done,
+                    "Tflop/s",
+                    peaks[dtype] / 1e12,
+                    f"{flops:,.0f} a candidate{note}",
+                )
+            )
         moved = bytes_moved * found[way.name] / 1e9
-        run.rows.append(compared(f"limit: {way.name}, bytes", moved, "GB/s", bandwidth / 1e9,
-                                 f"{bytes_moved:,.0f} a candidate"))  # fmt: skip
+        run.rows.append(
+            compared(
+                f"limit: {way.name}, bytes",
+                moved,
+                "GB/s",
+                bandwidth / 1e9,
+                f"{bytes_moved:,.0f} a candidate",
+            )
+        )
 
 
 def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
@@ -346,8 +392,13 @@ def herg(run: Run) -> None:
     ):
         n = _fitting(p, drawn, run)
         title = f"hERG sine wave, {protocol.n_times_max:,} samples, {kind}, {n:,} candidates"
-        found = run.rates(title, p, np.ascontiguousarray(drawn[:, :n]),
-                          for_backend(_name(run), OURS), tune=kind == "own values")  # fmt: skip
+        found = run.rates(
+            title,
+            p,
+            np.ascontiguousarray(drawn[:, :n]),
+            for_backend(_name(run), OURS),
+            tune=kind == "own values",
+        )
         cores, few = usable_cores(), np.ascontiguousarray(drawn[:, : max(64, run.sizes.herg // 64)])
         if not run.cuda:
             continue
@@ -355,8 +406,9 @@ def herg(run: Run) -> None:
         run.rows.append(Row(f"{title}: {CPU_64.name}, {cores} cores", on_cpu, UNIT))
         for way in (STEPPING_32, STEPPING_64):
             if way.name in found:
-                run.rows.append(compared(f"{title}: {way.name} over cpu", found[way.name], UNIT,
-                                         on_cpu))  # fmt: skip
+                run.rows.append(
+                    compared(f"{title}: {way.name} over cpu", found[way.name], UNIT, on_cpu)
+                )
 
 
 def _silent(model: ChannelModel, protocol: Protocol) -> Problem:
@@ -431,9 +483,13 @@ def _name(run: Run) -> str:
 
 
 PARTS: dict[str, Callable[[Run], None]] = {
-    "headline": headline, "samples": samples, "generation": generation, "cpu": cpu, "herg": herg,
+    "headline": headline,
+    "samples": samples,
+    "generation": generation,
+    "cpu": cpu,
+    "herg": herg,
     "accuracy": accuracy,
-}  # fmt: skip
+}
 
 
 def main() -> None:

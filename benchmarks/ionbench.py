@@ -76,9 +76,13 @@ class Peer:
 
     def ask(self, *words: str, text: str = "") -> Any:
         done = subprocess.run(
-            [*self.command, *words], input=text, capture_output=True, text=True, check=False,
+            [*self.command, *words],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
             env={**os.environ, "MPLBACKEND": "agg"},
-        )  # fmt: skip
+        )
         if done.returncode:
             sys.exit(f"ionBench ({self.command[0]}) failed:\n{done.stderr[-2000:]}")
         return json.loads(done.stdout.splitlines()[-1])
@@ -86,8 +90,8 @@ class Peer:
 
 def same_problem(name: str, folder: Path, facts: dict[str, Any]) -> list[Row]:
     """How far our current and cost are from ionBench's: at its true values, at random ones."""
-    from channelfit.backends import make_scorer
-    from channelfit.fit import load_fit
+    from channelfit.scoring.scorer import make_scorer
+    from channelfit.search.fit_file import load_fit
 
     fit = load_fit(HERE / "problems" / f"{name}.yaml")
     scorer, scale = make_scorer(fit.problem), SCALES[name]
@@ -121,7 +125,7 @@ class Ours:
     """Searches by the default optimizer, or by another one with its own defaults."""
 
     def __init__(self, name: str, optimizer: str | None) -> None:
-        from channelfit.fit import load_fit
+        from channelfit.search.fit_file import load_fit
 
         self.file, self.scale = HERE / "problems" / f"{name}.yaml", SCALES[name]
         self.overrides = [] if optimizer is None else [f"fit.optimizer.name={optimizer}"]
@@ -129,13 +133,13 @@ class Ours:
 
     @cached_property
     def scorer(self) -> Any:
-        from channelfit.backends import make_scorer
+        from channelfit.scoring.scorer import make_scorer
 
         return make_scorer(self.fit.problem)
 
     def search(self, seed: int, threshold: float) -> Search:
         """One search; its final cost is for ionBench to judge."""
-        from channelfit.optimizers.run import optimize
+        from channelfit.search.loop import optimize
 
         fit = replace(self.fit, seed=seed)
         result = optimize(fit.make_optimizer(), fit.objective(self.scorer), fit.stop_rules)
@@ -146,9 +150,13 @@ class Ours:
         if self.scale.conductance:
             values[self.scale.conductance] /= self.scale.current
         return Search(
-            float(row["seconds"]), float(row["evaluations"]), result.seconds, result.evaluations,
-            math.nan, values=tuple(values.values()),
-        )  # fmt: skip
+            float(row["seconds"]),
+            float(row["evaluations"]),
+            result.seconds,
+            result.evaluations,
+            math.nan,
+            values=tuple(values.values()),
+        )
 
     def command(self, folder: Path) -> float:
         """Seconds of a whole command in a process of its own, seed 0."""
@@ -156,9 +164,12 @@ class Ours:
         sets = [word for text in self.overrides for word in ("--set", text)]
         start = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "channelfit", *words, *sets], cwd=HERE.parent,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "channelfit", *words, *sets],
+            cwd=HERE.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             sys.exit(f"channelfit optimize failed:\n{done.stderr[-2000:]}")
         return time.perf_counter() - start
@@ -169,8 +180,14 @@ def theirs(peer: Peer, name: str, approach: str, seed: int, cap: float, threshol
     found = peer.ask("search", name, approach, str(seed), str(cap))
     met = [row for row in found["rows"] if row[2] <= threshold]
     seconds, evaluations = met[0][:2] if met else (math.inf, math.inf)
-    return Search(seconds, evaluations, found["seconds"], found["evaluations"],
-                  found["rows"][-1][2], found["starts"])  # fmt: skip
+    return Search(
+        seconds,
+        evaluations,
+        found["seconds"],
+        found["evaluations"],
+        found["rows"][-1][2],
+        found["starts"],
+    )
 
 
 def median(searches: list[Search], what: str) -> float:
@@ -193,10 +210,19 @@ def rows_of(who: str, searches: list[Search], cap: float | None = None) -> list[
     late = "not within the cap" if cap else "the search ended before"
     for what, (label, unit) in labels.items():
         value = median(searches, what)
-        rows.append(Row(f"{who}: {label}", value, unit) if math.isfinite(value)
-                    else missing(f"{who}: {label}", unit, late))  # fmt: skip
-    rows.append(Row(f"{who}: whole search, median", median(searches, "total_seconds"), "s",
-                    note=f"{median(searches, 'total_evaluations'):,.0f} evaluations"))  # fmt: skip
+        rows.append(
+            Row(f"{who}: {label}", value, unit)
+            if math.isfinite(value)
+            else missing(f"{who}: {label}", unit, late)
+        )
+    rows.append(
+        Row(
+            f"{who}: whole search, median",
+            median(searches, "total_seconds"),
+            "s",
+            note=f"{median(searches, 'total_evaluations'):,.0f} evaluations",
+        )
+    )
     worst = max(s.cost for s in searches)
     note = f"median {median(searches, 'cost'):.6g}"
     if cap:
@@ -216,9 +242,11 @@ def measured(
     judged = peer.ask("judge", name, text=json.dumps([s.values for s in found]))
     found = [replace(s, cost=cost) for s, cost in zip(found, judged, strict=True)]
     for seed, s in enumerate(found):
-        print(f"{name}, ours, seed {seed}: {s.seconds:.3f} s to the threshold, "
-              f"{s.total_seconds:.3f} s, {s.total_evaluations} evaluations, cost {s.cost:.6g}",
-              flush=True)  # fmt: skip
+        print(
+            f"{name}, ours, seed {seed}: {s.seconds:.3f} s to the threshold, "
+            f"{s.total_seconds:.3f} s, {s.total_evaluations} evaluations, cost {s.cost:.6g}",
+            flush=True,
+        )
     series: dict[str, object] = {"threshold": threshold, "ours": [plain(s) for s in found]}
     rows = rows_of(f"{name}, ours", found)
     for label, seconds in zip(("first time, all compiled", "again"), commands, strict=True):

@@ -135,9 +135,14 @@ def search(name: str, approach: str, seed: int, cap: float) -> dict[str, Any]:
     except TimeUp:
         up = True
     return {
-        "compile": compiled, "seconds": watch.seconds, "evaluations": watch.evaluations,
-        "derivatives": watch.derivatives, "starts": starts, "cap reached": up, "rows": watch.rows,
-    }  # fmt: skip
+        "compile": compiled,
+        "seconds": watch.seconds,
+        "evaluations": watch.evaluations,
+        "derivatives": watch.derivatives,
+        "starts": starts,
+        "cap reached": up,
+        "rows": watch.rows,
+    }
 
 
 def judge(name: str) -> list[float]:

@@ -1,6 +1,6 @@
 """A particle swarm on one CPU core: the other side of the swarms in kernels.
 
-The rules and draws are those of `channelfit/optimizers/swarm.py`; the cost is the generated code of
+The rules and draws are those of `channelfit/search/swarm.py`; the cost is the generated code of
 the cpu backend. Particles lie side by side in the vector lanes, so all of them move, then all are
 scored.
 """
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.backends.cpu import _compiled
-from channelfit.codegen.functions import FunctionSource
-from channelfit.functions import FunctionProblem
-from channelfit.optimizers.swarm import ATTRACTION, INERTIA
+from channelfit.functions.function import FunctionProblem
+from channelfit.functions.source import FunctionSource
+from channelfit.scoring.cpu import _compiled
+from channelfit.search.swarm import ATTRACTION, INERTIA
 
 TEXT = '''
 
@@ -115,9 +115,14 @@ class OneCore:
     """A ring, or groups where `group` is given, of a function's parameters on linear scales."""
 
     def __init__(
-        self, problem: FunctionProblem, dtype: str, population: int, seed: int, group: int = 0,
+        self,
+        problem: FunctionProblem,
+        dtype: str,
+        population: int,
+        seed: int,
+        group: int = 0,
         exchange: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         source = FunctionSource(problem, dtype, "cpu")
         parameters = problem.model.parameters
         assert all(p.scale == "linear" and not p.fixed for p in parameters)
@@ -139,9 +144,19 @@ class OneCore:
         """So many moves of every particle, on the calling thread."""
         first, self.iteration = self.iteration, self.iteration + n_iterations
         self.kernels.fly(
-            self.here, self.fast, self.own, self.cost, self.lower, self.upper, self.data,
-            np.uint64(self.seed), first, self.iteration, self.group, self.exchange,
-        )  # fmt: skip
+            self.here,
+            self.fast,
+            self.own,
+            self.cost,
+            self.lower,
+            self.upper,
+            self.data,
+            np.uint64(self.seed),
+            first,
+            self.iteration,
+            self.group,
+            self.exchange,
+        )
 
     @property
     def bests(self) -> np.ndarray:

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from report import Row, finish
 
-from channelfit.backends import make_scorer
-from channelfit.fit import Fit, load_fit
-from channelfit.optimizers import make_optimizer
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.choose import make_optimizer
+from channelfit.search.fit_file import Fit, load_fit
 
 ROOT = Path(__file__).parent.parent
 MODELS = ("model_b", "model_c", "herg_beattie")
@@ -79,10 +79,12 @@ def of_model(model: str, seeds: int, budget: int) -> tuple[list[Row], dict[str, 
         share = sum(end <= arrived for end in ends)
         rows.append(
             Row(
-                f"{model}, {way}", 100 * statistics.median(ends) ** 0.5 / peak(fit),
-                "% of peak", note=f"median RMS; {share} of {seeds} arrive, {seconds:.2g} s a run",
+                f"{model}, {way}",
+                100 * statistics.median(ends) ** 0.5 / peak(fit),
+                "% of peak",
+                note=f"median RMS; {share} of {seeds} arrive, {seconds:.2g} s a run",
             )
-        )  # fmt: skip
+        )
         series[way] = {"best_cost": runs, "arrived": share, "seconds": seconds}
         print(f"{rows[-1].name}: {rows[-1].value:.3g} {rows[-1].unit}, {rows[-1].note}", flush=True)
     return rows, {"bar": arrived, "ways": series}

@@ -55,9 +55,12 @@ from ways import (
     seconds,
 )
 
-from channelfit.model import ChannelModel, load_model
-from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
-from channelfit.report.plots import INK, MUTED, STYLE
+from channelfit.model.channel import ChannelModel, load_model
+from channelfit.results.report.plots import INK, MUTED, STYLE
+from channelfit.search.choose import make_optimizer
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
 
 TARGET = 0.6  # pA^2, the paper's sufficient score
 PAPER_GENERATIONS = 50  # to that score, with 11,200 individuals and more (figure 7A)
@@ -118,8 +121,19 @@ class Sizes:
 
 
 QUICK = Sizes((112, 1120), (2, 3), (20, 100, 500), 1 << 10, 1, 4, (112, 560), 60, 3, 300, 1.5)
-SMALL = Sizes((112, 1120, 11_200), (2, 3, 4), (20, 100, 500, 1000), 1 << 13, 1, 20, (112, 11_200),
-              60, 3, 1000, 4.0)  # fmt: skip
+SMALL = Sizes(
+    (112, 1120, 11_200),
+    (2, 3, 4),
+    (20, 100, 500, 1000),
+    1 << 13,
+    1,
+    20,
+    (112, 11_200),
+    60,
+    3,
+    1000,
+    4.0,
+)
 
 
 class Bench:
@@ -242,8 +256,9 @@ def measure_5(bench: Bench, rows: list[Row]) -> Series:
     for panel, cases in panels.items():
         lines: dict[str, Series] = {}
         for x, model, samples, population in cases:
-            for name, value in _times(bench, rows, f"figure 5, {panel} {x:,}", model, samples,
-                                      population):  # fmt: skip
+            for name, value in _times(
+                bench, rows, f"figure 5, {panel} {x:,}", model, samples, population
+            ):
                 line = lines.setdefault(name, {"name": name, "x": [], "seconds": []})
                 line["x"].append(x)
                 line["seconds"].append(value)
@@ -279,11 +294,15 @@ def _against_cluster(lines: list[Series]) -> list[Row]:
         return []
     cluster = CLUSTER / float(np.median(neuron["seconds"]))
     return [
-        compared(f"figure 5A: {name}, population {line['x'][-1]:,}, over 80 NEURON cores",
-                 1 / line["seconds"][-1], "candidates/s", cluster,
-                 "80 times one core of this machine, as if nothing were lost")
+        compared(
+            f"figure 5A: {name}, population {line['x'][-1]:,}, over 80 NEURON cores",
+            1 / line["seconds"][-1],
+            "candidates/s",
+            cluster,
+            "80 times one core of this machine, as if nothing were lost",
+        )
         for name, line in by_name.items()
-    ]  # fmt: skip
+    ]
 
 
 def draw_5(series: Series) -> Figure:
@@ -306,8 +325,14 @@ def draw_5(series: Series) -> Figure:
 # --- figures 6 and 7: the search -----------------------------------------------------------------
 
 
-def search(bench: Bench, scorer: Any, population: int, seed: int, crossover_rate: float | None,
-           stop: StopRules) -> Series:  # fmt: skip
+def search(
+    bench: Bench,
+    scorer: Any,
+    population: int,
+    seed: int,
+    crossover_rate: float | None,
+    stop: StopRules,
+) -> Series:
     """The course of one search, as the generations that improved and the last one.
 
     Without a crossover rate it is that of figure 6: 0.1, and 0.8 for 5000 individuals and more.
@@ -352,8 +377,11 @@ def _course(best: np.ndarray, times: np.ndarray) -> Series:
     if falls.any():
         falls[-1] = True
     kept = np.flatnonzero(falls)
-    return {"generation": (kept + 1).tolist(), "seconds": [round(float(times[k]), 6) for k in kept],
-            "cost": [float(f"{best[k]:.6g}") for k in kept]}  # fmt: skip
+    return {
+        "generation": (kept + 1).tolist(),
+        "seconds": [round(float(times[k]), 6) for k in kept],
+        "cost": [float(f"{best[k]:.6g}") for k in kept],
+    }
 
 
 def measure_6(bench: Bench, rows: list[Row]) -> Series:
@@ -365,13 +393,21 @@ def measure_6(bench: Bench, rows: list[Row]) -> Series:
     for population in sizes.populations_6:
         lines: Series = {}
         for rate in RATES:
-            lines[rate] = [search(bench, scorer, population, seed, float(rate), stop)
-                           for seed in range(sizes.seeds_6)]  # fmt: skip
+            lines[rate] = [
+                search(bench, scorer, population, seed, float(rate), stop)
+                for seed in range(sizes.seeds_6)
+            ]
         medians = {rate: float(np.median([c["cost"][-1] for c in lines[rate]])) for rate in RATES}
-        rows.append(compared(f"figure 6: population {population:,}, crossover 0.8 against 0.1, "
-                             f"cost after {sizes.generations_6} generations", medians["0.8"],
-                             "pA^2", medians["0.1"],
-                             f"medians of {sizes.seeds_6} seeds"))  # fmt: skip
+        rows.append(
+            compared(
+                f"figure 6: population {population:,}, crossover 0.8 against 0.1, "
+                f"cost after {sizes.generations_6} generations",
+                medians["0.8"],
+                "pA^2",
+                medians["0.1"],
+                f"medians of {sizes.seeds_6} seeds",
+            )
+        )
         panels.append({"population": population, "lines": lines})
     return {"generations": sizes.generations_6, "panels": panels}
 
@@ -399,8 +435,9 @@ def measure_7(bench: Bench, rows: list[Row]) -> Series:
     lines = []
     for population in sizes.populations:
         search(bench, scorer, population, 99, None, StopRules(generations=3))  # compiles
-        courses = [search(bench, scorer, population, seed, None, stop)
-                   for seed in range(sizes.seeds_7)]  # fmt: skip
+        courses = [
+            search(bench, scorer, population, seed, None, stop) for seed in range(sizes.seeds_7)
+        ]
         name = f"{population:,}"
         lines.append({"name": name, "courses": courses})
         rows += _arrivals(f"figure 7: population {name}", courses)
@@ -409,8 +446,10 @@ def measure_7(bench: Bench, rows: list[Row]) -> Series:
     design: list[Series] = []
     if bench.cuda:
         for population in sizes.populations[2:4]:
-            courses = [search_2012(p, population, seed, sizes.seconds_7, sizes.generations_7)
-                       for seed in range(2)]  # fmt: skip
+            courses = [
+                search_2012(p, population, seed, sizes.seconds_7, sizes.generations_7)
+                for seed in range(2)
+            ]
             name = f"2012 design, {population:,}"
             courses = [course for course in courses if course["cost"]]
             if not courses:
@@ -430,36 +469,64 @@ def _arrivals(what: str, courses: list[Series]) -> list[Row]:
         left = float(np.median([c["cost"][-1] for c in courses]))
         return [Row(f"{what}: cost at the end", left, "pA^2", TARGET, left / TARGET, note)]
     pairs = (("generation", "generations"), ("seconds", "s"))
-    return [Row(f"{what}: to {TARGET} pA^2", float(np.median([c[key][-1] for c in arrived])), unit,
-                note=note) for key, unit in pairs]  # fmt: skip
+    return [
+        Row(
+            f"{what}: to {TARGET} pA^2",
+            float(np.median([c[key][-1] for c in arrived])),
+            unit,
+            note=note,
+        )
+        for key, unit in pairs
+    ]
 
 
 def _after(what: str, courses: list[Series], generation: int) -> Row:
     """The median cost at a generation: tells whose 0.6 the paper's may have been."""
     grid = np.array([float(generation)])
     left = float(np.median([_at(course, "generation", grid)[0] for course in courses]))
-    return Row(f"{what}: cost after {generation} generations", left, "pA^2", TARGET, left / TARGET,
-               f"RMS {np.sqrt(left):.2g} pA")  # fmt: skip
+    return Row(
+        f"{what}: cost after {generation} generations",
+        left,
+        "pA^2",
+        TARGET,
+        left / TARGET,
+        f"RMS {np.sqrt(left):.2g} pA",
+    )
 
 
 def draw_7(series: Series) -> Figure:
     """Panels A (generations) and B (seconds), medians and quartiles of the seeds."""
     figure, axes = _panels(2, 1, "Population and convergence, model B", share_y=True)
-    for axis, key, label in zip(axes, ("generation", "seconds"), ("generations", "time (s)"),
-                                strict=True):  # fmt: skip
+    for axis, key, label in zip(
+        axes, ("generation", "seconds"), ("generations", "time (s)"), strict=True
+    ):
         every = [c for line in series["lines"] + series["design"] for c in line["courses"]]
         first = min(c[key][0] for c in every)
         grid = np.geomspace(first, max(c[key][-1] for c in every), 300)
         for k, line in enumerate(series["lines"]):
-            _band(axis, line["courses"], key, grid, POPULATION_COLORS[k], POPULATION_STYLES[k],
-                  line["name"])  # fmt: skip
+            _band(
+                axis,
+                line["courses"],
+                key,
+                grid,
+                POPULATION_COLORS[k],
+                POPULATION_STYLES[k],
+                line["name"],
+            )
         for line, style in zip(series["design"], ("--", "-."), strict=False):
             _band(axis, line["courses"], key, grid, LOOKS["2012 design"][0], style, line["name"])
         axis.axhline(series["target"], color=MUTED, linewidth=0.8)
         axis.set(xlabel=label, xscale="log", yscale="log")
-    axes[0].annotate(f"{series['target']} pA²", (1, series["target"]), (0, 3), color=MUTED,
-                     xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8,
-                     ha="right")  # fmt: skip
+    axes[0].annotate(
+        f"{series['target']} pA²",
+        (1, series["target"]),
+        (0, 3),
+        color=MUTED,
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        fontsize=8,
+        ha="right",
+    )
     axes[0].set_ylabel("best cost (pA²)")
     _legend(figure, axes[0])
     return figure
@@ -474,8 +541,16 @@ def _panels(columns: int, rows: int, title: str, share_y: bool = False) -> tuple
         axes = figure.subplots(rows, columns, sharey=share_y).ravel()
     figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left")
     for letter, axis in zip("ABCDEF", axes, strict=False):
-        axis.annotate(letter, (0, 1), (-30, 6), xycoords="axes fraction", fontweight="bold",
-                      textcoords="offset points", color=INK, fontsize=10)  # fmt: skip
+        axis.annotate(
+            letter,
+            (0, 1),
+            (-30, 6),
+            xycoords="axes fraction",
+            fontweight="bold",
+            textcoords="offset points",
+            color=INK,
+            fontsize=10,
+        )
         axis.grid(True, which="major", color="#e6e6e6", linewidth=0.6)
     return figure, axes
 
@@ -485,8 +560,15 @@ def _line(axis: Axes, name: str, x: Iterable[float], y: Any) -> None:
     axis.plot(list(x), y, color=color, marker=marker, markersize=4, linewidth=1.2, label=name)
 
 
-def _band(axis: Axes, courses: list[Series], key: str, grid: np.ndarray, color: str, style: Any,
-          label: str) -> None:  # fmt: skip
+def _band(
+    axis: Axes,
+    courses: list[Series],
+    key: str,
+    grid: np.ndarray,
+    color: str,
+    style: Any,
+    label: str,
+) -> None:
     """Median over the seeds; quartiles as a band. A search that has stopped keeps its cost."""
     values = np.array([_at(course, key, grid) for course in courses])
     with np.errstate(invalid="ignore"):
@@ -508,8 +590,15 @@ def _legend(figure: Figure, axis: Axes) -> None:
     handles, labels = axis.get_legend_handles_labels()
     known = dict(zip(labels, handles, strict=True))
     if all(isinstance(h, Line2D) for h in known.values()):
-        figure.legend(list(known.values()), list(known), loc="outside lower left", frameon=False,
-                      ncols=min(len(known), 4), fontsize=8, handlelength=2.6)  # fmt: skip
+        figure.legend(
+            list(known.values()),
+            list(known),
+            loc="outside lower left",
+            frameon=False,
+            ncols=min(len(known), 4),
+            fontsize=8,
+            handlelength=2.6,
+        )
 
 
 FIGURES: dict[int, tuple[Callable[[Bench, list[Row]], Series], Callable[[Series], Figure]]] = {

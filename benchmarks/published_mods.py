@@ -27,12 +27,12 @@ import numpy as np
 import numpy.typing as npt
 from report import Row, finish, missing
 
-from channelfit.backends import make_scorer
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel, load_model
-from channelfit.neuron_oracle import compile_mechanism, neuron_hoc
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import TIME_TOLERANCE, Constant, Protocol, Segment
+from channelfit.model.channel import ChannelModel, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Segment
+from channelfit.reading.errors import InputError
+from channelfit.scoring.neuron.oracle import compile_mechanism, neuron_hoc
+from channelfit.scoring.scorer import make_scorer
 
 Array = npt.NDArray[np.float64]
 MODELS = Path(__file__).parent.parent / "models" / "published"
@@ -88,58 +88,124 @@ _TABLE = "rates from a TABLE of 200 intervals, -100 to 100 mV, held at its ends 
 
 CASES = (
     Case(
-        "nav16_raman_bean", "Nav1_6__0.mod", _DBBS, "ina", "gbar", "gmax", {"ena": "ena"},
+        "nav16_raman_bean",
+        "Nav1_6__0.mod",
+        _DBBS,
+        "ina",
+        "gbar",
+        "gmax",
+        {"ena": "ena"},
         "245c1311ad1ea6d2ddc8b37df0e851a3416f8b9bc9438598ba6686184d083e02",
         kind="13 states, five cycles, rates to 1.6e5 /ms, q10",
     ),
     Case(
-        "nav_carter", "NaV.mod", _BMTK, "ina", "gbar", "gmax", {"ena": "ena"},
+        "nav_carter",
+        "NaV.mod",
+        _BMTK,
+        "ina",
+        "gbar",
+        "gmax",
+        {"ena": "ena"},
         "635605ba861c070f8fdc273365f3a0fca6eee24762afc9b102161fdd6e9cfc42",
-        kind="12 states, five cycles, one far from balance, q10", mended=(("I4*bi3", "I4*b13"),),
+        kind="12 states, five cycles, one far from balance, q10",
+        mended=(("I4*bi3", "I4*b13"),),
         reason="bi3 for b13 in its INITIAL block: it starts beside the steady state",
     ),
     Case(
-        "bk_cox", "Kca1_1__0.mod", _DBBS, "ik", "gbar", "gmax", {"ek": "ek", "cai": "cai"},
+        "bk_cox",
+        "Kca1_1__0.mod",
+        _DBBS,
+        "ik",
+        "gbar",
+        "gmax",
+        {"ek": "ek", "cai": "cai"},
         "6a468110ad194365fb8338a1e5b9f5502a46c49cf91984fcc33a9318ab10fd8b",
         kind="10 states, four cycles, five open, calcium constant, q10",
     ),
     Case(
-        "sk2_hirschberg", "Kca2_2__0.mod", _DBBS, "ik", "gkbar", "gmax",
+        "sk2_hirschberg",
+        "Kca2_2__0.mod",
+        _DBBS,
+        "ik",
+        "gkbar",
+        "gmax",
         {"ek": "ek", "cai": "cai"},
         "61f9d3a5aa26a127a8f4a5f592abd28963c86a4ebf1354e66cd4ca9d1cf894ea",
         kind="6 states, two open, calcium constant, q10",
     ),
     Case(
-        "hcn2_golgi", "HCN2__0.mod", _DBBS, "ih", "gbar", "gmax", {},
+        "hcn2_golgi",
+        "HCN2__0.mod",
+        _DBBS,
+        "ih",
+        "gbar",
+        "gmax",
+        {},
         "1914e7cd4f3c8df55089ebff35ee5fd8e72a540b5b748fc7ee76b6402920fd46",
-        kind="a sum of two gates, inf in three pieces, two q10", table=True,
+        kind="a sum of two gates, inf in three pieces, two q10",
+        table=True,
         reason="rates from a TABLE, -100 to 30 mV, held at its ends beyond",
     ),
     Case(
-        "cav31_anwar", "Cav3_1__0.mod", _DBBS, "ica", "pcabar", "p", {"cai": "cai", "cao": "cao"},
+        "cav31_anwar",
+        "Cav3_1__0.mod",
+        _DBBS,
+        "ica",
+        "pcabar",
+        "p",
+        {"cai": "cai", "cao": "cao"},
         "7057121cf0d328630504e2b9135b764067e13c8d352846e35e320d8d97184306",
         kind="GHK by an instantaneous gate, tau in two pieces, q10",
     ),
     Case(
-        "kv34_khaliq", "Kv3_4__0.mod", _DBBS, "ik", "gkbar", "gmax", {"ek": "ek"},
+        "kv34_khaliq",
+        "Kv3_4__0.mod",
+        _DBBS,
+        "ik",
+        "gkbar",
+        "gmax",
+        {"ek": "ek"},
         "80ef2ccacc1f9b4d1563244b4c08363fb9c6bd593dba4e7b6447242d38cfa3ed",
         kind="gates, each tau in two pieces, q10",
     ),
     Case(
-        "kv34_khaliq", "Kv3_4__0.mod", _DBBS, "ik", "gkbar", "gmax", {"ek": "ek"},
+        "kv34_khaliq",
+        "Kv3_4__0.mod",
+        _DBBS,
+        "ik",
+        "gkbar",
+        "gmax",
+        {"ek": "ek"},
         "80ef2ccacc1f9b4d1563244b4c08363fb9c6bd593dba4e7b6447242d38cfa3ed",
         kind="the same with hiA = 0.78 as in Khaliq et al.: inf reaches 1.09",
-        values={"ha": 0.78}, constants={"hiA": "ha"},
+        values={"ha": 0.78},
+        constants={"hiA": "ha"},
     ),
     Case(
-        "na_squid", "nachan.mod", _NEURON, "ina", "gnabar", "gmax", {"ena": "ena"},
-        kind="gates, q10, 0/0 in a rate", table=True, reason=_TABLE,
+        "na_squid",
+        "nachan.mod",
+        _NEURON,
+        "ina",
+        "gnabar",
+        "gmax",
+        {"ena": "ena"},
+        kind="gates, q10, 0/0 in a rate",
+        table=True,
+        reason=_TABLE,
     ),
     Case(
-        "ca_augustine", "cachan1.mod", _NEURON, "ica", "imax", "imax", {"cai": "cai", "cao": "cao"},
-        kind="a saturating calcium current by an instantaneous gate", table=True, reason=_TABLE,
+        "ca_augustine",
+        "cachan1.mod",
+        _NEURON,
+        "ica",
+        "imax",
+        "imax",
+        {"cai": "cai", "cao": "cao"},
+        kind="a saturating calcium current by an instantaneous gate",
+        table=True,
+        reason=_TABLE,
     ),
-)  # fmt: skip
+)
 
 
 class DensityMechanism:

@@ -65,18 +65,23 @@ def searches() -> Iterator[Statement]:
             row = rows[f"{model}: time to arrive, median"]
             cells.append(f"{digits(row['value'])} s, {digits(slowest(row))} s")
         yield "surrogates", f"| `{model}` | {n} | {' | '.join(cells)} |"
-    whole = {name: sorted(value(rows, f"{m}: whole search, median") for m in models)
-             for name, rows in on.items()}  # fmt: skip
+    whole = {
+        name: sorted(value(rows, f"{m}: whole search, median") for m in models)
+        for name, rows in on.items()
+    }
     free = [seconds for seconds in whole["surrogates"] if seconds < 12]
     yield "surrogates", f"{free[0]:.2f} to {free[-1]:.1f} s in all (medians)"
     gpu = whole["surrogates_cuda"]
     yield "surrogates_cuda", f"{gpu[0]:.2f} to {gpu[-1]:.1f} s on the GPU"
     hard = results("hard_schemes")
-    names = sorted((name.split(":")[0] for name in hard if name.endswith("arrived")),
-                   key=lambda name: value(hard, f"{name}: time to arrive, median"))  # fmt: skip
+    names = sorted(
+        (name.split(":")[0] for name in hard if name.endswith("arrived")),
+        key=lambda name: value(hard, f"{name}: time to arrive, median"),
+    )
     medians = [hard[f"{name}: time to arrive, median"] for name in names]
-    told = ", ".join(f"`{name}` in {digits(row['value'])} s"
-                     for name, row in zip(names, medians, strict=True))  # fmt: skip
+    told = ", ".join(
+        f"`{name}` in {digits(row['value'])} s" for name, row in zip(names, medians, strict=True)
+    )
     last = [digits(slowest(row)) for row in medians]
     assert all(value(hard, f"{name}: arrived") == 100 for name in names)
     yield "hard_schemes", f"{told} (medians; slowest seeds {last[0]}, {last[1]} and {last[2]} s)"
@@ -94,21 +99,34 @@ def recordings() -> Iterator[Statement]:
     yield "real_data", f"{left:.1f} pA (root mean square) remain"
     yield "real_data", f"--seed 0`. {left:.1f} pA remain."
     unseen = cpu["ap_16713110: predicted, RMS"]
-    yield ("real_data", f"predicted to {unseen['value']:.1f} pA, by the published values to "
-           f"{unseen['against']:.1f}")  # fmt: skip
+    yield (
+        "real_data",
+        f"predicted to {unseen['value']:.1f} pA, by the published values to "
+        f"{unseen['against']:.1f}",
+    )
     peer = results("ionbench")
-    ours = [f"{value(peer, f'{name}, ours: time to the threshold, median'):.2g}"
-            for name in ("staircase_hh", "loewe_ikr")]  # fmt: skip
+    ours = [
+        f"{value(peer, f'{name}, ours: time to the threshold, median'):.2g}"
+        for name in ("staircase_hh", "loewe_ikr")
+    ]
     yield "ionbench", f"in {ours[0]} s (median), `loewe2016.IKr` by all ten, in {ours[1]} s"
     best = [
         peer[f"{name}: best of theirs / ours, median"] for name in ("staircase_hh", "loewe_ikr")
     ]
-    yield ("ionbench", f"takes {best[0]['value']:.1f} and {best[1]['value']:.1f} s, "
-           f"{best[0]['ratio']:.0f} and {best[1]['ratio']:.0f} times as long")  # fmt: skip
+    yield (
+        "ionbench",
+        f"takes {best[0]['value']:.1f} and {best[1]['value']:.1f} s, "
+        f"{best[0]['ratio']:.0f} and {best[1]['ratio']:.0f} times as long",
+    )
     rows = results("optimizers")
-    came = {name: sum(int(re.search(r"(\d+) of 5 arrive", row["note"])[1])  # type: ignore[index]
-                      for key, row in rows.items() if key.endswith(f", {name}"))
-            for name in ("differential", "cma")}  # fmt: skip
+    came = {
+        name: sum(
+            int(re.search(r"(\d+) of 5 arrive", row["note"])[1])  # type: ignore[index]
+            for key, row in rows.items()
+            if key.endswith(f", {name}")
+        )
+        for name in ("differential", "cma")
+    }
     others = [row["value"] for key, row in rows.items() if not key.endswith(tuple(came))]
     yield "optimizers", f"cost in {came['differential']} of 15 runs"
     yield "optimizers", f"`cma` in {came['cma']}, the swarms and the genetic algorithm in none"
@@ -118,16 +136,20 @@ def recordings() -> Iterator[Statement]:
 def on_a_gpu() -> Iterator[Statement]:
     """Scores and generations on one GPU."""
     headline, fine = results("gpu_scoring_headline"), results("gpu_scoring_samples")
-    names = {"closed form, float64": "closed form, float64",
-             "stepping, float32": "stepping, float32",
-             "stepping, float64": "stepping, float64"}  # fmt: skip
+    names = {
+        "closed form, float64": "closed form, float64",
+        "stepping, float32": "stepping, float32",
+        "stepping, float64": "stepping, float64",
+    }
     lean = "model B, 25 x 500: 2012 design, in registers" in headline
     if lean:
         names["the GPU design of 2012 (Euler, float32), written lean"] = "2012 design"
         names["the same text, but in registers"] = "2012 design, in registers"
     for told, name in names.items():
-        pair = (value(headline, f"model B, 25 x 500: {name}"),
-                value(fine, f"model B, 25 x 5,000: {name}"))  # fmt: skip
+        pair = (
+            value(headline, f"model B, 25 x 500: {name}"),
+            value(fine, f"model B, 25 x 5,000: {name}"),
+        )
         cells = (digits(x, 4 if x >= 1e9 else 3) for x in pair)
         yield "gpu_scoring --parts headline samples", f"| {told} | {' | '.join(cells)} |"
     cpu = results("gpu_scoring_cpu")
@@ -143,10 +165,15 @@ def on_a_gpu() -> Iterator[Statement]:
     name = "hERG sine wave, 80,000 samples, random, 131,072 candidates: stepping, float32"
     yield "gpu_scoring --parts herg", f"{value(wave, name) / 1e6:.1f} million random candidates"
     waits = results("waiting_gpu")
-    new, known = (sorted(row["value"] for name, row in waits.items() if name.endswith(kind))
-                  for kind in (": new", ": known"))  # fmt: skip
-    yield ("waiting_gpu", f"takes {new[0]:.1f} to {new[-1]:.1f} s there, process and compilation "
-           f"included, a known one's {known[0]:.1f} to {known[-1]:.1f} s")  # fmt: skip
+    new, known = (
+        sorted(row["value"] for name, row in waits.items() if name.endswith(kind))
+        for kind in (": new", ": known")
+    )
+    yield (
+        "waiting_gpu",
+        f"takes {new[0]:.1f} to {new[-1]:.1f} s there, process and compilation "
+        f"included, a known one's {known[0]:.1f} to {known[-1]:.1f} s",
+    )
     exact = results("gpu_scoring_accuracy")
     least = min(row["value"] for key, row in exact.items() if key.endswith("cuda, float64"))
     told = f"within 1e-9 of the reference's for at least {int(10 * least) / 10} %"
@@ -163,16 +190,21 @@ def _chains() -> Iterator[Statement]:
 
     def ratios(samples: int, name: str) -> str:
         what = "x {samples} samples: fastest of ours over {name}"
-        some = [rows[f"{n} states {what.format(samples=samples, name=name)}"]["ratio"]
-                for n in range(2, 10)]  # fmt: skip
+        some = [
+            rows[f"{n} states {what.format(samples=samples, name=name)}"]["ratio"]
+            for n in range(2, 10)
+        ]
         *first, last = (digits(x, 3 if x >= 100 else 2) for x in some)
         return f"{', '.join(first)} and {last}"
 
     design, unbound = "2012 design", "2012 design, in registers"
-    yield ("states", f"Chains of 2 to 9 states: the fastest way is {ratios(500, design)} times the "
-           f"design of 2012 at 500 samples a sweep, {ratios(5000, design)} times at 5,000; "
-           f"{ratios(500, unbound)} and {ratios(5000, unbound)} times the same text in registers "
-           "(`benchmarks/states.py`, which has every way).")  # fmt: skip
+    yield (
+        "states",
+        f"Chains of 2 to 9 states: the fastest way is {ratios(500, design)} times the "
+        f"design of 2012 at 500 samples a sweep, {ratios(5000, design)} times at 5,000; "
+        f"{ratios(500, unbound)} and {ratios(5000, unbound)} times the same text in registers "
+        "(`benchmarks/states.py`, which has every way).",
+    )
 
 
 def on_a_processor() -> Iterator[Statement]:
@@ -199,21 +231,33 @@ def on_a_processor() -> Iterator[Statement]:
         for kind in ("cpu float64", "NEURON, steps", "NEURON, varying")
     }
     yield "accuracy", f"within {at_most(worst['cpu float64'])} of the reference"
-    yield ("accuracy", f"NEURON within {at_most(worst['NEURON, steps'])} on steps and "
-           f"{at_most(worst['NEURON, varying'])} on ramps")  # fmt: skip
-    found = {name.split(":")[0]: re.search(r"(\d+) beyond, carry (\S+) of", row["note"])
-             for name, row in results("accuracy").items() if "float32" in name
-             and row["value"] > row["against"]}  # fmt: skip
+    yield (
+        "accuracy",
+        f"NEURON within {at_most(worst['NEURON, steps'])} on steps and "
+        f"{at_most(worst['NEURON, varying'])} on ramps",
+    )
+    found = {
+        name.split(":")[0]: re.search(r"(\d+) beyond, carry (\S+) of", row["note"])
+        for name, row in results("accuracy").items()
+        if "float32" in name and row["value"] > row["against"]
+    }
     beyond = {name: (int(m[1]), float(m[2])) for name, m in found.items() if m}
-    told = " and ".join(f"{n} {'candidates of ' * (k == 0) or 'of '}`{name}`"
-                        for k, (name, (n, _)) in enumerate(sorted(beyond.items())))  # fmt: skip
+    told = " and ".join(
+        f"{n} {'candidates of ' * (k == 0) or 'of '}`{name}`"
+        for k, (name, (n, _)) in enumerate(sorted(beyond.items()))
+    )
     yield "accuracy", f"except for {told} that hardly open"
     yield "accuracy", f"at most {at_most(max(share for _, share in beyond.values()))} of what"
     waits = results("waiting")
-    new, known = (sorted(row["value"] for name, row in waits.items() if name.endswith(kind))
-                  for kind in (": new", ": known"))  # fmt: skip
-    yield ("waiting", f"takes {new[0]:.1f} to {new[-1]:.1f} s (it is compiled), a known one's "
-           f"{known[0]:.1f} to {known[-1]:.1f} s")  # fmt: skip
+    new, known = (
+        sorted(row["value"] for name, row in waits.items() if name.endswith(kind))
+        for kind in (": new", ": known")
+    )
+    yield (
+        "waiting",
+        f"takes {new[0]:.1f} to {new[-1]:.1f} s (it is compiled), a known one's "
+        f"{known[0]:.1f} to {known[-1]:.1f} s",
+    )
     wave = results("sine_wave")
     yield "sine_wave", f"about {digits(value(wave, 'herg_beattie: random'), 1)} candidates a second"
     scheme = [digits(value(wave, f"herg_markov: {kind}")) for kind in ("random", "own values")]

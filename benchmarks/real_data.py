@@ -27,20 +27,23 @@ from typing import Any
 import numpy as np
 from report import RESULTS, Row, compared, finish
 
-from channelfit import gpu
-from channelfit.backends import make_scorer
-from channelfit.documents import Section
-from channelfit.fit import load_fit
-from channelfit.model import ChannelModel, load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import load_protocol
-from channelfit.recording import load_recording
+from channelfit.model.channel import ChannelModel, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import load_protocol
+from channelfit.problem.recording import load_recording
+from channelfit.reading.documents import Section
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_file import load_fit
 
 ROOT = Path(__file__).parent.parent
 FITS = ROOT / "models" / "fits"
 CELLS = ("16713110", "16715049")
-_AP = {"file": "${CHANNELFIT_DATA}/herg_sine_wave/ap_16713110.mat",
-       "current": {"column": "T", "unit": "nA"}, "sampling": "0.1 ms"}  # fmt: skip
+_AP = {
+    "file": "${CHANNELFIT_DATA}/herg_sine_wave/ap_16713110.mat",
+    "current": {"column": "T", "unit": "nA"},
+    "sampling": "0.1 ms",
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,20 @@ class Done:
 def optimized(name: str, folder: Path, seed: int, backend: str) -> Done:
     """The fit of that name in models/fits."""
     out = folder / f"{name}_{seed}"
-    command = [sys.executable, "-m", "channelfit", "optimize", str(FITS / f"{name}.yaml"),
-               "--seed", str(seed), "--out", str(out), "--backend", backend, "--json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "channelfit",
+        "optimize",
+        str(FITS / f"{name}.yaml"),
+        "--seed",
+        str(seed),
+        "--out",
+        str(out),
+        "--backend",
+        backend,
+        "--json",
+    ]
     start = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -81,9 +96,13 @@ def scaled(model: ChannelModel, experiments: tuple[Experiment, ...]) -> ChannelM
         counts = recording.weight > 0
         ours, data = current[:, :, 0][counts], recording.current_pA[counts]
         above, below = above + ours @ data, below + ours @ ours
-    return replace(model, parameters=tuple(
-        replace(p, value=p.value * above / below) if p.name == "g" else p for p in model.parameters
-    ))  # fmt: skip
+    return replace(
+        model,
+        parameters=tuple(
+            replace(p, value=p.value * above / below) if p.name == "g" else p
+            for p in model.parameters
+        ),
+    )
 
 
 def herg_rows(cell: str, runs: list[Done], published: ChannelModel) -> list[Row]:
@@ -94,8 +113,9 @@ def herg_rows(cell: str, runs: list[Done], published: ChannelModel) -> list[Row]
     errors = [float(run.summary["rms_pA"]) for run in runs]
     first = runs[0].summary
     note = f"{len(runs)} seeds, best {min(errors):.5g}" if len(runs) > 1 else ""
-    rows = [compared(f"{name}: fit, RMS, worst seed", max(errors), "pA",
-                     rms(known, experiments), note)]  # fmt: skip
+    rows = [
+        compared(f"{name}: fit, RMS, worst seed", max(errors), "pA", rms(known, experiments), note)
+    ]
     times = [float(run.summary["seconds"]) for run in runs]
     note = f"{first['evaluations']:,} evaluations; slowest {max(times):.3g} s"
     rows.append(Row(f"{name}: search, median", float(np.median(times)), "s", note=note))
@@ -145,13 +165,24 @@ def main() -> None:
         done = optimized("nav_iv_80cp", folder, 1, wanted.backend)
     note = f"{done.summary['evaluations']:,} evaluations in {done.summary['seconds']:.0f} s"
     sodium = load_fit(FITS / "nav_iv_80cp.yaml").problem
-    rows.append(compared("nav_iv_80cp: fit, RMS", float(done.summary["rms_pA"]), "pA",
-                         rms(sodium.model, sodium.experiments), note))  # fmt: skip
+    rows.append(
+        compared(
+            "nav_iv_80cp: fit, RMS",
+            float(done.summary["rms_pA"]),
+            "pA",
+            rms(sodium.model, sodium.experiments),
+            note,
+        )
+    )
     on_gpu = wanted.backend != "cpu" and gpu.is_available()
     device = gpu.device().name if on_gpu else ""
-    finish("real_data_cuda" if on_gpu else "real_data",
-           "Fits to real recordings; `against`: published values", rows, device,
-           wanted.out)  # fmt: skip
+    finish(
+        "real_data_cuda" if on_gpu else "real_data",
+        "Fits to real recordings; `against`: published values",
+        rows,
+        device,
+        wanted.out,
+    )
 
 
 if __name__ == "__main__":

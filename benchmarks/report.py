@@ -15,8 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("channelfit", "numpy", "scipy", "numba", "sympy", "neuron", "cupy", "scikit-sundae",
-             "py-pde")  # fmt: skip
+_PACKAGES = (
+    "channelfit",
+    "numpy",
+    "scipy",
+    "numba",
+    "sympy",
+    "neuron",
+    "cupy",
+    "scikit-sundae",
+    "py-pde",
+)
 
 
 @dataclass(frozen=True)
@@ -45,17 +54,28 @@ def missing(name: str, unit: str, reason: str) -> Row:
 
 
 def finish(
-    benchmark: str, title: str, rows: list[Row], device: str = "", folder: Path | None = None,
-    series: dict[str, object] | None = None, shown: bool = True,
-) -> None:  # fmt: skip
+    benchmark: str,
+    title: str,
+    rows: list[Row],
+    device: str = "",
+    folder: Path | None = None,
+    series: dict[str, object] | None = None,
+    shown: bool = True,
+) -> None:
     """Print the rows, if `shown`, and write NAME.json, into benchmarks/results unless a folder is
     given.
 
     `series` is what figures were drawn from.
     """
     table = Table(title=title)
-    for heading, justify in (("", "left"), ("value", "right"), ("unit", "left"),
-                             ("against", "right"), ("ratio", "right"), ("", "left")):  # fmt: skip
+    for heading, justify in (
+        ("", "left"),
+        ("value", "right"),
+        ("unit", "left"),
+        ("against", "right"),
+        ("ratio", "right"),
+        ("", "left"),
+    ):
         table.add_column(heading, justify=justify)
     for row in rows:
         numbers = [_short(row.value, "-"), _short(row.against), _short(row.ratio)]
@@ -108,7 +128,10 @@ def _versions() -> dict[str, str]:
 def _commit() -> str:
     here = Path(__file__).parent
     run = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True,
+        ["git", "describe", "--always", "--dirty"],
+        cwd=here,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     return run.stdout.strip() or "unknown"

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from report import Row, compared, finish
 
-from channelfit.backends import make_scorer
-from channelfit.backends.cpu import CpuScorer
-from channelfit.model import ChannelModel, load_model
-from channelfit.optimizers import SearchSpace
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol, load_protocol
-from channelfit.recording import Recording
+from channelfit.model.channel import ChannelModel, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.recording import Recording
+from channelfit.scoring.cpu import CpuScorer
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.space import SearchSpace
 
 ROOT = Path(__file__).parent.parent
 PAPER = ("activation", "deactivation")
@@ -65,7 +65,7 @@ def rate(call: Callable[[], Any], n: int, repeats: int = 5) -> float:
 def neuron_rate(model: ChannelModel, protocols: list[Protocol], n: int = 10) -> float:
     """One NEURON core as it is used: compiled KINETIC scheme, SEClamp, dt = the sampling interval,
     the current recorded into a Vector; only the clamp's level is set from Python."""
-    from channelfit.neuron_oracle import NeuronOracle, neuron_hoc
+    from channelfit.scoring.neuron.oracle import NeuronOracle, neuron_hoc
 
     h = neuron_hoc()
     mod = ROOT / "tests" / "mod" / f"{model.name}.mod"
@@ -103,8 +103,11 @@ def headline(model: ChannelModel, protocols: list[Protocol]) -> list[Row]:
     paper = problem(model, protocols)
     few = candidates(model, 20)
     reference = make_scorer(paper, "reference")
-    rows.append(compared("reference, float64", rate(lambda: reference.score(few), 20, 1),
-                         "candidates/s", neuron))  # fmt: skip
+    rows.append(
+        compared(
+            "reference, float64", rate(lambda: reference.score(few), 20, 1), "candidates/s", neuron
+        )
+    )
     many = candidates(model, 1 << 17)
     for dtype in ("float64", "float32"):
         scorer = CpuScorer(paper, dtype, path="stepping")

@@ -14,11 +14,11 @@ import numpy as np
 from report import Row, finish
 from scoring import candidates, rate
 
-from channelfit.backends.cpu import CpuScorer
-from channelfit.model import load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import load_protocol
-from channelfit.recording import Recording
+from channelfit.model.channel import load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import load_protocol
+from channelfit.problem.recording import Recording
+from channelfit.scoring.cpu import CpuScorer
 
 ROOT = Path(__file__).parent.parent
 

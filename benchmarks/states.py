@@ -43,8 +43,8 @@ from ways import (
     usable_cores,
 )
 
-from channelfit.backends import OK, Score, make_scorer
-from channelfit.problem import Problem
+from channelfit.problem.experiment import Problem
+from channelfit.scoring.scorer import OK, Score, make_scorer
 
 POPULATION = 1 << 18
 CHECKED = 64
@@ -73,9 +73,13 @@ def measured(way: Way, p: Problem, drawn: np.ndarray, truth: Score, few: np.ndar
 
 
 def one_case(
-    title: str, p: Problem, truth: Score, ways: list[Way], population: int,
+    title: str,
+    p: Problem,
+    truth: Score,
+    ways: list[Way],
+    population: int,
     tuned: list[Baseline2012],
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Rows of one number of states and one number of samples.
 
     Arguments:

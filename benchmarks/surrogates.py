@@ -24,16 +24,25 @@ from pathlib import Path
 import numpy as np
 from report import RESULTS, Row, finish, missing
 
-from channelfit import gpu
-from channelfit.backends import make_scorer
-from channelfit.fit import Fit, load_fit
-from channelfit.optimizers.least_squares import refine
-from channelfit.optimizers.objective import Objective
-from channelfit.optimizers.run import optimize
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_file import Fit, load_fit
+from channelfit.search.least_squares import refine
+from channelfit.search.loop import optimize
+from channelfit.search.objective import Objective
 
 ROOT = Path(__file__).parent.parent
-SHIPPED = ("model_a", "model_b", "model_c", "k_hh", "na_hh", "herg_beattie", "herg_markov",
-           "na_markov", "na_nav15")  # fmt: skip
+SHIPPED = (
+    "model_a",
+    "model_b",
+    "model_c",
+    "k_hh",
+    "na_hh",
+    "herg_beattie",
+    "herg_markov",
+    "na_markov",
+    "na_nav15",
+)
 HARD = ("herg_five", "herg_eight", "na_eight")
 NOISE, NEAR = 0.01, 0.01
 
@@ -54,12 +63,19 @@ class Run:
 
 def noisy(file: Path, wanted: argparse.Namespace) -> Fit:
     """The file's fit, its data with noise of 1 % of the largest current, searched by default."""
-    changes = ["fit.optimizer=null", "fit.surrogate.noise=0", "fit.surrogate.seed=1",
-               f"fit.stop={{seconds: {wanted.cap}, generations: 1000000}}"]  # fmt: skip
+    changes = [
+        "fit.optimizer=null",
+        "fit.surrogate.noise=0",
+        "fit.surrogate.seed=1",
+        f"fit.stop={{seconds: {wanted.cap}, generations: 1000000}}",
+    ]
     if wanted.optimizer:
         changes[0] = f"fit.optimizer={{name: {wanted.optimizer}}}"
-    currents = [e.recording.current_pA for e in load_fit(file, changes).problem.experiments if
-                e.recording is not None]  # fmt: skip
+    currents = [
+        e.recording.current_pA
+        for e in load_fit(file, changes).problem.experiments
+        if e.recording is not None
+    ]
     changes[1] = f"fit.surrogate.noise={NOISE * max(np.nanmax(np.abs(c)) for c in currents):g}"
     return load_fit(file, changes)
 
@@ -75,18 +91,32 @@ def runs_of(file: Path, wanted: argparse.Namespace) -> tuple[list[Run], dict[str
     for seed in range(wanted.seeds):
         optimizer = replace(fit, seed=seed).make_optimizer(getattr(scorer, "xp", np))
         result = optimize(optimizer, fit.objective(scorer), fit.stop_rules)
-        runs.append(Run(seed, result.cost, result.seconds, result.evaluations, result.stop_reason,
-                        tuple(map(float, result.values))))  # fmt: skip
+        runs.append(
+            Run(
+                seed,
+                result.cost,
+                result.seconds,
+                result.evaluations,
+                result.stop_reason,
+                tuple(map(float, result.values)),
+            )
+        )
         histories.append(result.history)
-        print(f"{file.stem}, seed {seed}: {result.cost:.6g} pA^2 ({true:.6g} at the true values, "
-              f"{refined:.6g} refined), {result.seconds:.2f} s, {result.evaluations:,} evaluations",
-              flush=True)  # fmt: skip
+        print(
+            f"{file.stem}, seed {seed}: {result.cost:.6g} pA^2 ({true:.6g} at the true values, "
+            f"{refined:.6g} refined), {result.seconds:.2f} s, {result.evaluations:,} evaluations",
+            flush=True,
+        )
     best = min([refined, *(run.cost for run in runs)])
     runs = [arrival(run, history, best) for run, history in zip(runs, histories, strict=True)]
     facts = {
-        "free parameters": fit.space.n_free, "noise_pA": fit.noise_pA, "cost at true values": true,
-        "the same, refined": refined, "best known": best, "warming up": warmed,
-    }  # fmt: skip
+        "free parameters": fit.space.n_free,
+        "noise_pA": fit.noise_pA,
+        "cost at true values": true,
+        "the same, refined": refined,
+        "best known": best,
+        "warming up": warmed,
+    }
     return runs, facts
 
 
@@ -102,8 +132,9 @@ def arrival(run: Run, history: np.ndarray, best: float) -> Run:
     if not met.size:
         return run
     row = history[met[0]]
-    return replace(run, seconds_to_arrive=float(row["seconds"]),
-                   evaluations_to_arrive=int(row["evaluations"]))  # fmt: skip
+    return replace(
+        run, seconds_to_arrive=float(row["seconds"]), evaluations_to_arrive=int(row["evaluations"])
+    )
 
 
 def rows_of(name: str, runs: list[Run], facts: dict[str, object], cap: float) -> list[Row]:
@@ -125,8 +156,14 @@ def rows_of(name: str, runs: list[Run], facts: dict[str, object], cap: float) ->
     else:
         rows.append(missing(label, "s", f"most did not within {cap:g} s"))
     n = float(np.median([run.evaluations for run in runs]))
-    rows.append(Row(f"{name}: whole search, median", float(np.median([r.seconds for r in runs])),
-                    "s", note=f"{n:,.0f} evaluations"))  # fmt: skip
+    rows.append(
+        Row(
+            f"{name}: whole search, median",
+            float(np.median([r.seconds for r in runs])),
+            "s",
+            note=f"{n:,.0f} evaluations",
+        )
+    )
     return rows
 
 
@@ -154,12 +191,19 @@ def main() -> None:
         folder = ROOT / "benchmarks" / "problems" if name in HARD else ROOT / "models"
         runs, facts = runs_of(folder / f"{name}.yaml", wanted)
         made = {"device": gpu.device().name if on_gpu else "", "date": f"{date.today()}"}
-        known[name] = rows_of(name, runs, facts, wanted.cap), {
-            **facts, **made, "runs": [asdict(run) for run in runs]
-        }  # fmt: skip
+        known[name] = (
+            rows_of(name, runs, facts, wanted.cap),
+            {**facts, **made, "runs": [asdict(run) for run in runs]},
+        )
         in_order = sorted(known, key=[*SHIPPED, *HARD].index)
-        finish(kind, title, [row for name in in_order for row in known[name][0]], made["device"],
-               wanted.out, {name: known[name][1] for name in in_order})  # fmt: skip
+        finish(
+            kind,
+            title,
+            [row for name in in_order for row in known[name][0]],
+            made["device"],
+            wanted.out,
+            {name: known[name][1] for name in in_order},
+        )
 
 
 def earlier(folder: Path, kind: str) -> dict[str, tuple[list[Row], dict[str, object]]]:
@@ -169,8 +213,10 @@ def earlier(folder: Path, kind: str) -> dict[str, tuple[list[Row], dict[str, obj
         return {}
     record = json.loads(file.read_text())
     rows = [Row(**row) for row in record["rows"]]
-    return {name: ([row for row in rows if row.name.startswith(f"{name}:")], series)
-            for name, series in record["series"].items()}  # fmt: skip
+    return {
+        name: ([row for row in rows if row.name.startswith(f"{name}:")], series)
+        for name, series in record["series"].items()
+    }
 
 
 if __name__ == "__main__":

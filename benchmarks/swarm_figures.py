@@ -37,17 +37,20 @@ from one_core import OneCore
 from report import RESULTS, Row, compared, finish
 from ways import arguments, device_name, results_folder
 
-from channelfit import gpu
-from channelfit.backends.functions import FunctionCuda
-from channelfit.documents import read_yaml
-from channelfit.functions import FunctionProblem, build_function
-from channelfit.optimizers.swarm_cuda import AsynchronousRing, DeviceSwarm, SynchronousRing
-from channelfit.report.plots import STYLE
+from channelfit.functions.function import FunctionProblem, build_function
+from channelfit.functions.scorers import FunctionCuda
+from channelfit.functions.swarm_cuda import AsynchronousRing, DeviceSwarm, SynchronousRing
+from channelfit.reading.documents import read_yaml
+from channelfit.results.report.plots import STYLE
+from channelfit.scoring.machine import gpu
 
 FUNCTIONS = ("sphere", "elliptic", "rastrigin", "rosenbrock", "griewank")
 WAYS = ("asynchronous", "synchronous", "one core")
-LOOKS = {"asynchronous": ("#0072b2", "o"), "synchronous": ("#d55e00", "s"),
-         "one core": ("#222222", "^")}  # fmt: skip
+LOOKS = {
+    "asynchronous": ("#0072b2", "o"),
+    "synchronous": ("#d55e00", "s"),
+    "one core": ("#222222", "^"),
+}
 DTYPE, POPULATION = "float32", 32
 RECORDED = 100  # iterations of a graph
 
@@ -129,8 +132,9 @@ def replayed(swarm: DeviceSwarm) -> Callable[[], None]:
 
 def measure(sizes: Sizes, cuda: bool) -> dict[str, Any]:
     """By function and way: final values and seconds, one a dimension."""
-    found: dict[str, Any] = {name: {way: {"final": [], "seconds": []} for way in WAYS}
-                             for name in FUNCTIONS}  # fmt: skip
+    found: dict[str, Any] = {
+        name: {way: {"final": [], "seconds": []} for way in WAYS} for name in FUNCTIONS
+    }
     places = [(name, n) for name in FUNCTIONS for n in sizes.dimensions]
     # other processes: compiling with Numba would hold up every thread of this one
     context = multiprocessing.get_context("spawn")
@@ -216,9 +220,13 @@ def main() -> None:
     series = measure(QUICK if options.quick else Sizes(), cuda)
     save(series, folder)
     finish(
-        "swarm_figures", "Mussi, Nashed, Cagnoni 2011, figure 2", rows_of(series),
-        device_name() if cuda else "", folder, series,
-    )  # fmt: skip
+        "swarm_figures",
+        "Mussi, Nashed, Cagnoni 2011, figure 2",
+        rows_of(series),
+        device_name() if cuda else "",
+        folder,
+        series,
+    )
 
 
 def save(series: dict[str, Any], folder: Path) -> None:

@@ -33,20 +33,29 @@ from report import RESULTS, Row, compared, finish
 from swarm_figures import function
 from ways import arguments, device_name, results_folder
 
-from channelfit import gpu
-from channelfit.backends.functions import FunctionCuda
-from channelfit.documents import read_yaml
-from channelfit.functions import Data, FunctionProblem, build_function
-from channelfit.optimizers.swarm_cuda import LocalGroups
+from channelfit.functions.function import Data, FunctionProblem, build_function
+from channelfit.functions.scorers import FunctionCuda
+from channelfit.functions.swarm_cuda import LocalGroups
+from channelfit.reading.documents import read_yaml
+from channelfit.scoring.machine import gpu
 
 DTYPE, GROUP, EXCHANGE = "float32", 16, 100
 PAPER = {"inertia": 1.0, "cognitive": 2.0, "social": 2.0}
 #: Seconds of the paper: C++ on two cores of a Pentium G2030, OpenCL on a GT 630.
-TABLE_1 = {64: (386.76, 97.97), 128: (771.05, 103.81), 256: (1543.93, 117.38),
-           512: (3086.09, 137.19), 1024: (6218.58, 203.47)}  # fmt: skip
-TABLE_2 = {(3, 8, 1): (3926.11, 145.50), (7, 8, 1): (6643.08, 215.32),
-           (4, 6, 12): (15367.46, 481.38), (6, 8, 10): (17308.09, 529.50),
-           (15, 32, 1): (68065.32, 1904.16)}  # fmt: skip
+TABLE_1 = {
+    64: (386.76, 97.97),
+    128: (771.05, 103.81),
+    256: (1543.93, 117.38),
+    512: (3086.09, 137.19),
+    1024: (6218.58, 203.47),
+}
+TABLE_2 = {
+    (3, 8, 1): (3926.11, 145.50),
+    (7, 8, 1): (6643.08, 215.32),
+    (4, 6, 12): (15367.46, 481.38),
+    (6, 8, 10): (17308.09, 529.50),
+    (15, 32, 1): (68065.32, 1904.16),
+}
 TABLE_3 = {"none": (99.14, 0.37056), "groups": (25.53, 0.05198)}
 TABLE_4 = {"sphere": 4.58, "rosenbrock": 6.9}
 TABLE_5 = {"OpenCL": (2435.36, 1.52), "C++": (82726.95, 1.49)}
@@ -89,8 +98,14 @@ def network(layers: tuple[int, int, int], n_rows: int) -> FunctionProblem:
     return FunctionProblem(problem.model, data)
 
 
-def on_device(problem: FunctionProblem, particles: int, iterations: int, seed: int = 0,
-              exchange: int = EXCHANGE, **weights: float) -> tuple[float, float]:  # fmt: skip
+def on_device(
+    problem: FunctionProblem,
+    particles: int,
+    iterations: int,
+    seed: int = 0,
+    exchange: int = EXCHANGE,
+    **weights: float,
+) -> tuple[float, float]:
     """Seconds of a swarm by the device's clock, and its lowest cost."""
     scorer = FunctionCuda(problem, DTYPE)
     LocalGroups(scorer, particles, seed, GROUP, exchange, **weights).fly(2)  # to warm up
@@ -155,18 +170,32 @@ def table_3(sizes: Sizes) -> list[Row]:
     for whose, weights in (("", {}), (", the paper's weights", PAPER)):
         found = {}
         for way, exchange in (("none", 1), ("groups", EXCHANGE)):
-            runs = [on_device(problem, sizes.particles, min(1000, sizes.iterations), seed, exchange,
-                              **weights) for seed in range(sizes.seeds)]  # fmt: skip
+            runs = [
+                on_device(
+                    problem, sizes.particles, min(1000, sizes.iterations), seed, exchange, **weights
+                )
+                for seed in range(sizes.seeds)
+            ]
             found[way] = np.median(np.array(runs), axis=0).tolist()
         (slow, bad), (fast, good) = found["none"], found["groups"]
         errors = [float(np.sqrt(cost)) for cost in (good, bad)]
         (s_none, e_none), (s_groups, e_groups) = TABLE_3["none"], TABLE_3["groups"]
         rows += [
-            compared(f"3: none led by groups{whose}", slow, "s", fast,
-                     f"ratio to groups; published {s_none} s and {s_groups} s"),
-            compared(f"3: training error, groups{whose}", errors[0], "", errors[1],
-                     f"against none; published {e_groups} and {e_none}"),
-        ]  # fmt: skip
+            compared(
+                f"3: none led by groups{whose}",
+                slow,
+                "s",
+                fast,
+                f"ratio to groups; published {s_none} s and {s_groups} s",
+            ),
+            compared(
+                f"3: training error, groups{whose}",
+                errors[0],
+                "",
+                errors[1],
+                f"against none; published {e_groups} and {e_none}",
+            ),
+        ]
     return rows
 
 
@@ -185,8 +214,15 @@ def table_5(sizes: Sizes) -> list[Row]:
     note = f"published {opencl} s, C++ {cpp} s"
     name = f"5: 6-30-2, {sizes.rows_5:,} rows"
     row, cost = beside_a_core(name, problem, sizes.particles, sizes.iterations_5, sizes, note)
-    return [row, Row(f"{name}: training error", 100 * float(np.sqrt(cost)), "%",
-                     note=f"other data; published {error} % and, C++, {other} %")]  # fmt: skip
+    return [
+        row,
+        Row(
+            f"{name}: training error",
+            100 * float(np.sqrt(cost)),
+            "%",
+            note=f"other data; published {error} % and, C++, {other} %",
+        ),
+    ]
 
 
 TABLES: dict[int, Any] = {1: table_1, 2: table_2, 3: table_3, 4: table_4, 5: table_5}

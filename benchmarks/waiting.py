@@ -40,7 +40,7 @@ fit = load_fit(sys.argv[1], backend=sys.argv[2])
 score = make_scorer(fit.problem, sys.argv[2]).score(fit.problem.model.values()[:, None])
 assert score.status[0] == 0
 """
-_COMMANDS = "from channelfit.cli import main; print(*main.commands)"
+_COMMANDS = "from channelfit.front.main import main; print(*main.commands)"
 
 
 @contextmanager
@@ -96,9 +96,13 @@ def answers(repeats: int) -> Iterator[Row]:
         imports = [seconds(["-c", "import channelfit"], environment) for _ in range(repeats)]
         yield _row("import channelfit", imports, IMPORT)
         listed = subprocess.run(
-            [sys.executable, "-c", _COMMANDS], env=environment, cwd=ROOT, check=True,
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [sys.executable, "-c", _COMMANDS],
+            env=environment,
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         for name in ("", *listed.stdout.split()):
             command = ["-m", "channelfit", *name.split(), "--help"]
             helps = [seconds(command, environment) for _ in range(repeats)]

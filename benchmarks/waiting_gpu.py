@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 from report import Row, compared, finish
 
-from channelfit import gpu
+from channelfit.scoring.machine import gpu
 
 ROOT = Path(__file__).parent.parent
 NEW_MODEL, KNOWN_MODEL = 3.0, 2.0  # s
 REPEATS = 2
 _EMPTY = "import cupy; cupy.zeros(1).get()"
-_IMPORTS = "from channelfit import load_fit, make_scorer; import channelfit.backends.cuda"
+_IMPORTS = "from channelfit import load_fit, make_scorer; import channelfit.scoring.cuda"
 _SCORE = """
 import sys, time
 from channelfit import gpu, load_fit, make_scorer
@@ -88,8 +88,10 @@ def main() -> None:
     name = gpu.device().name
     with tempfile.TemporaryDirectory() as folder:
         run([_SCORE, str(ROOT / "models" / "model_a.yaml")], Path(folder))  # writes bytecode
-        rows = [Row("an empty CUDA program", median(_EMPTY, Path(folder)), "s"),
-                Row("imports alone", median(_IMPORTS, Path(folder)), "s")]  # fmt: skip
+        rows = [
+            Row("an empty CUDA program", median(_EMPTY, Path(folder)), "s"),
+            Row("imports alone", median(_IMPORTS, Path(folder)), "s"),
+        ]
     for path in sorted((ROOT / "models").glob("*.yaml")):
         rows += model_rows(path)
     title = "Waiting with a GPU, whole process; `against` is what a user should bear"

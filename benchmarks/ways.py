@@ -19,12 +19,12 @@ from baseline_2012 import Baseline2012
 from chains import paper_protocols
 from scoring import candidates, neuron_rate, problem
 
-from channelfit import gpu
-from channelfit.backends import make_scorer
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel
-from channelfit.problem import Problem
-from channelfit.protocol import Protocol
+from channelfit.model.channel import ChannelModel
+from channelfit.problem.experiment import Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
 
 TUNED_WITH = 1 << 18  # candidates: enough to fill every multiprocessor
 #: Threads a block, and samples unrolled; the fastest pair counts as the design's own speed.

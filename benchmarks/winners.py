@@ -20,11 +20,12 @@ from report import Row, finish
 from scoring import problem
 from ways import arguments, host, results_folder
 
-from channelfit import gpu
-from channelfit.backends import make_scorer
-from channelfit.model import load_model
-from channelfit.optimizers import SearchSpace, make_optimizer
-from channelfit.problem import Experiment, Problem
+from channelfit.model.channel import load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.choose import make_optimizer
+from channelfit.search.space import SearchSpace
 
 GENERATIONS, POPULATION = 60, 11_200
 TIE = 1e-9
@@ -93,8 +94,12 @@ def main() -> None:
         ),
         Row("time", time.perf_counter() - begun, "s"),
     ]
-    finish("winners", f"{options.seeds} searches, model B, {POPULATION:,} x {GENERATIONS}", rows,
-           folder=results_folder(options))  # fmt: skip
+    finish(
+        "winners",
+        f"{options.seeds} searches, model B, {POPULATION:,} x {GENERATIONS}",
+        rows,
+        folder=results_folder(options),
+    )
 
 
 if __name__ == "__main__":

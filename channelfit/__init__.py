@@ -6,35 +6,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from channelfit.backends import Score as Score
-    from channelfit.backends import make_scorer as make_scorer
-    from channelfit.errors import InputError as InputError
-    from channelfit.fit import load_fit as load_fit
-    from channelfit.model import ChannelModel as ChannelModel
-    from channelfit.model import load_model as load_model
-    from channelfit.optimizers import FitResult as FitResult
-    from channelfit.optimizers import optimize as optimize
-    from channelfit.problem import Experiment as Experiment
-    from channelfit.problem import Problem as Problem
-    from channelfit.protocol import load_protocol as load_protocol
-    from channelfit.recording import Recording as Recording
+    from channelfit.model.channel import ChannelModel as ChannelModel
+    from channelfit.model.channel import load_model as load_model
+    from channelfit.problem.experiment import Experiment as Experiment
+    from channelfit.problem.experiment import Problem as Problem
+    from channelfit.problem.protocol import load_protocol as load_protocol
+    from channelfit.problem.recording import Recording as Recording
+    from channelfit.reading.errors import InputError as InputError
+    from channelfit.scoring.scorer import Score as Score
+    from channelfit.scoring.scorer import make_scorer as make_scorer
+    from channelfit.search.fit_file import load_fit as load_fit
+    from channelfit.search.loop import FitResult as FitResult
+    from channelfit.search.loop import optimize as optimize
 
 __version__ = "0.1.0"
 
 #: Public names and where they live. Loaded when first used, so that `channelfit --help` is quick.
 _PUBLIC = {
-    "ChannelModel": "model",
-    "Experiment": "problem",
-    "FitResult": "optimizers",
-    "InputError": "errors",
-    "Problem": "problem",
-    "Recording": "recording",
-    "Score": "backends",
-    "load_fit": "fit",
-    "load_model": "model",
-    "load_protocol": "protocol",
-    "make_scorer": "backends",
-    "optimize": "optimizers",
+    "ChannelModel": "model.channel",
+    "Experiment": "problem.experiment",
+    "FitResult": "search.loop",
+    "InputError": "reading.errors",
+    "Problem": "problem.experiment",
+    "Recording": "problem.recording",
+    "Score": "scoring.scorer",
+    "load_fit": "search.fit_file",
+    "load_model": "model.channel",
+    "load_protocol": "problem.protocol",
+    "make_scorer": "scoring.scorer",
+    "optimize": "search.loop",
 }
 __all__ = [*_PUBLIC, "__version__"]
 

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from channelfit.cache import cache_folder
-from channelfit.gpu import numbered_lines
+from channelfit.scoring.machine.cache import cache_folder
+from channelfit.scoring.machine.gpu import numbered_lines
 
 #: Without contraction every level of optimization gives the same bits; arrays are small here, and
 #: what compiles soonest is done soonest. Only arithmetic on structures (derivatives in dual
@@ -316,7 +316,7 @@ class DeviceArray(np.ndarray):
 class HostCupy(types.ModuleType):
     """Plays CuPy where there is no GPU: NumPy's functions, and kernels run by the host shim.
 
-    For tests, under "cupy" in `sys.modules`; `channelfit.gpu` then finds an H200. Arguments of
+    For tests, under "cupy" in `sys.modules`; `machine.gpu` then finds an H200. Arguments of
     kernels must be such as CuPy takes: no array of the host and no None among them.
     """
 
@@ -326,11 +326,17 @@ class HostCupy(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("cupy")
         properties = {
-            "name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132,
-            "sharedMemPerBlock": 49152, "sharedMemPerBlockOptin": 232448, "regsPerBlock": 65536,
-            "sharedMemPerMultiprocessor": 233472, "regsPerMultiprocessor": 65536,
+            "name": b"NVIDIA H200",
+            "major": 9,
+            "minor": 0,
+            "multiProcessorCount": 132,
+            "sharedMemPerBlock": 49152,
+            "sharedMemPerBlockOptin": 232448,
+            "regsPerBlock": 65536,
+            "sharedMemPerMultiprocessor": 233472,
+            "regsPerMultiprocessor": 65536,
             "maxThreadsPerMultiProcessor": 2048,
-        }  # fmt: skip
+        }
         runtime = types.SimpleNamespace(
             getDeviceCount=lambda: 1,
             getDevice=lambda: 0,
@@ -451,9 +457,12 @@ class _Function:
         self.program, self.name = program, name
 
     def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...],
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: tuple[Any, ...],
         shared_mem: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for i, arg in enumerate(args):
             if arg is None or (isinstance(arg, np.ndarray) and not isinstance(arg, DeviceArray)):
                 raise TypeError(f"{self.name}, argument {i}: CuPy takes no {type(arg).__name__}")
@@ -471,9 +480,9 @@ def compile_with_nvrtc(
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
     encoded = text.encode()
-    _done(nvrtc, nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), encoded, b"kernel.cu", 0, None, None
-    ))  # fmt: skip
+    _done(
+        nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), encoded, b"kernel.cu", 0, None, None)
+    )
     try:
         given = [f"--gpu-architecture={architecture}".encode(), *(o.encode() for o in options)]
         code = nvrtc.nvrtcCompileProgram(

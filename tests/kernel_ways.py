@@ -19,7 +19,9 @@ import channelfit
 
 _PACKAGE = Path(channelfit.__file__).parent
 _KERNELS = re.compile(
-    r"^from (channelfit\.(?:codegen|fitzhugh_nagumo)\.\w+) import (\([^)]*\)|[^\n]*)", re.MULTILINE
+    r"^from (channelfit\.(?:scoring\.(?:machine|kernels)|fitzhugh_nagumo)\.\w+)"
+    r" import (\([^)]*\)|[^\n]*)",
+    re.MULTILINE,
 )
 
 
@@ -46,10 +48,11 @@ def text_of(module: str) -> str:
 def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "a_text_of_kernels"}
     own = {
-        module for module, _ in _KERNELS.findall(text)
+        module
+        for module, _ in _KERNELS.findall(text)
         if re.search(r"^def |^@kernel", text_of(module), re.MULTILINE)
         and not module.endswith(("machine_code", "kernel_text", "fitzhugh_nagumo.equation"))
-    }  # fmt: skip
+    }
     for module, names in _KERNELS.findall(text):
         if module not in own:
             continue
@@ -57,7 +60,9 @@ def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str
         wanted = re.findall(r"\w+", re.sub("#.*", "", names))
         space |= {n: theirs[n] for n in wanted if n in theirs}
     body = _KERNELS.sub(lambda m: "" if m[1] in own else m[0], text)
-    body = body.replace("from channelfit.codegen.machine_code import", "from builtins import id as")
+    body = body.replace(
+        "from channelfit.scoring.machine.machine_code import", "from builtins import id as"
+    )
     body = re.sub(r"^@(kernel|plain_kernel|inline|apart)\b.*$", "", body, flags=re.MULTILINE)
     tree = ast.parse(body)
     tree.body = [node for node in tree.body if not isinstance(node, ast.ClassDef)]
@@ -122,6 +127,9 @@ def _numba_primitives() -> dict[str, Any]:
         return types.int64(types.int64, types.int64), build
 
     return {
-        "bits_of": bits_of, "from_bits": from_bits, "power_of_two": power_of_two,
-        "upper_product": upper_product, "lower_product": lower_product,
-    }  # fmt: skip
+        "bits_of": bits_of,
+        "from_bits": from_bits,
+        "power_of_two": power_of_two,
+        "upper_product": upper_product,
+        "lower_product": lower_product,
+    }

@@ -46,95 +46,226 @@ class Fault:
 
 FAULTS = [
     # --- kernels
-    Fault("stepping: both halves of a step the same", "codegen/cpu_source.py",
-          "late[i] = max(a2*first + a1*second", "late[i] = max(a1*first + a2*second",
-          "backends"),
-    Fault("stepping: half of a relaxation from the wrong end", "codegen/cpu_source.py",
-          "half = h/24.0*(8.0*{s1} + 5.0*{s2} - {s0})",
-          "half = h/24.0*(8.0*{s1} + 5.0*{s0} - {s2})",
-          "backends"),
-    Fault("stepping: quarters too late", "codegen/cpu_source.py",
-          "stiff = {self.at('norm', 4)} > 1.0", "stiff = {self.at('norm', 4)} > 1.5",
-          "backends"),
-    Fault("closed form: nothing makes up for modes that are gone", "codegen/spectral.py",
-          'extra = f" + missed{k}_{i}" if e == 0 else ""', 'extra = ""', "modes"),
-    Fault("closed form: cancellation without its weight", "codegen/cpu_spectral.py",
-          'lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"', 'lost = f"gain*gain*n*w{k}_2*w{k}_2"',
-          "modes"),
-    Fault("closed form: rates at a bound are not doubted", "codegen/cpu_spectral.py",
-          "least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity",
-          "least, most = LEAST_RATE * t.multiplicity, 1e3 * GREATEST_RATE * t.multiplicity",
-          "modes"),
-    Fault("transforms: the wrong place within a cell", "transform.py",
-          "middle = 2.0**octave + (place + 0.5) * width", "middle = 2.0**octave + place * width",
-          "modes"),
-    Fault("tangents: sign of a conductance's derivative", "codegen/tangent_kernels.py",
-          "out[place + 1 + d] = s * seen[d] + ds * is_open",
-          "out[place + 1 + d] = s * seen[d] - ds * is_open", "linearize"),
-    Fault("tangents: a steady state's derivative without what leaves",
-          "codegen/tangent_kernels.py", "dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out",
-          "dm[k, i, u] = dm[k, i, u] / out", "linearize"),
-    Fault("relaxation: a lost factor in a derivative", "codegen/relaxation_kernels.py",
-          "for_s1 = h / 24.0 * (16.0 * by_whole + 8.0 * by_half)",
-          "for_s1 = h / 24.0 * (16.0 * by_whole + 4.0 * by_half)", "linearize"),
-    Fault("relaxation: derivative of a power of one gate more", "codegen/relaxation_kernels.py",
-          "power = chains[other, POWER] - (1 if other == c else 0)",
-          "power = chains[other, POWER] - (1 if other <= c else 0)", "linearize instant_gates"),
-    Fault("CUDA stepping: halved once too seldom", "codegen/cuda_source.py",
-          "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022",
-          "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1024", "cuda_source"),
-    Fault("CUDA tangents: quotient rule without the quotient", "codegen/cuda_tangents.py",
-          "EACH_TANGENT y.d[t] = (a.d[t] - y.v*b.d[t])*per;",
-          "EACH_TANGENT y.d[t] = (a.d[t] - a.v*b.d[t])*per;", "cuda_linearize"),
-    Fault("fhn, CUDA: the end as its own neighbor", "fitzhugh_nagumo/cuda_source.py",
-          "NODES > 1 ? v[NODES > 1 ? 1 : 0] : right", "NODES > 1 ? v[0] : right",
-          "fitzhugh_nagumo_cuda"),
-    Fault("fhn, CPU: recovery sees the new potential", "fitzhugh_nagumo/explicit.py",
-          "w[i] = forget * w[i] + slow * v", "w[i] = forget * w[i] + slow * change",
-          "fitzhugh_nagumo"),
-    Fault("lowering: the greater of two where one is NaN", "codegen/lowering_expressions.py",
-          '{"max": ("ogt", "sgt")', '{"max": ("ugt", "sgt")', "lowering"),
-    Fault("lowering: remainders of negative numbers", "codegen/lowering_expressions.py",
-          'f"select i1 {off}, i64 {b}, i64 0"', 'f"select i1 {off}, i64 0, i64 0"', "lowering"),
-    Fault("cache: code of another text", "cache.py",
-          "hashlib.sha256(key.encode() + b", "hashlib.sha256(b", "cache"),
+    Fault(
+        "stepping: both halves of a step the same",
+        "scoring/kernels/cpu_source.py",
+        "late[i] = max(a2*first + a1*second",
+        "late[i] = max(a1*first + a2*second",
+        "backends",
+    ),
+    Fault(
+        "stepping: half of a relaxation from the wrong end",
+        "scoring/kernels/cpu_source.py",
+        "half = h/24.0*(8.0*{s1} + 5.0*{s2} - {s0})",
+        "half = h/24.0*(8.0*{s1} + 5.0*{s0} - {s2})",
+        "backends",
+    ),
+    Fault(
+        "stepping: quarters too late",
+        "scoring/kernels/cpu_source.py",
+        "stiff = {self.at('norm', 4)} > 1.0",
+        "stiff = {self.at('norm', 4)} > 1.5",
+        "backends",
+    ),
+    Fault(
+        "closed form: nothing makes up for modes that are gone",
+        "scoring/kernels/spectral.py",
+        'extra = f" + missed{k}_{i}" if e == 0 else ""',
+        'extra = ""',
+        "modes",
+    ),
+    Fault(
+        "closed form: cancellation without its weight",
+        "scoring/kernels/cpu_spectral.py",
+        'lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"',
+        'lost = f"gain*gain*n*w{k}_2*w{k}_2"',
+        "modes",
+    ),
+    Fault(
+        "closed form: rates at a bound are not doubted",
+        "scoring/kernels/cpu_spectral.py",
+        "least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity",
+        "least, most = LEAST_RATE * t.multiplicity, 1e3 * GREATEST_RATE * t.multiplicity",
+        "modes",
+    ),
+    Fault(
+        "transforms: the wrong place within a cell",
+        "scoring/layout/exponential_tables.py",
+        "middle = 2.0**octave + (place + 0.5) * width",
+        "middle = 2.0**octave + place * width",
+        "modes",
+    ),
+    Fault(
+        "tangents: sign of a conductance's derivative",
+        "scoring/kernels/tangent_kernels.py",
+        "out[place + 1 + d] = s * seen[d] + ds * is_open",
+        "out[place + 1 + d] = s * seen[d] - ds * is_open",
+        "linearize",
+    ),
+    Fault(
+        "tangents: a steady state's derivative without what leaves",
+        "scoring/kernels/tangent_kernels.py",
+        "dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out",
+        "dm[k, i, u] = dm[k, i, u] / out",
+        "linearize",
+    ),
+    Fault(
+        "relaxation: a lost factor in a derivative",
+        "scoring/kernels/relaxation_kernels.py",
+        "for_s1 = h / 24.0 * (16.0 * by_whole + 8.0 * by_half)",
+        "for_s1 = h / 24.0 * (16.0 * by_whole + 4.0 * by_half)",
+        "linearize",
+    ),
+    Fault(
+        "relaxation: derivative of a power of one gate more",
+        "scoring/kernels/relaxation_kernels.py",
+        "power = chains[other, POWER] - (1 if other == c else 0)",
+        "power = chains[other, POWER] - (1 if other <= c else 0)",
+        "linearize instant_gates",
+    ),
+    Fault(
+        "CUDA stepping: halved once too seldom",
+        "scoring/kernels/cuda_source.py",
+        "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022",
+        "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1024",
+        "cuda_source",
+    ),
+    Fault(
+        "CUDA tangents: quotient rule without the quotient",
+        "scoring/kernels/cuda_tangents.py",
+        "EACH_TANGENT y.d[t] = (a.d[t] - y.v*b.d[t])*per;",
+        "EACH_TANGENT y.d[t] = (a.d[t] - a.v*b.d[t])*per;",
+        "cuda_linearize",
+    ),
+    Fault(
+        "fhn, CUDA: the end as its own neighbor",
+        "fitzhugh_nagumo/cuda_source.py",
+        "NODES > 1 ? v[NODES > 1 ? 1 : 0] : right",
+        "NODES > 1 ? v[0] : right",
+        "fitzhugh_nagumo_cuda",
+    ),
+    Fault(
+        "fhn, CPU: recovery sees the new potential",
+        "fitzhugh_nagumo/explicit.py",
+        "w[i] = forget * w[i] + slow * v",
+        "w[i] = forget * w[i] + slow * change",
+        "fitzhugh_nagumo",
+    ),
+    Fault(
+        "lowering: the greater of two where one is NaN",
+        "scoring/machine/lowering_expressions.py",
+        '{"max": ("ogt", "sgt")',
+        '{"max": ("ugt", "sgt")',
+        "lowering",
+    ),
+    Fault(
+        "lowering: remainders of negative numbers",
+        "scoring/machine/lowering_expressions.py",
+        'f"select i1 {off}, i64 {b}, i64 0"',
+        'f"select i1 {off}, i64 0, i64 0"',
+        "lowering",
+    ),
+    Fault(
+        "cache: code of another text",
+        "scoring/machine/cache.py",
+        "hashlib.sha256(key.encode() + b",
+        "hashlib.sha256(b",
+        "cache",
+    ),
     # --- readers
-    Fault("tables: lines counted without the header", "tables.py",
-          "table.lines = places[skip:]", "table.lines = places", "recording messages"),
-    Fault("recording: one sample more in a window", "recording.py",
-          "(t >= start - tiny) & (t < end - tiny)", "(t >= start - tiny) & (t < end + tiny)",
-          "recording"),
-    Fault("recording: overlapping masks replace each other", "recording.py",
-          "weight[k, inside] *= factor", "weight[k, inside] = factor", "recording"),
-    Fault("protocol: a rest between sweeps is no step", "protocol.py",
-          "if sweep == 0 or not self.carry_over or self.rest_ms > 0:",
-          "if sweep == 0 or not self.carry_over:", "protocol"),
-    Fault("units: a rate per volt a thousandfold", "units.py",
-          '"1/(ms V)": 1e-3, "1/(s V)": 1e-6', '"1/(ms V)": 1e-3, "1/(s V)": 1e-3', "units"),
-    Fault("joining: recordings beside the model's surrogate", "joining.py",
-          '("experiments", ("protocols", "surrogate"))', '("experiments", ("protocols",))',
-          "joining"),
+    Fault(
+        "tables: lines counted without the header",
+        "reading/tables.py",
+        "table.lines = places[skip:]",
+        "table.lines = places",
+        "recording messages",
+    ),
+    Fault(
+        "recording: one sample more in a window",
+        "problem/recording.py",
+        "(t >= start - tiny) & (t < end - tiny)",
+        "(t >= start - tiny) & (t < end + tiny)",
+        "recording",
+    ),
+    Fault(
+        "recording: overlapping masks replace each other",
+        "problem/recording.py",
+        "weight[k, inside] *= factor",
+        "weight[k, inside] = factor",
+        "recording",
+    ),
+    Fault(
+        "protocol: a rest between sweeps is no step",
+        "problem/protocol.py",
+        "if sweep == 0 or not self.carry_over or self.rest_ms > 0:",
+        "if sweep == 0 or not self.carry_over:",
+        "protocol",
+    ),
+    Fault(
+        "units: a rate per volt a thousandfold",
+        "reading/units.py",
+        '"1/(ms V)": 1e-3, "1/(s V)": 1e-6',
+        '"1/(ms V)": 1e-3, "1/(s V)": 1e-3',
+        "units",
+    ),
+    Fault(
+        "joining: recordings beside the model's surrogate",
+        "search/joined_files.py",
+        '("experiments", ("protocols", "surrogate"))',
+        '("experiments", ("protocols",))',
+        "joining",
+    ),
     # --- search
-    Fault("genetic: crossed one parameter late", "optimizers/genetic.py",
-          "exchanged = points <= parameters[rows]", "exchanged = points < parameters[rows]",
-          "genetic genetic_cuda"),
-    Fault("swarm: one draw for both pulls", "optimizers/swarm.py",
-          "pull += self.social * two *", "pull += self.social * one *", "swarm swarm_cuda"),
-    Fault("least squares: half of the bend promised twice", "optimizers/least_squares.py",
-          "- 0.5 * (step * bent).sum(axis=-1)", "- (step * bent).sum(axis=-1)", "least_squares"),
-    Fault("least squares: kept on the wrong face", "optimizers/least_squares.py",
-          "((unit >= 1) & (gradient < 0))", "((unit >= 1) & (gradient > 0))", "least_squares"),
-    Fault("hybrid: the best minimum is not counted", "optimizers/hybrid.py",
-          "w = 1 + int((np.diff(rivals) > SAME * rivals[1:]).sum())",
-          "w = int((np.diff(rivals) > SAME * rivals[1:]).sum())",
-          "least_squares agreement"),
-    Fault("sampling: constraints of a joined group forgotten", "optimizers/sampling.py",
-          "rows, shared = rows | other[0], other[1] + shared",
-          "rows, shared = rows | other[0], shared",
-          "space objective"),
-    Fault("projection: a conductance at its bound moves on", "optimizers/projection.py",
-          "moves = inside & (own > 0)", "moves = own > 0", "least_squares"),
-]  # fmt: skip
+    Fault(
+        "genetic: crossed one parameter late",
+        "search/genetic.py",
+        "exchanged = points <= parameters[rows]",
+        "exchanged = points < parameters[rows]",
+        "genetic genetic_cuda",
+    ),
+    Fault(
+        "swarm: one draw for both pulls",
+        "search/swarm.py",
+        "pull += self.social * two *",
+        "pull += self.social * one *",
+        "swarm swarm_cuda",
+    ),
+    Fault(
+        "least squares: half of the bend promised twice",
+        "search/least_squares.py",
+        "- 0.5 * (step * bent).sum(axis=-1)",
+        "- (step * bent).sum(axis=-1)",
+        "least_squares",
+    ),
+    Fault(
+        "least squares: kept on the wrong face",
+        "search/least_squares.py",
+        "((unit >= 1) & (gradient < 0))",
+        "((unit >= 1) & (gradient > 0))",
+        "least_squares",
+    ),
+    Fault(
+        "hybrid: the best minimum is not counted",
+        "search/hybrid.py",
+        "w = 1 + int((np.diff(rivals) > SAME * rivals[1:]).sum())",
+        "w = int((np.diff(rivals) > SAME * rivals[1:]).sum())",
+        "least_squares agreement",
+    ),
+    Fault(
+        "sampling: constraints of a joined group forgotten",
+        "search/sampling.py",
+        "rows, shared = rows | other[0], other[1] + shared",
+        "rows, shared = rows | other[0], shared",
+        "space objective",
+    ),
+    Fault(
+        "projection: a conductance at its bound moves on",
+        "search/projection.py",
+        "moves = inside & (own > 0)",
+        "moves = own > 0",
+        "least_squares",
+    ),
+]
 
 
 def main() -> int:
@@ -144,8 +275,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only whether every fault applies")
     parser.add_argument("--related", action="store_true", help="leave out all unrelated tests")
     given = parser.parse_args()
-    stale = [f"{fault.file}: {fault.name}: found {n} times: {fault.right}"
-             for fault in FAULTS if (n := _text(ROOT, fault).count(fault.right)) != 1]  # fmt: skip
+    stale = [
+        f"{fault.file}: {fault.name}: found {n} times: {fault.right}"
+        for fault in FAULTS
+        if (n := _text(ROOT, fault).count(fault.right)) != 1
+    ]
     if stale:
         print("These faults no longer apply; write them anew:", *stale, sep="\n  ")
         return 2
@@ -175,15 +309,22 @@ def _trial(fault: Fault, folder: Path, related_only: bool) -> str | None:
     _copy(tree)
     place = tree / PACKAGE / fault.file
     place.write_text(_text(tree, fault).replace(fault.right, fault.wrong))
-    environment = {"CHANNELFIT_CACHE": str(folder / "cache"), **os.environ, "PYTHONPATH": str(tree),
-                   "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    environment = {
+        "CHANNELFIT_CACHE": str(folder / "cache"),
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     related = [f"tests/test_{name}.py" for name in fault.tests.split()]
     others = [f"--ignore={name}" for name in related]
     for arguments in [related] if related_only else [related, ["-n", "auto", *others]]:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments],
-            cwd=tree, env=environment, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode == 1 and (found := _FAILED.search(done.stdout)):
             return found[1]
         if done.returncode != 0:  # nothing that a fault of this kind should bring about
@@ -196,9 +337,11 @@ def _copy(tree: Path) -> None:
     """The files that belong to the tree, committed or not, without what was built from them."""
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(
-        ROOT, tree, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "runs"),
+        ROOT,
+        tree,
+        ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "runs"),
         symlinks=True,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

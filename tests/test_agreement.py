@@ -12,15 +12,14 @@ from click.testing import CliRunner
 from little import LITTLE, THREE_STEPS
 from truths import slow_but
 
-from channelfit.backends import make_scorer
-from channelfit.cli import main
-from channelfit.documents import dump_yaml
-from channelfit.fit import load_fit
-from channelfit.optimizers import optimize
-from channelfit.optimizers.agreement import agreement, in_words
-from channelfit.optimizers.run import FitResult
-from channelfit.problem import mean_square, rounding_floor
-from channelfit.uncertainty import assess
+from channelfit.front.main import main
+from channelfit.problem.experiment import mean_square, rounding_floor
+from channelfit.reading.documents import dump_yaml
+from channelfit.results.uncertainty.assessment import assess
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.agreement import agreement, in_words
+from channelfit.search.fit_file import load_fit
+from channelfit.search.loop import FitResult, optimize
 
 _LOG = {"g": LITTLE["parameters"]["g"] | {"scale": "log"}}
 MODEL = LITTLE | {"parameters": LITTLE["parameters"] | _LOG}
@@ -116,8 +115,12 @@ def test_seeds_arrive_at_the_same_fit_of_a_cell_that_leaves_much_open(tmp_path, 
     b1 ends at its bound. The lowest known is 106.629 pA^2, beside 106.71, 107.97 and 108.01."""
     root = Path(__file__).parent.parent
     path = tmp_path / "cell.yaml"
-    path.write_text(CELL.format(model=root / "models" / "herg_markov.yaml",
-                                protocol=root / "protocols" / "herg_sine_wave.yaml"))  # fmt: skip
+    path.write_text(
+        CELL.format(
+            model=root / "models" / "herg_markov.yaml",
+            protocol=root / "protocols" / "herg_sine_wave.yaml",
+        )
+    )
     changes = [f"fit.seed={seed}", "current.reversal=-88.4 mV"]
     fit = load_fit(path, changes, "cpu")
     scorer = make_scorer(fit.problem, "cpu")
@@ -187,9 +190,19 @@ def test_the_command_says_whether_starts_agree(file, tmp_path):
     for name, search in (("few", "{starts: 2, patience: 1, agree: 30}"), ("many", "{}")):
         done = runner.invoke(
             main,
-            ["optimize", str(file), "--out", str(tmp_path / name), "--backend", "cpu", "--set",
-             "fit.surrogate={noise: 5, seed: 1}", "--set", f"fit.optimizer={search}"],
-        )  # fmt: skip
+            [
+                "optimize",
+                str(file),
+                "--out",
+                str(tmp_path / name),
+                "--backend",
+                "cpu",
+                "--set",
+                "fit.surrogate={noise: 5, seed: 1}",
+                "--set",
+                f"fit.optimizer={search}",
+            ],
+        )
         assert done.exit_code == 0, done.output
         found = json.loads((tmp_path / name / "summary.json").read_text())
         told.append((found["stop_reason"], found["agreement"], done.output))

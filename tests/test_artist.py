@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from channelfit.protocol import Constant, Protocol, Ramp, Samples, Segment, Sines, load_protocol
-from channelfit.report import artist
-from channelfit.report.artist import Artist, draw, packed, unpacked
-from channelfit.report.traces import Page, Traces
+from channelfit.problem.protocol import (
+    Constant,
+    Protocol,
+    Ramp,
+    Samples,
+    Segment,
+    Sines,
+    load_protocol,
+)
+from channelfit.results.report import artist
+from channelfit.results.report.artist import Artist, draw, packed, unpacked
+from channelfit.results.report.traces import Page, Traces
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,9 +40,11 @@ def page(title: str = "a fit") -> Page:
 def every_wave() -> Protocol:
     """A protocol with each kind of segment."""
     waves = (
-        Constant(-80.0), Ramp(-80.0, 1 / 3), Sines(-10.0, (5.0, 2.0), (0.1, 0.7), (0.0, 1.0), 3.0),
+        Constant(-80.0),
+        Ramp(-80.0, 1 / 3),
+        Sines(-10.0, (5.0, 2.0), (0.1, 0.7), (0.0, 1.0), 3.0),
         Samples(np.arange(4.0), np.array([0.0, -0.0, np.pi, 1e-300])),
-    )  # fmt: skip
+    )
     sweep = tuple(Segment(k, k + 1.0, wave) for k, wave in enumerate(waves))
     return Protocol("n\u00e4me $x$ \n\x07", -80.0, 0.25, (sweep, sweep[:2]), True, 2.5, "d", "s")
 
@@ -125,12 +135,24 @@ def test_the_process_ends_with_the_one_that_started_it():
 def test_a_search_does_not_load_matplotlib(tmp_path):
     """Whatever it draws: the process that it starts does."""
     code = (
-        "import sys; from channelfit.cli import main; from channelfit.report import artist\n"
+        "import sys; from channelfit.front.main import main\n"
+        "from channelfit.results.report import artist\n"
         "artist._pays = lambda: True\n"  # on a single core as well
         "main(sys.argv[1:], standalone_mode=False)\n"
         "assert 'matplotlib' not in sys.modules"
     )
-    command = ["optimize", ROOT / "models" / "model_a.yaml", "--out", tmp_path / "out", "--quiet",
-               "--population", "48", "--generations", "2", "--backend", "cpu"]  # fmt: skip
+    command = [
+        "optimize",
+        ROOT / "models" / "model_a.yaml",
+        "--out",
+        tmp_path / "out",
+        "--quiet",
+        "--population",
+        "48",
+        "--generations",
+        "2",
+        "--backend",
+        "cpu",
+    ]
     subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True, cwd=tmp_path)
     assert imread(tmp_path / "out" / "traces.png").shape[0] > 100

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 from truths import shared, slow_but
 
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
-from channelfit.backends.reference import ReferenceScorer, propagator, steady_state
-from channelfit.errors import InputError
-from channelfit.expressions import evaluate
-from channelfit.model import RATE_CEILING, RATE_FLOOR, ChannelModel, build_model, load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Constant, Protocol, Ramp, Samples, Segment, build_protocol
-from channelfit.recording import Recording
+from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, ChannelModel, build_model, load_model
+from channelfit.model.expressions import evaluate
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Constant, Protocol, Ramp, Samples, Segment, build_protocol
+from channelfit.problem.recording import Recording
+from channelfit.reading.errors import InputError
+from channelfit.scoring.reference import ReferenceScorer, propagator, steady_state
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 
 MODELS = Path(__file__).parent.parent / "models"
 SHIPPED = sorted(path.stem for path in MODELS.glob("*.yaml"))
@@ -38,13 +38,19 @@ CYCLE = {
     "states": ["A", "B", "C"],
     "definitions": {"root": "sqrt(k3)"},
     "rates": {
-        "A -> B": "k1*exp(z*v)", "B -> C": "k2", "C -> A": "root*root",
-        "B -> A": "k4", "C -> B": "k5*exp(-z*v)", "A -> C": "k6",
+        "A -> B": "k1*exp(z*v)",
+        "B -> C": "k2",
+        "C -> A": "root*root",
+        "B -> A": "k4",
+        "C -> B": "k5*exp(-z*v)",
+        "A -> C": "k6",
     },
     "current": {"open": {"B": 0.5, "C": 1.0}, "conductance": "g", "reversal": "-80 mV"},
-    "parameters": {name: {"range": [0, 10], "value": 1} for name in
-                   ("k1", "k2", "k3", "k4", "k5", "k6", "z", "g")},
-}  # fmt: skip
+    "parameters": {
+        name: {"range": [0, 10], "value": 1}
+        for name in ("k1", "k2", "k3", "k4", "k5", "k6", "z", "g")
+    },
+}
 LEAK = {
     "name": "leak",
     "states": ["O"],
@@ -68,38 +74,81 @@ def held_and_moving() -> Protocol:
     t = np.array([0.0, 0.35, 0.55, 1.0, 1.23, 2.0, 2.6, 3.0, 3.1, 3.2])
     v = np.array([-80.0, -80.0, -20.0, -20.0, -20.0, 30.0, 25.0, 25.0, -60.0, -60.0])
     recorded = Samples(t, v)
-    return Protocol("recorded", -80.0, 0.1, (
-        (Segment(0.0, 0.5, Constant(-80.0)), Segment(0.5, 4.2, recorded),
-         Segment(4.2, 5.0, Constant(-80.0))),
-        (Segment(0.0, 1.47, recorded), Segment(1.47, 2.0, Constant(10.0))),
-    ))  # fmt: skip
+    return Protocol(
+        "recorded",
+        -80.0,
+        0.1,
+        (
+            (
+                Segment(0.0, 0.5, Constant(-80.0)),
+                Segment(0.5, 4.2, recorded),
+                Segment(4.2, 5.0, Constant(-80.0)),
+            ),
+            (Segment(0.0, 1.47, recorded), Segment(1.47, 2.0, Constant(10.0))),
+        ),
+    )
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "steps": from_yaml(segments=[
-        {"hold": "1 ms"}, {"step": {"from": -110, "to": 40, "by": 30}, "for": "7 ms"}, {"hold": 2},
-    ]),
-    "off the grid": from_yaml(segments=[
-        {"hold": 0.97}, {"step": {"values": [-40, 20]}, "for": 3.333}, {"step": -60, "for": 2.0001},
-        {"ramp": [-60, 20], "for": 1.234}, {"hold": 0.77},
-    ]),
-    "ramp": from_yaml(segments=[
-        {"hold": 1}, {"ramp": [-120, 60], "for": 40}, {"ramp": [60, -100], "for": 3},
-    ]),
-    "sines": from_yaml(sampling="0.25 ms", segments=[
-        {"hold": 1}, {"sines": {"offset": -30, "terms": [
-            {"amplitude": 54, "omega": 0.07}, {"amplitude": 26, "omega": "0.37 1/ms", "phase": 1}]},
-            "for": 30}, {"hold": 1},
-    ]),
+    "steps": from_yaml(
+        segments=[
+            {"hold": "1 ms"},
+            {"step": {"from": -110, "to": 40, "by": 30}, "for": "7 ms"},
+            {"hold": 2},
+        ]
+    ),
+    "off the grid": from_yaml(
+        segments=[
+            {"hold": 0.97},
+            {"step": {"values": [-40, 20]}, "for": 3.333},
+            {"step": -60, "for": 2.0001},
+            {"ramp": [-60, 20], "for": 1.234},
+            {"hold": 0.77},
+        ]
+    ),
+    "ramp": from_yaml(
+        segments=[
+            {"hold": 1},
+            {"ramp": [-120, 60], "for": 40},
+            {"ramp": [60, -100], "for": 3},
+        ]
+    ),
+    "sines": from_yaml(
+        sampling="0.25 ms",
+        segments=[
+            {"hold": 1},
+            {
+                "sines": {
+                    "offset": -30,
+                    "terms": [
+                        {"amplitude": 54, "omega": 0.07},
+                        {"amplitude": 26, "omega": "0.37 1/ms", "phase": 1},
+                    ],
+                },
+                "for": 30,
+            },
+            {"hold": 1},
+        ],
+    ),
     "recorded": held_and_moving(),
     "one sample": from_yaml(sampling="1 ms", segments=[{"step": 0, "for": "0.6 ms"}]),
-    "short segments": from_yaml(sampling="1 ms", segments=[
-        {"hold": 1.2}, {"step": 30, "for": 0.3}, {"step": -50, "for": 0.2},
-        {"ramp": [-50, 10], "for": 0.15}, {"step": 10, "for": 4.4},
-    ]),
-    "unequal sweeps": from_yaml(segments=[
-        {"step": 20, "for": 1}, {"hold": {"values": [0, 0.5, 3, 1.7]}}, {"step": 20, "for": 1.55},
-    ]),
+    "short segments": from_yaml(
+        sampling="1 ms",
+        segments=[
+            {"hold": 1.2},
+            {"step": 30, "for": 0.3},
+            {"step": -50, "for": 0.2},
+            {"ramp": [-50, 10], "for": 0.15},
+            {"step": 10, "for": 4.4},
+        ],
+    ),
+    "unequal sweeps": from_yaml(
+        segments=[
+            {"step": 20, "for": 1},
+            {"hold": {"values": [0, 0.5, 3, 1.7]}},
+            {"step": 20, "for": 1.55},
+        ]
+    ),
     "carry over": from_yaml(
         between_sweeps={"carry_over": True, "rest": "7 ms"},
         segments=[{"hold": 1}, {"step": {"values": [-20, 0, 50]}, "for": 2.55}],
@@ -107,7 +156,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "no rest": from_yaml(
         between_sweeps="carry over", segments=[{"step": {"values": [-20, 50]}, "for": 3}]
     ),
-}  # fmt: skip
+}
 
 
 def recording_of(protocol: Protocol, seed: int, weights: str = "plain") -> Recording:
@@ -135,10 +184,15 @@ def simulated(name: str, *protocols: Protocol) -> Problem:
 def scored(name: str) -> Problem:
     """All protocols at once, with different weights and kinds of masks; one has no recording."""
     kinds = ("plain", "changing", "masked")
-    return Problem(model_named(name), tuple(
-        Experiment(p, None if key == "ramp" else recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k)
-        for k, (key, p) in enumerate(PROTOCOLS.items())
-    ))  # fmt: skip
+    return Problem(
+        model_named(name),
+        tuple(
+            Experiment(
+                p, None if key == "ramp" else recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k
+            )
+            for k, (key, p) in enumerate(PROTOCOLS.items())
+        ),
+    )
 
 
 def candidates(model: ChannelModel, n: int, seed: int = 0) -> np.ndarray:
@@ -398,8 +452,9 @@ def null_vector(a: np.ndarray) -> np.ndarray:
 def test_an_irreversible_cycle_against_a_general_solver(backend: str) -> None:
     model = model_named("cycle")
     values = np.array([0.8, 1.7, 0.9, 1e-12, 1e-12, 1e-12, 0.01, 3.0])
-    protocol = from_yaml(segments=[{"hold": 1}, {"step": 30, "for": 8.03}, {"ramp": [30, -60],
-                                                                          "for": 4}])  # fmt: skip
+    protocol = from_yaml(
+        segments=[{"hold": 1}, {"step": 30, "for": 8.03}, {"ramp": [30, -60], "for": 4}]
+    )
     truth = solved(model, values, protocol)
     current = make_scorer(simulated("cycle", protocol), backend).simulate(values[:, None])[0]
     assert np.abs(current[0, :, 0] - truth).max() / np.abs(truth).max() < 1e-8
@@ -530,10 +585,13 @@ def test_a_fast_gate_follows_the_voltage_without_lag(backend: str) -> None:
 def test_discretization_of_a_sine_wave(name: str) -> None:
     """The hERG sine wave's voltage, 0.1 ms a sample, against a general solver."""
     terms = [{"amplitude": a, "omega": w} for a, w in ((54, 0.007), (26, 0.037), (10, 0.19))]
-    protocol = from_yaml(segments=[
-        {"step": 40, "for": 5}, {"step": -80, "for": 20},
-        {"sines": {"offset": -30, "terms": terms, "origin": -475}, "for": 100},
-    ])  # fmt: skip
+    protocol = from_yaml(
+        segments=[
+            {"step": 40, "for": 5},
+            {"step": -80, "for": 20},
+            {"sines": {"offset": -30, "terms": terms, "origin": -475}, "for": 100},
+        ]
+    )
     model = model_named(name)
     truth = solved(model, model.values(), protocol)
     current = make_scorer(simulated(name, protocol), "cpu").simulate(model.values()[:, None])[0]
@@ -599,10 +657,12 @@ def random_schemes(draw: st.DrawFn) -> ChannelModel:
     open_states = draw(st.lists(st.sampled_from(states), min_size=1, unique=True))
     return build_model(
         {
-            "states": states, "rates": rates,
+            "states": states,
+            "rates": rates,
             "current": {"open": open_states, "conductance": "2 nS", "reversal": "-100 mV"},
-        }, None,
-    )  # fmt: skip
+        },
+        None,
+    )
 
 
 @settings(max_examples=40, deadline=None)

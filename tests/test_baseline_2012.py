@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from scipy.special import exprel
 from truths import slow_but
 
-from channelfit.backends import NOT_FINITE, OK, make_scorer
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel, build_model, load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol, build_protocol, load_protocol
-from channelfit.recording import Recording
+from channelfit.model.channel import ChannelModel, build_model, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
+from channelfit.problem.recording import Recording
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import NOT_FINITE, OK, make_scorer
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
@@ -56,11 +56,17 @@ def shipped(name: str) -> ChannelModel:
 
 def steps(sampling_ms: float) -> Protocol:
     return build_protocol(
-        {"holding": "-90 mV", "sampling": f"{sampling_ms} ms", "segments": [
-            {"hold": "1 ms"}, {"step": {"values": [-30, 20]}, "for": "6 ms"},
-            {"step": -70, "for": "3 ms"},
-        ]}, None,
-    )  # fmt: skip
+        {
+            "holding": "-90 mV",
+            "sampling": f"{sampling_ms} ms",
+            "segments": [
+                {"hold": "1 ms"},
+                {"step": {"values": [-30, 20]}, "for": "6 ms"},
+                {"step": -70, "for": "3 ms"},
+            ],
+        },
+        None,
+    )
 
 
 def mild(model: ChannelModel, n: int, seed: int = 0) -> np.ndarray:
@@ -78,10 +84,10 @@ def recorded(protocol: Protocol, seed: int = 1) -> Recording:
 
 
 def both(model: ChannelModel, protocols: list[Protocol], **options: Any) -> tuple[Any, Any]:
-    problem = Problem(model, tuple(Experiment(p, recorded(p), 0.5 + k)
-                                   for k, p in enumerate(protocols)))  # fmt: skip
-    return (Baseline2012(problem, compiled=OnHost, **options),
-            make_scorer(problem, "reference"))  # fmt: skip
+    problem = Problem(
+        model, tuple(Experiment(p, recorded(p), 0.5 + k) for k, p in enumerate(protocols))
+    )
+    return (Baseline2012(problem, compiled=OnHost, **options), make_scorer(problem, "reference"))
 
 
 def largest_error(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
@@ -142,11 +148,23 @@ def test_costs_of_every_chain_are_those_of_euler_in_numpy(n_states: int) -> None
     np.testing.assert_allclose(found.cost, euler(paper, drawn), rtol=5e-6)
 
 
-@pytest.mark.parametrize("name", slow_but(
-    ["model_a", "na_hh", "herg_markov"],
-    ["model_a", "model_b", "model_c", "k_hh", "k_hh_gate", "na_hh", "herg_beattie", "herg_markov",
-     "na_markov"],
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        ["model_a", "na_hh", "herg_markov"],
+        [
+            "model_a",
+            "model_b",
+            "model_c",
+            "k_hh",
+            "k_hh_gate",
+            "na_hh",
+            "herg_beattie",
+            "herg_markov",
+            "na_markov",
+        ],
+    ),
+)
 def test_costs_of_every_shipped_scheme_are_those_of_euler_in_numpy(name: str) -> None:
     """Cycles, several open states, gates as their scheme; weights that differ by sample."""
     model = shipped(name)
@@ -248,11 +266,17 @@ def test_gates_run_as_their_scheme() -> None:
 def test_voltage_that_moves_is_followed_from_sample_to_sample() -> None:
     model = shipped("herg_beattie")
     waves = build_protocol(
-        {"holding": "-80 mV", "sampling": "0.02 ms", "segments": [
-            {"hold": 2}, {"ramp": [-80, 20], "for": 20},
-            {"sines": {"offset": -30, "terms": [{"amplitude": 50, "omega": 0.3}]}, "for": 30},
-        ]}, None,
-    )  # fmt: skip
+        {
+            "holding": "-80 mV",
+            "sampling": "0.02 ms",
+            "segments": [
+                {"hold": 2},
+                {"ramp": [-80, 20], "for": 20},
+                {"sines": {"offset": -30, "terms": [{"amplitude": 50, "omega": 0.3}]}, "for": 30},
+            ],
+        },
+        None,
+    )
     design, reference = both(model, [waves])
     values = model.values()[:, None]
     assert largest_error(design.simulate(values), reference.simulate(values)) < 3e-3
@@ -271,10 +295,15 @@ def test_shared_memory_holds_what_a_step_needs() -> None:
 
 def test_what_the_design_cannot_score() -> None:
     partly = build_model(
-        {"name": "partly", "states": ["A", "B"], "rates": {"A -> B": "k", "B -> A": "k"},
-         "current": {"open": {"A": 0.5, "B": 1.0}, "conductance": "1 nS", "reversal": "0 mV"},
-         "parameters": {"k": {"range": [0, 1], "value": 0.5}}}, None,
-    )  # fmt: skip
+        {
+            "name": "partly",
+            "states": ["A", "B"],
+            "rates": {"A -> B": "k", "B -> A": "k"},
+            "current": {"open": {"A": 0.5, "B": 1.0}, "conductance": "1 nS", "reversal": "0 mV"},
+            "parameters": {"k": {"range": [0, 1], "value": 0.5}},
+        },
+        None,
+    )
     with pytest.raises(InputError, match="open and closed"):
         kernel_text(partly)
     carried = replace(steps(0.1), carry_over=True)

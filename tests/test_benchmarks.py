@@ -14,8 +14,8 @@ from cuda_host import HostCupy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channelfit.backends import NOT_FINITE, OK, Score, make_scorer
-from channelfit.errors import InputError
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import NOT_FINITE, OK, Score, make_scorer
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
@@ -127,17 +127,25 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
     course = {"generation": [1, 5, 9], "seconds": [0.1, 0.5, 0.9], "cost": [9.0, 2.0, 0.5]}
-    speed = {"name": "2012 design", "x": [2, 3, 4], "seconds": [1e-6, 2e-6, 3e-6],
-             "occupancy": [0.5, 0.4, 0.3]}  # fmt: skip
+    speed = {
+        "name": "2012 design",
+        "x": [2, 3, 4],
+        "seconds": [1e-6, 2e-6, 3e-6],
+        "occupancy": [0.5, 0.4, 0.3],
+    }
     named = {"name": "112", "courses": [course, course]}
     series = {
         "4": {"axis": "threads a block", "lines": [speed]},
         "5": {panel: [speed] for panel in ("population", "states", "data points")},
-        "6": {"generations": 9, "panels": [
-            {"population": n, "lines": {"0.1": [course], "0.8": [course, course]}}
-            for n in (112, 11_200)]},
+        "6": {
+            "generations": 9,
+            "panels": [
+                {"population": n, "lines": {"0.1": [course], "0.8": [course, course]}}
+                for n in (112, 11_200)
+            ],
+        },
         "7": {"lines": [named], "design": [named], "target": 0.6},
-    }  # fmt: skip
+    }
     paper_figures.draw(series, tmp_path)
     sizes = [(tmp_path / f"paper_figure_{n}.png").stat().st_size for n in series]
     assert min(sizes) > 5000
@@ -147,17 +155,22 @@ def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.Mo
     """Both opponents stand in the rows of one run, on a GPU that NumPy plays."""
     monkeypatch.setitem(sys.modules, "cupy", HostCupy())
     baseline_2012._on_device.cache_clear()
-    for module, name, few in ((states, "UNROLLED", (4,)), (ways, "UNROLLED", (4,)),
-                              (ways, "BLOCKS", (32, 64)), (states, "OURS", ways.OURS[:1]),
-                              (states, "CHECKED", 8)):  # fmt: skip
+    for module, name, few in (
+        (states, "UNROLLED", (4,)),
+        (ways, "UNROLLED", (4,)),
+        (ways, "BLOCKS", (32, 64)),
+        (states, "OURS", ways.OURS[:1]),
+        (states, "CHECKED", 8),
+    ):
         monkeypatch.setattr(module, name, few)
     paper, truth = states.prepared(2, 20, "cuda")
     drawn = candidates(paper.model, 64)
     tuned = [ways.fastest_2012(paper, drawn, stored) for stored in states.STORED]
     rows = states.one_case("2 x 20", paper, truth, list(ways.OURS[:1]), 64, tuned)
     values = {row.name.removeprefix("2 x 20: "): row for row in rows}
-    design, unbound, ours = (values[way.name] for way in
-                             (ways.DESIGN_2012, ways.IN_REGISTERS, ways.STEPPING_32))  # fmt: skip
+    design, unbound, ours = (
+        values[way.name] for way in (ways.DESIGN_2012, ways.IN_REGISTERS, ways.STEPPING_32)
+    )
     assert "threads a block" in design.note
     assert design.note.split("; ")[1] == unbound.note.split("; ")[1]  # the same costs
     assert ours.ratio == ours.value / design.value
@@ -167,8 +180,11 @@ def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.Mo
 
     run = gpu_scoring.Run(True, gpu_scoring.QUICK)
     found = run.rates("trial", paper, drawn, list(ways.OURS[:1]), few=drawn[:, :8])
-    assert list(found) == [design.name.removeprefix("2 x 20: "), "2012 design, in registers",
-                           "stepping, float32"]  # fmt: skip
+    assert list(found) == [
+        design.name.removeprefix("2 x 20: "),
+        "2012 design, in registers",
+        "stepping, float32",
+    ]
     assert run.design(paper, drawn, tune=False, stored="shared").threads in (32, 64)
     baseline_2012._on_device.cache_clear()
 
@@ -186,8 +202,11 @@ def test_figures_are_told_with_their_digits() -> None:
     assert told == ["0.010", "0.0095", "1.0", "15", "100", "100", "2,500"]
     assert readme.digits(1_542_012_345, 4) == "1,542,000,000"
     assert [readme.at_most(x) for x in (5.536e-10, 4.17e-6, 2e-6, 9.2e-6)] == [
-        "6e-10", "5e-6", "2e-6", "1e-5",
-    ]  # fmt: skip
+        "6e-10",
+        "5e-6",
+        "2e-6",
+        "1e-5",
+    ]
 
 
 def test_ratios_to_the_lean_design_are_stated_once_they_are_measured(
@@ -197,16 +216,30 @@ def test_ratios_to_the_lean_design_are_stated_once_they_are_measured(
     for file in readme.RESULTS.glob("*.json"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(readme, "RESULTS", tmp_path)
-    rows = [report.Row(f"model B, 25 x 500: {name}", 4.41e7, "candidates/s") for name in
-            ("2012 design", "2012 design, in registers", "closed form, float64",
-             "stepping, float32", "stepping, float64")]  # fmt: skip
+    rows = [
+        report.Row(f"model B, 25 x 500: {name}", 4.41e7, "candidates/s")
+        for name in (
+            "2012 design",
+            "2012 design, in registers",
+            "closed form, float64",
+            "stepping, float32",
+            "stepping, float64",
+        )
+    ]
     report.finish("gpu_scoring_headline", "", rows, folder=tmp_path)
     rows = [report.Row(row.name.replace("500", "5,000"), 4.5e6, row.unit) for row in rows]
     report.finish("gpu_scoring_samples", "", rows, folder=tmp_path)
-    rows = [report.compared(f"{n} states x {samples} samples: fastest of ours over {name}", 2.0 * n,
-                            "candidates/s", 2.0)
-            for n in range(2, 10) for samples in (500, 5000)
-            for name in ("2012 design", "2012 design, in registers")]  # fmt: skip
+    rows = [
+        report.compared(
+            f"{n} states x {samples} samples: fastest of ours over {name}",
+            2.0 * n,
+            "candidates/s",
+            2.0,
+        )
+        for n in range(2, 10)
+        for samples in (500, 5000)
+        for name in ("2012 design", "2012 design, in registers")
+    ]
     report.finish("states", "", rows, folder=tmp_path)
     told = [told for _, told in readme.statements()]
     assert "| the same text, but in registers | 44,100,000 | 4,500,000 |" in told

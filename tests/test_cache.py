@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from channelfit import cache
-from channelfit.codegen import machine_code
-from channelfit.codegen.kernel_text import Source
-from channelfit.codegen.machine_code import Kernel
-from channelfit.notices import told_to
+from channelfit.scoring.machine import cache, machine_code
+from channelfit.scoring.machine.kernel_text import Source
+from channelfit.scoring.machine.machine_code import Kernel
+from channelfit.scoring.machine.notices import told_to
 
 TEXT = "def f(a):\n    for k in range(a.size):\n        a[k] = a[k] + 1.5\n"
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX's")
@@ -148,8 +147,8 @@ def test_nothing_half_written_stays(folder, monkeypatch):
 def test_processes_that_compile_the_same_at_once_do_not_disturb_each_other(folder):
     program = (
         "import numpy as np\n"
-        "from channelfit.codegen.kernel_text import Source\n"
-        "from channelfit.codegen.machine_code import Kernel\n"
+        "from channelfit.scoring.machine.kernel_text import Source\n"
+        "from channelfit.scoring.machine.machine_code import Kernel\n"
         f"a = np.zeros(3); Kernel(Source({TEXT!r}, 'a text'), 'f')(a); assert a[2] == 1.5\n"
     )
     running = [

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
-from channelfit.cli import main
+from channelfit.front.main import main
 
 ROOT = Path(__file__).parents[1]
 MODEL_A = ROOT / "models" / "model_a.yaml"
@@ -111,8 +111,8 @@ def test_figure_is_a_picture(finished):
 
 
 def test_saved_fit_scores_the_same_and_can_be_fitted_again(finished, tmp_path):
-    from channelfit.backends import make_scorer
-    from channelfit.fit import load_fit
+    from channelfit.scoring.scorer import make_scorer
+    from channelfit.search.fit_file import load_fit
 
     out, _ = finished
     again = load_fit(out / "fit.yaml")
@@ -175,16 +175,28 @@ def test_generations_option_wins_over_either_place_in_the_file(tmp_path):
         f"fit: {{protocols: [{protocol}], stop: {{generations: 9}}}}\n",
         encoding="utf-8",
     )
-    result = run("optimize", file, "--generations", 2, "--population", 8, "--json",
-                 "--out", tmp_path / "y")  # fmt: skip
+    result = run(
+        "optimize", file, "--generations", 2, "--population", 8, "--json", "--out", tmp_path / "y"
+    )
     assert json.loads(result.stdout)["generations"] == 2
 
 
 @pytest.mark.parametrize("name", ["swarm", "ring", "groups", "differential"])
 def test_another_optimizer_starts_from_its_own_settings(name, tmp_path):
     """Those in the file are the genetic algorithm's; what the user adds still counts."""
-    result = run("optimize", MODEL_A, "--optimizer", name, "--generations", 3, "--json",
-                 "--set", "fit.optimizer.population=24", "--out", tmp_path / "x")  # fmt: skip
+    result = run(
+        "optimize",
+        MODEL_A,
+        "--optimizer",
+        name,
+        "--generations",
+        3,
+        "--json",
+        "--set",
+        "fit.optimizer.population=24",
+        "--out",
+        tmp_path / "x",
+    )
     summary = json.loads(result.stdout)
     assert summary["optimizer"] == name
     assert summary["evaluations"] == 72
@@ -192,14 +204,26 @@ def test_another_optimizer_starts_from_its_own_settings(name, tmp_path):
 
 
 def test_the_files_own_optimizer_keeps_the_files_settings(tmp_path):
-    result = run("optimize", MODEL_A, "--optimizer", "genetic", "--generations", 2, "--json",
-                 "--population", 20, "--set", "fit.optimizer.mutation_rate=0.3",
-                 "--out", tmp_path / "x")  # fmt: skip
+    result = run(
+        "optimize",
+        MODEL_A,
+        "--optimizer",
+        "genetic",
+        "--generations",
+        2,
+        "--json",
+        "--population",
+        20,
+        "--set",
+        "fit.optimizer.mutation_rate=0.3",
+        "--out",
+        tmp_path / "x",
+    )
     assert json.loads(result.stdout)["settings"]["mutation_rate"] == 0.3
 
 
 def test_help_names_every_optimizer():
-    from channelfit.optimizers.choose import OPTIMIZERS
+    from channelfit.search.choose import OPTIMIZERS
 
     text = run("optimize", "--help").output
     assert all(name in text for name in OPTIMIZERS)
@@ -232,7 +256,7 @@ def test_bad_input_is_one_message(arguments, words, tmp_path, monkeypatch):
 
 
 def test_cuda_missing_says_what_to_do(tmp_path):
-    from channelfit.doctor import backends
+    from channelfit.front.doctor import backends
 
     if backends()["cuda"].usable:
         pytest.skip("there is a GPU here")
@@ -253,8 +277,8 @@ def test_folder_that_cannot_be_made(tmp_path):
 
 
 def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
-    from channelfit.backends.cpu import CpuScorer
-    from channelfit.fit import load_fit
+    from channelfit.scoring.cpu import CpuScorer
+    from channelfit.search.fit_file import load_fit
 
     score, calls = CpuScorer.score, []
 
@@ -280,16 +304,31 @@ def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to a single child there")
 def test_interrupt_saves_the_best_so_far(tmp_path):
     out = tmp_path / "x"
-    command = [sys.executable, "-m", "channelfit", "optimize", str(MODEL_A), "--out", str(out),
-               "--population", "48", "--generations", "10000000"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "channelfit",
+        "optimize",
+        str(MODEL_A),
+        "--out",
+        str(out),
+        "--population",
+        "48",
+        "--generations",
+        "10000000",
+    ]
 
     def listen() -> None:  # a shell's background jobs ignore it, and their children after them
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=listen,
-    ) as child:  # fmt: skip
+    ) as child:
         watchdog = threading.Timer(300, child.kill)
         watchdog.start()
         assert child.stderr is not None
@@ -310,13 +349,20 @@ def test_interrupt_saves_the_best_so_far(tmp_path):
 
 
 def test_simulate_writes_traces_and_leaves_short_sweeps_empty(tmp_path):
-    from channelfit.backends import make_scorer
-    from channelfit.model import load_model
-    from channelfit.problem import Experiment, Problem
-    from channelfit.protocol import load_protocol
+    from channelfit.model.channel import load_model
+    from channelfit.problem.experiment import Experiment, Problem
+    from channelfit.problem.protocol import load_protocol
+    from channelfit.scoring.scorer import make_scorer
 
-    result = run("simulate", MODEL_A, RECOVERY, "--out", tmp_path / "deep" / "x",
-                 "--set", "parameters.gmax.value=2.5")  # fmt: skip
+    result = run(
+        "simulate",
+        MODEL_A,
+        RECOVERY,
+        "--out",
+        tmp_path / "deep" / "x",
+        "--set",
+        "parameters.gmax.value=2.5",
+    )
     assert result.exit_code == 0, result.output
     assert result.stdout.split() == [str(tmp_path / "deep" / f"x.{e}") for e in ("csv", "png")]
     text = (tmp_path / "deep" / "x.csv").read_text(encoding="utf-8")
@@ -340,7 +386,7 @@ def test_simulate_takes_a_fitted_model(finished, tmp_path):
 
 @pytest.mark.parametrize("model", sorted((ROOT / "models").glob("*.yaml")), ids=lambda p: p.stem)
 def test_show_describes_and_draws_every_model(model, tmp_path):
-    from channelfit.model import load_model
+    from channelfit.model.channel import load_model
 
     out = tmp_path / "scheme.png"
     result = run("show", model, "--out", out)
@@ -380,9 +426,9 @@ def test_show_prints_source_and_nothing_else(kind, word):
 
 
 def test_text_of_rates_can_be_read_back():
-    from channelfit.expressions import evaluate, parse_expression
-    from channelfit.model import load_model
-    from channelfit.report.description import rate_text
+    from channelfit.model.channel import load_model
+    from channelfit.model.expressions import evaluate, parse_expression
+    from channelfit.results.report.description import rate_text
 
     model = load_model(ROOT / "models" / "na_hh.yaml")
     values = dict(zip(model.parameter_names, model.values(), strict=True)) | {"v": -61.3}
@@ -393,8 +439,8 @@ def test_text_of_rates_can_be_read_back():
 
 
 def test_text_of_every_function_can_be_read_back():
-    from channelfit.expressions import evaluate, parse_expression
-    from channelfit.report.description import text
+    from channelfit.model.expressions import evaluate, parse_expression
+    from channelfit.results.report.description import text
 
     written = "max(a, 0.1)*abs(v) + (a if v < -30 else 2*a if v < 0 else min(a, 1))*tanh(v/7)"
     expression = parse_expression(written, ["a", "v"])
@@ -407,16 +453,19 @@ def test_validate_without_neuron_says_how_to_get_it(tmp_path):
     (tmp_path / "neuron.py").write_text("raise ImportError('not here')", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "channelfit", "validate", str(MODEL_A)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert 'pip install "channelfit[neuron]"' in done.stderr or sys.platform == "win32"
 
 
 def test_validate_compares_with_neuron(tmp_path):
-    from channelfit import doctor
+    from channelfit.front import doctor
 
     for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
         if not need.usable:
@@ -428,7 +477,7 @@ def test_validate_compares_with_neuron(tmp_path):
 
 
 def test_validate_fails_beyond_the_tolerance(monkeypatch):
-    from channelfit import doctor, validation
+    from channelfit.front import doctor, validation
 
     for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
         if not need.usable:
@@ -440,7 +489,7 @@ def test_validate_fails_beyond_the_tolerance(monkeypatch):
 
 
 def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_path):
-    from channelfit import doctor
+    from channelfit.front import doctor
 
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
     (tmp_path / "kernel.py").write_bytes(b"x" * 2_000_000)
@@ -452,7 +501,7 @@ def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_p
 
 
 def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
-    from channelfit import doctor
+    from channelfit.front import doctor
 
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
@@ -465,7 +514,8 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from channelfit.cli import main; main(['--help'], standalone_mode=False); "
+        "import sys; from channelfit.front.main import main; "
+        "main(['--help'], standalone_mode=False); "
         "heavy = {'numpy', 'sympy', 'numba', 'scipy', 'matplotlib', 'rich'} & set(sys.modules); "
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
@@ -487,7 +537,7 @@ def test_every_command_has_help_with_an_example(command):
 
 
 def test_decimation_keeps_extremes_order_and_gaps():
-    from channelfit.report.plots import decimated
+    from channelfit.results.report.plots import decimated
 
     t = np.arange(80_000) * 0.1
     y = np.random.default_rng(0).standard_normal(t.size)
@@ -504,8 +554,8 @@ def test_decimation_keeps_extremes_order_and_gaps():
 
 
 def test_titles_of_any_characters_are_drawn(tmp_path):
-    from channelfit.protocol import load_protocol
-    from channelfit.report.plots import Traces, save, traces_figure
+    from channelfit.problem.protocol import load_protocol
+    from channelfit.results.report.plots import Traces, save, traces_figure
 
     protocol = load_protocol(RAMP)
     current = np.zeros((1, protocol.n_times_max))
@@ -515,8 +565,8 @@ def test_titles_of_any_characters_are_drawn(tmp_path):
 
 
 def test_layouts_chain_ring_star_and_rows():
-    from channelfit.model import Chain, Transition
-    from channelfit.report.scheme import layout
+    from channelfit.model.channel import Chain, Transition
+    from channelfit.results.report.scheme import layout
 
     def chain(states: str, links: str) -> Chain:
         steps = []

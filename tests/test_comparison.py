@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 from uncertain import MODEL, STEPS, loaded
 
-from channelfit.cli import main
-from channelfit.documents import dump_yaml
-from channelfit.errors import InputError
-from channelfit.fit import save_fit
-from channelfit.uncertainty.comparison import contend, weights
+from channelfit.front.main import main
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.results.comparison import contend, weights
+from channelfit.search.fit_file import save_fit
 
 NAMES = ("a", "z", "b", "g")
 SHUT = {
@@ -46,9 +46,10 @@ def two(tmp_path_factory) -> tuple[Path, Path]:
     save_fit(fit, fit.problem.model.values(), data)
     (folder / "late.yaml").write_text(STEPS.replace("name: steps", "name: late"))
     recording = {
-        "file": "../true/data.csv", "time": {"column": "time_ms", "unit": "ms"},
+        "file": "../true/data.csv",
+        "time": {"column": "time_ms", "unit": "ms"},
         "current": {"columns": "all", "unit": "pA"},
-    }  # fmt: skip
+    }
     experiments = [
         {"protocol": "../steps.yaml", "recording": recording},
         {"protocol": "../late.yaml", "recording": recording, "weight": 0},
@@ -147,8 +148,18 @@ def test_one_fit_is_no_comparison(two):
 def test_compare_prints_and_draws(two, tmp_path):
     result = run("compare", *two, "--out", tmp_path / "out", "--backend", "cpu")
     assert result.exit_code == 0, result.output
-    for word in ("true", "more", "best", "held out: late", "AIC", "BIC", "a ", "1/ms",
-                 "variance explained", "peaks off by"):  # fmt: skip
+    for word in (
+        "true",
+        "more",
+        "best",
+        "held out: late",
+        "AIC",
+        "BIC",
+        "a ",
+        "1/ms",
+        "variance explained",
+        "peaks off by",
+    ):
         assert word in result.stdout
     rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["fits"]
     assert [row["label"] for row in rows] == ["true", "more"]
@@ -171,15 +182,23 @@ def test_compare_as_json_is_the_file(two, tmp_path):
 def test_uncertainty_writes_everything(two, tmp_path):
     pytest.importorskip("emcee")
     result = run(
-        "uncertainty", two[0], "--profiles", "a,g", "--families", 8, "--posterior", 60,
-        "--out", tmp_path, "--backend", "cpu",
-    )  # fmt: skip
+        "uncertainty",
+        two[0],
+        "--profiles",
+        "a,g",
+        "--families",
+        8,
+        "--posterior",
+        60,
+        "--out",
+        tmp_path,
+        "--backend",
+        "cpu",
+    )
     assert result.exit_code == 0, result.output
     names = {p.name for p in tmp_path.iterdir()}
     pictures = {"uncertainty.png", "profiles.png", "families.png", "posterior.png"}
-    assert names == pictures | {
-        "uncertainty.json", "profiles.csv", "posterior.csv", "refined.yaml"
-    }  # fmt: skip
+    assert names == pictures | {"uncertainty.json", "profiles.csv", "posterior.csv", "refined.yaml"}
     for name in pictures:
         assert imread(tmp_path / name).std() > 0.01
     found = json.loads((tmp_path / "uncertainty.json").read_text())
@@ -191,8 +210,15 @@ def test_uncertainty_writes_everything(two, tmp_path):
     assert found["cost"] < found["cost_before_refining"]
     assert "too short" in result.stdout
     assert "±" in result.stdout
-    refined = run("uncertainty", tmp_path / "refined.yaml", "--json", "--out", tmp_path / "again",
-                  "--backend", "cpu")  # fmt: skip
+    refined = run(
+        "uncertainty",
+        tmp_path / "refined.yaml",
+        "--json",
+        "--out",
+        tmp_path / "again",
+        "--backend",
+        "cpu",
+    )
     assert json.loads(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
 
 
@@ -204,8 +230,10 @@ def test_a_profile_of_nothing_known_is_refused(two, tmp_path):
 
 def test_a_function_has_no_uncertainty(tmp_path):
     path = tmp_path / "sphere.yaml"
-    path.write_text("name: sphere\nsizes: {n: 2}\nparameters: {x: {size: n, range: [-1, 1]}}\n"
-                    "cost: sum(x[i]**2, i, 1, n)\n")  # fmt: skip
+    path.write_text(
+        "name: sphere\nsizes: {n: 2}\nparameters: {x: {size: n, range: [-1, 1]}}\n"
+        "cost: sum(x[i]**2, i, 1, n)\n"
+    )
     result = run("uncertainty", path)
     assert result.exit_code == 2
     assert "a function has no currents" in result.stderr
@@ -213,8 +241,20 @@ def test_a_function_has_no_uncertainty(tmp_path):
 
 def test_optimize_says_how_sure_it_is(two, tmp_path):
     out = tmp_path / "run"
-    result = run("optimize", two[0], "--backend", "cpu", "--optimizer", "genetic", "--population",
-                 400, "--generations", 60, "--out", out)  # fmt: skip
+    result = run(
+        "optimize",
+        two[0],
+        "--backend",
+        "cpu",
+        "--optimizer",
+        "genetic",
+        "--population",
+        400,
+        "--generations",
+        60,
+        "--out",
+        out,
+    )
     assert result.exit_code == 0, result.output
     assert "±" in result.stdout
     summary = json.loads((out / "summary.json").read_text())

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_swarm import NumpyInDisguise, rastrigin, rosenbrock, run, sphere
 
-from channelfit.errors import InputError
-from channelfit.optimizers.covariance import Covariance, _ranked
+from channelfit.reading.errors import InputError
+from channelfit.search.covariance import Covariance, _ranked
 
 cma = pytest.importorskip("cma")
 
@@ -34,9 +34,12 @@ def test_it_is_pycma_until_the_first_descent_ends():
     """The same strategy driven by hand, with the same draws, to the last bit."""
     random = np.random.Generator(np.random.Philox(key=5))
     options = {
-        "bounds": [0.0, 1.0], "popsize": 12, "seed": np.nan, "verbose": -9,
+        "bounds": [0.0, 1.0],
+        "popsize": 12,
+        "seed": np.nan,
+        "verbose": -9,
         "randn": lambda *shape: random.standard_normal(shape),
-    }  # fmt: skip
+    }
     by_hand, search = cma.CMAEvolutionStrategy([0.5] * 3, 0.3, options), Covariance(3, 12, 5)
     for _ in range(20):
         points = by_hand.ask()

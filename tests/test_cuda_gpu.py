@@ -20,14 +20,14 @@ from test_backends import (
 )
 from test_cuda_source import random_scheme
 
-from channelfit import gpu
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
-from channelfit.backends.cuda import CudaScorer
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.model import load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import load_protocol
-from channelfit.recording import Recording
+from channelfit.model.channel import load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import load_protocol
+from channelfit.problem.recording import Recording
+from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 
 pytestmark = pytest.mark.gpu
 
@@ -90,8 +90,12 @@ def test_a_bad_candidate_leaves_its_neighbors_alone() -> None:
     good = many(problem, 64, seed=2)
     bad, names = good.copy(), problem.model.parameter_names
     for name, candidate, value in (
-        ("k3", 3, -1.0), ("k4", 5, -1.0), ("k1", 8, np.nan), ("g", 9, np.nan), ("g", 40, np.inf),
-    ):  # fmt: skip
+        ("k3", 3, -1.0),
+        ("k4", 5, -1.0),
+        ("k1", 8, np.nan),
+        ("g", 9, np.nan),
+        ("g", 40, np.inf),
+    ):
         bad[names.index(name), candidate] = value
     failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 8: NOT_FINITE, 9: NOT_FINITE, 40: NOT_FINITE}
     for dtype in ("float64", "float32"):

@@ -10,7 +10,7 @@ from cuda_host import CompileError, KernelError, compile_with_nvrtc, host_progra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit import gpu
+from channelfit.scoring.machine import gpu
 
 SUM = """
 extern "C" __global__ void __launch_bounds__(256) sum(
@@ -142,13 +142,35 @@ def test_scalars_of_all_types():
     out = np.zeros(12)
     two = np.array((7, 0.125), dtype=np.dtype([("a", "i4"), ("b", "f8")], align=True))[()]
     args = [
-        -3, np.uint32(2**32 - 1), -(2**40), np.uint64(2**52), np.float32(0.1), 0.1, True,
-        np.int8(-9), 2**33, np.float32(1.5), out, gpu.NULL, two,
-    ]  # fmt: skip
+        -3,
+        np.uint32(2**32 - 1),
+        -(2**40),
+        np.uint64(2**52),
+        np.float32(0.1),
+        0.1,
+        True,
+        np.int8(-9),
+        2**33,
+        np.float32(1.5),
+        out,
+        gpu.NULL,
+        two,
+    ]
     host_program(PLACES).launch("scalars", 1, 1, args)
     assert out.tolist() == [
-        -3, 2**32 - 1, -(2**40), 2**52, float(np.float32(0.1)), 0.1, 1, -9, 2**33, 1.5, 0, 7.125,
-    ]  # fmt: skip
+        -3,
+        2**32 - 1,
+        -(2**40),
+        2**52,
+        float(np.float32(0.1)),
+        0.1,
+        1,
+        -9,
+        2**33,
+        1.5,
+        0,
+        7.125,
+    ]
 
 
 NUMBERS = """
@@ -179,8 +201,16 @@ def test_arithmetic():
     d, u = np.zeros(9), np.zeros(5, dtype=np.uint32)
     host_program(NUMBERS).launch("numbers", 1, 1, [d, u])
     assert d.tolist() == [
-        -2.5, 1e-300, -(2.0**-60), 4.875, 5.5, math.inf, 9.5, 26.0, 0.0,
-    ]  # fmt: skip
+        -2.5,
+        1e-300,
+        -(2.0**-60),
+        4.875,
+        5.5,
+        math.inf,
+        9.5,
+        26.0,
+        0.0,
+    ]
     assert u.tolist() == [0xFFFFFFFE, 8, 400, 3132, 1]
 
 
@@ -212,15 +242,17 @@ def kernel(body: str, parameters: str = "int* x"):
     [
         ("if (threadIdx.x < 7) __ballot_sync(0xffu, 1);", "7 threads .* never"),
         ("if (threadIdx.x < 5) __syncthreads();\nelse __syncthreads();", "different barriers"),
-        ("if (threadIdx.x < 5) __syncthreads();\nelse\n__ballot_sync(0xffe1u, 1);",
-         "11 threads .* never .* line 2"),
+        (
+            "if (threadIdx.x < 5) __syncthreads();\nelse\n__ballot_sync(0xffe1u, 1);",
+            "11 threads .* never .* line 2",
+        ),
         ("x[0] = __shfl_sync(0xffffu, 1, 20);", "reads lane 20"),
         ("x[0] = __shfl_sync(0xffffffffu, 1, 0);", "do not exist"),
         ("__syncthreads(); x[16] = 1;", "wrote outside"),
         ("x[-1] = 1;", "wrote outside"),
         ("__syncthreads(); if (threadIdx.x == 3) __trap();", r"__trap\(\).*thread \(3, 0, 0\)"),
     ],
-)  # fmt: skip
+)
 def test_what_a_device_would_not_survive_is_an_error(body, message):
     program = kernel(body)
     for _ in range(2):  # and leaves nothing behind

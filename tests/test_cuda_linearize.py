@@ -29,17 +29,17 @@ from test_cuda_source import random_scheme
 from test_linearize import on_the_grid
 from truths import slow_but
 
-from channelfit import gpu
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Linearization
-from channelfit.backends.cuda import CudaScorer
-from channelfit.backends.cuda_tangents import Tangents
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.codegen.cuda_tangents import CudaTangentSource
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel, build_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Constant, Protocol, Segment
-from channelfit.recording import Recording
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Constant, Protocol, Segment
+from channelfit.problem.recording import Recording
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.cuda_tangents import Tangents
+from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Linearization
 
 EVERY = [*SHIPPED, "cycle", "leak"]
 #: Of them, one of each kind: a scheme of few states, one of more, gates, loops, nothing that moves.
@@ -74,8 +74,9 @@ def errors(
         length = np.maximum(length, 1e-7 * (length * scale).max(axis=0) / scale)
     gradient = np.abs(test.gradient - truth.gradient)[:, ok] / (length * np.sqrt(2 * cost))
     curvature = np.abs(test.curvature - truth.curvature)[..., ok] / (length[:, None] * length)
-    return tuple(float(e.max(initial=0.0)) for e in (abs(test.cost[ok] / cost - 1), gradient,
-                                                     curvature))  # type: ignore[return-value]  # fmt: skip
+    return tuple(
+        float(e.max(initial=0.0)) for e in (abs(test.cost[ok] / cost - 1), gradient, curvature)
+    )  # type: ignore[return-value]
 
 
 @cache
@@ -113,16 +114,17 @@ def by_differences(problem: Problem, parameters: np.ndarray) -> Linearization:
         a, b, c, d = (y[:, (1 + 4 * i + j) * n : (2 + 4 * i + j) * n] for j in range(4))
         jacobian[:, k] = (4 * (c - d) - (a - b) / 2) / (3 * steps[k])
     return Linearization(
-        (residual**2).sum(axis=0) / total, np.zeros(n, np.int8),
+        (residual**2).sum(axis=0) / total,
+        np.zeros(n, np.int8),
         2 * np.einsum("sn,skn->kn", residual, jacobian) / total,
         2 * np.einsum("sin,skn->ikn", jacobian, jacobian) / total,
-    )  # fmt: skip
+    )
 
 
 def problem_of(model: ChannelModel, *protocols: Protocol) -> Problem:
-    return Problem(model, tuple(
-        Experiment(p, recording_of(p, k), 1.0 + k) for k, p in enumerate(protocols)
-    ))  # fmt: skip
+    return Problem(
+        model, tuple(Experiment(p, recording_of(p, k), 1.0 + k) for k, p in enumerate(protocols))
+    )
 
 
 # --- every model ---------------------------------------------------------------------------------
@@ -154,8 +156,11 @@ def test_derivatives_equal_differences_of_the_reference(name: str, device: str) 
 
 #: Derivatives a thread carries, jobs a candidate is cut into.
 WAYS: dict[str, tuple[int | None, int]] = {
-    "1 in 1": (1, 1), "2 in 3": (2, 3), "4 in 7": (4, 7), "chosen in 64": (None, 64),
-}  # fmt: skip
+    "1 in 1": (1, 1),
+    "2 in 3": (2, 3),
+    "4 in 7": (4, 7),
+    "chosen in 64": (None, 64),
+}
 
 
 @pytest.mark.parametrize("way", slow_but(["2 in 3"], WAYS))
@@ -201,10 +206,13 @@ def stairs(lengths: list[int]) -> Protocol:
     of another weight."""
     h = 0.1
     sweeps = tuple(
-        (Segment(0.0, n * h, Constant(10.0)), Segment(n * h, (n + 9) * h, Constant(-40.0)),
-         Segment((n + 9) * h, (2 * n + 9) * h, Constant(10.0)))
+        (
+            Segment(0.0, n * h, Constant(10.0)),
+            Segment(n * h, (n + 9) * h, Constant(-40.0)),
+            Segment((n + 9) * h, (2 * n + 9) * h, Constant(10.0)),
+        )
         for n in lengths
-    )  # fmt: skip
+    )
     return Protocol("stairs", -80.0, h, sweeps)
 
 
@@ -256,30 +264,37 @@ def test_sixteen_states_with_loops(device: str) -> None:
 FUNCTIONS: dict[str, Callable[[float, float], tuple[float, float]]] = {
     "exp(a*b)": lambda a, b: (b * math.exp(a * b), a * math.exp(a * b)),
     "log(a*a + b*b + 1)": lambda a, b: (
-        2 * a / (a * a + b * b + 1), 2 * b / (a * a + b * b + 1),
+        2 * a / (a * a + b * b + 1),
+        2 * b / (a * a + b * b + 1),
     ),
     "sqrt(a*a + 1)/(2 + b*b)": lambda a, b: (
-        a / math.sqrt(a * a + 1) / (2 + b * b), -2 * b * math.sqrt(a * a + 1) / (2 + b * b) ** 2,
+        a / math.sqrt(a * a + 1) / (2 + b * b),
+        -2 * b * math.sqrt(a * a + 1) / (2 + b * b) ** 2,
     ),
     "tanh(a - 3*b)": lambda a, b: (
-        math.cosh(a - 3 * b) ** -2, -3 * math.cosh(a - 3 * b) ** -2,
+        math.cosh(a - 3 * b) ** -2,
+        -3 * math.cosh(a - 3 * b) ** -2,
     ),
     "(a*a + 1)**(b/2)": lambda a, b: (
-        b * a * (a * a + 1) ** (b / 2 - 1), math.log(a * a + 1) / 2 * (a * a + 1) ** (b / 2),
+        b * a * (a * a + 1) ** (b / 2 - 1),
+        math.log(a * a + 1) / 2 * (a * a + 1) ** (b / 2),
     ),
     "(a*a + 1)**2.5 - 2**b + b**3": lambda a, b: (
-        5 * a * (a * a + 1) ** 1.5, 3 * b * b - math.log(2) * 2**b,
+        5 * a * (a * a + 1) ** 1.5,
+        3 * b * b - math.log(2) * 2**b,
     ),
     "abs(a)*b": lambda a, b: ((a > 0) * b - (a < 0) * b, abs(a)),
     "min(a, b, 2) + 3*max(a, b)": lambda a, b: (
-        (a < min(b, 2)) + 3.0 * (a > b), (b < min(a, 2)) + 3.0 * (b > a),
+        (a < min(b, 2)) + 3.0 * (a > b),
+        (b < min(a, 2)) + 3.0 * (b > a),
     ),
     "exprel(a - b)": lambda a, b: (_slope(a - b), -_slope(a - b)),
     "(a - b)/(exp(a - b) - 1)": lambda a, b: (_inverse_slope(a - b), -_inverse_slope(a - b)),
     "b + 1/(1 + exp(400*a))": lambda a, b: (
-        -100 * math.cosh(200 * a) ** -2 if abs(a) < 1.5 else 0.0, 1.0,
+        -100 * math.cosh(200 * a) ** -2 if abs(a) < 1.5 else 0.0,
+        1.0,
     ),
-}  # fmt: skip
+}
 
 
 def _slope(x: float) -> float:
@@ -297,11 +312,15 @@ def _inverse_slope(x: float) -> float:
 
 def of_two_numbers(text: str) -> Problem:
     """One open state: the derivative of a current of 1 mV is that of the conductance."""
-    model = build_model({
-        "name": "function", "states": ["O"],
-        "current": {"open": ["O"], "conductance": text, "reversal": "-1 mV"},
-        "parameters": {name: {"range": [-9, 9], "value": 1} for name in "ab"},
-    }, None)  # fmt: skip
+    model = build_model(
+        {
+            "name": "function",
+            "states": ["O"],
+            "current": {"open": ["O"], "conductance": text, "reversal": "-1 mV"},
+            "parameters": {name: {"range": [-9, 9], "value": 1} for name in "ab"},
+        },
+        None,
+    )
     protocol = from_yaml(holding="0 mV", segments=[{"hold": 0.1}])
     recording = Recording(protocol.times_ms, np.zeros((1, 1)), np.ones((1, 1)))
     return Problem(model, (Experiment(protocol, recording),))
@@ -340,9 +359,12 @@ def test_derivatives_anywhere(text: str, a: float, b: float) -> None:
 def test_rates_at_their_removable_singularity(device: str) -> None:
     """k_hh at the very voltage where numerator and denominator of a rate vanish."""
     model = model_named("k_hh")
-    protocol = Protocol("singular", -80.0, 0.1, (
-        (Segment(0.0, 4.0, Constant(-80.0)), Segment(4.0, 9.0, Constant(-55.0))),
-    ))  # fmt: skip
+    protocol = Protocol(
+        "singular",
+        -80.0,
+        0.1,
+        ((Segment(0.0, 4.0, Constant(-80.0)), Segment(4.0, 9.0, Constant(-55.0))),),
+    )
     problem = problem_of(model, protocol)
     names = model.parameter_names
     parameters = np.repeat(model.values()[:, None], 3, axis=1)
@@ -376,8 +398,12 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(device: str, protocols: str)
     good = candidates(problem.model, 12, seed=2)
     bad, names = good.copy(), problem.model.parameter_names
     for name, candidate, value in (
-        ("k3", 3, -1.0), ("k4", 5, -1.0), ("k1", 8, np.nan), ("g", 9, np.nan), ("g", 10, np.inf),
-    ):  # fmt: skip
+        ("k3", 3, -1.0),
+        ("k4", 5, -1.0),
+        ("k1", 8, np.nan),
+        ("g", 9, np.nan),
+        ("g", 10, np.inf),
+    ):
         bad[names.index(name), candidate] = value
     failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 8: NOT_FINITE, 9: NOT_FINITE, 10: NOT_FINITE}
     scorer = CudaScorer(problem)
@@ -393,8 +419,9 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(device: str, protocols: str)
 
 def test_parameters_that_are_fixed(device: str) -> None:
     model = model_named("model_b")
-    some = tuple(dataclasses.replace(p, fixed=k in (0, 3, 8)) for k, p in
-                 enumerate(model.parameters))  # fmt: skip
+    some = tuple(
+        dataclasses.replace(p, fixed=k in (0, 3, 8)) for k, p in enumerate(model.parameters)
+    )
     protocol = PROTOCOLS["steps"]
     whole = problem_of(model, protocol)
     part = problem_of(dataclasses.replace(model, parameters=some), protocol)

@@ -26,18 +26,19 @@ from test_backends import (
 )
 from truths import slow_but
 
-from channelfit import gpu, tuning
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Score
-from channelfit.backends.cuda import CudaScorer, Walk, walk
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.codegen.cuda_source import ADD_JOBS, SWEEP, CudaSource
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel, build_model
-from channelfit.packing import gathered
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Constant, Protocol, Ramp, Segment
-from channelfit.recording import Recording
-from channelfit.schedule import schedule
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
+from channelfit.problem.recording import Recording
+from channelfit.problem.run_tree import gathered
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda import CudaScorer, Walk, walk
+from channelfit.scoring.kernels.cuda_source import ADD_JOBS, SWEEP, CudaSource
+from channelfit.scoring.layout.visit_order import schedule
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine import launch_tuning as tuning
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Score
 
 EVERY = [(name, dtype) for name in [*SHIPPED, "cycle", "leak"] for dtype in ("float64", "float32")]
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
@@ -63,10 +64,22 @@ class Host:
         grid = (-(-n // BLOCK), w.n_jobs)
         given = self._given(parameters, w)
         program.launch(SWEEP, grid, BLOCK, [*given, partial, partial_status, None])
-        program.launch(ADD_JOBS, 1, BLOCK, [
-            0, n, w.n_jobs, packed.constant, packed.total_weight, partial,
-            partial_status, cost, status,
-        ])  # fmt: skip
+        program.launch(
+            ADD_JOBS,
+            1,
+            BLOCK,
+            [
+                0,
+                n,
+                w.n_jobs,
+                packed.constant,
+                packed.total_weight,
+                partial,
+                partial_status,
+                cost,
+                status,
+            ],
+        )
         return Score(cost, status)
 
     def simulate(self, parameters: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
@@ -111,10 +124,14 @@ def agree(
 # --- every model ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "dtype"), [
-    (name, dtype) for name in ("model_b", "na_hh", "herg_beattie", "herg_markov", "cycle", "leak")
-    for dtype in ("float64", "float32")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype)
+        for name in ("model_b", "na_hh", "herg_beattie", "herg_markov", "cycle", "leak")
+        for dtype in ("float64", "float32")
+    ],
+)
 def test_costs_equal_the_reference(name: str, dtype: str) -> None:
     """In one job or several."""
     problem, (cost, status, _) = scored(name), true_costs(name)
@@ -163,18 +180,28 @@ def random_scheme(n: int, seed: int) -> ChannelModel:
         f"S{i} -> S{j}": f"{10 ** rng.uniform(-3, 1)!r}*k*exp({rng.uniform(-0.05, 0.05)!r}*v)"
         for i, j in sorted(pairs)
     }
-    return build_model({
-        "states": [f"S{k}" for k in range(n)], "rates": rates,
-        "current": {"open": {"S1": 1.0, f"S{n - 1}": 0.4}, "conductance": "2 nS",
-                    "reversal": "-100 mV"},
-        "parameters": {"k": {"range": [0.1, 10], "scale": "log", "value": 1}},
-    }, None)  # fmt: skip
+    return build_model(
+        {
+            "states": [f"S{k}" for k in range(n)],
+            "rates": rates,
+            "current": {
+                "open": {"S1": 1.0, f"S{n - 1}": 0.4},
+                "conductance": "2 nS",
+                "reversal": "-100 mV",
+            },
+            "parameters": {"k": {"range": [0.1, 10], "scale": "log", "value": 1}},
+        },
+        None,
+    )
 
 
-@pytest.mark.parametrize(("n", "dtype"), slow_but(
-    [(5, "float64"), (6, "float32"), (10, "float64"), (11, "float32"), (16, "float64")],
-    [(n, dtype) for n in (5, 6, 9, 10, 11, 16) for dtype in ("float64", "float32")],
-))  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    slow_but(
+        [(5, "float64"), (6, "float32"), (10, "float64"), (11, "float32"), (16, "float64")],
+        [(n, dtype) for n in (5, 6, 9, 10, 11, 16) for dtype in ("float64", "float32")],
+    ),
+)
 def test_many_states_with_loops(n: int, dtype: str) -> None:
     """Every way to a propagator: of few states, in registers, and of more than fit."""
     keys = ("steps", "ramp", "off the grid")
@@ -215,8 +242,12 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(dtype: str) -> None:
     bad = good.copy()
     names = problem.model.parameter_names
     for name, candidate, value in (
-        ("k3", 3, -1.0), ("k4", 5, -1.0), ("k1", 8, np.nan), ("g", 9, np.nan), ("g", 10, np.inf),
-    ):  # fmt: skip
+        ("k3", 3, -1.0),
+        ("k4", 5, -1.0),
+        ("k1", 8, np.nan),
+        ("g", 9, np.nan),
+        ("g", 10, np.inf),
+    ):
         bad[names.index(name), candidate] = value
     failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 8: NOT_FINITE, 9: NOT_FINITE, 10: NOT_FINITE}
     host = Host(problem, dtype)
@@ -241,16 +272,33 @@ ONLY_BETWEEN = {
 def test_a_rate_that_fails_where_the_voltage_moves_only(dtype: str, scheme: bool) -> None:
     model = build_model(ONLY_BETWEEN, None)
     if scheme:  # three states: the other integrator
-        model = build_model({
-            **{k: v for k, v in ONLY_BETWEEN.items() if k != "gates"}, "states": ["A", "B", "C"],
-            "rates": {"A -> B": "a + b*(v + 40)", "B -> A": "0.1*sqrt(c - v)", "B -> C": "0.1",
-                      "C -> B": "0.2"},
-            "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
-        }, None)  # fmt: skip
-    there_and_back = Protocol("ramps", -40.0, 0.1, ((
-        Segment(0.0, 4.0, Ramp(-40.0, 40.0)), Segment(4.0, 8.0, Ramp(40.0, -80.0)),
-        Segment(8.0, 9.0, Ramp(-80.0, -40.0)), Segment(9.0, 10.0, Constant(-40.0)),
-    ),))  # fmt: skip
+        model = build_model(
+            {
+                **{k: v for k, v in ONLY_BETWEEN.items() if k != "gates"},
+                "states": ["A", "B", "C"],
+                "rates": {
+                    "A -> B": "a + b*(v + 40)",
+                    "B -> A": "0.1*sqrt(c - v)",
+                    "B -> C": "0.1",
+                    "C -> B": "0.2",
+                },
+                "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
+            },
+            None,
+        )
+    there_and_back = Protocol(
+        "ramps",
+        -40.0,
+        0.1,
+        (
+            (
+                Segment(0.0, 4.0, Ramp(-40.0, 40.0)),
+                Segment(4.0, 8.0, Ramp(40.0, -80.0)),
+                Segment(8.0, 9.0, Ramp(-80.0, -40.0)),
+                Segment(9.0, 10.0, Constant(-40.0)),
+            ),
+        ),
+    )
     problem = Problem(model, (Experiment(there_and_back, recording_of(there_and_back, 0)),))
     parameters = np.array([[1.0, 0.1, 1.0], [0.01, 0.01, 0.01], [100.0, 100.0, 20.0]])
     score = Host(problem, dtype).score(parameters)
@@ -300,13 +348,20 @@ def test_single_precision_does_not_lose_a_slow_gate() -> None:
 # --- the text ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "dtype"), slow_but(
-    [("model_b", "float32"), ("na_hh", "float32"), ("herg_markov", "float64"),
-     ("cycle", "float64"), ("leak", "float64")],
-    [(name, "float32") for name in SHIPPED] + [
-        (name, "float64") for name in ("model_b", "na_hh", "herg_markov", "cycle", "leak")
-    ],
-))  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    slow_but(
+        [
+            ("model_b", "float32"),
+            ("na_hh", "float32"),
+            ("herg_markov", "float64"),
+            ("cycle", "float64"),
+            ("leak", "float64"),
+        ],
+        [(name, "float32") for name in SHIPPED]
+        + [(name, "float64") for name in ("model_b", "na_hh", "herg_markov", "cycle", "leak")],
+    ),
+)
 def test_nvrtc_accepts_the_text(name: str, dtype: str) -> None:
     source = CudaSource(model_named(name), dtype)
     options = ("-std=c++17", "-ftz=true", *source.options)
@@ -330,16 +385,22 @@ def test_the_text_can_be_read_and_says_whose_it_is() -> None:
 
 def test_names_of_the_users_stay_what_they_are() -> None:
     """Words of the language, and of the generated code, as names of states and parameters."""
-    model = build_model({
-        "name": "ß (double), run.walk", "states": ["int", "real"],
-        "rates": {"int -> real": "return1*q*exp(v/x)", "real -> int": "d_x"},
-        "definitions": {"q": "2*p", "d_x": "0.1*p"},
-        "current": {"open": ["real"], "conductance": "1 nS", "reversal": "0 mV"},
-        "parameters": {name: {"range": [0, 30], "value": 1} for name in ("return1", "p", "x")},
-    }, None)  # fmt: skip
+    model = build_model(
+        {
+            "name": "ß (double), run.walk",
+            "states": ["int", "real"],
+            "rates": {"int -> real": "return1*q*exp(v/x)", "real -> int": "d_x"},
+            "definitions": {"q": "2*p", "d_x": "0.1*p"},
+            "current": {"open": ["real"], "conductance": "1 nS", "reversal": "0 mV"},
+            "parameters": {name: {"range": [0, 30], "value": 1} for name in ("return1", "p", "x")},
+        },
+        None,
+    )
     protocol = PROTOCOLS["ramp"]
-    agree(Problem(model, (Experiment(protocol, recording_of(protocol, 0)),)),
-          np.array([[0.5], [0.7], [25.0]]))  # fmt: skip
+    agree(
+        Problem(model, (Experiment(protocol, recording_of(protocol, 0)),)),
+        np.array([[0.5], [0.7], [25.0]]),
+    )
 
 
 # --- the scorer, its arrays on a device that is the host -----------------------------------------
@@ -386,8 +447,10 @@ def test_arrays_come_back_as_they_were_given(device: Device) -> None:
     truth = ReferenceScorer(problem).score(parameters)
     scorer = CudaScorer(problem)
     assert (scorer.backend, scorer.dtype, scorer.source_hash) == (
-        "cuda", "float64", scorer.source.hash,
-    )  # fmt: skip
+        "cuda",
+        "float64",
+        scorer.source.hash,
+    )
     host = scorer.score(parameters)
     assert type(host.cost) is type(host.status) is np.ndarray
     there = scorer.score(device.asarray(parameters))

@@ -12,12 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 from cuda_host import DeviceArray, HostCupy
 
-from channelfit import gpu, tuning
-from channelfit.backends import make_scorer
-from channelfit.cli import main
-from channelfit.model import load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import load_protocol
+from channelfit.front.main import main
+from channelfit.model.channel import load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import load_protocol
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine import launch_tuning as tuning
+from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parents[1]
 MODEL_A = ROOT / "models" / "model_a.yaml"
@@ -40,8 +41,20 @@ def run(*arguments: object) -> Result:
 
 
 def fitted(out: Path, backend: str, *more: object) -> dict:
-    result = run("optimize", MODEL_A, "--backend", backend, "--population", 60, "--out", out,
-                 "--generations", 5, "--json", *more)  # fmt: skip
+    result = run(
+        "optimize",
+        MODEL_A,
+        "--backend",
+        backend,
+        "--population",
+        60,
+        "--out",
+        out,
+        "--generations",
+        5,
+        "--json",
+        *more,
+    )
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -101,7 +114,7 @@ def test_tune_remembers_what_scoring_then_uses(device, monkeypatch, tmp_path):
 
 
 def test_scores_of_arrays_on_the_device_stay_there(device):
-    from channelfit.fit import load_fit
+    from channelfit.search.fit_file import load_fit
 
     fit = load_fit(MODEL_A)
     scorer = make_scorer(fit.problem, "cuda")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from test_swarm import NumpyInDisguise, rastrigin, rosenbrock, run, sphere
 
-from channelfit.errors import InputError
-from channelfit.optimizers.differential import Differential
+from channelfit.reading.errors import InputError
+from channelfit.search.differential import Differential
 
 LEVEL = 1e-3
 

@@ -13,15 +13,25 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.cli import main
-from channelfit.documents import dump_yaml
-from channelfit.errors import InputError
-from channelfit.expressions import evaluate, parse_expression
-from channelfit.model import ChannelModel, build_model, load_model
+from channelfit.front.main import main
+from channelfit.model.channel import ChannelModel, build_model, load_model
+from channelfit.model.expressions import evaluate, parse_expression
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-UNITS = {"a": "1/ms", "z": "1/mV", "b": "1/s", "k": "mV", "x": "V", "c": "1/(ms mV)", "w": "ms",
-         "p": "1", "n": "", "g": "nS"}  # fmt: skip
+UNITS = {
+    "a": "1/ms",
+    "z": "1/mV",
+    "b": "1/s",
+    "k": "mV",
+    "x": "V",
+    "c": "1/(ms mV)",
+    "w": "ms",
+    "p": "1",
+    "n": "",
+    "g": "nS",
+}
 
 
 def built(units: dict[str, str] | None = None, **blocks: Any) -> ChannelModel:
@@ -32,9 +42,11 @@ def built(units: dict[str, str] | None = None, **blocks: Any) -> ChannelModel:
         for name, unit in units.items()
     }
     document = {
-        "name": "m", "states": ["C", "O"], "rates": {"C -> O": "a", "O -> C": "b"},
+        "name": "m",
+        "states": ["C", "O"],
+        "rates": {"C -> O": "a", "O -> C": "b"},
         "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
-    } | blocks  # fmt: skip
+    } | blocks
     for key in [key for key, value in document.items() if value is None]:
         del document[key]
     return build_model(document | {"parameters": rows | document.get("parameters", {})}, "m.yaml")
@@ -58,16 +70,47 @@ def refused(make: Any, *args: Any, **keys: Any) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        "a", "a*exp(z*v)", "a*exp(v/k)", "a*exp((v - x)/k)", "4*a", "a + b", "a/(1 + exp(-z*v))",
-        "c*(v - x)/(1 - exp(-(v - x)/k))", "exp(v/k)/w", "a*p", "a*n", "n", "n*v", "n*exp(n*v)",
-        "0.1*(v + 40)/(1 - exp(-(v + 40)/10))", "4*exp(-(v + 65)/k)", "1/(1 + exp(-(v + 35)/k))",
-        "(v - x)/k/(exp((v - x)/k) - 1)", "a if v < -40 else b", "a if v < x else 0", "2*a - b/3",
-        "a*sqrt(k/x)", "a**2/b", "a*(k/x)**1.5", "a*p**(v/k)", "a*2**(v/10)", "max(a, b, 0.1)",
-        "abs(a - b)", "a*log(k/x)", "log(5/n)*a", "a*tanh(z*v)", "a*exprel(z*v)", "a + 0.02*v",
-        "a*3**((celsius - 22)/10)", "a*exp(n*v/(8.314*(celsius + 273.15)))", "sqrt(a*b)",
-        "exp(2.3 + v/k)", "0.05 + 1/(0.1 + exp(v/k))*0.3", "v**2 + v",
+        "a",
+        "a*exp(z*v)",
+        "a*exp(v/k)",
+        "a*exp((v - x)/k)",
+        "4*a",
+        "a + b",
+        "a/(1 + exp(-z*v))",
+        "c*(v - x)/(1 - exp(-(v - x)/k))",
+        "exp(v/k)/w",
+        "a*p",
+        "a*n",
+        "n",
+        "n*v",
+        "n*exp(n*v)",
+        "0.1*(v + 40)/(1 - exp(-(v + 40)/10))",
+        "4*exp(-(v + 65)/k)",
+        "1/(1 + exp(-(v + 35)/k))",
+        "(v - x)/k/(exp((v - x)/k) - 1)",
+        "a if v < -40 else b",
+        "a if v < x else 0",
+        "2*a - b/3",
+        "a*sqrt(k/x)",
+        "a**2/b",
+        "a*(k/x)**1.5",
+        "a*p**(v/k)",
+        "a*2**(v/10)",
+        "max(a, b, 0.1)",
+        "abs(a - b)",
+        "a*log(k/x)",
+        "log(5/n)*a",
+        "a*tanh(z*v)",
+        "a*exprel(z*v)",
+        "a + 0.02*v",
+        "a*3**((celsius - 22)/10)",
+        "a*exp(n*v/(8.314*(celsius + 273.15)))",
+        "sqrt(a*b)",
+        "exp(2.3 + v/k)",
+        "0.05 + 1/(0.1 + exp(v/k))*0.3",
+        "v**2 + v",
     ],
-)  # fmt: skip
+)
 def test_what_agrees_or_adapts_is_accepted(text: str) -> None:
     model = built(temperature="22 degC", rates={"C -> O": text, "O -> C": "b"})
     assert model.cautions == ()
@@ -76,8 +119,11 @@ def test_what_agrees_or_adapts_is_accepted(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("w", 'rates.C -> O: "w": a rate (1/ms) is wanted, but this is a time (ms) (w in ms); '
-              'w with unit "1/ms" would be right'),
+        (
+            "w",
+            'rates.C -> O: "w": a rate (1/ms) is wanted, but this is a time (ms) (w in ms); '
+            'w with unit "1/ms" would be right',
+        ),
         ("a*exp(x*v)", '"a*exp(x*v)": the argument of exp, v*x, is in mV^2, no pure number'),
         ("a*exp(x*v)", '(a in 1/ms, x in V); x with unit "1/mV" would be right'),
         ("a*exp(v - x)", "the argument of exp, v - x, is a voltage (mV), no pure number"),
@@ -99,7 +145,7 @@ def test_what_agrees_or_adapts_is_accepted(text: str) -> None:
         ("a*p**(z*v*k)", "an exponent, k*v*z, is a voltage (mV)"),
         ("sqrt(a)", "but this is in 1/ms^1/2"),
     ],
-)  # fmt: skip
+)
 def test_stated_units_that_contradict_each_other(text: str, said: str) -> None:
     message = refused(rate, text)
     assert message.startswith("m.yaml: rates.C -> O: ")
@@ -109,23 +155,37 @@ def test_stated_units_that_contradict_each_other(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("blocks", "said"),
     [
-        ({"current": {"open": ["O"], "conductance": "k", "reversal": "-80 mV"}},
-         'm.yaml: current.conductance: "k": a conductance (nS) is wanted, but this is a voltage '
-         '(mV) (k in mV); k with unit "nS" would be right'),
-        ({"current": {"open": ["O"], "conductance": "g*k", "reversal": "-80 mV"}},
-         "current.conductance: \"g*k\": a conductance (nS) is wanted, but this is in pA"),
-        ({"current": {"open": ["O"], "conductance": "g", "reversal": "g"}},
-         'current.reversal: "g": a voltage (mV) is wanted, but this is a conductance (nS)'),
-        ({"definitions": {"d": "k + w"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
-         'definitions.d: "k + w": in one sum stand k, a voltage (mV), and w, a time (ms)'),
-        ({"definitions": {"d": "2*z"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
-         "rates.C -> O: \"a*exp(v/d)\": the argument of exp, v/d, is in mV^2"),
+        (
+            {"current": {"open": ["O"], "conductance": "k", "reversal": "-80 mV"}},
+            'm.yaml: current.conductance: "k": a conductance (nS) is wanted, but this is a voltage '
+            '(mV) (k in mV); k with unit "nS" would be right',
+        ),
+        (
+            {"current": {"open": ["O"], "conductance": "g*k", "reversal": "-80 mV"}},
+            'current.conductance: "g*k": a conductance (nS) is wanted, but this is in pA',
+        ),
+        (
+            {"current": {"open": ["O"], "conductance": "g", "reversal": "g"}},
+            'current.reversal: "g": a voltage (mV) is wanted, but this is a conductance (nS)',
+        ),
+        (
+            {"definitions": {"d": "k + w"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
+            'definitions.d: "k + w": in one sum stand k, a voltage (mV), and w, a time (ms)',
+        ),
+        (
+            {"definitions": {"d": "2*z"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
+            'rates.C -> O: "a*exp(v/d)": the argument of exp, v/d, is in mV^2',
+        ),
         ({"rates": {"C -> O": "up = a*exp(w*v)", "O -> C": "b"}}, "the argument of exp, v*w, is"),
-        ({"parameters": {"d": {"tie": "a/z", "unit": "mV"}},
-          "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
-         'parameters.d.tie: "a/z": a voltage (mV) is wanted, but this is in mV/ms'),
+        (
+            {
+                "parameters": {"d": {"tie": "a/z", "unit": "mV"}},
+                "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"},
+            },
+            'parameters.d.tie: "a/z": a voltage (mV) is wanted, but this is in mV/ms',
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_place_has_its_dimension(blocks: dict[str, Any], said: str) -> None:
     assert said in refused(built, **blocks)
 
@@ -183,10 +243,18 @@ def test_powers_of_powers_stay_small() -> None:
 
 #: Exponents of time, voltage, current and temperature, written down apart from the code's table.
 EXPONENTS = {
-    "1/ms": (-1, 0, 0, 0), "ms": (1, 0, 0, 0), "mV": (0, 1, 0, 0), "1/mV": (0, -1, 0, 0),
-    "1/(ms mV)": (-1, -1, 0, 0), "1": (0, 0, 0, 0), "nS": (0, -1, 1, 0), "pF": (1, -1, 1, 0),
-    "pA": (0, 0, 1, 0), "degC": (0, 0, 0, 1), "MOhm": (0, 1, -1, 0),
-}  # fmt: skip
+    "1/ms": (-1, 0, 0, 0),
+    "ms": (1, 0, 0, 0),
+    "mV": (0, 1, 0, 0),
+    "1/mV": (0, -1, 0, 0),
+    "1/(ms mV)": (-1, -1, 0, 0),
+    "1": (0, 0, 0, 0),
+    "nS": (0, -1, 1, 0),
+    "pF": (1, -1, 1, 0),
+    "pA": (0, 0, 1, 0),
+    "degC": (0, 0, 0, 1),
+    "MOhm": (0, 1, -1, 0),
+}
 COMMON, FOREIGN = list(EXPONENTS)[:6], list(EXPONENTS)[6:]
 OF = {exponents: unit for unit, exponents in EXPONENTS.items()}
 RESCALED = np.array([1.7, 0.6, 2.3, 1.9])
@@ -262,12 +330,13 @@ def test_random_expressions_are_accepted_until_one_unit_is_changed(data: Any) ->
 
 def test_the_command_line_tells_before_the_work_and_keeps_it(tmp_path: Path) -> None:
     document = {
-        "name": "cell", "states": ["C", "O"],
+        "name": "cell",
+        "states": ["C", "O"],
         "rates": {"C -> O": "a*exp(v)", "O -> C": "b"},
         "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
         "parameters": {n: {"range": [0.5, 2], "value": 1, "unit": UNITS[n]} for n in "abg"},
         "fit": {"protocols": ["p.yaml"], "optimizer": {"population": 8, "generations": 1}},
-    }  # fmt: skip
+    }
     model = tmp_path / "cell.yaml"
     model.write_text(dump_yaml(document))
     (tmp_path / "p.yaml").write_text(

@@ -9,31 +9,43 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from channelfit.cli import main
-from channelfit.extremes import CEILINGS, examples, extremes, failing, fastest_rates, voltages_of
-from channelfit.model import ChannelModel, build_model
-from channelfit.protocol import build_protocol
-from channelfit.validation import FASTEST, _drawn
+from channelfit.front.main import main
+from channelfit.front.validation import FASTEST, _drawn
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.problem.extreme_rates import (
+    CEILINGS,
+    examples,
+    extremes,
+    failing,
+    fastest_rates,
+    voltages_of,
+)
+from channelfit.problem.protocol import build_protocol
 
-STEPS = {"holding": "-80 mV", "sampling": "0.5 ms",
-         "segments": [{"hold": 2}, {"step": {"values": [-100, 0, 40]}, "for": 10}]}  # fmt: skip
+STEPS = {
+    "holding": "-80 mV",
+    "sampling": "0.5 ms",
+    "segments": [{"hold": 2}, {"step": {"values": [-100, 0, 40]}, "for": 10}],
+}
 
 
 def scheme(forward: str, backward: str = "0.5", **current: object) -> dict[str, object]:
     return {
-        "name": "two", "states": ["C", "O"],
+        "name": "two",
+        "states": ["C", "O"],
         "rates": {"C -> O": forward, "O -> C": backward},
         "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV", **current},
         "parameters": {"a": {"range": [-1, 1], "value": 0.1}, "g": {"range": [0, 10], "value": 3}},
-    }  # fmt: skip
+    }
 
 
 def gates(**keys: object) -> dict[str, object]:
     return {
-        "name": "gated", "gates": {"m": keys},
+        "name": "gated",
+        "gates": {"m": keys},
         "current": {"conductance": "g", "reversal": "-80 mV"},
         "parameters": {"a": {"range": [-1, 2], "value": 0.1}, "g": {"range": [0, 10], "value": 3}},
-    }  # fmt: skip
+    }
 
 
 def told(document: dict[str, object]) -> list[str]:
@@ -42,25 +54,44 @@ def told(document: dict[str, object]) -> list[str]:
     return [str(extreme) for extreme in found]
 
 
-@pytest.mark.parametrize(("document", "text"), [
-    (scheme("a + 0.01*v"), "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltage): "
-                           "a rate is 0 or more"),
-    (scheme("sqrt(a + 0.01*v)"), "rate C -> O is not a number at -100 mV (and at 1 other voltage):"
-                                 " no current follows"),
-    (scheme("a*exp(v*10)"), "rate C -> O is 5.22147e+172 /ms at 40 mV: taken for 1e+100 /ms"),
-    (scheme("a*exp(v*100)"), "rate C -> O is inf /ms at 40 mV: taken for 1e+100 /ms"),
-    (scheme("a + 1", "1e-110"), "rate O -> C is 1e-110 /ms: taken for 1e-100 /ms"),
-    (gates(inf="a + 0.01*v", tau="1"), "inf of gate m is -0.9 at -100 mV (and at 1 other voltage):"
-                                       " an occupancy is 0 or more"),
-    (gates(inf="0.99 + a", tau="1"), "inf of gate m is 1.09: taken as written, since a gate "
-                                     "given by inf and tau is linear"),
-    (gates(inf="0.5", tau="a + 0.01*v"), "tau of gate m is -0.9 ms at -100 mV (and at 1 other "
-                                         "voltage): a time above 0 is wanted; write `tau: 0` for "
-                                         "a gate without one"),
-    (gates(alpha="a + 0.01*v", beta="1"), "alpha of gate m is -0.9 /ms at -100 mV (and at 1 other "
-                                          "voltage): a rate is 0 or more"),
-    (scheme("a + 1", conductance="g/(a - 0.1)"), "the conductance is inf nS: no current follows"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        (
+            scheme("a + 0.01*v"),
+            "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltage): a rate is 0 or more",
+        ),
+        (
+            scheme("sqrt(a + 0.01*v)"),
+            "rate C -> O is not a number at -100 mV (and at 1 other voltage): no current follows",
+        ),
+        (scheme("a*exp(v*10)"), "rate C -> O is 5.22147e+172 /ms at 40 mV: taken for 1e+100 /ms"),
+        (scheme("a*exp(v*100)"), "rate C -> O is inf /ms at 40 mV: taken for 1e+100 /ms"),
+        (scheme("a + 1", "1e-110"), "rate O -> C is 1e-110 /ms: taken for 1e-100 /ms"),
+        (
+            gates(inf="a + 0.01*v", tau="1"),
+            "inf of gate m is -0.9 at -100 mV (and at 1 other voltage): an occupancy is 0 or more",
+        ),
+        (
+            gates(inf="0.99 + a", tau="1"),
+            "inf of gate m is 1.09: taken as written, since a gate given by inf and tau is linear",
+        ),
+        (
+            gates(inf="0.5", tau="a + 0.01*v"),
+            "tau of gate m is -0.9 ms at -100 mV (and at 1 other "
+            "voltage): a time above 0 is wanted; write `tau: 0` for "
+            "a gate without one",
+        ),
+        (
+            gates(alpha="a + 0.01*v", beta="1"),
+            "alpha of gate m is -0.9 /ms at -100 mV (and at 1 other voltage): a rate is 0 or more",
+        ),
+        (
+            scheme("a + 1", conductance="g/(a - 0.1)"),
+            "the conductance is inf nS: no current follows",
+        ),
+    ],
+)
 def test_what_is_strange_is_told(document: dict[str, object], text: str) -> None:
     assert text in told(document)
 
@@ -149,11 +180,18 @@ def test_a_search_says_why_candidates_failed(folder: Path) -> None:
 def test_a_search_without_any_current_names_the_rate(folder: Path) -> None:
     document = scheme("a - 5 + 0.001*v")
     (folder / "data.csv").write_text("t,i\n" + "".join(f"{0.5 * k},{k}\n" for k in range(24)))
-    document["fit"] = {"experiments": [{
-        "protocol": "one.yaml",
-        "recording": {"file": "data.csv", "time": {"column": "t", "unit": "ms"},
-                      "current": {"column": "i", "unit": "pA"}},
-    }]}  # fmt: skip
+    document["fit"] = {
+        "experiments": [
+            {
+                "protocol": "one.yaml",
+                "recording": {
+                    "file": "data.csv",
+                    "time": {"column": "t", "unit": "ms"},
+                    "current": {"column": "i", "unit": "pA"},
+                },
+            }
+        ]
+    }
     one = {**STEPS, "segments": [{"hold": 2}, {"step": 40, "for": 10}]}
     (folder / "one.yaml").write_text(json.dumps(one))
     (folder / "model.yaml").write_text(json.dumps(document))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from uncertain import curve_objective
 
-from channelfit.errors import InputError
-from channelfit.model import Parameter
-from channelfit.uncertainty import estimate
-from channelfit.uncertainty.families import families, good_fits
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.families import families, good_fits
 
 pytest.importorskip("sklearn")
 N = 60
@@ -54,8 +54,9 @@ def test_a_long_flat_valley_is_one_family():
 def test_two_exponentials_that_can_be_swapped_are_two_families():
     found = landscape(
         lambda p: np.exp(-p[0] * T) + np.exp(-p[1] * T),
-        [Parameter(k, "", 0.05, 20, "log") for k in "ab"], [0.3, 4.0],
-    )  # fmt: skip
+        [Parameter(k, "", 0.05, 20, "log") for k in "ab"],
+        [0.3, 4.0],
+    )
     two = found_in(found)
     assert len(two) == 2
     best = [found.objective.physical(f.unit[:, [f.best]])[:, 0] for f in two]
@@ -78,8 +79,9 @@ def test_close_but_separate_valleys_are_told_apart():
     """Two valleys a hundredth of the range from each other, with a wall between."""
     found = landscape(
         lambda p: 4e4 * (p[0] ** 2 - 0.02) ** 2 + p[1] * T,
-        [Parameter("x", "", -7, 7), Parameter("y", "", -5, 5)], [np.sqrt(0.02), 1.0],
-    )  # fmt: skip
+        [Parameter("x", "", -7, 7), Parameter("y", "", -5, 5)],
+        [np.sqrt(0.02), 1.0],
+    )
     unit = found.objective.space.to_unit(np.array([[0.02**0.5, -(0.02**0.5)], [1.0, 1.0]]))
     cost = found.objective.score(unit).cost
     assert len(families(found, unit, cost)) == 2

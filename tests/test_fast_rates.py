@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cuda_source import Host
 
-from channelfit.backends import OK, make_scorer
-from channelfit.model import ChannelModel, build_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol, build_protocol
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.scoring.scorer import OK, make_scorer
 
 HOLDING, STEP = -80.0, 40.0
 N = 16  # candidates side by side
@@ -28,23 +28,34 @@ N = 16  # candidates side by side
 def complete(n: int) -> ChannelModel:
     """n states, each with a rate to every other; candidates leave out what they do not have."""
     ways = [(i, j) for i in range(n) for j in range(n) if i != j]
-    return build_model({
-        "name": f"complete_{n}",
-        "states": [f"S{i}" for i in range(n)],
-        "rates": {f"S{i} -> S{j}": f"a{i}_{j}*exp(b{i}_{j}*v)" for i, j in ways},
-        "current": {"open": {"S0": 0.25, f"S{n - 1}": 1.0}, "conductance": 1.0, "reversal": -100},
-        "parameters": {
-            **{f"a{i}_{j}": {"range": [0, 1e30], "value": 1} for i, j in ways},
-            **{f"b{i}_{j}": {"range": [-1, 1], "value": 0} for i, j in ways},
+    return build_model(
+        {
+            "name": f"complete_{n}",
+            "states": [f"S{i}" for i in range(n)],
+            "rates": {f"S{i} -> S{j}": f"a{i}_{j}*exp(b{i}_{j}*v)" for i, j in ways},
+            "current": {
+                "open": {"S0": 0.25, f"S{n - 1}": 1.0},
+                "conductance": 1.0,
+                "reversal": -100,
+            },
+            "parameters": {
+                **{f"a{i}_{j}": {"range": [0, 1e30], "value": 1} for i, j in ways},
+                **{f"b{i}_{j}": {"range": [-1, 1], "value": 0} for i, j in ways},
+            },
         },
-    }, None)  # fmt: skip
+        None,
+    )
 
 
 def protocol() -> Protocol:
-    return build_protocol({
-        "holding": HOLDING, "sampling": 0.05,
-        "segments": [{"hold": 0.2}, {"step": STEP, "for": 2}, {"hold": 1}],
-    }, None)  # fmt: skip
+    return build_protocol(
+        {
+            "holding": HOLDING,
+            "sampling": 0.05,
+            "segments": [{"hold": 0.2}, {"step": STEP, "for": 2}, {"hold": 1}],
+        },
+        None,
+    )
 
 
 def random_schemes(n: int, seed: int, fastest: float) -> np.ndarray:

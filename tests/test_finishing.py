@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 from uncertain import Differences, curve_objective, loaded, written
 
-from channelfit.backends import Score, make_scorer
-from channelfit.cli import main
-from channelfit.fit import load_fit, save_fit
-from channelfit.model import Parameter
-from channelfit.uncertainty import assess, count_samples, estimate
-from channelfit.uncertainty.finishing import settled
-from channelfit.uncertainty.profiles import profiles
+from channelfit.front.main import main
+from channelfit.model.channel import Parameter
+from channelfit.results.uncertainty.assessment import assess
+from channelfit.results.uncertainty.curvature import count_samples, estimate
+from channelfit.results.uncertainty.finishing import settled
+from channelfit.results.uncertainty.profiles import profiles
+from channelfit.scoring.scorer import Score, make_scorer
+from channelfit.search.fit_file import load_fit, save_fit
 
 ADVICE = "refines the fit first"
 
@@ -65,8 +66,10 @@ def test_it_ends_at_the_minimum_of_its_own_profiles(offset):
     # the truth by brute force, over five standard errors either way
     offsets = np.linspace(1.2, 2.8, 4001)
     grid = np.array([(o, s) for s in np.linspace(2, 4, 81) for o in offsets]).T
-    lowest = min(float(objective.scorer.score(piece).cost.min())
-                 for piece in np.array_split(grid, 40, axis=1))  # fmt: skip
+    lowest = min(
+        float(objective.scorer.score(piece).cost.min())
+        for piece in np.array_split(grid, 40, axis=1)
+    )
     assert found.cost <= lowest * (1 + 1e-9)
 
 
@@ -88,8 +91,10 @@ def test_the_command_refines_once_and_for_all(tmp_path):
     file, summaries = save_fit(fit, values, tmp_path / "run"), []
     for k in range(2):
         out = tmp_path / f"sure{k}"
-        done = CliRunner().invoke(main, ["uncertainty", str(file), "--out", str(out), "--backend",
-                                         "cpu", "--profiles", "all"])  # fmt: skip
+        done = CliRunner().invoke(
+            main,
+            ["uncertainty", str(file), "--out", str(out), "--backend", "cpu", "--profiles", "all"],
+        )
         assert done.exit_code == 0, done.output
         assert ADVICE not in done.output
         summaries.append(json.loads((out / "uncertainty.json").read_text()))

@@ -11,16 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.backends import make_scorer
-from channelfit.documents import dump_yaml, parse_yaml, read_yaml
-from channelfit.errors import InputError
-from channelfit.fit import (
-    Fit,
-    fit_document,
-    load_fit,
-    save_fit,
-    simulate_surrogate,
-)
+from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_file import Fit, fit_document, load_fit, save_fit, simulate_surrogate
 
 MODEL: dict[str, Any] = {
     "name": "little",
@@ -72,9 +66,11 @@ def recorded(folder: Path, **changes: object) -> dict[str, Any]:
     """An experiment with a recording r.csv of the three steps: sweep number, everywhere."""
     (folder / "r.csv").write_text("\n".join(["1.5,2.5,3.5", *["1,2,3"] * 25]))
     recording = {
-        "file": "r.csv", "header": True, "sampling": "1 ms",
+        "file": "r.csv",
+        "header": True,
+        "sampling": "1 ms",
         "current": {"columns": "all", "unit": "nA"},
-    }  # fmt: skip
+    }
     return {"protocol": "steps.yaml", "recording": recording} | changes
 
 
@@ -110,9 +106,11 @@ def test_noise_is_what_is_asked_for_and_repeats(folder: Path) -> None:
     fits = [
         loaded(model_with(folder, {"protocols": "steps.yaml", "surrogate": surrogate}))
         for surrogate in (
-            {"noise": "0.02 nA", "seed": 1}, {"noise": "20 pA", "seed": 1}, {"noise": 20, "seed": 2}
+            {"noise": "0.02 nA", "seed": 1},
+            {"noise": "20 pA", "seed": 1},
+            {"noise": 20, "seed": 2},
         )
-    ]  # fmt: skip
+    ]
     first, again, other = (fit.problem.experiments[0].recording.current_pA for fit in fits)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -196,8 +194,10 @@ def test_delay_moves_the_command(folder: Path, delay: float) -> None:
     (folder / "every_wave.yaml").write_text(EVERY_WAVE)
     (folder / "r.csv").write_text("\n".join(["1.0,2.0"] * 42))
     recording = {
-        "file": "r.csv", "sampling": 0.5, "current": {"columns": "all", "unit": "pA"},
-    }  # fmt: skip
+        "file": "r.csv",
+        "sampling": 0.5,
+        "current": {"columns": "all", "unit": "pA"},
+    }
     experiment = {"protocol": "every_wave.yaml", "recording": recording}
     plain, late = (
         loaded(model_with(folder, {"experiments": [experiment | change]})).problem.experiments[0]
@@ -535,8 +535,11 @@ def test_saved_fit_keeps_ranges_in_base_units(folder: Path) -> None:
     fit = loaded(model_with(folder, SURROGATE))
     saved = read_yaml(save_fit(fit, fit.problem.model.values(), folder / "run"))
     assert saved["parameters"]["a"] == {
-        "range": [1e-4, 1.0], "unit": "1/ms", "scale": "log", "value": 0.1,
-    }  # fmt: skip
+        "range": [1e-4, 1.0],
+        "unit": "1/ms",
+        "scale": "log",
+        "value": 0.1,
+    }
     assert saved["parameters"]["b"]["fixed"] is True
     assert loaded(folder / "run" / "fit.yaml").space == fit.space
 
@@ -615,13 +618,19 @@ model: {
 
 @given(
     data=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9)
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False)
+        | st.text(max_size=9)
         | st.sampled_from(["no", "1e-3", "0x10", "1_000", "12:30", "null", "~", "2001-01-01", ""]),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(st.text("abc", min_size=1), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text("abc", min_size=1), inner, max_size=3)
+        ),
         max_leaves=8,
     )
-)  # fmt: skip
+)
 def test_yaml_comes_back_as_it_was_written(data: object) -> None:
     assert parse_yaml(dump_yaml({"key": data})) == {"key": data}
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 from scipy.linalg import solve_banded
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import (
     Cable,
     CrankNicolson,
@@ -27,6 +26,7 @@ from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.noise import add_noise
 from channelfit.fitzhugh_nagumo.simulation import order, pulse_edges
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
+from channelfit.reading.errors import InputError
 
 ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
 SOLVERS = ["lanes", "thomas", "cyclic_reduction"]
@@ -418,8 +418,13 @@ def test_a_run_continues_from_its_file(tmp_path: Path):
         np.testing.assert_array_equal(file["v"][-1], run.v[-1, 0])
     v, w = eq.from_file(tmp_path / "state.npz", cable.x)
     np.testing.assert_allclose(v, run.v[-1, 0], 0, 1e-15)
-    rows = ["x,v,w", *(f"{a!r},{b!r},{c!r}" for a, b, c in
-                       zip(cable.x.tolist(), v.tolist(), w.tolist(), strict=True))]  # fmt: skip
+    rows = [
+        "x,v,w",
+        *(
+            f"{a!r},{b!r},{c!r}"
+            for a, b, c in zip(cable.x.tolist(), v.tolist(), w.tolist(), strict=True)
+        ),
+    ]
     (tmp_path / "state.csv").write_text("\n".join(rows))
     np.testing.assert_allclose(eq.from_file(tmp_path / "state.csv", cable.x), [v, w], 0, 1e-15)
     finer = eq.from_file(tmp_path / "state.npz", np.linspace(0, 200, 801))[0]
@@ -478,7 +483,7 @@ def test_arrival_times_and_speed_of_a_known_wave():
         (lambda: simulate(Explicit(Equation(), Cable()), 0, 0, [1], tolerance=1e-3), "control"),
         (lambda: simulate(Explicit(Equation(), Cable()), 0, 0, [1], dt=0), "dt"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named(make, word):
     with pytest.raises(InputError, match=word):
         make()

@@ -12,8 +12,6 @@ from cuda_host import HostCupy
 from scipy.integrate import solve_ivp
 from test_fitzhugh_nagumo import truth
 
-from channelfit.cli import main
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import (
     Adaptive,
     Cable,
@@ -29,6 +27,8 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, ExplicitCuda
+from channelfit.front.main import main
+from channelfit.reading.errors import InputError
 
 TIMES = np.linspace(0, 40, 21)
 
@@ -171,8 +171,9 @@ def test_the_advice_holds(tmp_path: Path):
 def test_a_pinned_wave_is_told_with_the_spacing_that_moves_it(tmp_path, a, diffusion):
     """That spacing against SciPy's own integration of a front on nodes far apart."""
     arguments = ("--a", a, "--diffusion", diffusion, "--dx", 12, "--nodes", 41, "--end", 20)
-    result = fhn(*arguments, "--frames", 3, "--initial", "step:240", "--json",
-                 "--out", tmp_path / "a")  # fmt: skip
+    result = fhn(
+        *arguments, "--frames", 3, "--initial", "step:240", "--json", "--out", tmp_path / "a"
+    )
     (told,) = [w for w in json.loads(result.stdout)["warnings"] if "propagation failure" in w]
     assert told in result.stderr
     assert f"dx = 12 is too coarse for a = {a:g}, diffusion = {diffusion:g}" in told
@@ -185,8 +186,9 @@ def test_a_pinned_wave_is_told_with_the_spacing_that_moves_it(tmp_path, a, diffu
     for dx, moves in ((0.97 * critical, True), (1.03 * critical, False)):
         v = np.where(np.arange(31) <= 15, 1.0, 0.0)
         for t in (1e3, 1e4):
-            end = solve_ivp(lambda _, v, dx=dx: rate(v, dx), (0, t), v, "LSODA", rtol=1e-9,
-                            atol=1e-12).y[:, -1]  # fmt: skip
+            end = solve_ivp(
+                lambda _, v, dx=dx: rate(v, dx), (0, t), v, "LSODA", rtol=1e-9, atol=1e-12
+            ).y[:, -1]
             if end[18] > 0.5:
                 break
         assert (end[18] > 0.5) == moves

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from numpy.polynomial import chebyshev as polynomials
 from test_fitzhugh_nagumo import ENDS, pulsed, some_state, truth
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, Chebyshev, Equation, Pulse, simulate, wave_speed
 from channelfit.fitzhugh_nagumo import chebyshev as ch
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.simulation import order
+from channelfit.reading.errors import InputError
 
 
 def closed_form(z, s, damping):

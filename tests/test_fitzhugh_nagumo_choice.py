@@ -8,17 +8,10 @@ from test_fitzhugh_nagumo import pulsed, truth
 from test_fitzhugh_nagumo_command import run
 from test_fitzhugh_nagumo_cuda import device  # noqa: F401
 
-from channelfit.errors import InputError
-from channelfit.fitzhugh_nagumo import (
-    Cable,
-    Chebyshev,
-    CrankNicolson,
-    Equation,
-    RungeKutta,
-    choice,
-)
+from channelfit.fitzhugh_nagumo import Cable, Chebyshev, CrankNicolson, Equation, RungeKutta, choice
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, RungeKuttaCuda
+from channelfit.reading.errors import InputError
 
 
 def schemes(cable, equation=None):
@@ -29,11 +22,18 @@ def schemes(cable, equation=None):
 @pytest.mark.parametrize(
     ("dx", "error", "stiff"),
     [
-        (1.0, 1e-3, False), (1.0, 1e-6, False), (1.0, 1e-9, False), (0.5, 1e-4, False),
-        (0.5, 1e-7, False), (0.1, 1e-3, True), (0.1, 1e-4, True), (0.05, 1e-3, True),
-        (0.05, 1e-5, True), (0.05, 1e-7, True),
+        (1.0, 1e-3, False),
+        (1.0, 1e-6, False),
+        (1.0, 1e-9, False),
+        (0.5, 1e-4, False),
+        (0.5, 1e-7, False),
+        (0.1, 1e-3, True),
+        (0.1, 1e-4, True),
+        (0.05, 1e-3, True),
+        (0.05, 1e-5, True),
+        (0.05, 1e-7, True),
     ],
-)  # fmt: skip
+)
 def test_the_error_is_met_by_a_scheme_that_suits_the_spacing(dx, error, stiff):
     """Against an eighth-order method to 1e-12, on a cable of 40 that an impulse crosses."""
     cable = Cable(round(40 / dx) + 1, dx)
@@ -136,7 +136,7 @@ def test_the_command_says_what_it_chose_and_why(tmp_path):
         (["--scheme", "auto", "--noise", 1], ["--noise"]),
         (["--scheme", "runge-kutta", "--dt", 0.2], ["Runge-Kutta", "0.163"]),
     ],
-)  # fmt: skip
+)
 def test_mistakes_cost_one_line(arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 from PIL import Image
 
-from channelfit.cli import main
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
+from channelfit.front.main import main
 
 
 def run(*arguments: object) -> Result:
@@ -54,9 +54,20 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path):
 
 def test_a_sweep_solves_every_combination(tmp_path: Path):
     result = run(
-        "--a", "0.05:0.25:3", "--epsilon", "0.005,0.01", "--end", 60, "--frames", 61,
-        "--dt", 0.2, "--json", "--out", tmp_path / "a",
-    )  # fmt: skip
+        "--a",
+        "0.05:0.25:3",
+        "--epsilon",
+        "0.005,0.01",
+        "--end",
+        60,
+        "--frames",
+        61,
+        "--dt",
+        0.2,
+        "--json",
+        "--out",
+        tmp_path / "a",
+    )
     cables = json.loads(result.stdout)["cables"]
     pairs = [(c["a"], c["epsilon"]) for c in cables]
     grid = [(a, epsilon) for a in (0.05, 0.15, 0.25) for epsilon in (0.005, 0.01)]
@@ -127,7 +138,7 @@ def test_mistakes_cost_one_line_and_exit_code_2(arguments, words):
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from channelfit.cli import main\n"
+        "import sys; from channelfit.front.main import main\n"
         "heavy = {'numpy', 'numba', 'scipy', 'matplotlib', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import (
     Cable,
     CrankNicolson,
@@ -27,11 +26,8 @@ from channelfit.fitzhugh_nagumo.cuda import (
     ExplicitCuda,
     cyclic_levels,
 )
-from channelfit.fitzhugh_nagumo.cuda_source import (
-    adaptive_text,
-    crank_nicolson_text,
-    explicit_text,
-)
+from channelfit.fitzhugh_nagumo.cuda_source import adaptive_text, crank_nicolson_text, explicit_text
+from channelfit.reading.errors import InputError
 
 ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
 BOUND = {"float64": 3e-14, "float32": 2e-5}
@@ -122,9 +118,16 @@ def test_crank_nicolson_in_parts(device, monkeypatch, ends, n_nodes, dtype):
     equation = Equation(a=np.array([0.13, 0.02, 0.2]), gamma=1.7, epsilon=0.05, diffusion=0.8)
     cable = Cable(n_nodes, 0.05, *ends, stimulus=(Pulse(0.3, 1, 9),))
     scheme = CrankNicolsonCuda(
-        equation, cable, dtype, nodes=4, threads=16, blocks=1, solver="parts", device=device,
+        equation,
+        cable,
+        dtype,
+        nodes=4,
+        threads=16,
+        blocks=1,
+        solver="parts",
+        device=device,
         tolerance=1e-15 if dtype == "float64" else 1e-6,
-    )  # fmt: skip
+    )
     reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
     for driven in (False, True):
         assert_same(
@@ -138,9 +141,16 @@ def test_crank_nicolson_tiles(device, ends, nodes, threads, dt):
     equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
     cable = Cable(1300, 0.5, *ends, stimulus=(Pulse(0.3, 3, 20),))
     scheme = CrankNicolsonCuda(
-        equation, cable, nodes=nodes, threads=threads, blocks=1, steps=3, solver="tiles",
-        tolerance=1e-15, device=device,
-    )  # fmt: skip
+        equation,
+        cable,
+        nodes=nodes,
+        threads=threads,
+        blocks=1,
+        steps=3,
+        solver="tiles",
+        tolerance=1e-15,
+        device=device,
+    )
     reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
     for driven in (False, True):
         assert_same(scheme, reference, dt, 8, driven=driven, bound=2e-13)
@@ -153,9 +163,15 @@ def test_crank_nicolson_of_ends_felt_from_afar(device, monkeypatch, ends, solver
     monkeypatch.setattr(cuda, "_WIDE", (8, 128, 1))
     cable = Cable(3000, 0.1, *ends)
     scheme = CrankNicolsonCuda(
-        Equation(), cable, nodes=4, threads=32, blocks=1, tolerance=1e-15, solver=solver,
+        Equation(),
+        cable,
+        nodes=4,
+        threads=32,
+        blocks=1,
+        tolerance=1e-15,
+        solver=solver,
         device=device,
-    )  # fmt: skip
+    )
     reference = CrankNicolson(Equation(), cable, "thomas", tolerance=1e-15)
     assert_same(scheme, reference, 1.0, 3, bound=1e-12)
 
@@ -223,9 +239,12 @@ def test_a_newton_that_fails_is_told(device):
 def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
     """A kernel that spills its state to memory would be right, and slow."""
     texts = [
-        explicit_text(dtype), explicit_text(dtype, 13, 4, True, 401), crank_nicolson_text(dtype),
-        crank_nicolson_text(dtype, 4, 128, 4, True), adaptive_text(dtype, driven=True),
-    ]  # fmt: skip
+        explicit_text(dtype),
+        explicit_text(dtype, 13, 4, True, 401),
+        crank_nicolson_text(dtype),
+        crank_nicolson_text(dtype, 4, 128, 4, True),
+        adaptive_text(dtype, driven=True),
+    ]
     for text in texts:
         log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
         spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
@@ -244,8 +263,14 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     """At sizes that mean nothing, with cuSPARSE left out."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     benchmark = importlib.import_module("fhn_gpu")
-    small = {"BIG": 900, "OTHERS": (300, 700), "GROWTH": (500,), "CABLES": 2, "CABLE_NODES": 20,
-             "COUPLED": (300,)}  # fmt: skip
+    small = {
+        "BIG": 900,
+        "OTHERS": (300, 700),
+        "GROWTH": (500,),
+        "CABLES": 2,
+        "CABLE_NODES": 20,
+        "COUPLED": (300,),
+    }
     for name, value in {**small, "CHECKED": 801, "CHECKED_STEPS": 3}.items():
         monkeypatch.setattr(benchmark, name, value)
     monkeypatch.setattr(benchmark, "cusparse", lambda *_: 1.0)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from kernel_ways import plain, text_of, with_numba
 
-from channelfit.codegen.machine_code import Kernel, generated
 from channelfit.fitzhugh_nagumo import (
     Adaptive,
     Cable,
@@ -22,6 +21,7 @@ from channelfit.fitzhugh_nagumo import (
     RungeKutta,
 )
 from channelfit.fitzhugh_nagumo.noise import add_noise
+from channelfit.scoring.machine.machine_code import Kernel, generated
 
 HELD: dict[str, Any] = {"left": 0.3, "right": "no_flux"}
 RING: dict[str, Any] = {"left": "periodic", "right": "periodic"}
@@ -36,9 +36,16 @@ class Case:
     """
 
     def __init__(
-        self, module: str, make: Callable[[Cable], Any], nodes: int, dt: float, n_steps: int,
-        ends: dict[str, Any], n_cables: int = 1, short: dict[str, int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        module: str,
+        make: Callable[[Cable], Any],
+        nodes: int,
+        dt: float,
+        n_steps: int,
+        ends: dict[str, Any],
+        n_cables: int = 1,
+        short: dict[str, int] | None = None,
+    ) -> None:
         self.module, self.make, self.nodes, self.dt = module, make, nodes, dt
         self.n_steps, self.ends, self.n_cables, self.short = n_steps, ends, n_cables, short or {}
 
@@ -68,7 +75,12 @@ def _many(cable: Cable) -> CrankNicolson:
 CASES = {
     "explicit": Case("explicit", lambda c: Explicit(Equation(), c), 90, 0.05, 8, HELD),
     "explicit in tiles": Case(
-        "explicit", lambda c: Explicit(Equation(), c, noise=0.05, seed=7), 90, 0.05, 8, RING,
+        "explicit",
+        lambda c: Explicit(Equation(), c, noise=0.05, seed=7),
+        90,
+        0.05,
+        8,
+        RING,
         short={"_TILE": 16},
     ),
     "Runge-Kutta": Case("runge_kutta", lambda c: RungeKutta(Equation(), c), 90, 0.05, 5, HELD),
@@ -77,14 +89,24 @@ CASES = {
     ),
     "Chebyshev": Case("chebyshev", lambda c: Chebyshev(Equation(), c), 90, 0.3, 3, HELD, 2),
     "Chebyshev in tiles": Case(
-        "chebyshev", lambda c: Chebyshev(Equation(), c), 500, 0.3, 1, RING,
+        "chebyshev",
+        lambda c: Chebyshev(Equation(), c),
+        500,
+        0.3,
+        1,
+        RING,
         short={"_LONGEST_WHOLE": 100},
     ),
     "Crank-Nicolson in lanes": Case(
         "crank_nicolson", lambda c: CrankNicolson(Equation(), c), 130, 0.2, 3, HELD
     ),
     "Crank-Nicolson in tiles": Case(
-        "crank_nicolson", lambda c: CrankNicolson(Equation(), c), 400, 0.05, 2, RING,
+        "crank_nicolson",
+        lambda c: CrankNicolson(Equation(), c),
+        400,
+        0.05,
+        2,
+        RING,
         short={"_TILE": 128},
     ),
     "Crank-Nicolson of cables": Case("crank_nicolson", _many, 40, 0.2, 2, HELD, 18),
@@ -92,7 +114,11 @@ CASES = {
         "crank_nicolson", lambda c: CrankNicolson(Equation(), c, "thomas"), 75, 0.2, 3, HELD
     ),
     "cyclic reduction": Case(
-        "crank_nicolson", lambda c: CrankNicolson(Equation(), c, "cyclic_reduction"), 75, 0.2, 3,
+        "crank_nicolson",
+        lambda c: CrankNicolson(Equation(), c, "cyclic_reduction"),
+        75,
+        0.2,
+        3,
         RING,
     ),
     "indicators": Case(
@@ -101,7 +127,7 @@ CASES = {
     "curvature": Case(
         "adaptive", lambda c: Adaptive(Equation(), c, "curvature", every=3), 120, 0.02, 7, HELD
     ),
-}  # fmt: skip
+}
 
 
 def _kernels(module: ModuleType) -> dict[str, Kernel]:

@@ -15,8 +15,12 @@ from channelfit.fitzhugh_nagumo import (
     simulate,
 )
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.neuron_oracle import _FITZHUGH_NAGUMO as MECHANISM
-from channelfit.neuron_oracle import NeuronUnavailable, compile_mechanism, fitzhugh_nagumo_cable
+from channelfit.scoring.neuron.oracle import _FITZHUGH_NAGUMO as MECHANISM
+from channelfit.scoring.neuron.oracle import (
+    NeuronUnavailable,
+    compile_mechanism,
+    fitzhugh_nagumo_cable,
+)
 
 LENGTH, TIMES = 60.0, np.arange(0, 70.5, 0.5)
 
@@ -35,9 +39,11 @@ def both(n_segments, case, scheme):
     equation = Equation(0.05, 2.0, 0.01, 1.3)
     pulse, held = Pulse(0.2, 10, 25), 1.0 if case == "held" else None
     cable = Cable(
-        2 * n_segments + 1, LENGTH / n_segments / 2, "no_flux" if held is None else held,
+        2 * n_segments + 1,
+        LENGTH / n_segments / 2,
+        "no_flux" if held is None else held,
         stimulus=(pulse,) if case == "stimulus" else (),
-    )  # fmt: skip
+    )
     start = (lambda x: eq.gaussian(x, 20)) if case == "impulse" else eq.rest
     edges = np.clip([middles - LENGTH / n_segments / 2, middles + LENGTH / n_segments / 2], 10, 25)
     drive = 0.2 * np.diff(edges, axis=0)[0] * n_segments / LENGTH if case == "stimulus" else 0.0

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 from cuda_host import HostCupy
 
-from channelfit import gpu
-from channelfit.cli import main
+from channelfit.front.main import main
+from channelfit.scoring.machine import gpu
 
 SHORT = ("--nodes", 61, "--end", 4, "--frames", 5, "--initial", "gaussian:15")
 
@@ -65,9 +65,15 @@ def test_a_state_from_a_file_is_kept(tmp_path: Path):
     """On the nodes it was used on; the file itself may be gone."""
     state = tmp_path / "state.csv"
     x = np.linspace(-1, 33, 60)
-    rows = [f"{p!r},{v!r},{w!r}" for p, v, w in
-            zip(x.tolist(), np.exp(-((x - 15) ** 2) / 9).tolist(),
-                (0.1 * np.sin(x)).tolist(), strict=True)]  # fmt: skip
+    rows = [
+        f"{p!r},{v!r},{w!r}"
+        for p, v, w in zip(
+            x.tolist(),
+            np.exp(-((x - 15) ** 2) / 9).tolist(),
+            (0.1 * np.sin(x)).tolist(),
+            strict=True,
+        )
+    ]
     state.write_text("x,v,w\n" + "\n".join(rows) + "\n")
     assert fhn(*SHORT, "--initial", state, "--out", tmp_path / "a").exit_code == 0
     state.unlink()
@@ -80,8 +86,9 @@ def test_a_state_from_a_file_is_kept(tmp_path: Path):
             np.testing.assert_array_equal(
                 results(tmp_path / "a")[name], results(tmp_path / folder)[name]
             )
-    finer = fhn(tmp_path / "a" / "summary.json", "--dx", 0.25, "--nodes", 121, "--out",
-                tmp_path / "d")  # fmt: skip
+    finer = fhn(
+        tmp_path / "a" / "summary.json", "--dx", 0.25, "--nodes", 121, "--out", tmp_path / "d"
+    )
     assert finer.exit_code == 0
     a, d = (results(tmp_path / name)["v"] for name in "ad")
     np.testing.assert_allclose(d[0, ::2], a[0], 0, 1e-12)
@@ -107,8 +114,10 @@ def test_options_given_besides_prevail(tmp_path: Path):
     settings = summary["settings"]
     assert (settings["end"], settings["stimulus"], settings["dt"]) == (2, ["0.3,t=0:1"], 0.05)
     assert (settings["nodes"], settings["initial"], summary["scheme"]) == (
-        61, "gaussian:15", "explicit",
-    )  # fmt: skip
+        61,
+        "gaussian:15",
+        "explicit",
+    )
 
 
 def test_another_version_is_told(tmp_path: Path):

@@ -8,12 +8,12 @@ from cuda_host import compile_with_nvrtc
 from test_fitzhugh_nagumo import ENDS, pulsed, some_state, truth
 from test_fitzhugh_nagumo_cuda import assert_same, device  # noqa: F401
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import Cable, Equation, Pulse, RungeKutta, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda import RungeKuttaCuda
 from channelfit.fitzhugh_nagumo.cuda_source import explicit_text
 from channelfit.fitzhugh_nagumo.simulation import order
+from channelfit.reading.errors import InputError
 
 
 def by_the_book(equation, cable, v, w, dt, n_steps, drive=0.0):
@@ -142,9 +142,11 @@ def test_runs_of_both_backends_agree(device):  # noqa: F811
     for h in steps:
         ours, theirs = (
             simulate(scheme, 0, 0, [6.1, 30], dt=h)
-            for scheme in (RungeKuttaCuda(Equation(), cable, device=device),
-                           RungeKutta(Equation(), cable))
-        )  # fmt: skip
+            for scheme in (
+                RungeKuttaCuda(Equation(), cable, device=device),
+                RungeKutta(Equation(), cable),
+            )
+        )
         np.testing.assert_allclose(ours.v, theirs.v, 0, 1e-11)
         assert ours.facts["steps"] == theirs.facts["steps"]
         errors.append(np.abs(ours.v[-1, 0] - exact).max())

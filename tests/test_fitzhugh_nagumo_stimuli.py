@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from test_fitzhugh_nagumo import truth
 from test_fitzhugh_nagumo_cuda import device  # noqa: F401
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import (
     Adaptive,
     Cable,
@@ -23,6 +22,7 @@ from channelfit.fitzhugh_nagumo import (
 from channelfit.fitzhugh_nagumo.adaptive import _in_use, _place
 from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, ExplicitCuda
 from channelfit.fitzhugh_nagumo.simulation import order, pulse_edges
+from channelfit.reading.errors import InputError
 
 SCHEMES = {
     "explicit": lambda e, c, d: Explicit(e, c),
@@ -120,8 +120,9 @@ def test_pulses_denser_than_steps_act_by_their_mean():
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(3, 60), st.floats(0.01, 3), st.floats(-9, 40), st.floats(1e-3, 90),
-       st.floats(-5, 5))  # fmt: skip
+@given(
+    st.integers(3, 60), st.floats(0.01, 3), st.floats(-9, 40), st.floats(1e-3, 90), st.floats(-5, 5)
+)
 def test_the_charge_is_exact_wherever_the_edges_fall(n, dx, begin, width, start):
     """Of the part that lies on the cable; around a ring all of it counts, but no place twice."""
     last = start + dx * (n - 1)

@@ -14,17 +14,17 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.backends import NOT_FINITE, OK, make_scorer
-from channelfit.backends import functions as function_backends
-from channelfit.backends.functions import FunctionCpu, FunctionCuda, FunctionReference
-from channelfit.cli import main
-from channelfit.codegen.functions import FunctionSource
-from channelfit.documents import read_yaml
-from channelfit.errors import InputError
-from channelfit.expressions import evaluate
-from channelfit.fit import load_fit
-from channelfit.functions import build_function
-from channelfit.indexed import Scope, parse_indexed
+from channelfit.front.main import main
+from channelfit.functions import scorers as function_backends
+from channelfit.functions.function import build_function
+from channelfit.functions.indexed_expressions import Scope, parse_indexed
+from channelfit.functions.scorers import FunctionCpu, FunctionCuda, FunctionReference
+from channelfit.functions.source import FunctionSource
+from channelfit.model.expressions import evaluate
+from channelfit.reading.documents import read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import NOT_FINITE, OK, make_scorer
+from channelfit.search.fit_file import load_fit
 
 MODELS = Path(__file__).parent.parent / "models" / "functions"
 ROW = np.arange(1.0, 6.0)
@@ -38,8 +38,10 @@ def shipped(name, n=None):
 
 
 def drawn(problem, n=21, seed=0):
-    lower, upper = (np.array([getattr(p, end) for p in problem.model.parameters])[:, None]
-                    for end in ("lower", "upper"))  # fmt: skip
+    lower, upper = (
+        np.array([getattr(p, end) for p in problem.model.parameters])[:, None]
+        for end in ("lower", "upper")
+    )
     return lower + (upper - lower) * np.random.default_rng(seed).random((len(lower), n))
 
 
@@ -115,8 +117,7 @@ def test_any_number_of_candidates(n, monkeypatch):
 
 def test_what_is_not_finite_costs_inf_and_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cuda_host.HostCupy())
-    document = {"parameters": {"x": {"size": 2, "range": [-1, 1]}},
-                "cost": "log(x[1]) + 1/x[2]"}  # fmt: skip
+    document = {"parameters": {"x": {"size": 2, "range": [-1, 1]}}, "cost": "log(x[1]) + 1/x[2]"}
     problem = build_function(document, None)
     x = np.array([[0.5, -0.5, 0.0, 0.5], [0.5, 0.5, 0.5, 0.0]])
     for kind in (FunctionReference, FunctionCpu, FunctionCuda):
@@ -140,7 +141,7 @@ MIXED = {
     },
     "cost": "sum(sum(g[i, j]**2/j if x[i] > 0 else -abs(g[i, j]), j, 1, m)*i**(-0.5), i, 1, n) "
     "+ prod(1 + h[j]**2, j, 1, m) + sum(sum(x[j], j, 1, i)**3, i, 2, n) + sin(pi*a)",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -154,8 +155,12 @@ def test_everything_the_language_has(dtype, monkeypatch):
         h = np.tanh(w.T @ x[::-1]) + a / 2
         g = np.minimum(x[:, None], h) * np.expm1(w) / w
         inner = np.where(x[:, None] > 0, g**2 / np.arange(1, 4), -np.abs(g)).sum(axis=1)
-        truth.append((inner / np.sqrt(np.arange(1, 5))).sum() + np.prod(1 + h**2)
-                     + (np.cumsum(x)[1:] ** 3).sum() + np.sin(np.pi * a))  # fmt: skip
+        truth.append(
+            (inner / np.sqrt(np.arange(1, 5))).sum()
+            + np.prod(1 + h**2)
+            + (np.cumsum(x)[1:] ** 3).sum()
+            + np.sin(np.pi * a)
+        )
     np.testing.assert_allclose(problem.cost(parameters), truth, rtol=1e-12)
     for kind in (FunctionCpu, FunctionCuda):
         found = kind(problem, dtype).score(parameters).cost
@@ -165,8 +170,9 @@ def test_everything_the_language_has(dtype, monkeypatch):
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_the_text_does_not_grow_with_the_dimension(target):
-    few, many = (len(FunctionSource(shipped("griewank", n), "float64", target).text)
-                 for n in (10, 60_000))  # fmt: skip
+    few, many = (
+        len(FunctionSource(shipped("griewank", n), "float64", target).text) for n in (10, 60_000)
+    )
     assert many - few < 100
 
 
@@ -305,9 +311,14 @@ def test_asynchronous_ring_by_its_name_on_a_played_gpu(tmp_path, monkeypatch):
     ]
     search = "{name: asynchronous_ring, population: 8, iterations: 20}"
     result = run(
-        "optimize", MODELS / "sphere.yaml", "--out", tmp_path / "a", *options, "--set",
+        "optimize",
+        MODELS / "sphere.yaml",
+        "--out",
+        tmp_path / "a",
+        *options,
+        "--set",
         f"fit.optimizer={search}",
-    )  # fmt: skip
+    )
     assert result.exit_code == 0, result.output
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["cost"] < 1e-2
@@ -328,6 +339,8 @@ def test_show_and_what_functions_do_not_have(tmp_path):
     assert "prod(cos(x[i]/sqrt(i)), i, 1, 30)" in shown.output
     assert "costOfLanes" in run("show", MODELS / "sphere.yaml", "--source", "cpu").output
     assert "costOf" in run("show", MODELS / "sphere.yaml", "--source", "cuda").output
-    for command in (["validate", MODELS / "sphere.yaml"],
-                    ["show", MODELS / "sphere.yaml", "--source", "nmodl"]):  # fmt: skip
+    for command in (
+        ["validate", MODELS / "sphere.yaml"],
+        ["show", MODELS / "sphere.yaml", "--source", "nmodl"],
+    ):
         assert run(*command).exit_code == 2

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from channelfit.errors import InputError
-from channelfit.optimizers import Genetic
-from channelfit.optimizers.genetic import default_crossover_rate
-from channelfit.optimizers.philox import below, philox, uniform
+from channelfit.reading.errors import InputError
+from channelfit.search.genetic import Genetic, default_crossover_rate
+from channelfit.search.philox import below, philox, uniform
 
 # Every statistical test below has a fixed seed; the level says how unlikely a sound generator
 # is to miss it for the seed that happened to be chosen.

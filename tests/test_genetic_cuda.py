@@ -12,23 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from truths import slow_but
 
-from channelfit import gpu
-from channelfit.errors import InputError
-from channelfit.model import Parameter
-from channelfit.optimizers import (
-    Genetic,
-    Objective,
-    SearchSpace,
-    StopRules,
-    make_optimizer,
-    optimize,
-)
-from channelfit.optimizers.genetic_cuda import (
-    MEDIAN_SAMPLE,
-    DeviceGenetic,
-    Record,
-    generation_text,
-)
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.search.choose import make_optimizer
+from channelfit.search.genetic import Genetic
+from channelfit.search.genetic_cuda import MEDIAN_SAMPLE, DeviceGenetic, Record, generation_text
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
 
 
 class OnHost:
@@ -240,10 +232,13 @@ def test_snapshots_are_exchanged_with_the_host():
     assert fresh.elite is None
 
 
-@pytest.mark.parametrize(("architecture", "n_free"), slow_but(
-    [("sm_75", 40), ("sm_90", 9), ("sm_120", 16)],
-    [(a, n) for a in ("sm_75", "sm_90", "sm_120") for n in (1, 9, 16, 40)],
-))  # fmt: skip
+@pytest.mark.parametrize(
+    ("architecture", "n_free"),
+    slow_but(
+        [("sm_75", 40), ("sm_90", 9), ("sm_120", 16)],
+        [(a, n) for a in ("sm_75", "sm_90", "sm_120") for n in (1, 9, 16, 40)],
+    ),
+)
 def test_the_device_compiler_spills_nothing(n_free, architecture):
     log = compile_with_nvrtc(generation_text(n_free), architecture, ("--ptxas-options=-v",))
     assert log.count("0 bytes spill stores, 0 bytes spill loads") == 2
@@ -284,11 +279,14 @@ class Bowl:
 def readbacks(request, monkeypatch):
     """When records arrive: at once, only when waited for, or by chance."""
     chance = np.random.default_rng(5)
-    answers = {"at once": lambda: True, "late": lambda: False,
-               "by chance": lambda: bool(chance.random() < 0.3)}  # fmt: skip
+    answers = {
+        "at once": lambda: True,
+        "late": lambda: False,
+        "by chance": lambda: bool(chance.random() < 0.3),
+    }
     arrived = property(lambda _: answers[request.param]())
     monkeypatch.setattr(gpu.Readback, "arrived", arrived)
-    monkeypatch.setattr("channelfit.optimizers.run._SECONDS_AHEAD", 10.0)
+    monkeypatch.setattr("channelfit.search.loop._SECONDS_AHEAD", 10.0)
     return request.param
 
 
@@ -305,8 +303,10 @@ def same_results(stop: StopRules, population: int = 60, seed: int = 1):
         np.testing.assert_array_equal(device.history[column], host.history[column])
     for a, b in zip(device_told, host_told, strict=True):
         assert (a.generation, a.best_cost, a.evaluations) == (
-            b.generation, b.best_cost, b.evaluations,
-        )  # fmt: skip
+            b.generation,
+            b.best_cost,
+            b.evaluations,
+        )
         assert a.mean_cost == pytest.approx(b.mean_cost, rel=1e-12)
         assert a.parameters.tobytes() == b.parameters.tobytes()
     return device

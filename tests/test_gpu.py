@@ -11,8 +11,9 @@ import types
 import numpy as np
 import pytest
 
-from channelfit import doctor, gpu
-from channelfit.errors import InputError
+from channelfit.front import doctor
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
 
 
 def cuda_error(message: str, module: str = "cupy_backends.cuda.api.runtime") -> Exception:
@@ -72,11 +73,17 @@ def fake(monkeypatch, tmp_path):
     monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
     properties = {
-        "name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132,
-        "sharedMemPerBlock": 49152, "sharedMemPerBlockOptin": 232448, "regsPerBlock": 65536,
-        "sharedMemPerMultiprocessor": 233472, "regsPerMultiprocessor": 65536,
+        "name": b"NVIDIA H200",
+        "major": 9,
+        "minor": 0,
+        "multiProcessorCount": 132,
+        "sharedMemPerBlock": 49152,
+        "sharedMemPerBlockOptin": 232448,
+        "regsPerBlock": 65536,
+        "sharedMemPerMultiprocessor": 233472,
+        "regsPerMultiprocessor": 65536,
         "maxThreadsPerMultiProcessor": 2048,
-    }  # fmt: skip
+    }
     runtime = types.SimpleNamespace(
         getDeviceCount=lambda: 1,
         getDevice=lambda: 0,

@@ -13,10 +13,10 @@ import pytest
 from cuda_host import DeviceArray, HostCupy
 
 from channelfit import load_fit, make_scorer
-from channelfit.backends.cuda import CudaScorer
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.codegen.cuda_source import LISTED
-from channelfit.problem import Problem
+from channelfit.problem.experiment import Problem
+from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.kernels.cuda_source import LISTED
+from channelfit.scoring.reference import ReferenceScorer
 
 ROOT = Path(__file__).parents[1]
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
-from channelfit.graphs import components, narrow_order
+from channelfit.model.graphs import components, narrow_order
 
 
 def graphs() -> list[np.ndarray]:

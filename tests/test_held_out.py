@@ -11,16 +11,16 @@ import pytest
 from click.testing import CliRunner
 from little import LITTLE
 
-from channelfit.backends import make_scorer
-from channelfit.backends.cuda import walk
-from channelfit.cli import main
-from channelfit.codegen.cuda_source import CudaSource
-from channelfit.documents import dump_yaml
-from channelfit.fit import load_fit
-from channelfit.optimizers import optimize
-from channelfit.packing import Packed
-from channelfit.problem import Experiment, Problem
-from channelfit.schedule import schedule
+from channelfit.front.main import main
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.run_tree import Packed
+from channelfit.reading.documents import dump_yaml
+from channelfit.scoring.cuda import walk
+from channelfit.scoring.kernels.cuda_source import CudaSource
+from channelfit.scoring.layout.visit_order import schedule
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_file import load_fit
+from channelfit.search.loop import optimize
 
 #: Five sweeps; the second voltage and the last duration occur in no other.
 STEPS = """
@@ -56,8 +56,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def row(name: str, **more: object) -> dict[str, object]:
     """An experiment of a protocol and its recording."""
-    recording = {"file": f"{name}.csv", "sampling": "1 ms", "current": {"columns": "all",
-                 "unit": "pA"}}  # fmt: skip
+    recording = {
+        "file": f"{name}.csv",
+        "sampling": "1 ms",
+        "current": {"columns": "all", "unit": "pA"},
+    }
     return {"protocol": f"{name}.yaml", "recording": recording} | more
 
 
@@ -94,9 +97,10 @@ def shortened(problem: Problem, held_out: list[int]) -> Problem:
         experiment.protocol, sweeps=tuple(experiment.protocol.sweeps[k] for k in kept)
     )
     recording = replace(
-        experiment.recording, current_pA=experiment.recording.current_pA[kept],
+        experiment.recording,
+        current_pA=experiment.recording.current_pA[kept],
         weight=experiment.recording.weight[kept],
-    )  # fmt: skip
+    )
     return replace(problem, experiments=(Experiment(protocol, recording),))
 
 
@@ -149,8 +153,9 @@ def test_scores_and_derivatives_are_the_same_to_the_last_bit(folder, path):
     one, two = (make_scorer(problem, "cpu", path=path) for problem in (beside, alone))
     assert one.source_hash == two.source_hash
     for call in ("score", "preview", "linearize"):
-        for a, b in zip(*(vars(getattr(s, call)(parameters)).values() for s in (one, two)),
-                        strict=True):  # fmt: skip
+        for a, b in zip(
+            *(vars(getattr(s, call)(parameters)).values() for s in (one, two)), strict=True
+        ):
             assert a.tobytes() == b.tobytes(), call
     assert make_scorer(beside, "cpu").path == "closed-form"  # a ramp to be scored would step
 
@@ -179,8 +184,9 @@ def test_a_search_ends_at_the_same_values_to_the_last_bit(folder):
 
 def test_what_was_held_out_is_predicted_at_the_end(folder, tmp_path):
     path = file(folder, "predicted", row("steps"), row("ramp", weight=0))
-    done = CliRunner().invoke(main, ["optimize", str(path), "--out", str(tmp_path / "run"),
-                                     "--backend", "cpu", "--quiet"])  # fmt: skip
+    done = CliRunner().invoke(
+        main, ["optimize", str(path), "--out", str(tmp_path / "run"), "--backend", "cpu", "--quiet"]
+    )
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     steps, ramp = summary["experiments"]

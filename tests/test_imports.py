@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from channelfit.cli import main
+from channelfit.front.main import main
 
 ROOT = Path(__file__).parents[1]
 #: Libraries that take longer to load than an answer may.
@@ -21,9 +21,12 @@ def loaded(code: str, *arguments: object) -> set[str]:
     text = f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", text, *map(str, arguments)],
-        capture_output=True, text=True, check=True, cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-    )  # fmt: skip
+    )
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -33,7 +36,10 @@ def test_the_package_loads_nothing():
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command) or "channelfit")
 def test_help_loads_nothing(command):
-    code = "import sys; from channelfit.cli import main; main(sys.argv[1:], standalone_mode=False)"
+    code = (
+        "import sys; from channelfit.front.main import main; "
+        "main(sys.argv[1:], standalone_mode=False)"
+    )
     assert not loaded(code, *command, "--help") & HEAVY
 
 
@@ -46,7 +52,12 @@ def test_help_is_there():
 
 
 def test_a_fit_is_read_without_libraries_of_pictures_and_of_numerics():
-    assert not loaded("import channelfit.fit") & {"scipy", "matplotlib", "rich", "click"}
+    assert not loaded("import channelfit.search.fit_file") & {
+        "scipy",
+        "matplotlib",
+        "rich",
+        "click",
+    }
 
 
 @pytest.mark.parametrize("model", ["model_b", "herg_markov"])
@@ -64,6 +75,6 @@ make_scorer(fit.problem, "cpu").score(fit.problem.model.values()[:, None])
 
 def test_what_draws_loads_nothing_that_computes():
     """It gets ready while another process computes, and should be the first to be."""
-    found = loaded("import channelfit.report.plots")
+    found = loaded("import channelfit.results.report.plots")
     assert "matplotlib.figure" in found
     assert not found & {"scipy", "sympy", "numba", "rich", "click"}

@@ -12,12 +12,12 @@ from scipy.integrate import solve_ivp
 from test_backends import from_yaml, recording_of
 from test_cuda_linearize import by_differences, errors
 
-from channelfit import gpu
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel, build_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 
 #: At once: `r`, squared. Published fits do such things: `m` passes 1 and ends at 1.09.
 GATES = {
@@ -37,14 +37,23 @@ GATES = {
         "g": {"range": [0, 10], "value": 5},
         "erev": {"range": [-90, 60], "value": 50},
     },
-}  # fmt: skip
-STEPS = from_yaml(segments=[
-    {"hold": 1}, {"step": {"from": -70, "to": 50, "by": 40}, "for": 6}, {"step": -50, "for": 2.03},
-])  # fmt: skip
-MOVING = from_yaml(segments=[
-    {"hold": 1}, {"step": 20, "for": 2}, {"ramp": [-100, 40], "for": 9}, {"step": -40, "for": 2},
-    {"sines": {"offset": -30, "terms": [{"amplitude": 30, "omega": 0.4}]}, "for": 8},
-])  # fmt: skip
+}
+STEPS = from_yaml(
+    segments=[
+        {"hold": 1},
+        {"step": {"from": -70, "to": 50, "by": 40}, "for": 6},
+        {"step": -50, "for": 2.03},
+    ]
+)
+MOVING = from_yaml(
+    segments=[
+        {"hold": 1},
+        {"step": 20, "for": 2},
+        {"ramp": [-100, 40], "for": 9},
+        {"step": -40, "for": 2},
+        {"sines": {"offset": -30, "terms": [{"amplitude": 30, "omega": 0.4}]}, "for": 8},
+    ]
+)
 
 
 @cache
@@ -53,10 +62,13 @@ def model() -> ChannelModel:
 
 
 def problem(*protocols: Protocol, of: ChannelModel | None = None) -> Problem:
-    return Problem(of or model(), tuple(
-        Experiment(p, recording_of(p, k, "changing" if k else "plain"), 1.0 + k)
-        for k, p in enumerate(protocols)
-    ))  # fmt: skip
+    return Problem(
+        of or model(),
+        tuple(
+            Experiment(p, recording_of(p, k, "changing" if k else "plain"), 1.0 + k)
+            for k, p in enumerate(protocols)
+        ),
+    )
 
 
 def candidates(n: int, seed: int = 3) -> np.ndarray:
@@ -87,9 +99,15 @@ def true_current(p: Protocol, theta: np.ndarray) -> np.ndarray:
         for segment in sweep:
             inside = (times > segment.start_ms - 1e-9) & (times < segment.end_ms - 1e-9)
             found = solve_ivp(
-                slopes, (segment.start_ms, segment.end_ms), x, "Radau", args=(segment.voltage,),
-                rtol=1e-10, atol=1e-12, dense_output=True,
-            )  # fmt: skip
+                slopes,
+                (segment.start_ms, segment.end_ms),
+                x,
+                "Radau",
+                args=(segment.voltage,),
+                rtol=1e-10,
+                atol=1e-12,
+                dense_output=True,
+            )
             v = segment.voltage(times[inside])
             m, h = found.sol(times[inside])
             r = 1 / (1 + np.exp(-(v - vr) / kr))
@@ -149,10 +167,14 @@ def test_derivatives(backend) -> None:
 
 
 def gate(**keys: object) -> ChannelModel:
-    return build_model({
-        "gates": {"n": keys}, "current": {"conductance": 1, "reversal": 0},
-        "parameters": {"p": {"range": [-2, 2], "value": 0.5}},
-    }, None)  # fmt: skip
+    return build_model(
+        {
+            "gates": {"n": keys},
+            "current": {"conductance": 1, "reversal": 0},
+            "parameters": {"p": {"range": [-2, 2], "value": 0.5}},
+        },
+        None,
+    )
 
 
 @pytest.mark.parametrize("tau", ["1e-6", "1e-9", "1e-30"])

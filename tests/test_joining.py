@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from channelfit.backends import make_scorer
-from channelfit.cli import main
-from channelfit.documents import dump_yaml, read_yaml
-from channelfit.errors import InputError
-from channelfit.fit import Fit, load_fit, save_fit
-from channelfit.model import load_model
+from channelfit.front.main import main
+from channelfit.model.channel import load_model
+from channelfit.reading.documents import dump_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_file import Fit, load_fit, save_fit
 
 MODEL: dict[str, Any] = {
     "name": "little",
@@ -39,9 +39,11 @@ MODEL: dict[str, Any] = {
 }
 STEPS = "{name: steps, holding: -80, sampling: 1, segments: [{step: 0, for: 4}]}"
 EXPERIMENTS = [
-    {"protocol": "../models/steps.yaml",
-     "recording": {"file": "r.csv", "sampling": 1, "current": {"column": "I", "unit": "pA"}}},
-]  # fmt: skip
+    {
+        "protocol": "../models/steps.yaml",
+        "recording": {"file": "r.csv", "sampling": 1, "current": {"column": "I", "unit": "pA"}},
+    },
+]
 
 
 @pytest.fixture
@@ -107,8 +109,10 @@ def test_the_name_of_a_fit_is_in_titles_folder_and_summary(
     assert run.name.startswith("cell_7-")
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["name"], summary["description"], summary["model"]) == (
-        "cell 7", "warm", "little",
-    )  # fmt: skip
+        "cell 7",
+        "warm",
+        "little",
+    )
     assert load_fit(run / "fit.yaml", (), "reference").name == "cell 7"
     assert "cannot be a fit's name" in complaint(folder, {"experiments": EXPERIMENTS}, name="a/b")
     both = {"experiments": EXPERIMENTS, "name": "x"}

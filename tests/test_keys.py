@@ -1,6 +1,6 @@
 """Every key that a file may hold changes something that can be seen, or is refused.
 
-The keys are those that the readers themselves accept (`channelfit.keys`, the optimizers' settings,
+The keys are those that the readers themselves accept (`reading.keys`, the optimizers' settings,
 the rules to stop): one that is added without a proof here fails the first test. A proof is two
 documents that differ in that key alone and are read to different effect. What counts as an effect
 is what is computed with: commands, samples and weights, costs of candidates drawn from the searched
@@ -22,22 +22,23 @@ import pytest
 from click.testing import CliRunner
 from test_least_squares import Residuals, decays, space
 
-from channelfit.backends import make_scorer
-from channelfit.cli import main
-from channelfit.documents import Section, dump_yaml
-from channelfit.errors import InputError
-from channelfit.fit import Fit, fit_document, load_fit
-from channelfit.function_fit import FunctionFit
-from channelfit.function_runs import FunctionWinner
-from channelfit.function_runs import summarize as summarize_function
-from channelfit.keys import KEYS
-from channelfit.optimizers import Objective, StopRules, make_optimizer, optimize, swarm_cuda
-from channelfit.optimizers.choose import SETTINGS
-from channelfit.optimizers.genetic import Genetic
-from channelfit.optimizers.run import make_stop_rules
-from channelfit.problem import Problem
-from channelfit.recording import load_recording
-from channelfit.runs import rescore, summarize
+from channelfit.front.main import main
+from channelfit.functions import swarm_cuda
+from channelfit.functions.fit_file import FunctionFit
+from channelfit.functions.run_folder import FunctionWinner
+from channelfit.functions.run_folder import summarize as summarize_function
+from channelfit.problem.experiment import Problem
+from channelfit.problem.recording import load_recording
+from channelfit.reading.documents import Section, dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.results.run_folder import rescore, summarize
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.choose import SETTINGS, make_optimizer
+from channelfit.search.fit_file import Fit, fit_document, load_fit
+from channelfit.search.genetic import Genetic
+from channelfit.search.loop import StopRules, make_stop_rules, optimize
+from channelfit.search.objective import Objective
 
 # --- what the proofs start from ------------------------------------------------------------------
 
@@ -60,21 +61,28 @@ MODEL: dict[str, Any] = {
 }
 GATES: dict[str, Any] = {
     **{key: MODEL[key] for key in ("parameters", "fit")},
-    "gates": {"m": {"power": 2, "alpha": "a*exp(z*v)", "beta": "b"},
-              "h": {"inf": "1/(1 + exp((v + 40)/5))", "tau": "1/b"}},
+    "gates": {
+        "m": {"power": 2, "alpha": "a*exp(z*v)", "beta": "b"},
+        "h": {"inf": "1/(1 + exp((v + 40)/5))", "tau": "1/b"},
+    },
     "current": {"conductance": "g", "reversal": "-90 mV"},
-}  # fmt: skip
+}
 PRINTED: dict[str, Any] = {
     "model": {
-        "nStates": 2, "nParams": 3,
-        "params": [{"name": "a", "min": 0.01, "max": 1, "val": 0.1},
-                   {"name": "b", "min": 0.01, "max": 1, "val": 0.1},
-                   {"name": "g", "min": 1, "max": 10, "val": 5}],
+        "nStates": 2,
+        "nParams": 3,
+        "params": [
+            {"name": "a", "min": 0.01, "max": 1, "val": 0.1},
+            {"name": "b", "min": 0.01, "max": 1, "val": 0.1},
+            {"name": "g", "min": 1, "max": 10, "val": 5},
+        ],
         "rates": ["k12 = a*exp(v/30)", "k21 = b"],
-        "nOpenStates": 1, "openStates": [2], "eRev": -90,
+        "nOpenStates": 1,
+        "openStates": [2],
+        "eRev": -90,
     },
     "fit": {"protocols": ["steps.yaml"]},
-}  # fmt: skip
+}
 STEPS: dict[str, Any] = {
     "name": "steps",
     "description": "three steps",
@@ -83,12 +91,20 @@ STEPS: dict[str, Any] = {
     "sampling": 1,
     "segments": [{"hold": 5}, {"step": {"values": [-40, 0, 40]}, "for": 12}],
 }
-SINES = {"hold": 5}, {
-    "sines": {"offset": -20, "origin": 1,
-              "terms": [{"amplitude": 20, "omega": 0.3, "phase": 0.2},
-                        {"amplitude": 5, "frequency": 0.02}]},
-    "for": 12,
-}  # fmt: skip
+SINES = (
+    {"hold": 5},
+    {
+        "sines": {
+            "offset": -20,
+            "origin": 1,
+            "terms": [
+                {"amplitude": 20, "omega": 0.3, "phase": 0.2},
+                {"amplitude": 5, "frequency": 0.02},
+            ],
+        },
+        "for": 12,
+    },
+)
 RECORDING: dict[str, Any] = {
     "file": "r.csv",
     "time": {"column": "t", "unit": "ms", "start": 100},
@@ -111,13 +127,21 @@ FUNCTION: dict[str, Any] = {
     "description": "a plane",
     "source": "invented",
     "sizes": {"n": 2},
-    "parameters": {"w": {"size": "n", "range": [1, 2], "scale": "linear", "value": 1.5,
-                         "unit": "mV", "fixed": False}},
+    "parameters": {
+        "w": {
+            "size": "n",
+            "range": [1, 2],
+            "scale": "linear",
+            "value": 1.5,
+            "unit": "mV",
+            "fixed": False,
+        }
+    },
     "definitions": {"d": "3*w[1]"},
     "outputs": {"y": "d + sum(w[i]*x, i, 1, n)"},
     "data": {"file": "d.csv", "inputs": {"x": "x"}, "targets": {"y": "y"}, "scale": "none"},
     "fit": {"seed": 1},
-}  # fmt: skip
+}
 COST = {key: FUNCTION[key] for key in ("sizes", "parameters", "definitions", "fit")} | {
     "cost": "d + sum(w[i]**2, i, 1, n)"
 }
@@ -193,8 +217,17 @@ def _summary(fit: Fit, result: Any, scorer: Any) -> str:
         summary = summarize_function(fit, result, scorer, FunctionWinner(result.values, 1.0))
     else:
         summary = summarize(fit, result, scorer, rescore(fit, scorer, result.values))
-    left = ("seconds", "candidates_per_second", "finished", "file", "machine", "settings", "stop",
-            "seed", "optimizer")  # fmt: skip
+    left = (
+        "seconds",
+        "candidates_per_second",
+        "finished",
+        "file",
+        "machine",
+        "settings",
+        "stop",
+        "seed",
+        "optimizer",
+    )
     return json.dumps({key: str(value) for key, value in summary.items() if key not in left})
 
 
@@ -216,8 +249,15 @@ def changed(document: dict[str, Any], path: str, value: object) -> dict[str, Any
 
 # --- proofs --------------------------------------------------------------------------------------
 
-BASES = {"model": MODEL, "gates": GATES, "printed": PRINTED, "steps": STEPS, "fit": FIT_FILE,
-         "function": FUNCTION, "cost": COST}  # fmt: skip
+BASES = {
+    "model": MODEL,
+    "gates": GATES,
+    "printed": PRINTED,
+    "steps": STEPS,
+    "fit": FIT_FILE,
+    "function": FUNCTION,
+    "cost": COST,
+}
 
 
 TOLD = ("name", "description", "source")
@@ -270,33 +310,64 @@ def proofs() -> dict[tuple[str, str], Proof]:
     out: dict[tuple[str, str], Proof] = {}
 
     def show(
-        section: str, base: str, at: str, given: tuple[tuple[str, object], ...] = (),
-        refused: str = "", /, **keys: tuple[object, object],
-    ) -> None:  # fmt: skip
+        section: str,
+        base: str,
+        at: str,
+        given: tuple[tuple[str, object], ...] = (),
+        refused: str = "",
+        /,
+        **keys: tuple[object, object],
+    ) -> None:
         for key, values in keys.items():
             name = key.rstrip("_")  # from_ for `from`, and so on
             path = f"{at}/{name}" if at else name
             out[section, name] = Proof(base, path, values, given, refused)
 
     # a model
-    show("model", "model", "", name=("one", "two"), description=("one", "two"),
-         source=("one", "two"), temperature=(22, 32), states=(["C", "O"], ["O", "C"]),
-         definitions=({"q": "1"}, {"q": "2"}),
-         rates=(MODEL["rates"], MODEL["rates"] | {"O -> C": "2*b"}),
-         parameters=(MODEL["parameters"], changed(MODEL["parameters"], "a/value", 10)),
-         current=(MODEL["current"], MODEL["current"] | {"reversal": -80}),
-         fit=(MODEL["fit"], {"protocols": ["steps.yaml"]}))  # fmt: skip
+    show(
+        "model",
+        "model",
+        "",
+        name=("one", "two"),
+        description=("one", "two"),
+        source=("one", "two"),
+        temperature=(22, 32),
+        states=(["C", "O"], ["O", "C"]),
+        definitions=({"q": "1"}, {"q": "2"}),
+        rates=(MODEL["rates"], MODEL["rates"] | {"O -> C": "2*b"}),
+        parameters=(MODEL["parameters"], changed(MODEL["parameters"], "a/value", 10)),
+        current=(MODEL["current"], MODEL["current"] | {"reversal": -80}),
+        fit=(MODEL["fit"], {"protocols": ["steps.yaml"]}),
+    )
     show("model", "gates", "", gates=(GATES["gates"], changed(GATES["gates"], "m/power", 3)))
     free = (("parameters/b/fixed", False),)
-    show("parameter", "model", "parameters/a", range=([1, 1000], [1, 500]),
-         unit=("1/s", "1/ms"), value=(100, 200), scale=("linear", "log"))  # fmt: skip
+    show(
+        "parameter",
+        "model",
+        "parameters/a",
+        range=([1, 1000], [1, 500]),
+        unit=("1/s", "1/ms"),
+        value=(100, 200),
+        scale=("linear", "log"),
+    )
     show("parameter", "model", "parameters/b", fixed=(True, False))
     show("parameter", "model", "parameters/b", free, tie=("a/2", "a/3"))
     prior = (("parameters/g/prior", {}), ("fit/noise", 5))
-    show("parameter", "model", "parameters/g", (("fit/noise", 5),),
-         prior=({"normal": [9, 2]}, {"normal": [9, 1]}))  # fmt: skip
-    show("prior", "model", "parameters/g/prior", prior, normal=([9, 2], [5, 2]),
-         lognormal=([9, 2], [9, 3]))  # fmt: skip
+    show(
+        "parameter",
+        "model",
+        "parameters/g",
+        (("fit/noise", 5),),
+        prior=({"normal": [9, 2]}, {"normal": [9, 1]}),
+    )
+    show(
+        "prior",
+        "model",
+        "parameters/g/prior",
+        prior,
+        normal=([9, 2], [5, 2]),
+        lognormal=([9, 2], [9, 3]),
+    )
     show(
         "gate",
         "gates",
@@ -306,20 +377,47 @@ def proofs() -> dict[tuple[str, str], Proof]:
         beta=("b", "2*b"),
     )
     show("gate", "gates", "gates/h", inf=("0.5", "0.25"), tau=("5", "10"))
-    show("current", "model", "current", open=(["O"], {"O": 0.5}), conductance=("g", "2*g"),
-         reversal=(-90, -80))  # fmt: skip
-    show("current", "model", "current", (("parameters/g/unit", "mS/cm2"),),
-         area=("1000 um2", "2000 um2"))  # fmt: skip
-    show("current", "model", "current", (("parameters/g/unit", "mS/uF"),),
-         capacitance=("10 pF", "20 pF"))  # fmt: skip
+    show(
+        "current",
+        "model",
+        "current",
+        open=(["O"], {"O": 0.5}),
+        conductance=("g", "2*g"),
+        reversal=(-90, -80),
+    )
+    show(
+        "current",
+        "model",
+        "current",
+        (("parameters/g/unit", "mS/cm2"),),
+        area=("1000 um2", "2000 um2"),
+    )
+    show(
+        "current",
+        "model",
+        "current",
+        (("parameters/g/unit", "mS/uF"),),
+        capacitance=("10 pF", "20 pF"),
+    )
 
     # the printed form
-    show("printed file", "printed", "", model=(PRINTED["model"], PRINTED["model"] | {"eRev": 0}),
-         fit=(PRINTED["fit"], PRINTED["fit"] | {"surrogate": {"noise": 5}}))  # fmt: skip
+    show(
+        "printed file",
+        "printed",
+        "",
+        model=(PRINTED["model"], PRINTED["model"] | {"eRev": 0}),
+        fit=(PRINTED["fit"], PRINTED["fit"] | {"surrogate": {"noise": 5}}),
+    )
     params = PRINTED["model"]["params"]
-    show("printed model", "printed", "model", params=(params, changed(params, "0/val", 0.2)),
-         rates=(PRINTED["model"]["rates"], ["k12 = a", "k21 = b"]), openStates=([2], [1]),
-         eRev=(-90, -80))  # fmt: skip
+    show(
+        "printed model",
+        "printed",
+        "model",
+        params=(params, changed(params, "0/val", 0.2)),
+        rates=(PRINTED["model"]["rates"], ["k12 = a", "k21 = b"]),
+        openStates=([2], [1]),
+        eRev=(-90, -80),
+    )
     show("printed model", "printed", "model", (), "cannot be reached", nStates=(2, 3))
     show("printed model", "printed", "model", (), "nParams: 4 are announced", nParams=(3, 4))
     show("printed model", "printed", "model", (), "2 are announced", nOpenStates=(1, 2))
@@ -330,137 +428,295 @@ def proofs() -> dict[tuple[str, str], Proof]:
     )
 
     # a fit file and its section
-    show("fit file", "fit", "", model=("model.yaml", "model2.yaml"), name=("one", "two"),
-         description=("one", "two"), source=("one", "two"), temperature=(22, 32),
-         current=({"reversal": -90}, {"reversal": -80}), parameters=({}, {"g": {"value": 20}}),
-         fit=(FIT_FILE["fit"], {"experiments": [EXPERIMENT]}))  # fmt: skip
-    show("fit", "model", "fit", name=("one", "two"), description=("one", "two"),
-         source=("one", "two"), protocols=(["steps.yaml"], ["steps.yaml", "steps.yaml"]),
-         surrogate=({"noise": 5}, {"noise": 6}), seed=(0, 1),
-         rates_within=(["1e-9 /ms", "1000 /ms"], ["1e-9 /ms", "0.2 /ms"]),
-         solve=("none", "g"))  # fmt: skip
+    show(
+        "fit file",
+        "fit",
+        "",
+        model=("model.yaml", "model2.yaml"),
+        name=("one", "two"),
+        description=("one", "two"),
+        source=("one", "two"),
+        temperature=(22, 32),
+        current=({"reversal": -90}, {"reversal": -80}),
+        parameters=({}, {"g": {"value": 20}}),
+        fit=(FIT_FILE["fit"], {"experiments": [EXPERIMENT]}),
+    )
+    show(
+        "fit",
+        "model",
+        "fit",
+        name=("one", "two"),
+        description=("one", "two"),
+        source=("one", "two"),
+        protocols=(["steps.yaml"], ["steps.yaml", "steps.yaml"]),
+        surrogate=({"noise": 5}, {"noise": 6}),
+        seed=(0, 1),
+        rates_within=(["1e-9 /ms", "1000 /ms"], ["1e-9 /ms", "0.2 /ms"]),
+        solve=("none", "g"),
+    )
     show("fit", "model", "fit", (("parameters/g/prior", {"normal": [9, 2]}),), noise=(5, 6))
-    show("fit", "fit", "fit", experiments=([EXPERIMENT], [EXPERIMENT, EXPERIMENT]),
-         start=("none", "values"))  # fmt: skip
+    show(
+        "fit",
+        "fit",
+        "fit",
+        experiments=([EXPERIMENT], [EXPERIMENT, EXPERIMENT]),
+        start=("none", "values"),
+    )
     show("surrogate", "model", "fit/surrogate", noise=(5, 6), seed=(0, 1))
     first = "fit/experiments/0"
     other = (("fit/experiments/1/recording", RECORDING | {"file": "other.csv"}),)
     show("experiment", "fit", first, other, weight=(1, 2))
-    show("experiment", "fit", first, mask=(..., {"from": 3, "to": 5}),
-         every=(1, 2), delay=(0, 2))  # fmt: skip
+    show("experiment", "fit", first, mask=(..., {"from": 3, "to": 5}), every=(1, 2), delay=(0, 2))
     out["experiment", "mask"] = replace(
         out["experiment", "mask"], values=({"from": 3, "to": 4}, {"from": 3, "to": 5})
     )
     show("experiment", "fit", first, (), "no such file", protocol=("steps.yaml", "no.yaml"))
-    show("experiment", "fit", first,
-         recording=(RECORDING, RECORDING | {"file": "other.csv"}))  # fmt: skip
+    show("experiment", "fit", first, recording=(RECORDING, RECORDING | {"file": "other.csv"}))
     mask = f"{first}/mask"
     show("mask", "fit", mask, after_steps=(1, 3), before_steps=(1, 3), from_=(3, 5), to=(3, 5))
     show("mask", "fit", mask, ((f"{mask}/from", 9),), weight=(0, 0.5), sweeps=([1], [2]))
     within = {"range": ["1e-9 /ms", "0.2 /ms"]}
     bounds = ("fit/rates_within", within)
-    show("rates_within", "model", "fit/rates_within", (bounds,), voltages=([-80], [40]),
-         rates=(["C -> O"], ["O -> C"]),
-         range=(["1e-9 /ms", "0.2 /ms"], ["1e-9 /ms", "1000 /ms"]))  # fmt: skip
+    show(
+        "rates_within",
+        "model",
+        "fit/rates_within",
+        (bounds,),
+        voltages=([-80], [40]),
+        rates=(["C -> O"], ["O -> C"]),
+        range=(["1e-9 /ms", "0.2 /ms"], ["1e-9 /ms", "1000 /ms"]),
+    )
     largest = (("fit/rates_within", {"range": ["0.02 /ms", "10 /ms"]}),)
     show("rates_within", "model", "fit/rates_within", largest, of=("all", "largest"))
 
     # a recording
     place = f"{first}/recording"
-    show("recording", "fit", place, file=("r.csv", "other.csv"), sweeps=([1, 2, 3], [3, 2, 1]),
-         source=("cell 1", "cell 2"), baseline=({"from": 0, "to": 3}, {"from": 0, "to": 4}),
-         current=(RECORDING["current"], RECORDING["current"] | {"unit": "pA"}),
-         time=(RECORDING["time"], {"column": "t2", "unit": "ms", "start": 100}))  # fmt: skip
+    show(
+        "recording",
+        "fit",
+        place,
+        file=("r.csv", "other.csv"),
+        sweeps=([1, 2, 3], [3, 2, 1]),
+        source=("cell 1", "cell 2"),
+        baseline=({"from": 0, "to": 3}, {"from": 0, "to": 4}),
+        current=(RECORDING["current"], RECORDING["current"] | {"unit": "pA"}),
+        time=(RECORDING["time"], {"column": "t2", "unit": "ms", "start": 100}),
+    )
     untimed = ((f"{place}/time", ...),)
     show("recording", "fit", place, untimed, "sampled every 2 ms", sampling=(1, 2))
-    plain = (*untimed, (f"{place}/sampling", 1), (f"{place}/file", "plain.csv"),
-             (f"{place}/current/columns", "all"))  # fmt: skip
+    plain = (
+        *untimed,
+        (f"{place}/sampling", 1),
+        (f"{place}/file", "plain.csv"),
+        (f"{place}/current/columns", "all"),
+    )
     show("recording", "fit", place, plain, "18 samples", header=(True, False))
-    show("recording", "fit", place, ((f"{place}/file", "gap.csv"),), "line 5 (3 ms) is NaN",
-         missing=("mask", "refuse"))  # fmt: skip
-    show("recording", "fit", place, (), "not modelled yet", capacitance=(..., "10 pF"),
-         series_resistance=(..., "5 MOhm"))  # fmt: skip
+    show(
+        "recording",
+        "fit",
+        place,
+        ((f"{place}/file", "gap.csv"),),
+        "line 5 (3 ms) is NaN",
+        missing=("mask", "refuse"),
+    )
+    show(
+        "recording",
+        "fit",
+        place,
+        (),
+        "not modelled yet",
+        capacitance=(..., "10 pF"),
+        series_resistance=(..., "5 MOhm"),
+    )
     for key in ("capacitance", "series_resistance"):
         out["recording", key] = replace(out["recording", key], values=("1", "2"))
     out["recording", "time"] = replace(
-        out["recording", "time"], refused="the column begins at 100 ms",
+        out["recording", "time"],
+        refused="the column begins at 100 ms",
         values=(RECORDING["time"], {"column": "t", "unit": "ms"}),
-    )  # fmt: skip
+    )
     show("recording time", "fit", f"{place}/time", (), "no column", column=("t2", "t3"))
-    show("recording time", "fit", f"{place}/time", ((f"{place}/time/start", "100"),),
-         "are these times in ms?", unit=("ms", "s"))  # fmt: skip
+    show(
+        "recording time",
+        "fit",
+        f"{place}/time",
+        ((f"{place}/time/start", "100"),),
+        "are these times in ms?",
+        unit=("ms", "s"),
+    )
     show("recording time", "fit", f"{place}/time", (), "begins at 100 ms", start=(100, 0))
-    show("recording current", "fit", f"{place}/current", columns=(["x", "y", "z"], ["y", "x", "z"]),
-         unit=("nA", "pA"))  # fmt: skip
+    show(
+        "recording current",
+        "fit",
+        f"{place}/current",
+        columns=(["x", "y", "z"], ["y", "x", "z"]),
+        unit=("nA", "pA"),
+    )
     alone = ((f"{place}/current/columns", ...), (f"{place}/sweeps", [1]))
     show("recording current", "fit", f"{place}/current", alone, column=("x", "y"))
-    show("recording current", "fit", f"{place}/current", ((f"{place}/current/unit", "uA/cm2"),),
-         area=("1000 um2", "2000 um2"))  # fmt: skip
-    show("recording current", "fit", f"{place}/current", ((f"{place}/current/unit", "A/F"),),
-         capacitance=("10 pF", "20 pF"))  # fmt: skip
-    show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"to": 5}),),
-         from_=(0, 1))  # fmt: skip
+    show(
+        "recording current",
+        "fit",
+        f"{place}/current",
+        ((f"{place}/current/unit", "uA/cm2"),),
+        area=("1000 um2", "2000 um2"),
+    )
+    show(
+        "recording current",
+        "fit",
+        f"{place}/current",
+        ((f"{place}/current/unit", "A/F"),),
+        capacitance=("10 pF", "20 pF"),
+    )
+    show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"to": 5}),), from_=(0, 1))
     show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"from": 0}),), to=(4, 5))
 
     # a protocol
-    show("protocol", "steps", "", name=("one", "two"), description=("one", "two"),
-         source=("one", "two"), holding=(-80, -60), sampling=(1, 0.5),
-         between_sweeps=("steady state", "carry over"),
-         segments=(STEPS["segments"], STEPS["segments"][:1]))  # fmt: skip
-    show("between_sweeps", "steps", "between_sweeps", (("between_sweeps", {}),),
-         carry_over=(True, False), rest=(0, 5))  # fmt: skip
+    show(
+        "protocol",
+        "steps",
+        "",
+        name=("one", "two"),
+        description=("one", "two"),
+        source=("one", "two"),
+        holding=(-80, -60),
+        sampling=(1, 0.5),
+        between_sweeps=("steady state", "carry over"),
+        segments=(STEPS["segments"], STEPS["segments"][:1]),
+    )
+    show(
+        "between_sweeps",
+        "steps",
+        "between_sweeps",
+        (("between_sweeps", {}),),
+        carry_over=(True, False),
+        rest=(0, 5),
+    )
     show("segment", "steps", "segments/0", hold=(5, 6))
     show("segment", "steps", "segments/1", step=(0, 20), for_=(12, 13))
     wave = (("segments/1", {"for": 12}),)
-    show("segment", "steps", "segments/1", wave, ramp=([-80, 0], [-80, 20]),
-         sines=(SINES[1]["sines"], changed(SINES[1]["sines"], "offset", 0)),
-         recorded=({"file": "v.csv", "header": True, "column": "1", "sampling": 1},
-                   {"file": "v.csv", "header": True, "column": "2", "sampling": 1}))  # fmt: skip
+    show(
+        "segment",
+        "steps",
+        "segments/1",
+        wave,
+        ramp=([-80, 0], [-80, 20]),
+        sines=(SINES[1]["sines"], changed(SINES[1]["sines"], "offset", 0)),
+        recorded=(
+            {"file": "v.csv", "header": True, "column": "1", "sampling": 1},
+            {"file": "v.csv", "header": True, "column": "2", "sampling": 1},
+        ),
+    )
     show("family", "steps", "segments/1/step", values=([0, 20], [0, 40]))
     ends = (("segments/1/step", {"from": -40, "to": 40, "by": 40}),)
     show("family", "steps", "segments/1/step", ends, from_=(-40, -80), to=(40, 80), by=(40, 20))
     sines = (("segments", list(SINES)),)
-    show("sines", "steps", "segments/1/sines", sines, offset=(-20, 0), origin=(1, 2),
-         terms=(SINES[1]["sines"]["terms"], SINES[1]["sines"]["terms"][:1]))  # fmt: skip
-    show("sine", "steps", "segments/1/sines/terms/0", sines, amplitude=(20, 10), omega=(0.3, 0.2),
-         phase=(0.2, 0))  # fmt: skip
+    show(
+        "sines",
+        "steps",
+        "segments/1/sines",
+        sines,
+        offset=(-20, 0),
+        origin=(1, 2),
+        terms=(SINES[1]["sines"]["terms"], SINES[1]["sines"]["terms"][:1]),
+    )
+    show(
+        "sine",
+        "steps",
+        "segments/1/sines/terms/0",
+        sines,
+        amplitude=(20, 10),
+        omega=(0.3, 0.2),
+        phase=(0.2, 0),
+    )
     show("sine", "steps", "segments/1/sines/terms/1", sines, frequency=(0.02, 0.01))
     command = {"file": "v.csv", "header": True, "column": "1", "unit": "mV", "sampling": 2}
     recorded = (("segments/1", {"recorded": command}),)
-    show("recorded", "steps", "segments/1/recorded", recorded, file=("v.csv", "v2.csv"),
-         column=("1", "2"), sampling=(2, 3), header=(True, False))  # fmt: skip
-    show("recorded", "steps", "segments/1/recorded", recorded, "is the unit right?",
-         unit=("mV", "V"))  # fmt: skip
+    show(
+        "recorded",
+        "steps",
+        "segments/1/recorded",
+        recorded,
+        file=("v.csv", "v2.csv"),
+        column=("1", "2"),
+        sampling=(2, 3),
+        header=(True, False),
+    )
+    show(
+        "recorded", "steps", "segments/1/recorded", recorded, "is the unit right?", unit=("mV", "V")
+    )
     clock = {"column": "0", "unit": "ms"}
-    timed = (("sampling", 500), ("segments/1/recorded", {"file": "v.csv", "header": True,
-                                                         "column": "1", "time": clock}),
-             ("segments/1/step", ...), ("segments/1/for", ...))  # fmt: skip
-    show("recorded", "steps", "segments/1/recorded", timed,
-         time=({"column": "0"}, {"column": "0", "unit": "s"}))  # fmt: skip
+    timed = (
+        ("sampling", 500),
+        ("segments/1/recorded", {"file": "v.csv", "header": True, "column": "1", "time": clock}),
+        ("segments/1/step", ...),
+        ("segments/1/for", ...),
+    )
+    show(
+        "recorded",
+        "steps",
+        "segments/1/recorded",
+        timed,
+        time=({"column": "0"}, {"column": "0", "unit": "s"}),
+    )
     show("recorded time", "steps", "segments/1/recorded/time", timed, unit=("ms", "s"))
-    show("recorded time", "steps", "segments/1/recorded/time", timed, "its times must increase",
-         column=("0", "1"))  # fmt: skip
+    show(
+        "recorded time",
+        "steps",
+        "segments/1/recorded/time",
+        timed,
+        "its times must increase",
+        column=("0", "1"),
+    )
 
     # a function
-    show("function", "function", "", name=("one", "two"), description=("one", "two"),
-         source=("one", "two"), sizes=({"n": 2}, {"n": 3}),
-         parameters=(FUNCTION["parameters"], changed(FUNCTION["parameters"], "w/range", [0, 1])),
-         definitions=({"d": "3*w[1]"}, {"d": "4*w[1]"}),
-         outputs=(FUNCTION["outputs"], {"y": "d"}),
-         data=(FUNCTION["data"], FUNCTION["data"] | {"scale": "range"}),
-         fit=({"seed": 1}, {"seed": 2}))  # fmt: skip
+    show(
+        "function",
+        "function",
+        "",
+        name=("one", "two"),
+        description=("one", "two"),
+        source=("one", "two"),
+        sizes=({"n": 2}, {"n": 3}),
+        parameters=(FUNCTION["parameters"], changed(FUNCTION["parameters"], "w/range", [0, 1])),
+        definitions=({"d": "3*w[1]"}, {"d": "4*w[1]"}),
+        outputs=(FUNCTION["outputs"], {"y": "d"}),
+        data=(FUNCTION["data"], FUNCTION["data"] | {"scale": "range"}),
+        fit=({"seed": 1}, {"seed": 2}),
+    )
     show("function", "cost", "", cost=("d", "2*d"))
-    show("function parameter", "function", "parameters/w", size=(2, 3), range=([1, 2], [1, 3]),
-         scale=("linear", "log"), unit=("mV", "V"))  # fmt: skip
+    show(
+        "function parameter",
+        "function",
+        "parameters/w",
+        size=(2, 3),
+        range=([1, 2], [1, 3]),
+        scale=("linear", "log"),
+        unit=("mV", "V"),
+    )
     another = (("parameters/u", {"range": [0, 1]}), ("definitions/e", "u"))
     show("function parameter", "function", "parameters/w", another, fixed=(False, True))
     still = (*another, ("parameters/w/fixed", True))
     show("function parameter", "function", "parameters/w", still, value=(1.5, 1.6))
-    show("function data", "function", "data", file=("d.csv", "d2.csv"),
-         inputs=({"x": "x"}, {"x": "x2"}), targets=({"y": "y"}, {"y": "y2"}),
-         scale=("none", "range"))  # fmt: skip
-    show("function fit", "function", "fit", name=("one", "two"), description=("one", "two"),
-         source=("one", "two"), seed=(0, 1), start=("none", "values"))  # fmt: skip
+    show(
+        "function data",
+        "function",
+        "data",
+        file=("d.csv", "d2.csv"),
+        inputs=({"x": "x"}, {"x": "x2"}),
+        targets=({"y": "y"}, {"y": "y2"}),
+        scale=("none", "range"),
+    )
+    show(
+        "function fit",
+        "function",
+        "fit",
+        name=("one", "two"),
+        description=("one", "two"),
+        source=("one", "two"),
+        seed=(0, 1),
+        start=("none", "values"),
+    )
     return out
 
 
@@ -505,7 +761,7 @@ def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(
     (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
     fewer = tuple(key for key in KEYS["recording"] if key != "missing")
     monkeypatch.setitem(KEYS, "recording", fewer)
-    from channelfit.protocol import load_protocol
+    from channelfit.problem.protocol import load_protocol
 
     section = Section(RECORDING, tmp_path / "fit.yaml", "recording")
     with pytest.raises(LookupError, match="recording.missing is read, but not announced"):
@@ -544,20 +800,29 @@ def searched(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatc
 
 
 #: By optimizer: two values of every setting, and what else is set with them.
-FLIGHT = {"inertia": (0.7, 0.5), "cognitive": (1.5, 1.0), "social": (1.5, 1.0),
-          "speed_limit": (0.5, 0.01), "population": (8, 9)}  # fmt: skip
+FLIGHT = {
+    "inertia": (0.7, 0.5),
+    "cognitive": (1.5, 1.0),
+    "social": (1.5, 1.0),
+    "speed_limit": (0.5, 0.01),
+    "population": (8, 9),
+}
 SEARCHES: dict[str, tuple[dict[str, tuple[object, object]], dict[str, Any]]] = {
-    "genetic": ({"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)},
-                {"population": 8}),
-    "hybrid": ({"scan": (40, 80), "starts": (4, 8), "agree": (1, 12), "patience": (1, 3)},
-               {"scan": 40, "starts": 4}),
+    "genetic": (
+        {"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)},
+        {"population": 8},
+    ),
+    "hybrid": (
+        {"scan": (40, 80), "starts": (4, 8), "agree": (1, 12), "patience": (1, 3)},
+        {"scan": 40, "starts": 4},
+    ),
     "swarm": (FLIGHT, {"population": 8}),
     "ring": (FLIGHT | {"neighbors": (1, 2), "batch": (2, 4)}, {"population": 8}),
     "groups": (FLIGHT | {"group": (2, 4), "exchange": (1, 5)}, {"population": 8, "group": 4}),
     "differential": ({"population": (8, 9), "elite": (0.1, 0.9)}, {"population": 8}),
     "cma": ({"population": (8, 9), "step": (0.1, 0.3)}, {"population": 8}),
     "asynchronous_ring": ({"population": (8, 9), "iterations": (5, 6)}, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares, lsq_linear
 
-from channelfit.backends import Linearization, Score
-from channelfit.errors import InputError
-from channelfit.model import Parameter
-from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
-from channelfit.optimizers.hybrid import _explored, _Found
-from channelfit.optimizers.least_squares import TRIALS, _bounded, _steps, begin, improve, refine
-from channelfit.optimizers.projection import eliminated
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import Linearization, Score
+from channelfit.search.choose import make_optimizer
+from channelfit.search.hybrid import _explored, _Found
+from channelfit.search.least_squares import TRIALS, _bounded, _steps, begin, improve, refine
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.projection import eliminated
+from channelfit.search.space import SearchSpace
 
 
 def space(n: int, lower: float = 0.0, upper: float = 1.0) -> SearchSpace:
@@ -134,8 +137,9 @@ def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
     g, lower, upper = random.normal(size=n), -random.random(n), random.random(n) + 1e-3
     step = _bounded(h[None], g[None], lower[None], upper[None], np.zeros((1, n), bool))[0]
     upright = np.linalg.cholesky(h)
-    exact = lsq_linear(upright.T, -np.linalg.solve(upright, g), (lower, upper), method="bvls",
-                       tol=1e-15)  # fmt: skip
+    exact = lsq_linear(
+        upright.T, -np.linalg.solve(upright, g), (lower, upper), method="bvls", tol=1e-15
+    )
     assert ((step >= lower - 1e-12) & (step <= upper + 1e-12)).all()
     lowest = g @ exact.x + 0.5 * exact.x @ h @ exact.x
     assert g @ step + 0.5 * step @ h @ step <= lowest + 1e-8 * abs(lowest)
@@ -146,8 +150,14 @@ def test_decays_end_where_scipy_ends():
     start = np.array([[0.6, 0.55, 0.6, 0.3], [0.7, 0.6, 0.55, 0.45]]).T
     starts = refine(objective, start, tolerance=1e-14)
     for k in range(2):
-        theirs = least_squares(decays, objective.physical(start)[:, k], bounds=(-4, 4), xtol=1e-15,
-                               ftol=1e-15, gtol=1e-15)  # fmt: skip
+        theirs = least_squares(
+            decays,
+            objective.physical(start)[:, k],
+            bounds=(-4, 4),
+            xtol=1e-15,
+            ftol=1e-15,
+            gtol=1e-15,
+        )
         assert starts.cost[k] == pytest.approx(2 * theirs.cost / 60, rel=1e-9)
         ours = objective.physical(starts.unit)[:, k]
         np.testing.assert_allclose(np.sort(ours), np.sort(theirs.x), rtol=1e-4)
@@ -311,9 +321,12 @@ def test_derivatives_with_one_parameter_solved_are_those_of_its_best_value():
     here[2] = a[:, 2] @ (b - a[:, :2] @ here[:2]) / (a[:, 2] @ a[:, 2])
     gradient, curvature = 2 * a.T @ (a @ here - b), 2 * a.T @ a
     slope, bend = eliminated(
-        np.tile(gradient[:, None], 2), np.tile(curvature[:, :, None], 2), 2, [0, 1],
+        np.tile(gradient[:, None], 2),
+        np.tile(curvature[:, :, None], 2),
+        2,
+        [0, 1],
         np.array([True, False]),
-    )  # fmt: skip
+    )
     apart = np.eye(9) - np.outer(a[:, 2], a[:, 2]) / (a[:, 2] @ a[:, 2])
     np.testing.assert_allclose(slope[:, 0], 2 * a[:, :2].T @ apart @ (a[:, :2] @ here[:2] - b))
     np.testing.assert_allclose(bend[..., 0], 2 * a[:, :2].T @ apart @ a[:, :2])

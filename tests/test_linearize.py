@@ -21,17 +21,17 @@ from test_backends import (
 )
 from truths import slow_but
 
-from channelfit import collocation
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, make_scorer
-from channelfit.backends.cpu import CpuScorer
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.codegen.derivatives import derivative, derivatives
-from channelfit.compression import compression
-from channelfit.expressions import evaluate, parse_expression, remove_singularities, symbol
-from channelfit.model import ChannelModel, build_model
-from channelfit.packing import NODES
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.expressions import evaluate, parse_expression, remove_singularities, symbol
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.run_tree import NODES
+from channelfit.scoring.cpu import CpuScorer
+from channelfit.scoring.kernels.derivatives import derivative, derivatives
+from channelfit.scoring.layout import ramp_collocation as collocation
+from channelfit.scoring.layout.held_compression import compression
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, make_scorer
 
 N = 5
 #: Of those that others are like (in states or gates) only the others are quick.
@@ -39,26 +39,42 @@ MODELS = slow_but(
     ["model_b", "herg_markov", "na_hh", "herg_beattie", "k_hh_gate", "cycle", "leak"],
     [*SHIPPED, "cycle", "leak"],
 )
-LONG = from_yaml(segments=[
-    {"hold": "3 ms"}, {"step": {"values": [-110, -50, 30]}, "for": "61.7 ms"},
-    {"step": -70, "for": 20},
-])  # fmt: skip
+LONG = from_yaml(
+    segments=[
+        {"hold": "3 ms"},
+        {"step": {"values": [-110, -50, 30]}, "for": "61.7 ms"},
+        {"step": -70, "for": 20},
+    ]
+)
 #: Ramps and sines long enough to be taken in pieces.
-RAMPS = from_yaml(segments=[
-    {"hold": "5 ms"}, {"step": 30, "for": "20 ms"}, {"ramp": [-110, -60], "for": "60 ms"},
-    {"step": -20, "for": "9 ms"}, {"ramp": [-20, 20], "for": "40.07 ms"},
-    {"sines": {"offset": -40, "terms": [{"amplitude": 20, "omega": 0.2},
-                                        {"amplitude": 9, "omega": 0.011}]}, "for": 77},
-])  # fmt: skip
+RAMPS = from_yaml(
+    segments=[
+        {"hold": "5 ms"},
+        {"step": 30, "for": "20 ms"},
+        {"ramp": [-110, -60], "for": "60 ms"},
+        {"step": -20, "for": "9 ms"},
+        {"ramp": [-20, 20], "for": "40.07 ms"},
+        {
+            "sines": {
+                "offset": -40,
+                "terms": [{"amplitude": 20, "omega": 0.2}, {"amplitude": 9, "omega": 0.011}],
+            },
+            "for": 77,
+        },
+    ]
+)
 
 
 def problem_of(model: ChannelModel, *protocols: Protocol) -> Problem:
     """Each protocol with arbitrary currents, a weight of its own, and a mask on every third."""
     kinds = ("plain", "masked", "plain")
-    return Problem(model, tuple(
-        Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.7 * k)
-        for k, p in enumerate(protocols)
-    ))  # fmt: skip
+    return Problem(
+        model,
+        tuple(
+            Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.7 * k)
+            for k, p in enumerate(protocols)
+        ),
+    )
 
 
 def on_the_grid(problem: Problem) -> CpuScorer:
@@ -68,8 +84,13 @@ def on_the_grid(problem: Problem) -> CpuScorer:
     return scorer
 
 
-def assert_same(test: Linearization, truth: Linearization, problem: Problem,
-                parameters: np.ndarray, tolerance: float = 1e-8) -> None:  # fmt: skip
+def assert_same(
+    test: Linearization,
+    truth: Linearization,
+    problem: Problem,
+    parameters: np.ndarray,
+    tolerance: float = 1e-8,
+) -> None:
     """The largest error of gradient and curvature, in currents: a derivative by the logarithm of a
     parameter counts as having at least the size of the current itself."""
     assert np.array_equal(test.status, truth.status)
@@ -180,8 +201,13 @@ def test_points_of_a_piece_know_polynomials() -> None:
     assert np.array_equal(collocation.between(c), np.eye(len(c)))
 
 
-@given(h=st.floats(1e-3, 10), n=st.integers(1, 3000), slope=st.floats(-1, 1),
-       wave=st.floats(0, 5), grade=st.sampled_from([0, 1]))  # fmt: skip
+@given(
+    h=st.floats(1e-3, 10),
+    n=st.integers(1, 3000),
+    slope=st.floats(-1, 1),
+    wave=st.floats(0, 5),
+    grade=st.sampled_from([0, 1]),
+)
 @settings(max_examples=60, deadline=None)
 def test_pieces_cover_a_smooth_command(
     h: float, n: int, slope: float, wave: float, grade: int
@@ -322,10 +348,19 @@ def test_the_jacobian_of_the_residuals(name: str) -> None:
 # --- derivatives of expressions -------------------------------------------------------------------
 
 EXPRESSIONS = [
-    "a*exp(b*v/10)", "a/(1 + exp(-(v + b)/7))", "(v - b)/(1 - exp(-(v - b)/9))",
-    "log(a + 3)*sqrt(b)", "abs(a*v + b)", "tanh(a*v/20)", "min(a, b*v, 3)", "max(a*a, b)", "a**b",
-    "b**2.5/(a + 1)", "exprel(a*v/30)", "a if v > b else b*a",
-]  # fmt: skip
+    "a*exp(b*v/10)",
+    "a/(1 + exp(-(v + b)/7))",
+    "(v - b)/(1 - exp(-(v - b)/9))",
+    "log(a + 3)*sqrt(b)",
+    "abs(a*v + b)",
+    "tanh(a*v/20)",
+    "min(a, b*v, 3)",
+    "max(a*a, b)",
+    "a**b",
+    "b**2.5/(a + 1)",
+    "exprel(a*v/30)",
+    "a if v > b else b*a",
+]
 
 
 @pytest.mark.parametrize("text", EXPRESSIONS)
@@ -341,8 +376,9 @@ def test_derivatives_of_every_function(text: str, a: float, b: float, v: float, 
     for h in (1e-4, 1e-5):
         two = [evaluate(expression, {**here, name: here[name] + s * h}) for s in (1.0, -1.0)]
         one_sided = [
-            (two[0] - evaluate(expression, here)) / h, (evaluate(expression, here) - two[1]) / h
-        ]  # fmt: skip
+            (two[0] - evaluate(expression, here)) / h,
+            (evaluate(expression, here) - two[1]) / h,
+        ]
         if abs(one_sided[0] - one_sided[1]) > 0.02 * (abs(one_sided[0]) + 1):
             return  # a kink within the step
         differences.append((two[0] - two[1]) / (2 * h))

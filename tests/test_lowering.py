@@ -18,15 +18,15 @@ from kernel_ways import plain, with_numba
 from test_backends import recording_of
 
 from channelfit import load_fit
-from channelfit.backends import cpu
-from channelfit.backends.cpu import CpuScorer, Modes, Stepping
-from channelfit.codegen import machine_code
-from channelfit.codegen.kernel_text import LoweringError, Source
-from channelfit.codegen.machine_code import Callback, Kernel, generated
-from channelfit.codegen.tangent_tables import GAINS
-from channelfit.fit import Fit
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import build_protocol
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import build_protocol
+from channelfit.scoring import cpu
+from channelfit.scoring.cpu import CpuScorer, Modes, Stepping
+from channelfit.scoring.kernels.tangent_tables import GAINS
+from channelfit.scoring.machine import machine_code
+from channelfit.scoring.machine.kernel_text import LoweringError, Source
+from channelfit.scoring.machine.machine_code import Callback, Kernel, generated
+from channelfit.search.fit_file import Fit
 
 MODELS = sorted((Path(__file__).parent.parent / "models").glob("*.yaml"))
 HEAD = "import numpy as np\nfrom math import floor, log, sqrt\n\n\n"
@@ -459,7 +459,7 @@ def _by_numba(kernel: Kernel) -> Any:
 IN_PIECES = """
 import ctypes, mmap, sys
 import numpy as np
-from channelfit.codegen.machine_code import generated
+from channelfit.scoring.machine.machine_code import generated
 
 text, page, free_private = sys.stdin.read(), mmap.PAGESIZE, 0x4022
 memory = ctypes.CDLL(None)
@@ -496,7 +496,7 @@ def test_little_room_between_what_a_process_has_taken(tmp_path):
     )
     numbers = ", ".join(f"{k}.0" for k in range(300))
     text = (
-        "import numpy as np\nfrom channelfit.codegen.kernel_math import exp\n"
+        "import numpy as np\nfrom channelfit.scoring.machine.kernel_math import exp\n"
         f"TABLE = np.array([{numbers}], np.float64)\n"
         "def run(x: np.ndarray, out: np.ndarray) -> None:\n    for k in range(len(out)):\n"
         f"        out[k] = exp(x[k]) * TABLE[k]\n{cases}"

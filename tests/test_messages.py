@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channelfit.cli import main
-from channelfit.documents import Section, parse_yaml, read_yaml
-from channelfit.errors import InputError
-from channelfit.model import build_model, load_model
-from channelfit.protocol import Protocol, build_protocol
-from channelfit.recording import load_recording
-from channelfit.tables import read_columns
-from channelfit.units import Membrane, parse_quantity, unit_factor
+from channelfit.front.main import main
+from channelfit.model.channel import build_model, load_model
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.recording import load_recording
+from channelfit.reading.documents import Section, parse_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.tables import read_columns
+from channelfit.reading.units import Membrane, parse_quantity, unit_factor
 
 # --- tables --------------------------------------------------------------------------------------
 

@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from channelfit.backends import make_scorer
-from channelfit.backends.reference import _Population, steady_state
-from channelfit.documents import parse_yaml, read_yaml
-from channelfit.errors import InputError
-from channelfit.expressions import evaluate, symbol
-from channelfit.model import ChannelModel, build_model, load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import load_protocol
-from channelfit.report.description import describe
+from channelfit.model.channel import ChannelModel, build_model, load_model
+from channelfit.model.expressions import evaluate, symbol
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import load_protocol
+from channelfit.reading.documents import parse_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.results.report.description import describe
+from channelfit.scoring.reference import _Population, steady_state
+from channelfit.scoring.scorer import make_scorer
 
 MODELS = Path(__file__).parent.parent / "models"
 SHIPPED = sorted(path.stem for path in MODELS.glob("*.yaml"))
@@ -146,9 +146,10 @@ def test_conductance_is_a_number_a_quantity_or_an_expression(text: Any, expected
 
 def test_one_state_needs_no_rates() -> None:
     document = {
-        "states": ["O"], "current": {"open": ["O"], "conductance": "g", "reversal": 0},
+        "states": ["O"],
+        "current": {"open": ["O"], "conductance": "g", "reversal": 0},
         "parameters": {"g": {"range": [0, 1]}},
-    }  # fmt: skip
+    }
     assert build_model(document, "leak.yaml").name == "leak"
 
 
@@ -184,8 +185,9 @@ def test_generator_is_from_column_to_row() -> None:
 def test_gates_become_chains_of_two() -> None:
     model = build_model(GATED, None)
     assert [(c.name, c.states, c.power) for c in model.chains] == [
-        ("m", ("m_closed", "m_open"), 3), ("h", ("h_closed", "h_open"), 1),
-    ]  # fmt: skip
+        ("m", ("m_closed", "m_open"), 3),
+        ("h", ("h_closed", "h_open"), 1),
+    ]
     alpha, beta = (t.rate for t in model.chains[1].transitions)
     values = [float(evaluate(e, {"v": -60.0})) for e in (alpha, beta)]
     assert values == pytest.approx([0.25, 0.25])  # inf/tau and (1 - inf)/tau
@@ -333,8 +335,10 @@ def test_the_compact_form_with_rates_that_use_rates(tmp_path: Path) -> None:
     model = load_model(file)
     assert model.name == "k"
     assert len(model.states) == 5
-    scope: dict[str, Any] = {**dict(zip(model.parameter_names, model.values(), strict=True)),
-                             "v": 3.0}  # fmt: skip
+    scope: dict[str, Any] = {
+        **dict(zip(model.parameter_names, model.values(), strict=True)),
+        "v": 3.0,
+    }
     for name, expression in model.definitions:
         scope[name] = evaluate(expression, scope)
     rates = {(t.source, t.target): float(evaluate(t.rate, scope)) for t in model.transitions}
@@ -615,17 +619,20 @@ def ring(**changes: str) -> dict[str, Any]:
             parameters[f"a{k}"] = {"range": [0.1, 2], "value": 1}
             parameters[f"z{k}"] = {"range": [-0.02, 0.02], "value": 0.01}
     return {
-        "states": ["C", "O", "I", "J"], "rates": rates, "parameters": parameters,
+        "states": ["C", "O", "I", "J"],
+        "rates": rates,
+        "parameters": parameters,
         "current": {"open": ["O"], "conductance": "g", "reversal": "0 mV"},
-    }  # fmt: skip
+    }
 
 
 def assert_reversible(model: ChannelModel, seed: int = 0, least: float = 1e-9) -> None:
     """No net flux between any two states at rest, whatever parameters and voltage."""
     random = np.random.default_rng(seed)
     share = random.random((len(model.parameters), 20))
-    lower, upper = (np.array([[getattr(p, end)] for p in model.parameters]) for end in
-                    ("lower", "upper"))  # fmt: skip
+    lower, upper = (
+        np.array([[getattr(p, end)] for p in model.parameters]) for end in ("lower", "upper")
+    )
     channel = _Population(model, lower + (upper - lower) * share)
     for v in (-90.0, 0.0, 40.0):
         rates = channel.rates(model.chains[0], np.array([v]))[0]
@@ -713,8 +720,13 @@ def test_cycles_that_disagree_are_told_and_those_elsewhere_are_not():
     apart = ring(I_O="balance")
     apart["states"] += ["X", "Y"]
     apart["rates"] |= {
-        "C -> X": "1", "X -> C": "1", "X -> Y": "2", "Y -> X": "1", "Y -> C": "1", "C -> Y": "1",
-    }  # fmt: skip
+        "C -> X": "1",
+        "X -> C": "1",
+        "X -> Y": "2",
+        "Y -> X": "1",
+        "Y -> C": "1",
+        "C -> Y": "1",
+    }
     build_model(apart, None)
 
 
@@ -736,9 +748,11 @@ def test_every_graph_balances_when_all_but_a_tree_follows(data):
             rates[back] = "balance"
             del parameters[f"b{k}"]
     document = {
-        "states": states, "rates": rates, "parameters": parameters,
+        "states": states,
+        "rates": rates,
+        "parameters": parameters,
         "current": {"open": ["S0"], "conductance": "g", "reversal": "0 mV"},
-    }  # fmt: skip
+    }
     assert_reversible(build_model(document, None), least=1e-8)
 
 

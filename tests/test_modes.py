@@ -16,23 +16,28 @@ from hypothesis import strategies as st
 from test_backends import SHIPPED, candidates, from_yaml, model_named, recording_of
 from truths import shared, slow_but
 
-from channelfit import gpu
-from channelfit.backends import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.codegen.cuda_spectral import CudaSpectralSource
-from channelfit.codegen.kernel_math import cellOf, decay, offsetInCell
-from channelfit.codegen.spectral import LEAST_COST, Spectrum, keeps_detailed_balance, why_not
-from channelfit.errors import InputError
-from channelfit.model import build_model
-from channelfit.problem import Experiment, Problem
-from channelfit.recording import Recording
-from channelfit.transform import (
+from channelfit.model.channel import build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.recording import Recording
+from channelfit.reading.errors import InputError
+from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
+from channelfit.scoring.kernels.spectral import (
+    LEAST_COST,
+    Spectrum,
+    keeps_detailed_balance,
+    why_not,
+)
+from channelfit.scoring.layout.exponential_tables import (
     CELL_BITS,
     DEGREE,
     moves,
     spectral_walk,
     transform_table,
 )
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.kernel_math import cellOf, decay, offsetInCell
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
 
 N_CANDIDATES = 41
 
@@ -81,27 +86,43 @@ def test_transforms_are_sums_of_exponentials(n, seed):
 
 
 HELD = {
-    "steps": from_yaml(segments=[
-        {"hold": "1 ms"}, {"step": {"from": -110, "to": 40, "by": 30}, "for": "7 ms"}, {"hold": 2},
-    ]),
-    "off the grid": from_yaml(segments=[
-        {"hold": 0.97}, {"step": {"values": [-40, 20]}, "for": 3.333}, {"step": -60, "for": 2.0001},
-        {"hold": 0.77},
-    ]),
-    "long": from_yaml(sampling="0.5 ms", segments=[
-        {"hold": 3}, {"step": {"values": [-20, 30]}, "for": 400}, {"step": -100, "for": 0.5},
-        {"hold": 20},
-    ]),
-}  # fmt: skip
+    "steps": from_yaml(
+        segments=[
+            {"hold": "1 ms"},
+            {"step": {"from": -110, "to": 40, "by": 30}, "for": "7 ms"},
+            {"hold": 2},
+        ]
+    ),
+    "off the grid": from_yaml(
+        segments=[
+            {"hold": 0.97},
+            {"step": {"values": [-40, 20]}, "for": 3.333},
+            {"step": -60, "for": 2.0001},
+            {"hold": 0.77},
+        ]
+    ),
+    "long": from_yaml(
+        sampling="0.5 ms",
+        segments=[
+            {"hold": 3},
+            {"step": {"values": [-20, 30]}, "for": 400},
+            {"step": -100, "for": 0.5},
+            {"hold": 20},
+        ],
+    ),
+}
 
 
 def held(name: str) -> Problem:
     """Held voltages only: weights that differ and vanish, steps off the samples, single samples."""
     kinds = ("plain", "changing", "masked")
-    return Problem(model_named(name), tuple(
-        Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k)
-        for k, p in enumerate(HELD.values())
-    ))  # fmt: skip
+    return Problem(
+        model_named(name),
+        tuple(
+            Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k)
+            for k, p in enumerate(HELD.values())
+        ),
+    )
 
 
 WITH_MODES = [*SHIPPED, "cycle"]
@@ -253,12 +274,17 @@ class Listed:
 
 #: Three states whose two speeds meet, where v is high and d is 0.
 MEETING = {
-    "name": "meeting", "states": ["A", "B", "C"],
-    "rates": {"A -> B": "k", "B -> A": "k*exp(-(v + 60)/2)", "B -> C": "k*(1 + d)",
-              "C -> B": "k*exp(-(v + 60)/2)"},
+    "name": "meeting",
+    "states": ["A", "B", "C"],
+    "rates": {
+        "A -> B": "k",
+        "B -> A": "k*exp(-(v + 60)/2)",
+        "B -> C": "k*(1 + d)",
+        "C -> B": "k*exp(-(v + 60)/2)",
+    },
     "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
     "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms"}, "d": {"range": [-1, 1]}},
-}  # fmt: skip
+}
 
 
 def test_speeds_that_agree_are_stepped(backend):
@@ -289,13 +315,23 @@ def test_how_much_cancels_is_measured_in_the_weights_of_the_cost(backend):
 
 def test_speeds_that_are_alike_and_gone_at_once(backend):
     """Two pairs of states at equilibrium within a sample, and what is slow between them."""
-    model = build_model({
-        "name": "pairs", "states": ["A", "B", "C", "D"],
-        "rates": {"A -> B": "k*exp(v/50)", "B -> A": "k", "C -> D": "k*exp(v/50)", "D -> C": "k",
-                  "B -> C": "0.02", "C -> B": "0.03*exp(-v/70)"},
-        "current": {"open": {"B": 1.0, "D": 0.4}, "conductance": "1 nS", "reversal": "-90 mV"},
-        "parameters": {"k": {"range": [1, 1e12], "unit": "1/ms", "scale": "log"}},
-    }, None)  # fmt: skip
+    model = build_model(
+        {
+            "name": "pairs",
+            "states": ["A", "B", "C", "D"],
+            "rates": {
+                "A -> B": "k*exp(v/50)",
+                "B -> A": "k",
+                "C -> D": "k*exp(v/50)",
+                "D -> C": "k",
+                "B -> C": "0.02",
+                "C -> B": "0.03*exp(-v/70)",
+            },
+            "current": {"open": {"B": 1.0, "D": 0.4}, "conductance": "1 nS", "reversal": "-90 mV"},
+            "parameters": {"k": {"range": [1, 1e12], "unit": "1/ms", "scale": "log"}},
+        },
+        None,
+    )
     problem = Problem(model, held("model_a").experiments)
     values = np.logspace(0, 12, 25)[None]
     exact = ReferenceScorer(problem).score(values)
@@ -310,10 +346,14 @@ def test_a_cost_of_nothing_is_stepped(backend):
     values = model.values()[:, None]
     currents = ReferenceScorer(bare).simulate(values)
     experiments = [
-        Experiment(e.protocol, Recording(e.protocol.times_ms, current[..., 0],
-                                         np.isfinite(current[..., 0]).astype(float)))
+        Experiment(
+            e.protocol,
+            Recording(
+                e.protocol.times_ms, current[..., 0], np.isfinite(current[..., 0]).astype(float)
+            ),
+        )
         for e, current in zip(bare.experiments, currents, strict=True)
-    ]  # fmt: skip
+    ]
     problem = Problem(model, tuple(experiments))
     scorer = make_scorer(problem, backend, path="closed-form")
     cost = scorer.score(np.column_stack([values, values * 1.5])).cost
@@ -346,12 +386,21 @@ def test_moving_voltage_and_models_without_modes_say_why(backend):
 
 #: Four states in a circle that prefers one way round.
 TURNING = {
-    "name": "turning", "states": ["A", "B", "C", "D"],
-    "rates": {"A -> B": "2*k", "B -> C": "2*k", "C -> D": "2*k", "D -> A": "2*k",
-              "B -> A": "k", "C -> B": "k", "D -> C": "k", "A -> D": "k"},
+    "name": "turning",
+    "states": ["A", "B", "C", "D"],
+    "rates": {
+        "A -> B": "2*k",
+        "B -> C": "2*k",
+        "C -> D": "2*k",
+        "D -> A": "2*k",
+        "B -> A": "k",
+        "C -> B": "k",
+        "D -> C": "k",
+        "A -> D": "k",
+    },
     "current": {"open": ["D"], "conductance": "1 nS", "reversal": "-90 mV"},
     "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms", "value": 0.5}},
-}  # fmt: skip
+}
 
 
 def test_detailed_balance():
@@ -367,8 +416,15 @@ def test_detailed_balance():
 
 def test_a_circle_whose_rates_are_cut_at_their_bounds_is_stepped(backend):
     """What keeps detailed balance as it is written does not where one of the rates is cut."""
-    balanced = {**TURNING, "rates": {**TURNING["rates"], "D -> A": "k/8", "C -> D": "2*k*exp(v/50)",
-                                     "D -> C": "k*exp(v/50)"}}  # fmt: skip
+    balanced = {
+        **TURNING,
+        "rates": {
+            **TURNING["rates"],
+            "D -> A": "k/8",
+            "C -> D": "2*k*exp(v/50)",
+            "D -> C": "k*exp(v/50)",
+        },
+    }
     problem = Problem(build_model(balanced, None), held("model_a").experiments)
     values = np.array([[0.5, 0.7e100, 7e100, 1e-100]])
     exact = ReferenceScorer(problem).score(values)
@@ -386,13 +442,19 @@ def test_schemes_whose_rates_are_all_the_same(device, n, closed):
     """Columns as long as each other, and in a circle every speed but one or two occurs twice."""
     states = [f"S{i}" for i in range(n)]
     pairs = list(zip(states, [*states[1:], states[0]], strict=True))[: n if closed else n - 1]
-    model = build_model({
-        "states": states,
-        "rates": {f"{a} -> {b}": "k" for pair in pairs for a, b in (pair, pair[::-1])},
-        "current": {"open": {"S1": 1.0, states[-1]: 0.4}, "conductance": "1 nS",
-                    "reversal": "-90 mV"},
-        "parameters": {"k": {"range": [0.001, 100], "scale": "log", "value": 1}},
-    }, None)  # fmt: skip
+    model = build_model(
+        {
+            "states": states,
+            "rates": {f"{a} -> {b}": "k" for pair in pairs for a, b in (pair, pair[::-1])},
+            "current": {
+                "open": {"S1": 1.0, states[-1]: 0.4},
+                "conductance": "1 nS",
+                "reversal": "-90 mV",
+            },
+            "parameters": {"k": {"range": [0.001, 100], "scale": "log", "value": 1}},
+        },
+        None,
+    )
     problem = Problem(model, held("model_a").experiments)
     values = np.array([[1e-3, 0.02, 0.5, 1.0, 7.0, 100.0]])
     exact = ReferenceScorer(problem).score(values)
@@ -416,10 +478,13 @@ def test_walks_score_every_sample_once():
         walk = spectral_walk(packed, n_jobs)
         n, weight = walk.values[:-1, 0], walk.values[:-1, 2]
         assert (n * weight).sum() == pytest.approx(packed.total_weight)
-        assert walk.data_squares + packed.constant == pytest.approx(sum(
-            e.weight * np.nansum(e.recording.weight * np.nan_to_num(e.recording.current_pA) ** 2)
-            for e in problem.experiments
-        ))  # fmt: skip
+        assert walk.data_squares + packed.constant == pytest.approx(
+            sum(
+                e.weight
+                * np.nansum(e.recording.weight * np.nan_to_num(e.recording.current_pA) ** 2)
+                for e in problem.experiments
+            )
+        )
     assert not moves(packed)
 
 

@@ -20,13 +20,14 @@ import yaml
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
-from channelfit import neuron_oracle
-from channelfit.backends import make_scorer
-from channelfit.codegen.nmodl import nmodl_names, nmodl_text
-from channelfit.errors import InputError
-from channelfit.expressions import evaluate
-from channelfit.model import ChannelModel, build_model, load_model
-from channelfit.neuron_oracle import (
+from channelfit.model.channel import ChannelModel, build_model, load_model
+from channelfit.model.expressions import evaluate
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Constant, Protocol, Ramp, Samples, Segment, Sines
+from channelfit.reading.errors import InputError
+from channelfit.scoring.neuron import oracle as neuron_oracle
+from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
+from channelfit.scoring.neuron.oracle import (
     IntegrationFailed,
     KSChanOracle,
     NeuronOracle,
@@ -37,8 +38,7 @@ from channelfit.neuron_oracle import (
     steady_state,
     validate,
 )
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Constant, Protocol, Ramp, Samples, Segment, Sines
+from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent
 MOD = Path(__file__).parent / "mod"
@@ -174,14 +174,18 @@ def steps(*rows: tuple[float, float], sampling_ms: float = 0.5) -> Protocol:
 STEPS = steps((-40.0, 20.0), (0.0, 12.71), (60.0, 15.0))
 RAMP = Segment(5.0, 25.0, Ramp(-100.0, 40.0))
 WAVES = Protocol(
-    "waves", -100.0, 0.5,
-    ((
-        Segment(0.0, 5.0, Constant(-100.0)),
-        RAMP,
-        Segment(25.0, 32.03, Ramp(40.0, -90.0)),
-        Segment(32.03, 55.0, Sines(-30.0, (40.0, 20.0), (0.3, 1.1), (0.0, 0.4), 55.0)),
-    ),),
-)  # fmt: skip
+    "waves",
+    -100.0,
+    0.5,
+    (
+        (
+            Segment(0.0, 5.0, Constant(-100.0)),
+            RAMP,
+            Segment(25.0, 32.03, Ramp(40.0, -90.0)),
+            Segment(32.03, 55.0, Sines(-30.0, (40.0, 20.0), (0.3, 1.1), (0.0, 0.4), 55.0)),
+        ),
+    ),
+)
 
 # --- NEURON against SciPy
 
@@ -202,14 +206,24 @@ def test_steps_agree_over_the_full_ranges(neuron: Any, name: str) -> None:
 
 def test_fast_pairs_agree_and_what_neuron_cannot_do_is_told(neuron: Any) -> None:
     """Rates as published sodium schemes have them, unbounded in NEURON; and far beyond."""
-    channel = build_model({
-        "name": "fast", "states": ["C", "D", "O"], "parameters": {
-            "top": {"range": [0, 1e300], "value": 3.8e8}, "g": {"range": [0, 10], "value": 3},
+    channel = build_model(
+        {
+            "name": "fast",
+            "states": ["C", "D", "O"],
+            "parameters": {
+                "top": {"range": [0, 1e300], "value": 3.8e8},
+                "g": {"range": [0, 10], "value": 3},
+            },
+            "rates": {
+                "C -> D": "top*exp(0.22*v)",
+                "D -> C": "1.6e5*exp(-0.05*v)",
+                "D -> O": "40*exp(v/40)",
+                "O -> D": "9*exp(-v/20)",
+            },
+            "current": {"open": ["O"], "conductance": "g", "reversal": "40 mV"},
         },
-        "rates": {"C -> D": "top*exp(0.22*v)", "D -> C": "1.6e5*exp(-0.05*v)",
-                  "D -> O": "40*exp(v/40)", "O -> D": "9*exp(-v/20)"},
-        "current": {"open": ["O"], "conductance": "g", "reversal": "40 mV"},
-    }, None)  # fmt: skip
+        None,
+    )
     oracle = NeuronOracle(channel)
     candidates = np.array([[3.8e8], [3.0]])
     ours = make_scorer(Problem(channel, (Experiment(STEPS),)), "cpu").simulate(candidates)
@@ -435,10 +449,19 @@ def test_every_function_means_the_same_in_nmodl(neuron: Any) -> None:
 
 def test_names_that_neuron_has_taken(neuron: Any) -> None:
     ugly = {
-        "C1": "C1", "C2": "C10", "O": "IF", "a12": "threshold", "z12": "step", "a21": "i",
-        "z21": "area", "a23": "celsius_", "z23": "data", "a32": "total", "z32": "DO",
+        "C1": "C1",
+        "C2": "C10",
+        "O": "IF",
+        "a12": "threshold",
+        "z12": "step",
+        "a21": "i",
+        "z21": "area",
+        "a23": "celsius_",
+        "z23": "data",
+        "a32": "total",
+        "z32": "DO",
         "gmax": "gbar",
-    }  # fmt: skip
+    }
     tame = model("model_b")
     text = (ROOT / "models" / "model_b.yaml").read_text()
     for old, new in ugly.items():
@@ -542,18 +565,24 @@ def test_neurons_settings_are_put_back(neuron: Any) -> None:
 def test_ties_and_balanced_rates_mean_the_same_in_nmodl(neuron: Any) -> None:
     """A ring of four states whose last rate and one slope follow from the others."""
     rates = {
-        "C -> O": "a1*exp(z*v)", "O -> C": "b1*exp(-z*v)",
-        "O -> I": "a2", "I -> O": "b2*exp(-y*v)",
-        "C -> J": "a2/2", "J -> C": "b2*exp(-y*v)",
-        "J -> I": "a1*exp(z*v)", "I -> J": "balance",
-    }  # fmt: skip
+        "C -> O": "a1*exp(z*v)",
+        "O -> C": "b1*exp(-z*v)",
+        "O -> I": "a2",
+        "I -> O": "b2*exp(-y*v)",
+        "C -> J": "a2/2",
+        "J -> C": "b2*exp(-y*v)",
+        "J -> I": "a1*exp(z*v)",
+        "I -> J": "balance",
+    }
     values = {"a1": 0.7, "b1": 0.3, "a2": 0.2, "b2": 0.05, "z": 0.02, "g": 4.0}
     rows: dict[str, Any] = {n: {"range": [x / 3, 2 * x], "value": x} for n, x in values.items()}
     rows |= {"y": {"tie": "z/2 + 0.003"}, "part": {"tie": "1 + y"}}
     document = {
-        "states": ["C", "O", "I", "J"], "rates": rates, "parameters": rows,
+        "states": ["C", "O", "I", "J"],
+        "rates": rates,
+        "parameters": rows,
         "current": {"open": ["O"], "conductance": "g*part", "reversal": "-80 mV"},
-    }  # fmt: skip
+    }
     channel = build_model(document, None)
 
     def generator(p: np.ndarray, v: float) -> np.ndarray:
@@ -564,9 +593,15 @@ def test_ties_and_balanced_rates_mean_the_same_in_nmodl(neuron: Any) -> None:
         k = down / 2
         a = np.zeros((4, 4))
         for i, j, rate in (
-            (0, 1, up), (1, 0, down), (1, 2, there), (2, 1, back), (0, 3, there / 2), (3, 0, back),
-            (3, 2, up), (2, 3, k),
-        ):  # fmt: skip
+            (0, 1, up),
+            (1, 0, down),
+            (1, 2, there),
+            (2, 1, back),
+            (0, 3, there / 2),
+            (3, 0, back),
+            (3, 2, up),
+            (2, 3, k),
+        ):
             a[j, i] += rate
             a[i, i] -= rate
         return a

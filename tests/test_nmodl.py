@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from channelfit.codegen.nmodl import NmodlPrinter, nmodl_names, nmodl_text
-from channelfit.expressions import parse_expression, remove_singularities
-from channelfit.model import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.expressions import parse_expression, remove_singularities
+from channelfit.scoring.neuron.nmodl import NmodlPrinter, nmodl_names, nmodl_text
 
 EXPRESSIONS = [
     ("a*exp(z*v)", "a*exp(z*v)"),
@@ -136,8 +136,11 @@ def test_taken_names_get_an_underscore_and_stay_apart() -> None:
     written = [*names.parameters.values(), *names.states.values()]
     assert len(set(written)) == len(written)
     assert names.parameters == {
-        "threshold": "threshold_", "threshold_": "threshold__", "t1": "t1", "i": "i_",
-    }  # fmt: skip
+        "threshold": "threshold_",
+        "threshold_": "threshold__",
+        "t1": "t1",
+        "i": "i_",
+    }
     assert list(names.states.values()) == ["C1", "C10_", "IF_"]  # NEURON itself declares C10
 
 

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from channelfit.cli import _compile_notice
-from channelfit.notices import announced, told_to
-from channelfit.report.terminal import SearchScreen
+from channelfit.front.main import _compile_notice
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.scoring.machine.notices import announced, told_to
 
 
 class Heard(list):

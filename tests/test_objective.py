@@ -13,15 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from channelfit.backends import Linearization, Score
-from channelfit.constraints import Bounded, bounded_expression, rate_names, read_rate_bounds
-from channelfit.documents import Section
-from channelfit.errors import InputError
-from channelfit.model import ChannelModel, Parameter, Prior, build_model, load_model
-from channelfit.optimizers import Objective, SearchSpace, StopRules, make_optimizer, optimize
-from channelfit.optimizers.projection import Linear
-from channelfit.optimizers.sampling import allowed, sample_allowed
-from channelfit.protocol import Protocol, load_protocol
+from channelfit.model.channel import ChannelModel, Parameter, Prior, build_model, load_model
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.rate_bounds import Bounded, bounded_expression, rate_names, read_rate_bounds
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import Linearization, Score
+from channelfit.search.choose import make_optimizer
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.projection import Linear
+from channelfit.search.sampling import allowed, sample_allowed
+from channelfit.search.space import SearchSpace
 
 MODELS = Path(__file__).parent.parent / "models"
 SCHEME: dict[str, Any] = {
@@ -121,8 +124,10 @@ def test_a_list_gives_each_rate_bounds_of_its_own(tmp_path):
     ]
     found = bounds_of(tmp_path, rows)
     assert [(b.name, b.lower, b.upper) for b in found] == [
-        ("C -> O", 1e-5, 10), ("O -> C", 1e-5, 10), ("I -> O", 1e-3, 1),
-    ]  # fmt: skip
+        ("C -> O", 1e-5, 10),
+        ("O -> C", 1e-5, 10),
+        ("I -> O", 1e-3, 1),
+    ]
     gates = bounds_of(tmp_path, [1e-5, 10], load_model(MODELS / "herg_beattie.yaml"))
     assert [b.name for b in gates] == ["a.alpha", "a.beta", "r.alpha", "r.beta"]
     assert {len(b.places) for b in gates} == {2}

@@ -15,16 +15,16 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 from uncertain import curve_objective, loaded
 
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.documents import dump_yaml
-from channelfit.model import Parameter, load_model
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import build_protocol, load_protocol
-from channelfit.report import uncertainty as pictures
-from channelfit.report.plots import Traces, fitted, save, traces_figure
-from channelfit.report.scheme import scheme_figure
-from channelfit.uncertainty import estimate
-from channelfit.uncertainty.profiles import Profile, profiles
+from channelfit.model.channel import Parameter, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import build_protocol, load_protocol
+from channelfit.reading.documents import dump_yaml
+from channelfit.results.report import uncertainty as pictures
+from channelfit.results.report.plots import Traces, fitted, save, traces_figure
+from channelfit.results.report.scheme import scheme_figure
+from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.profiles import Profile, profiles
+from channelfit.scoring.reference import ReferenceScorer
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "cell $7_{3$\n\\frac{ 10 %\t#&_^ " + "a very long name " * 12
@@ -101,9 +101,15 @@ def with_data(noise: float = 0.0, off: float = 0.0, n_sweeps: int = 3, name="ste
 
 @pytest.mark.parametrize(
     ("model", "protocol"),
-    [("model_b", "activation"), ("na_nav15", "na_iv"), ("na_hh", "recovery"),
-     ("na_hh", "inactivation"), ("herg_beattie", "herg_activation"), ("model_a", "ramp")],
-)  # fmt: skip
+    [
+        ("model_b", "activation"),
+        ("na_nav15", "na_iv"),
+        ("na_hh", "recovery"),
+        ("na_hh", "inactivation"),
+        ("herg_beattie", "herg_activation"),
+        ("model_a", "ramp"),
+    ],
+)
 def test_names_and_labels_of_a_simulation_are_apart(model, protocol):
     assert_readable(traces_figure([simulated(model, protocol)], model))
 
@@ -197,9 +203,13 @@ def lines_of(axis: Axes, y: np.ndarray) -> list:
 def test_the_data_are_above_what_they_are_compared_with(rivals):
     traces = with_data(off=0.01)
     traces = Traces(
-        traces.protocol, traces.result, traces.data, traces.weight, "steps",
+        traces.protocol,
+        traces.result,
+        traces.data,
+        traces.weight,
+        "steps",
         rivals=tuple(traces.result * (1.02 + k / 50) for k in range(rivals)),
-    )  # fmt: skip
+    )
     names = ("data", *(f"fit {k}" for k in range(rivals + 1)), "fit − data")
     axis = axis_of(traces_figure([traces], "x", names=names), "current")
     for k, row in enumerate(traces.data):
@@ -369,7 +379,9 @@ def scheme_file(folder: Path, **changes) -> Path:
         "name": "A name that is much longer than the drawing beneath it, of 2026 (v. 2)",
         "gates": {
             "h__slow_": {
-                "power": 2, "alpha": "a*exp(z*v) + b*exp(-z*v) + a", "beta": "a/(1 + exp(v*z))",
+                "power": 2,
+                "alpha": "a*exp(z*v) + b*exp(-z*v) + a",
+                "beta": "a/(1 + exp(v*z))",
             },
         },
         "current": {"conductance": "g", "reversal": "-90 mV"},
@@ -379,7 +391,7 @@ def scheme_file(folder: Path, **changes) -> Path:
             "z": {"range": [0.01, 2], "unit": "1/mV", "value": 0.1},
             "g": {"range": [50, 5000], "unit": "nS", "value": 1000},
         },
-    }  # fmt: skip
+    }
     path = folder / "scheme.yaml"
     path.write_text(dump_yaml({k: v for k, v in (document | changes).items() if v}))
     return path

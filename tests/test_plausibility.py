@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from scipy.io import loadmat
 
-from channelfit.backends import make_scorer
-from channelfit.columns import advice_on_times
-from channelfit.documents import dump_yaml, read_yaml
-from channelfit.errors import InputError
-from channelfit.fit import load_fit
-from channelfit.model import load_model
-from channelfit.plausibility import protocol_cautions
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol, build_protocol, load_protocol
-from channelfit.recording import masks
+from channelfit.model.channel import load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.plausibility import protocol_cautions
+from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
+from channelfit.problem.recording import masks
+from channelfit.reading.columns import advice_on_times
+from channelfit.reading.documents import dump_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_file import load_fit
 
 ROOT = Path(__file__).parent.parent
 DATA = os.environ.get("CHANNELFIT_DATA")
@@ -117,17 +117,26 @@ PLANTED: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
     "nA read as pA": (lambda i: i / 1e3, r"needs [\d.e+-]+ nS .*in nA, and read as pA"),
     "sign": (lambda i: -i, r"\d+ % of the current .* against the driving force.*sign inverted"),
     "of another protocol": (
-        lambda i: _shifted(i, i.shape[1] // 7), r"jumps by .* pA at .* where the command has not"
+        lambda i: _shifted(i, i.shape[1] // 7),
+        r"jumps by .* pA at .* where the command has not",
     ),
-    "constant": (lambda i: np.where(np.arange(len(i))[:, None] == 0, 7.0, i),
-                 r"every sample of sweep 1 is 7 pA"),
-    "few levels": (lambda i: np.round(i / (np.ptp(i) / 12)) * np.ptp(i) / 12,
-                   r"samples take only \d+ values, [\d.]+ pA apart"),
-    "clipped": (lambda i: np.clip(i, 0.6 * i.min(), 0.6 * i.max()),
-                r"stays at exactly -?[\d.e+]+ pA for \d+ samples from [\d.]+ ms"),
-    "clock": (lambda i: np.tile(np.arange(i.shape[1]) * 0.1, (len(i), 1)),
-              r"current of sweep 1 rises evenly from 0 to"),
-}  # fmt: skip
+    "constant": (
+        lambda i: np.where(np.arange(len(i))[:, None] == 0, 7.0, i),
+        r"every sample of sweep 1 is 7 pA",
+    ),
+    "few levels": (
+        lambda i: np.round(i / (np.ptp(i) / 12)) * np.ptp(i) / 12,
+        r"samples take only \d+ values, [\d.]+ pA apart",
+    ),
+    "clipped": (
+        lambda i: np.clip(i, 0.6 * i.min(), 0.6 * i.max()),
+        r"stays at exactly -?[\d.e+]+ pA for \d+ samples from [\d.]+ ms",
+    ),
+    "clock": (
+        lambda i: np.tile(np.arange(i.shape[1]) * 0.1, (len(i), 1)),
+        r"current of sweep 1 rises evenly from 0 to",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -154,9 +163,7 @@ def test_the_command_in_place_of_the_current_is_told(tmp_path: Path, name: str) 
         ([{"from": "4 ms"}, {"sweeps": [1, 2, 3, 4], "to": "9 ms"}], "before the first step"),
     ],
 )
-def test_a_mask_that_leaves_nothing(
-    tmp_path: Path, currents: Any, mask: Any, said: str
-) -> None:  # fmt: skip
+def test_a_mask_that_leaves_nothing(tmp_path: Path, currents: Any, mask: Any, said: str) -> None:
     assert said in cautions(tmp_path, "model_a", currents["model_a"], mask=mask)
 
 
@@ -212,12 +219,14 @@ def test_times_and_voltages_of_another_unit() -> None:
     assert told_of(built(1e-4, {"step": 0, "for": 0.04})) == [
         "p.yaml: the longest sweep lasts 0.04 ms; are its times in s?"
     ]
-    assert "a sample every 100 ms for 40 s; are its times in ms" in told_of(
-        built(100, {"step": 0, "for": 40000})
-    )[0]  # fmt: skip
-    assert "stays within 0.08 mV; is it in V?" in told_of(
-        built(0.1, {"step": 0.02, "for": 40}, holding=-0.08)
-    )[0]  # fmt: skip
+    assert (
+        "a sample every 100 ms for 40 s; are its times in ms"
+        in told_of(built(100, {"step": 0, "for": 40000}))[0]
+    )
+    assert (
+        "stays within 0.08 mV; is it in V?"
+        in told_of(built(0.1, {"step": 0.02, "for": 40}, holding=-0.08))[0]
+    )
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "protocols").glob("*.yaml")), ids=lambda p: p.stem)
@@ -238,13 +247,12 @@ def test_a_recorded_command_that_is_its_clock_or_has_gaps(tmp_path: Path) -> Non
     t = np.arange(400) * 0.1
     v = np.where((t >= 5) & (t < 20), 0.0, -80.0)
     assert told_of(recorded(tmp_path, t, v)) == []
-    assert "rises evenly from 0 like its times" in told_of(
-        recorded(tmp_path, t, v, column="t")
-    )[0]  # fmt: skip
+    assert "rises evenly from 0 like its times" in told_of(recorded(tmp_path, t, v, column="t"))[0]
     kept = (t < 7) | (t >= 9)
-    assert "no sample for 2.1 ms after 6.9 ms, 0.1 ms elsewhere" in told_of(
-        recorded(tmp_path, t[kept], v[kept])
-    )[0]  # fmt: skip
+    assert (
+        "no sample for 2.1 ms after 6.9 ms, 0.1 ms elsewhere"
+        in told_of(recorded(tmp_path, t[kept], v[kept]))[0]
+    )
 
 
 def test_time_stamps_of_a_recorded_command(tmp_path: Path) -> None:
@@ -258,7 +266,7 @@ def test_time_stamps_of_a_recorded_command(tmp_path: Path) -> None:
 
 def test_a_command_and_a_current_that_changed_places_are_told(
     tmp_path: Path, currents: Any
-) -> None:  # fmt: skip
+) -> None:
     current, command = currents["model_a"][:1], _protocol("activation").command()[:1]
     h, t = 0.1, np.arange(500) * 0.1
     (tmp_path / "p.yaml").write_text(
@@ -298,7 +306,7 @@ def test_the_jump_between_carried_over_sweeps_is_a_step() -> None:
 
 
 def _section(row: dict[str, Any]) -> Any:
-    from channelfit.documents import Section
+    from channelfit.reading.documents import Section
 
     return Section(row, None, "mask")
 
@@ -307,7 +315,7 @@ def _section(row: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_steps_inside_a_recorded_command_are_steps(
     tmp_path: Path, width: int, noise: float
-) -> None:  # fmt: skip
+) -> None:
     """Of 1 to 3 samples, with the noise of the amplifier; a ramp and an upstroke are none."""
     t = np.arange(6000) * 0.1
     knots = [0, 100, 300, 400, 420, 421, 520, 600]
@@ -347,8 +355,11 @@ def refused(folder: Path, t: np.ndarray, i: np.ndarray, **time: Any) -> str:
     (folder / "p.yaml").write_text(
         dump_yaml({"holding": -80, "sampling": 0.1, "segments": [{"step": 0, "for": 40}]})
     )
-    recording = {"file": "cell.csv", "time": {"column": "t", "unit": "ms"} | time,
-                 "current": {"column": "i", "unit": "pA"}}  # fmt: skip
+    recording = {
+        "file": "cell.csv",
+        "time": {"column": "t", "unit": "ms"} | time,
+        "current": {"column": "i", "unit": "pA"},
+    }
     fit = {"experiments": [{"protocol": "p.yaml", "recording": recording}]}
     path = folder / "fit.yaml"
     path.write_text(dump_yaml({"model": str(ROOT / "models/model_a.yaml"), "fit": fit}))
@@ -440,10 +451,17 @@ def test_an_inverted_sign_of_a_real_recording(path: Path, tmp_path: Path) -> Non
     (tmp_path / "negated.csv").write_text(columns)
     section = fit.section["experiments"][0]
     h = float(np.diff(recording.time_ms[:2])[0])
-    row = {"file": str(tmp_path / "negated.csv"), "header": False, "sampling": h,
-           "current": {"columns": "all", "unit": "pA"}}  # fmt: skip
-    document = {"model": str(fit.model_file), "fit": fit.section | {"experiments": [
-        section | {"recording": row, "every": 1, "protocol": "p.yaml"}]}}  # fmt: skip
+    row = {
+        "file": str(tmp_path / "negated.csv"),
+        "header": False,
+        "sampling": h,
+        "current": {"columns": "all", "unit": "pA"},
+    }
+    document = {
+        "model": str(fit.model_file),
+        "fit": fit.section
+        | {"experiments": [section | {"recording": row, "every": 1, "protocol": "p.yaml"}]},
+    }
     protocol = path.parent / section["protocol"]
     text = re.sub(r"sampling: .*", f"sampling: {h} ms", protocol.read_text(), count=1)
     (tmp_path / "p.yaml").write_text(text)

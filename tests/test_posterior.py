@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from uncertain import curve_objective
 
-from channelfit.errors import InputError
-from channelfit.model import Parameter
-from channelfit.uncertainty import estimate
-from channelfit.uncertainty.posterior import log_posterior, sample_posterior, split_r_hat
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.posterior import log_posterior, sample_posterior, split_r_hat
 
 pytest.importorskip("emcee")
 N = 40

@@ -9,10 +9,10 @@ import pytest
 from scipy.optimize import brentq, minimize
 from uncertain import Differences, curve_objective, loaded
 
-from channelfit.model import Parameter
-from channelfit.optimizers.least_squares import refine
-from channelfit.uncertainty import count_samples, estimate
-from channelfit.uncertainty.profiles import profile, profiles
+from channelfit.model.channel import Parameter
+from channelfit.results.uncertainty.curvature import count_samples, estimate
+from channelfit.results.uncertainty.profiles import profile, profiles
+from channelfit.search.least_squares import refine
 
 
 def line(n: int = 40):
@@ -53,9 +53,10 @@ def exponential(upper: float = 50.0):
     t = np.linspace(0.1, 2, 12)
     data = 3 * np.exp(-4 * t) + 0.15 * np.random.default_rng(3).standard_normal(12)
     objective = curve_objective(
-        lambda p: p[0] * np.exp(-p[1] * t[:, None]), data,
+        lambda p: p[0] * np.exp(-p[1] * t[:, None]),
+        data,
         [Parameter("size", "pA", 0, 100), Parameter("rate", "1/ms", 0.01, upper)],
-    )  # fmt: skip
+    )
     start = objective.space.to_unit(np.array([[3.0], [4.0]]))
     found = estimate(objective, refine(objective, start, tolerance=1e-14).unit[:, 0], 12)
     return found, t, data

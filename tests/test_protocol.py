@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channelfit.errors import InputError
-from channelfit.protocol import (
+from channelfit.problem.protocol import (
     Constant,
     Protocol,
     Ramp,
@@ -24,6 +23,7 @@ from channelfit.protocol import (
     build_protocol,
     load_protocol,
 )
+from channelfit.reading.errors import InputError
 
 PROTOCOLS = Path(__file__).parent.parent / "protocols"
 SHIPPED = sorted(path.stem for path in PROTOCOLS.glob("*.yaml"))
@@ -45,10 +45,13 @@ def said_of(*segments: Any, **keys: Any) -> str:
 
 def test_steps_and_holding() -> None:
     p = built({"hold": "5 ms"}, {"step": "40 mV", "for": "0.02 s"}, {"hold": 1})
-    assert p.sweeps == ((
-        Segment(0.0, 5.0, Constant(-80.0)), Segment(5.0, 25.0, Constant(40.0)),
-        Segment(25.0, 26.0, Constant(-80.0)),
-    ),)  # fmt: skip
+    assert p.sweeps == (
+        (
+            Segment(0.0, 5.0, Constant(-80.0)),
+            Segment(5.0, 25.0, Constant(40.0)),
+            Segment(25.0, 26.0, Constant(-80.0)),
+        ),
+    )
     assert (p.n_sweeps, p.n_times(0), p.name) == (1, 260, "p")
     assert p.times_ms[[0, 1, -1]] == pytest.approx([0, 0.1, 25.9])
     assert not p.carry_over
@@ -161,8 +164,13 @@ def test_shorter_sweeps_end_in_nan() -> None:
 
 
 def test_step_times() -> None:
-    p = built({"hold": 2}, {"step": 20, "for": 1}, {"ramp": [20, 40], "for": 1}, {"step": 40.5,
-              "for": 1}, {"hold": 1})  # fmt: skip
+    p = built(
+        {"hold": 2},
+        {"step": 20, "for": 1},
+        {"ramp": [20, 40], "for": 1},
+        {"step": 40.5, "for": 1},
+        {"hold": 1},
+    )
     assert p.step_times_ms(0).tolist() == [2.0, 5.0]
     assert p.step_times_ms(0, least_mV=0.1).tolist() == [2.0, 4.0, 5.0]
     assert built({"step": 0, "for": 1}).step_times_ms(0).tolist() == [0.0]
@@ -171,8 +179,10 @@ def test_step_times() -> None:
 def test_a_sweep_that_is_carried_over_begins_with_a_step_after_a_rest_only() -> None:
     segment = {"step": 20, "for": {"values": [1, 2]}}
     for between, expected in (
-        ("carry over", []), ({"carry_over": True, "rest": 5}, [0.0]), ("steady state", [0.0])
-    ):  # fmt: skip
+        ("carry over", []),
+        ({"carry_over": True, "rest": 5}, [0.0]),
+        ("steady state", [0.0]),
+    ):
         p = built(segment, between_sweeps=between)
         assert [p.step_times_ms(k).tolist() for k in range(2)] == [[0.0], expected]
 
@@ -286,8 +296,10 @@ STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
         ([{"step": {"values": []}, "for": 1}], "segments[1].step.values: 1 to 10000 values"),
         ([{"step": {"values": ["1 ms"]}, "for": 1}], 'step.values: unit "ms" is a time'),
         ([{"step": {"from": 1, "to": 2}, "for": 1}], 'segments[1].step: "by" is missing'),
-        ([{"step": {"from": 1, "to": 2, "by": -1}, "for": 1}],
-         "segments[1].step.by: steps of -1 do not lead from 1 to 2"),
+        (
+            [{"step": {"from": 1, "to": 2, "by": -1}, "for": 1}],
+            "segments[1].step.by: steps of -1 do not lead from 1 to 2",
+        ),
         ([{"step": {"from": 1, "to": 2, "by": 0}, "for": 1}], "steps of 0 do not lead"),
         ([{"step": {"from": 1, "to": 2, "by": 1e-9}, "for": 1}], "more than 10000 sweeps"),
         (
@@ -295,24 +307,34 @@ STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
             'segments[1].step.from: "from" has no meaning beside values',
         ),
         ([{**STEP3, "for": {"values": [1, 2]}}], "segments[1]: 3 voltages but 2 durations"),
-        ([STEP3, {"hold": {"values": [1, 2]}}],
-         "segments: families of 2, 3 values; families in one protocol vary together"),
+        (
+            [STEP3, {"hold": {"values": [1, 2]}}],
+            "segments: families of 2, 3 values; families in one protocol vary together",
+        ),
         ([{"sines": {"terms": []}, "for": 1}], "segments[1].sines.terms: at least one term"),
         ([{"sines": {"offset": 1}, "for": 1}], 'segments[1].sines: "terms" is missing'),
-        ([{"sines": {"terms": [{"amplitude": 1}]}, "for": 1}],
-         'segments[1].sines.terms[1]: "omega" is missing'),
-        ([{"sines": {"terms": [{"amplitude": 1, "omega": 1, "frequency": 1}]}, "for": 1}],
-         'terms[1].omega: "omega" has no meaning beside amplitude, frequency'),
-        ([{"sines": {"terms": [{"amplitude": 1, "omega": 40}]}, "for": 1}],
-         "sampling: a sine of omega 40 1/ms has no two samples in a period; sample at 0.0785 ms"),
-        ([{"sines": {"terms": [{"amplitude": 600, "omega": 1}] * 2}, "for": 1}],
-         "segments: 1200 mV in sweep 1 is more than 1000 mV; is the unit right?"),
+        (
+            [{"sines": {"terms": [{"amplitude": 1}]}, "for": 1}],
+            'segments[1].sines.terms[1]: "omega" is missing',
+        ),
+        (
+            [{"sines": {"terms": [{"amplitude": 1, "omega": 1, "frequency": 1}]}, "for": 1}],
+            'terms[1].omega: "omega" has no meaning beside amplitude, frequency',
+        ),
+        (
+            [{"sines": {"terms": [{"amplitude": 1, "omega": 40}]}, "for": 1}],
+            "sampling: a sine of omega 40 1/ms has no two samples in a period; sample at 0.0785 ms",
+        ),
+        (
+            [{"sines": {"terms": [{"amplitude": 600, "omega": 1}] * 2}, "for": 1}],
+            "segments: 1200 mV in sweep 1 is more than 1000 mV; is the unit right?",
+        ),
         ([{"step": {"values": [1, "2 V"]}, "for": 1}], "segments: 2000 mV in sweep 2 is more"),
         ([{"ramp": [0, 1e300], "for": 1}], "1e+300 mV in sweep 1 is more than 1000 mV"),
         ([{"hold": 1e9}], "sampling: 1e+10 samples x 1 sweeps exceed 20,000,000"),
         ([{"hold": 1e300}], "sampling: 1e+301 samples x 1 sweeps exceed 20,000,000"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_segments(segments: list[Any], message: str) -> None:
     said = said_of(*segments)
     assert said.startswith("p.yaml: ")

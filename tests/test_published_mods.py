@@ -18,13 +18,13 @@ from scipy.linalg import expm, null_space
 from test_backends import recording_of
 from test_cuda_linearize import by_differences, errors
 
-from channelfit.backends import make_scorer
-from channelfit.errors import InputError
-from channelfit.expressions import evaluate, parse_expression
-from channelfit.model import ChannelModel, build_model
-from channelfit.neuron_oracle import NeuronUnavailable, compile_mechanism, neuron_hoc
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Protocol
+from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.expressions import evaluate, parse_expression
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import InputError
+from channelfit.scoring.neuron.oracle import NeuronUnavailable, compile_mechanism, neuron_hoc
+from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
@@ -82,9 +82,11 @@ def gated(
 
 
 def schemed(
-    rates: Callable[[float], dict[tuple[int, int], float]], weights: np.ndarray,
-    drive: Callable[[float], float], protocol: Protocol,
-) -> np.ndarray:  # fmt: skip
+    rates: Callable[[float], dict[tuple[int, int], float]],
+    weights: np.ndarray,
+    drive: Callable[[float], float],
+    protocol: Protocol,
+) -> np.ndarray:
     """(n_sweeps, n_times) of drive(v) times the weighted occupancies, by matrix exponentials."""
 
     def generator(v: float) -> np.ndarray:
@@ -147,9 +149,15 @@ def raman_bean(v: float) -> dict[tuple[int, int], float]:
     a, b = 150**0.25, 0.01**0.25
     up, down = 150 * q * np.exp(v / 20), 3 * q * np.exp(-v / 20)
     rates = {
-        (4, 5): 150 * q, (5, 4): 40 * q, (11, 12): 150 * q, (12, 11): 40 * q,
-        (5, 6): 1.75 * q, (6, 5): 0.03 * q * np.exp(-v / 25), (5, 12): 0.75 * q, (12, 5): 0.005 * q,
-    }  # fmt: skip
+        (4, 5): 150 * q,
+        (5, 4): 40 * q,
+        (11, 12): 150 * q,
+        (12, 11): 40 * q,
+        (5, 6): 1.75 * q,
+        (6, 5): 0.03 * q * np.exp(-v / 25),
+        (5, 12): 0.75 * q,
+        (12, 5): 0.005 * q,
+    }
     for k in range(4):
         rates[k, k + 1], rates[k + 1, k] = (4 - k) * up, (k + 1) * down
         rates[k + 7, k + 8], rates[k + 8, k + 7] = (4 - k) * a * up, (k + 1) * b * down
@@ -241,8 +249,9 @@ def test_the_documents_form_for_potassium(backend: str) -> None:
 def test_the_documents_gate_stays_within_0_and_1() -> None:
     v = np.linspace(-200, 150, 3501)
     for outside, inside, inf in (
-        (2.0, 1e-4, "exprel(x - xe)/exprel(x)"), (3.5, 140.0, "exprel(xe - x)/exprel(-x)")
-    ):  # fmt: skip
+        (2.0, 1e-4, "exprel(x - xe)/exprel(x)"),
+        (3.5, 140.0, "exprel(xe - x)/exprel(-x)"),
+    ):
         values = {"x": v * 0.0378, "xe": np.log(outside / inside)}
         r = evaluate(parse_expression(inf, ["x", "xe"]), values)
         assert (r > 0).all()

@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from channelfit.report.quality import Quality, explained, pooled, quality
-from channelfit.report.terminal import quality_texts, result_lines
-from channelfit.runs import json_text
+from channelfit.results.report.quality import Quality, explained, pooled, quality
+from channelfit.results.report.terminal import quality_texts, result_lines
+from channelfit.results.run_folder import json_text
 
 DATA = np.array([[0.0, 10.0, 2.0], [0.0, -4.0, -2.0]])  # mean 1, squares about it 118
 FIT = np.array([[1.0, 8.0, 2.0], [0.0, -5.0, -1.0]])  # off by 1, -2, 0, 0, -1, 1: squares 7
@@ -122,9 +122,17 @@ def test_experiments_are_pooled_by_their_weights():
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.974, "97.4 %"), (0.5, "50 %"), (0.999986, "99.9986 %"), (1.0, "100 %"), (0.0, "0 %"),
-     (-0.351, "-35 %"), (-1e6, "-1e+08 %"), (1 - 1e-12, "over 99.999999 %")],
-)  # fmt: skip
+    [
+        (0.974, "97.4 %"),
+        (0.5, "50 %"),
+        (0.999986, "99.9986 %"),
+        (1.0, "100 %"),
+        (0.0, "0 %"),
+        (-0.351, "-35 %"),
+        (-1e6, "-1e+08 %"),
+        (1 - 1e-12, "over 99.999999 %"),
+    ],
+)
 def test_a_share_is_written_with_the_nines_that_matter(share, text):
     assert explained(share) == text
 
@@ -132,9 +140,9 @@ def test_a_share_is_written_with_the_nines_that_matter(share, text):
 def test_the_screen_and_the_summary_have_them(tmp_path):
     from uncertain import loaded
 
-    from channelfit.backends.reference import ReferenceScorer
-    from channelfit.report.plots import fitted
-    from channelfit.runs import rescore
+    from channelfit.results.report.plots import fitted
+    from channelfit.results.run_folder import rescore
+    from channelfit.scoring.reference import ReferenceScorer
 
     fit = loaded(tmp_path, noise=5.0)
     winner = rescore(fit, ReferenceScorer(fit.problem), fit.problem.model.values())
@@ -147,10 +155,16 @@ def test_the_screen_and_the_summary_have_them(tmp_path):
     assert plain["variance_explained"] == pytest.approx(share)
     own = [plain | {"protocol": "steps", "weight": 1.0}] * 2
     summary = plain | {
-        "cost": winner.cost, "experiments": own, "dtype": "float64", "stop_reason": "",
-        "evaluations": 1, "seconds": 1.0, "candidates_per_second": 1.0, "seed": 0,
+        "cost": winner.cost,
+        "experiments": own,
+        "dtype": "float64",
+        "stop_reason": "",
+        "evaluations": 1,
+        "seconds": 1.0,
+        "candidates_per_second": 1.0,
+        "seed": 0,
         "failed_candidates": {},
-    }  # fmt: skip
+    }
     text = "\n".join(result_lines(summary))
     assert f"explained  {explained(share)} of the variance" in text
     assert f"peaks      off by {plain['peak_error_pA']:.4g} pA" in text

@@ -15,11 +15,11 @@ import scipy.io
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.documents import Section
-from channelfit.errors import InputError
-from channelfit.protocol import Constant, Protocol, Segment, build_protocol
-from channelfit.recording import Recording, load_recording, masks
-from channelfit.tables import column, read_columns
+from channelfit.problem.protocol import Constant, Protocol, Segment, build_protocol
+from channelfit.problem.recording import Recording, load_recording, masks
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.tables import column, read_columns
 
 ONE = build_protocol(
     {"name": "one", "holding": -80, "sampling": "0.5 ms", "segments": [{"step": 0, "for": "5 ms"}]},
@@ -386,9 +386,7 @@ def test_columns_of_unequal_length(tmp_path: Path) -> None:
     assert "columns of 7, 8 rows" in message(tmp_path, THREE, **rows)
 
 
-def test_environment_variable_in_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_environment_variable_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_table(tmp_path)
     monkeypatch.setenv("MY_RECORDINGS", str(tmp_path))
     rows = SIMPLE | {"file": "${MY_RECORDINGS}/r.csv"}
@@ -413,8 +411,15 @@ def test_after_and_before_steps() -> None:
     assert weights(THREE, {"after_steps": "2 ms"})[0].tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
     assert weights(THREE, {"before_steps": "1 ms"})[0].tolist() == [1, 0, 1, 1, 1, 0, 1, 1]
     assert weights(THREE, {"after_steps": "1.5 ms", "weight": 0.25})[2].tolist() == [
-        1, 1, 0.25, 0.25, 1, 1, 0.25, 0.25,
-    ]  # fmt: skip
+        1,
+        1,
+        0.25,
+        0.25,
+        1,
+        1,
+        0.25,
+        0.25,
+    ]
 
 
 def test_a_step_at_the_start_counts() -> None:
@@ -459,9 +464,11 @@ def test_samples_on_a_rounded_bound_belong_to_the_later_side() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(
-    start=st.floats(-10, 20), length=st.floats(0.001, 20), weight=st.floats(0, 1e6),
+    start=st.floats(-10, 20),
+    length=st.floats(0.001, 20),
+    weight=st.floats(0, 1e6),
     after=st.floats(0.001, 50),
-)  # fmt: skip
+)
 def test_weights_are_never_negative_and_end_with_the_sweep(
     start: float, length: float, weight: float, after: float
 ) -> None:
@@ -533,10 +540,14 @@ def test_published_recordings_have_their_shapes() -> None:
 
 # --- arrays in memory -----------------------------------------------------------------------------
 
-FAMILY = build_protocol({
-    "holding": -80, "sampling": 0.5,
-    "segments": [{"hold": 1}, {"step": {"values": [-20, 0, 20]}, "for": 4}],
-}, None)  # fmt: skip
+FAMILY = build_protocol(
+    {
+        "holding": -80,
+        "sampling": 0.5,
+        "segments": [{"hold": 1}, {"step": {"values": [-20, 0, 20]}, "for": 4}],
+    },
+    None,
+)
 SHAPE = (3, FAMILY.n_times_max)
 
 
@@ -565,10 +576,14 @@ def test_what_is_masked_but_known_is_kept():
 
 
 def test_short_sweeps_are_filled_up_with_anything():
-    protocol = build_protocol({
-        "holding": -80, "sampling": 0.5,
-        "segments": [{"step": 0, "for": {"values": [2, 4]}}],
-    }, None)  # fmt: skip
+    protocol = build_protocol(
+        {
+            "holding": -80,
+            "sampling": 0.5,
+            "segments": [{"step": 0, "for": {"values": [2, 4]}}],
+        },
+        None,
+    )
     assert protocol.n_times(0) < protocol.n_times(1)
     data = np.ones((2, protocol.n_times_max))
     data[0, protocol.n_times(0) :] = np.nan

@@ -9,19 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from channelfit.backends import make_scorer
-from channelfit.errors import InputError
-from channelfit.fit import load_fit
-from channelfit.model import Parameter
-from channelfit.optimizers import (
-    Genetic,
-    Objective,
-    SearchSpace,
-    StopRules,
-    make_optimizer,
-    make_stop_rules,
-    optimize,
-)
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.choose import make_optimizer
+from channelfit.search.fit_file import load_fit
+from channelfit.search.genetic import Genetic
+from channelfit.search.loop import StopRules, make_stop_rules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
 
 SPACE = SearchSpace(
     (
@@ -348,8 +344,13 @@ def test_progress_before_any_candidate_could_be_scored():
 def test_history_has_a_row_a_generation():
     history = fit(StopRules(generations=15)).history
     assert history.dtype.names == (
-        "generation", "evaluations", "seconds", "best_cost", "median_cost", "failed",
-    )  # fmt: skip
+        "generation",
+        "evaluations",
+        "seconds",
+        "best_cost",
+        "median_cost",
+        "failed",
+    )
     assert history["generation"].tolist() == list(range(1, 16))
     assert (np.diff(history["best_cost"]) <= 0).all()
     assert (np.diff(history["seconds"]) >= 0).all()

@@ -10,8 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_backends import MODELS, PROTOCOLS, model_named, recording_of
 
-from channelfit.fit import load_fit
-from channelfit.packing import (
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
+from channelfit.problem.recording import Recording
+from channelfit.problem.run_tree import (
     DATA,
     HELD,
     KIND,
@@ -23,10 +25,8 @@ from channelfit.packing import (
     TARGET,
     Packed,
 )
-from channelfit.problem import Experiment, Problem
-from channelfit.protocol import Constant, Protocol, Ramp, Segment
-from channelfit.recording import Recording
-from channelfit.schedule import Schedule, schedule
+from channelfit.scoring.layout.visit_order import Schedule, schedule
+from channelfit.search.fit_file import load_fit
 
 VOLTAGES = [-120.0, -80.0, -40.0, 20.0]
 #: Exact in binary, so that sums of them are, and no boundary falls near a sample by rounding.

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channelfit.errors import InputError
-from channelfit.model import Parameter
-from channelfit.optimizers import SearchSpace, array_module
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.search.space import SearchSpace, array_module
 
 FINITE = st.floats(-1e300, 1e300, allow_subnormal=False)
 POSITIVE = st.floats(1e-30, 1e30)

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from little import LITTLE, THREE_STEPS
 
-from channelfit.backends import make_scorer
-from channelfit.cli import main
-from channelfit.documents import dump_yaml, read_yaml
-from channelfit.errors import InputError
-from channelfit.fit import load_fit, save_fit
-from channelfit.optimizers import StopRules, optimize
+from channelfit.front.main import main
+from channelfit.reading.documents import dump_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_file import load_fit, save_fit
+from channelfit.search.loop import StopRules, optimize
 
 BOUNDS = {"rates_within": ["1e-4 /ms", "20 /ms"]}
 
@@ -116,12 +116,15 @@ def test_a_start_on_the_bound_of_a_rate_is_taken(saved):
 def test_another_run_of_a_saved_fit_is_no_worse_from_the_command_line(tmp_path):
     path, runner = rehearsal(tmp_path), CliRunner()
     arguments = ["--backend", "cpu", "--quiet", "--optimizer", "genetic"]
-    done = runner.invoke(main, ["optimize", str(path), "--out", str(tmp_path / "one"),
-                                "--generations", "30", *arguments])  # fmt: skip
+    done = runner.invoke(
+        main,
+        ["optimize", str(path), "--out", str(tmp_path / "one"), "--generations", "30", *arguments],
+    )
     assert done.exit_code == 0, done.output
     file = str(tmp_path / "one" / "fit.yaml")
-    done = runner.invoke(main, ["optimize", file, "--out", str(tmp_path / "two"),
-                                "--generations", "1", *arguments])  # fmt: skip
+    done = runner.invoke(
+        main, ["optimize", file, "--out", str(tmp_path / "two"), "--generations", "1", *arguments]
+    )
     assert done.exit_code == 0, done.output
     one, two = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("one", "two"))
     assert two["cost"] <= one["cost"] * (1 + 1e-9)
@@ -135,11 +138,23 @@ def test_a_function_goes_on_from_its_saved_values(tmp_path):
     )
     runner = CliRunner()
     for source, out in (("bowl.yaml", "one"), ("one/fit.yaml", "two"), ("two/fit.yaml", "three")):
-        done = runner.invoke(main, ["optimize", str(tmp_path / source), "--backend", "cpu",
-                                    "--out", str(tmp_path / out), "--quiet"])  # fmt: skip
+        done = runner.invoke(
+            main,
+            [
+                "optimize",
+                str(tmp_path / source),
+                "--backend",
+                "cpu",
+                "--out",
+                str(tmp_path / out),
+                "--quiet",
+            ],
+        )
         assert done.exit_code == 0, done.output
-    costs = [json.loads((tmp_path / n / "summary.json").read_text())["cost"]
-             for n in ("one", "two", "three")]  # fmt: skip
+    costs = [
+        json.loads((tmp_path / n / "summary.json").read_text())["cost"]
+        for n in ("one", "two", "three")
+    ]
     assert costs[2] <= costs[1] <= costs[0]
     first = StopRules(generations=1)
     fit = load_fit(tmp_path / "three" / "fit.yaml")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from channelfit.errors import InputError
-from channelfit.optimizers.swarm import Groups, Ring, Swarm, Whole
+from channelfit.reading.errors import InputError
+from channelfit.search.swarm import Groups, Ring, Swarm, Whole
 
 # Every statistical test has a fixed seed; this is how unlikely a sound generator misses it.
 LEVEL = 1e-3
@@ -206,9 +206,17 @@ def test_bounds_hold_and_only_what_was_told_and_finite_becomes_a_best(
 ):
     batch = max(1, round(share * population))
     swarm = Swarm(
-        n_parameters, population, seed, topology, inertia, pull, pull, speed_limit, batch,
+        n_parameters,
+        population,
+        seed,
+        topology,
+        inertia,
+        pull,
+        pull,
+        speed_limit,
+        batch,
         dtype=dtype,
-    )  # fmt: skip
+    )
     random = np.random.default_rng(1)
     best = math.inf
     for _ in range(12):

@@ -8,16 +8,16 @@ import cuda_host
 import numpy as np
 import pytest
 
-from channelfit.backends.functions import FunctionCuda
-from channelfit.functions import build_function
-from channelfit.optimizers.space import SearchSpace
-from channelfit.optimizers.swarm import Groups, Ring, Swarm
-from channelfit.optimizers.swarm_cuda import (
+from channelfit.functions.function import build_function
+from channelfit.functions.scorers import FunctionCuda
+from channelfit.functions.swarm_cuda import (
     AsynchronousRing,
     LocalGroups,
     SynchronousRing,
     swarm_text,
 )
+from channelfit.search.space import SearchSpace
+from channelfit.search.swarm import Groups, Ring, Swarm
 
 COSTS = {
     "sphere": ("sum(x[i]**2, i, 1, n)", [-100, 100]),

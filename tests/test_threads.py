@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from channelfit import compression
-from channelfit.threads import single_threaded_blas
+from channelfit.scoring.layout import held_compression as compression
+from channelfit.scoring.machine.threads import single_threaded_blas
 
 pytestmark = pytest.mark.skipif(
     not any(pool["user_api"] == "blas" for pool in threadpool_info()),

@@ -11,11 +11,14 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
 
-from channelfit import backends, fit, gpu, tuning
-from channelfit.cli import main
-from channelfit.errors import InputError
-from channelfit.report import plots, terminal
-from channelfit.tuning import Launch, Measured
+from channelfit.front.main import main
+from channelfit.reading.errors import InputError
+from channelfit.results.report import plots, terminal
+from channelfit.scoring import scorer as backends
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine import launch_tuning as tuning
+from channelfit.scoring.machine.launch_tuning import Launch, Measured
+from channelfit.search import fit_file as fit
 
 DEVICE = "NVIDIA H200"
 
@@ -168,15 +171,26 @@ def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
         made.append((backend, dtype, path))
         return Scorer(problem)
 
-    monkeypatch.setattr("channelfit.backends.make_scorer", make_scorer)
+    monkeypatch.setattr("channelfit.scoring.scorer.make_scorer", make_scorer)
     monkeypatch.setattr(gpu, "device", lambda: types.SimpleNamespace(name=DEVICE))
     monkeypatch.setattr(gpu, "cupy", lambda: np)
     monkeypatch.setattr(fit, "make_scorer", make_scorer)
     out = tmp_path / "deep" / "x"
     result = CliRunner().invoke(
-        main, ["tune", "models/model_b.yaml", "--population", "1000", "--out", str(out),
-               "--dtype", "float32", "--path", "modal"],
-    )  # fmt: skip
+        main,
+        [
+            "tune",
+            "models/model_b.yaml",
+            "--population",
+            "1000",
+            "--out",
+            str(out),
+            "--dtype",
+            "float32",
+            "--path",
+            "modal",
+        ],
+    )
     assert result.exit_code == 0, result.output
     assert made[-1] == ("cuda", "float32", "modal")
     assert "remembered" in result.stdout

@@ -13,18 +13,18 @@ from scipy import stats
 from scipy.optimize import least_squares
 from uncertain import MODEL, Differences, curve_objective, loaded
 
-from channelfit.errors import InputError
-from channelfit.model import Parameter
-from channelfit.optimizers import Objective
-from channelfit.problem import Problem
-from channelfit.uncertainty import (
+from channelfit.model.channel import Parameter
+from channelfit.problem.experiment import Problem
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.assessment import parameter_rows
+from channelfit.results.uncertainty.curvature import (
     correlation_time,
     count_samples,
     estimate,
     peak_pA,
     undetermined,
 )
-from channelfit.uncertainty.assessment import parameter_rows
+from channelfit.search.objective import Objective
 
 
 def straight_line(n: int = 200, noise: float = 0.3, seed: int = 0):
@@ -163,9 +163,11 @@ def test_200_repeated_experiments_spread_as_the_standard_errors_say(tmp_path):
     units = np.repeat(truth[:, None], 200, axis=1)
     for _ in range(4):
         slopes = np.stack(
-            [(currents(units + e) - currents(units - e)) / (2 * step)
-             for e in step * np.eye(4)[:, :, None]]
-        )  # fmt: skip
+            [
+                (currents(units + e) - currents(units - e)) / (2 * step)
+                for e in step * np.eye(4)[:, :, None]
+            ]
+        )
         apart = data - currents(units)
         for k in range(200):
             units[:, k] += np.linalg.lstsq(slopes[:, :, k].T, apart[:, k])[0]
@@ -191,9 +193,11 @@ def with_residuals(fit, residuals: np.ndarray, weight: np.ndarray | None = None)
     experiment = fit.problem.experiments[0]
     weight = np.ones_like(residuals) if weight is None else weight
     recording = replace(
-        experiment.recording, time_ms=np.arange(residuals.shape[1]) * 0.5, current_pA=-residuals,
+        experiment.recording,
+        time_ms=np.arange(residuals.shape[1]) * 0.5,
+        current_pA=-residuals,
         weight=weight,
-    )  # fmt: skip
+    )
     return Problem(fit.problem.model, (replace(experiment, recording=recording),))
 
 
@@ -331,8 +335,9 @@ def test_noise_decides_what_is_open():
 @settings(max_examples=40, deadline=None)
 @given(st.floats(1e-3, 10), st.floats(1e-3, 10), st.floats(1e-2, 50))
 def test_the_words_do_not_depend_on_where_the_product_stands(a, b, c):
-    (found,) = words(lambda t, p: p[2] * np.exp(-0.9 * t * p[0] * p[1] / (a * b)), LOG, [a, b, c],
-                     sigma=0.01 * c)  # fmt: skip
+    (found,) = words(
+        lambda t, p: p[2] * np.exp(-0.9 * t * p[0] * p[1] / (a * b)), LOG, [a, b, c], sigma=0.01 * c
+    )
     assert found.names == ("a", "b")
     assert "product" in found.text
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channelfit.documents import Section, parse_yaml, read_yaml
-from channelfit.errors import InputError
-from channelfit.units import base_unit, parse_quantity, shown, unit_factor
+from channelfit.reading.documents import Section, parse_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import base_unit, parse_quantity, shown, unit_factor
 
 # --- quantities ----------------------------------------------------------------------------------
 
@@ -105,9 +105,16 @@ def test_shown_is_short_and_on_one_line() -> None:
 def test_scalars_are_those_of_yaml_1_2() -> None:
     text = "{a: no, b: 1e-3, c: 012, d: true, e: ~, f: 1_000, g: 2020-01-01, h: .5, i: -3}"
     assert parse_yaml(text) == {
-        "a": "no", "b": 0.001, "c": 12.0, "d": True, "e": None, "f": "1_000", "g": "2020-01-01",
-        "h": 0.5, "i": -3,
-    }  # fmt: skip
+        "a": "no",
+        "b": 0.001,
+        "c": 12.0,
+        "d": True,
+        "e": None,
+        "f": "1_000",
+        "g": "2020-01-01",
+        "h": 0.5,
+        "i": -3,
+    }
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ import pytest
 def slow_but(quick: Collection[Any], every: Iterable[Any]) -> list[Any]:
     """Parameters of a test, slow but for a few that find the same kinds of faults."""
     return [
-        one if one in quick
+        one
+        if one in quick
         else pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.slow)
         for one in every
-    ]  # fmt: skip
+    ]
 
 
 def shared(compute: Callable[..., list[np.ndarray]]) -> Callable[..., list[np.ndarray]]:

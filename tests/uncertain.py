@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from channelfit.backends import Linearization, Score
-from channelfit.backends.reference import ReferenceScorer
-from channelfit.documents import dump_yaml
-from channelfit.fit import Fit, load_fit
-from channelfit.model import Parameter
-from channelfit.optimizers import Objective, SearchSpace
+from channelfit.model.channel import Parameter
+from channelfit.reading.documents import dump_yaml
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import Linearization, Score
+from channelfit.search.fit_file import Fit, load_fit
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
 
 
 @dataclass

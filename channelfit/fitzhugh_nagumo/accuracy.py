@@ -187,9 +187,14 @@ def _refined(cable: Cable, factor: int) -> Cable:
 
 
 def _solved(
-    equation: Equation, cable: Cable, start: Start, times: Array, cables: npt.NDArray[Any],
-    costs: tuple[float, float], n_threads: int,
-) -> Array:  # fmt: skip
+    equation: Equation,
+    cable: Cable,
+    start: Start,
+    times: Array,
+    cables: npt.NDArray[Any],
+    costs: tuple[float, float],
+    n_threads: int,
+) -> Array:
     """v (n_frames, n_cables, n_nodes) by the cheaper of two controlled schemes."""
     v, w = (a[cables] if a.ndim == 2 else a for a in map(np.asarray, start(cable.x)))
     make = Chebyshev if costs[0] <= costs[1] else CrankNicolson

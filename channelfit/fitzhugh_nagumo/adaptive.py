@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from channelfit.codegen.machine_code import kernel
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.machine_code import kernel
 
 Monitor = Literal["indicators", "curvature"]
 
@@ -48,8 +48,9 @@ def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Arr
 
 
 @kernel
-def _step(v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Array, n: int,
-          q: Array) -> None:  # fmt: skip
+def _step(
+    v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Array, n: int, q: Array
+) -> None:
     """One step of n nodes, which stand at 1 .. n of v."""
     a, gamma, epsilon, diffusion, dx, dt = q[0], q[1], q[2], q[3], q[4], q[5]
     scale = 2 * diffusion / (dx * dx)
@@ -61,9 +62,20 @@ def _step(v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Arr
         w[i] += dt * epsilon * (x - gamma * w[i])
 
 
-def _wanted(at: Any, v: Array, v_old: Array, n: int, size: int, monitor: int, coarsest: int,
-            tolerance: float, margin: int, q: Array, drive: Array,
-            wanted: Array) -> None:  # fmt: skip
+def _wanted(
+    at: Any,
+    v: Array,
+    v_old: Array,
+    n: int,
+    size: int,
+    monitor: int,
+    coarsest: int,
+    tolerance: float,
+    margin: int,
+    q: Array,
+    drive: Array,
+    wanted: Array,
+) -> None:
     """The spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
     dx, dt = q[4], q[5]
     for g in range(size):
@@ -163,9 +175,20 @@ def _interpolate(at: Any, values: Array, n: int, cubic: bool, to: Any, m: int, o
 
 
 @kernel
-def _steps(v_full: Array, w_full: Array, at: Any, n: int, drive: Array, q: Array, kinds: Any,
-           n_steps: int, monitor: int, coarsest: int, tolerance: float,
-           every: int) -> tuple[int, int]:  # fmt: skip
+def _steps(
+    v_full: Array,
+    w_full: Array,
+    at: Any,
+    n: int,
+    drive: Array,
+    q: Array,
+    kinds: Any,
+    n_steps: int,
+    monitor: int,
+    coarsest: int,
+    tolerance: float,
+    every: int,
+) -> tuple[int, int]:
     """Advances one cable in place; the number of nodes at the end, and of nodes times steps."""
     size = len(v_full)
     # v begins and ends with a place that no node has, so that the step needs no special nodes.
@@ -225,9 +248,14 @@ class Adaptive:
     name = "adaptive"
 
     def __init__(
-        self, equation: Equation, cable: Cable, monitor: Monitor = "curvature",
-        coarsest: int = 8, tolerance: float = 1e-4, every: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        equation: Equation,
+        cable: Cable,
+        monitor: Monitor = "curvature",
+        coarsest: int = 8,
+        tolerance: float = 1e-4,
+        every: int | None = None,
+    ) -> None:
         if cable.periodic:
             raise InputError("the adaptive scheme does not do rings", key="left, right")
         if monitor not in ("indicators", "curvature"):
@@ -278,10 +306,19 @@ class Adaptive:
             n = len(self._grids[k])
             at[:n] = self._grids[k]
             n, done = _steps(
-                v[k], w[k], at, n, stimulus, q, self._kinds, n_steps,
-                ("indicators", "curvature").index(self.monitor), self.coarsest, self.tolerance,
+                v[k],
+                w[k],
+                at,
+                n,
+                stimulus,
+                q,
+                self._kinds,
+                n_steps,
+                ("indicators", "curvature").index(self.monitor),
+                self.coarsest,
+                self.tolerance,
                 self.every,
-            )  # fmt: skip
+            )
             self._grids[k] = at[:n].copy()
             self._nodes_steps += done
             self._steps += n_steps

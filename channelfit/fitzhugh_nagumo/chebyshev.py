@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.codegen.kernel_math import apart, bits_of, from_bits
-from channelfit.codegen.machine_code import kernel
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
 from channelfit.fitzhugh_nagumo.explicit import row_length
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.kernel_math import apart, bits_of, from_bits
+from channelfit.scoring.machine.machine_code import kernel
 
 MOST_STAGES = 200
 _DAMPING = 0.5
@@ -100,8 +100,18 @@ def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
 
 
 @apart
-def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Array, w_then: Array,
-           q: Array, h: float, weight: float) -> None:  # fmt: skip
+def _first(
+    v: Array,
+    w: Array,
+    force: Array,
+    one: Array,
+    w_one: Array,
+    then: Array,
+    w_then: Array,
+    q: Array,
+    h: float,
+    weight: float,
+) -> None:
     """The first stage, and what stands before it where the second will be."""
     n, ahead, slow, gamma = len(w), weight * h, weight * h * q[2], q[1]
     here, out, kept = v[1 : n + 1], one[1 : n + 1], then[1 : n + 1]
@@ -114,8 +124,19 @@ def _first(v: Array, w: Array, force: Array, one: Array, w_one: Array, then: Arr
 
 
 @apart
-def _stage(v: Array, w: Array, force: Array, now: Array, w_now: Array, then: Array, w_then: Array,
-           push: Array, q: Array, h: float, k: Array) -> None:  # fmt: skip
+def _stage(
+    v: Array,
+    w: Array,
+    force: Array,
+    now: Array,
+    w_now: Array,
+    then: Array,
+    w_then: Array,
+    push: Array,
+    q: Array,
+    h: float,
+    k: Array,
+) -> None:
     """A stage from the last one (now) over the one before it (then)."""
     a, gamma, epsilon, r = q[0], q[1], q[2], k[2] * h * q[3]
     n, rest, mu, nu, ahead, back = len(w), 1 - k[0] - k[1], k[0], k[1], k[2] * h, k[3] * h
@@ -133,8 +154,19 @@ def _stage(v: Array, w: Array, force: Array, now: Array, w_now: Array, then: Arr
         w_then[i] = kept * w[i] + kept_now * w_now[i] + nu * w_then[i] + known
 
 
-def _chain(room: Array, start: int, end: int, n: int, q: Array, h: float, s: int, table: Array,
-           ring: bool, holds_left: bool, holds_right: bool) -> None:  # fmt: skip
+def _chain(
+    room: Array,
+    start: int,
+    end: int,
+    n: int,
+    q: Array,
+    h: float,
+    s: int,
+    table: Array,
+    ring: bool,
+    holds_left: bool,
+    holds_right: bool,
+) -> None:
     """One step of s stages from rows start (v) and start + 1 (w) to rows end and end + 1."""
     v, w, push, force = room[start, : n + 2], room[start + 1, :n], room[4, :n], room[5, :n]
     now, then = room[end, : n + 2], room[6, : n + 2]
@@ -152,8 +184,9 @@ def _chain(room: Array, start: int, end: int, n: int, q: Array, h: float, s: int
         now, then, w_now, w_then = then, now, w_then, w_now
 
 
-def _start(room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bool,
-           holds_right: bool) -> None:  # fmt: skip
+def _start(
+    room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bool, holds_right: bool
+) -> None:
     """The rate of v at rows start and start + 1, to row 5; of a held end it is nothing."""
     _ghosts(room[start, : n + 2], n, ring)
     _force(room[start, : n + 2], room[start + 1, :n], room[4, :n], q, room[5, :n])
@@ -172,8 +205,19 @@ def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
         error[i] = abs(third)
 
 
-def _attempt(room: Array, n: int, keep: int, kept: int, q: Array, h: float, s: int, table: Array,
-             ring: bool, holds_left: bool, holds_right: bool) -> float:  # fmt: skip
+def _attempt(
+    room: Array,
+    n: int,
+    keep: int,
+    kept: int,
+    q: Array,
+    h: float,
+    s: int,
+    table: Array,
+    ring: bool,
+    holds_left: bool,
+    holds_right: bool,
+) -> float:
     """One step of n nodes; the error of nodes keep .. keep + kept - 1.
 
     room: (12, n + 2 or more): v, w, the new v and w, the stimulus, then what is needed. A row of v
@@ -238,8 +282,9 @@ def _planned(wanted: float, left: float, radius: float, table: Array) -> tuple[f
 
 
 @kernel
-def _judged(facts: Array, h: float, s: int, wanted: float, error: float,
-            tolerance: float) -> tuple[bool, float]:  # fmt: skip
+def _judged(
+    facts: Array, h: float, s: int, wanted: float, error: float, tolerance: float
+) -> tuple[bool, float]:
     """As `_wanted`, and the step is counted."""
     passed, after = _wanted(wanted, h, error, tolerance)
     _count(facts, h, s, passed)
@@ -247,8 +292,19 @@ def _judged(facts: Array, h: float, s: int, wanted: float, error: float,
 
 
 @kernel
-def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array, kinds: Any,
-            steps: Array, span: float, tolerance: float, facts: Array) -> bool:  # fmt: skip
+def _cables(
+    first: int,
+    last: int,
+    v: Array,
+    w: Array,
+    drive: Array,
+    rows: Array,
+    kinds: Any,
+    steps: Array,
+    span: float,
+    tolerance: float,
+    facts: Array,
+) -> bool:
     """Cables first .. last-1 over a span of time, in place, each with steps of its own.
 
     steps: (n_cables,) the steps to try first and, at the end, next. tolerance: infinite for steps
@@ -283,8 +339,20 @@ def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array
 
 
 @kernel
-def _tiles(first: int, last: int, v: Array, w: Array, v_new: Array, w_new: Array, drive: Array,
-           q: Array, kinds: Any, h: float, s: int, table: Array) -> Any:  # fmt: skip
+def _tiles(
+    first: int,
+    last: int,
+    v: Array,
+    w: Array,
+    v_new: Array,
+    w_new: Array,
+    drive: Array,
+    q: Array,
+    kinds: Any,
+    h: float,
+    s: int,
+    table: Array,
+) -> Any:
     """A step of tiles first .. last-1 of one long cable; the largest error, the new radius."""
     size, halo = len(v), 2 * s
     room = np.zeros((12, row_length(_TILE + 2 * halo + 2, 12)))
@@ -306,9 +374,7 @@ def _tiles(first: int, last: int, v: Array, w: Array, v_new: Array, w_new: Array
                 if len(drive):
                     room[4, i] = drive[g]
         holds_left, holds_right = kinds[0] == 1 and low == 0, kinds[1] == 1 and high == size
-        error = _attempt(
-            room, n, keep, kept, q, h, s, table, False, holds_left, holds_right
-        )  # fmt: skip
+        error = _attempt(room, n, keep, kept, q, h, s, table, False, holds_left, holds_right)
         if not error <= worst:
             worst = error
         v_new[begin:end] = room[2, keep + 1 : keep + 1 + kept]
@@ -347,10 +413,12 @@ class Chebyshev:
         """Steps of the cable that took the most, and their lengths and stages over all cables."""
         steps, refused, stages, shortest, longest = self._facts.T
         return {
-            "steps": int(steps.max()), "steps_refused": int(refused.max()),
+            "steps": int(steps.max()),
+            "steps_refused": int(refused.max()),
             "mean_stages": float(stages.sum() / max((steps + refused).sum(), 1)),
-            "shortest_step": float(shortest.min()), "longest_step": float(longest.max()),
-        }  # fmt: skip
+            "shortest_step": float(shortest.min()),
+            "longest_step": float(longest.max()),
+        }
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
@@ -360,9 +428,14 @@ class Chebyshev:
         return v, w
 
     def span(
-        self, v: Array, w: Array, steps: Array, span: float, tolerance: float,
+        self,
+        v: Array,
+        w: Array,
+        steps: Array,
+        span: float,
+        tolerance: float,
         drive: Array | None = None,
-    ) -> tuple[Array, Array, Array]:  # fmt: skip
+    ) -> tuple[Array, Array, Array]:
         """Advances by a span of time under one stimulus.
 
         Arguments:
@@ -398,9 +471,16 @@ class Chebyshev:
         return v, w, steps
 
     def _in_tiles(
-        self, v: Array, w: Array, k: int, q: Array, steps: Array, span: float, tolerance: float,
+        self,
+        v: Array,
+        w: Array,
+        k: int,
+        q: Array,
+        steps: Array,
+        span: float,
+        tolerance: float,
         drive: Array,
-    ) -> tuple[Array, Array]:  # fmt: skip
+    ) -> tuple[Array, Array]:
         """As `_cables`, for one long cable."""
         left, wanted, table = span, float(steps[k]), np.empty((MOST_STAGES + 1, 4))
         radius = _radius(v, np.empty_like(v), q)
@@ -409,9 +489,13 @@ class Chebyshev:
             new = np.empty_like(v), np.empty_like(w)
 
             def run(
-                first: int, last: int, old: tuple[Array, Array] = (v, w),
-                new: tuple[Array, Array] = new, h: float = h, s: int = s,
-            ) -> Any:  # fmt: skip
+                first: int,
+                last: int,
+                old: tuple[Array, Array] = (v, w),
+                new: tuple[Array, Array] = new,
+                h: float = h,
+                s: int = s,
+            ) -> Any:
                 return _tiles(first, last, *old, *new, drive, q, self.kinds, h, s, table)
 
             found = np.array(self._share(run, -(-len(v) // _TILE)))

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, Scheme, simulate
+from channelfit.reading.errors import InputError
 
 #: Tolerance of the first trial; part of the largest stable step that is taken.
 _CRUDE, _SAFETY = 1e-3, 0.9
@@ -111,9 +111,13 @@ class _Task:
     """What is solved, and to which error."""
 
     def __init__(
-        self, v: npt.ArrayLike, w: npt.ArrayLike, times: npt.ArrayLike, error: float,
+        self,
+        v: npt.ArrayLike,
+        w: npt.ArrayLike,
+        times: npt.ArrayLike,
+        error: float,
         on_progress: OnProgress | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.state, self.error, self.on_progress = (v, w), error, on_progress
         self.times = np.atleast_1d(np.asarray(times, dtype=float))
 
@@ -162,15 +166,17 @@ class _Task:
                 raise InputError(
                     f"{error:g} cannot be met: it takes the {trial.scheme.name} scheme "
                     f"{steps:.2g} steps, whose rounding alone may come to "
-                    f"{trial.rounding * steps:.2g}", key="error",
-                )  # fmt: skip
+                    f"{trial.rounding * steps:.2g}",
+                    key="error",
+                )
             shorter = (_AIM * error / trial.left) ** (1 / work.power) if trial.left else 1.0
             level = trial.level * min(shorter, 1 / work.apart)
             trial = self.finer(trial.scheme, trial.run, trial.level, level)
         raise InputError(
             f"{error:g} is not met: with a {work.key} of {trial.level:.2g} the "
-            f"{trial.scheme.name} scheme still leaves {trial.error:.2g}", key="error",
-        )  # fmt: skip
+            f"{trial.scheme.name} scheme still leaves {trial.error:.2g}",
+            key="error",
+        )
 
 
 def solve(
@@ -214,6 +220,9 @@ def solve(
     best = next(trial for trial in trials if trial.scheme.name == records[0]["scheme"])
     found = task.refined(best)
     facts = {
-        **found.run.facts, "error_asked": error, "error_in_time": found.error, "choice": records,
-    }  # fmt: skip
+        **found.run.facts,
+        "error_asked": error,
+        "error_in_time": found.error,
+        "choice": records,
+    }
     return replace(found.run, facts=facts)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo import settings
+from channelfit.reading.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,9 +32,12 @@ def _value(
     name: str, default: str, help_text: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return click.option(
-        f"--{name}", default=default, show_default=True, metavar="VALUE[,VALUE..]",
+        f"--{name}",
+        default=default,
+        show_default=True,
+        metavar="VALUE[,VALUE..]",
         help=help_text + " FROM:TO:COUNT spaces values evenly.",
-    )  # fmt: skip
+    )
 
 
 def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
@@ -56,9 +59,14 @@ def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
 @click.argument(
-    "summary", required=False, type=click.Path(path_type=Path), callback=settings.use,
-    is_eager=True, expose_value=False, metavar="[SUMMARY.JSON]",
-)  # fmt: skip
+    "summary",
+    required=False,
+    type=click.Path(path_type=Path),
+    callback=settings.use,
+    is_eager=True,
+    expose_value=False,
+    metavar="[SUMMARY.JSON]",
+)
 @click.option(
     "--scheme",
     type=click.Choice(
@@ -69,13 +77,19 @@ def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
     help="How it is solved; auto takes the cheapest of the first three, and its step, for --error.",
 )
 @click.option(
-    "--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    "--backend",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
     help="Where: auto takes a GPU, if there is one, for 100,000 nodes or more.",
-)  # fmt: skip
+)
 @click.option(
-    "--dtype", type=click.Choice(["float64", "float32"]), default="float64", show_default=True,
+    "--dtype",
+    type=click.Choice(["float64", "float32"]),
+    default="float64",
+    show_default=True,
     help="Precision on a GPU; the processor computes in float64.",
-)  # fmt: skip
+)
 @_value("a", "0.01", "Threshold of excitation.")
 @_value("gamma", "2", "Decay of recovery.")
 @_value("epsilon", "0.01", "Speed of recovery.")
@@ -83,62 +97,126 @@ def _told_when_memory_ends(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--nodes", type=click.IntRange(3), default=401, show_default=True, metavar="N")
 @click.option("--dx", type=float, default=0.5, show_default=True, metavar="LENGTH")
 @click.option(
-    "--left", default="no_flux", show_default=True, metavar="END",
+    "--left",
+    default="no_flux",
+    show_default=True,
+    metavar="END",
     help="no_flux, periodic, or the value at which v is held.",
-)  # fmt: skip
+)
 @click.option("--right", default="no_flux", show_default=True, metavar="END", help="As --left.")
 @click.option(
-    "--initial", default="gaussian:100", show_default=True, metavar="STATE",
+    "--initial",
+    default="gaussian:100",
+    show_default=True,
+    metavar="STATE",
     help="rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; front:CENTER; or a file with "
     "x, v and perhaps w (.npz or summary.json of a run, .csv).",
-)  # fmt: skip
+)
 @click.option(
-    "--stimulus", "stimuli", multiple=True, metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
+    "--stimulus",
+    "stimuli",
+    multiple=True,
+    metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
     help="Adds to v_t where and while it is on, e.g. 0.5,x=0:5,t=10:12,every=100. Several allowed.",
-)  # fmt: skip
+)
 @click.option("--end", type=float, default=250.0, show_default=True, metavar="T", help="Last time.")
 @click.option(
-    "--frames", type=click.IntRange(2), default=251, show_default=True, metavar="N",
+    "--frames",
+    type=click.IntRange(2),
+    default=251,
+    show_default=True,
+    metavar="N",
     help="Frames kept, evenly from t = 0 to the end.",
-)  # fmt: skip
-@click.option("--dt", type=float, metavar="STEP", help="Longest step. [default: controlled, or 0.9 "
-              "of the largest stable step]")  # fmt: skip
+)
 @click.option(
-    "--tolerance", type=float, metavar="ERROR",
+    "--dt",
+    type=float,
+    metavar="STEP",
+    help="Longest step. [default: controlled, or 0.9 of the largest stable step]",
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    metavar="ERROR",
     help="Local error that a step of Crank-Nicolson or Chebyshev may make. [default: 1e-6 without "
     "--dt]",
-)  # fmt: skip
+)
 @click.option(
-    "--error", type=float, metavar="ERROR",
+    "--error",
+    type=float,
+    metavar="ERROR",
     help="With --scheme auto: the largest error of v and w from time, at any frame; what --dx adds "
     "is not in it. [default: 1e-4]",
-)  # fmt: skip
+)
 @click.option(
-    "--noise", type=click.FloatRange(0), default=0.0, metavar="SIGMA",
+    "--noise",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="SIGMA",
     help="Space-time white noise added to v (Ito; explicit scheme on the processor).",
-)  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N",
-              help="Of the noise.")  # fmt: skip
-@click.option("--threshold", type=float, default=0.5, show_default=True, metavar="V",
-              help="A wave has arrived when v reaches it.")  # fmt: skip
+)
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR",
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N", help="Of the noise."
+)
+@click.option(
+    "--threshold",
+    type=float,
+    default=0.5,
+    show_default=True,
+    metavar="V",
+    help="A wave has arrived when v reaches it.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Folder for the results; must be new or empty. [default: runs/fhn-DATE-TIME]",
-)  # fmt: skip
-@click.option("--format", "suffix", type=click.Choice(["npz", "h5"]), default="npz",
-              show_default=True, help="Of the file of results; h5 needs h5py.")  # fmt: skip
+)
+@click.option(
+    "--format",
+    "suffix",
+    type=click.Choice(["npz", "h5"]),
+    default="npz",
+    show_default=True,
+    help="Of the file of results; h5 needs h5py.",
+)
 @click.option("--animation", is_flag=True, help="Write animation.gif as well.")
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@click.option("--json", "as_json", is_flag=True,
-              help="Print summary.json on standard output and nothing else there.")  # fmt: skip
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print summary.json on standard output and nothing else there.",
+)
 @_told_when_memory_ends
 def fhn(
-    scheme: str, backend: str, dtype: str, a: str, gamma: str, epsilon: str, diffusion: str,
-    nodes: int, dx: float, left: str, right: str, initial: str, stimuli: tuple[str, ...],
-    end: float, frames: int, dt: float | None, tolerance: float | None, error: float | None,
-    noise: float, seed: int, threshold: float, out: Path | None, suffix: str, animation: bool,
-    quiet: bool, as_json: bool,
-) -> None:  # fmt: skip
+    scheme: str,
+    backend: str,
+    dtype: str,
+    a: str,
+    gamma: str,
+    epsilon: str,
+    diffusion: str,
+    nodes: int,
+    dx: float,
+    left: str,
+    right: str,
+    initial: str,
+    stimuli: tuple[str, ...],
+    end: float,
+    frames: int,
+    dt: float | None,
+    tolerance: float | None,
+    error: float | None,
+    noise: float,
+    seed: int,
+    threshold: float,
+    out: Path | None,
+    suffix: str,
+    animation: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
 
     Several values of a parameter make a sweep: one cable for each combination, solved together.
@@ -165,11 +243,11 @@ def fhn(
     """
     import numpy as np
 
-    from channelfit import runs
     from channelfit.fitzhugh_nagumo import choice
     from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
     from channelfit.fitzhugh_nagumo.memory import check_host
     from channelfit.fitzhugh_nagumo.simulation import simulate
+    from channelfit.results import run_folder as runs
 
     if out is not None:
         runs.check_folder(out)
@@ -313,17 +391,23 @@ def _state(text: str, equation: Equation, x: np.ndarray) -> tuple[Any, Any]:
     except ValueError:
         raise InputError(
             f'"{text}" is not rest, gaussian:CENTER[:WIDTH[:HEIGHT]], step:AT[:HEIGHT] or '
-            "front:CENTER", key="--initial",
-        ) from None  # fmt: skip
+            "front:CENTER",
+            key="--initial",
+        ) from None
     if name == "front":
         numbers.append(float(np.max(equation.diffusion)))
     return getattr(eq, name)(x, *numbers), 0.0
 
 
 def _schemes(
-    names: Sequence[str], backend: str, dtype: str, equation: Equation, cable: Cable,
-    noise: float, seed: int,
-) -> list[Scheme]:  # fmt: skip
+    names: Sequence[str],
+    backend: str,
+    dtype: str,
+    equation: Equation,
+    cable: Cable,
+    noise: float,
+    seed: int,
+) -> list[Scheme]:
     if noise and tuple(names) != ("explicit",):
         raise InputError("noise is offered by the explicit scheme only", key="--noise")
     if backend == "cuda" and noise:
@@ -360,7 +444,7 @@ def _on_the_processor(
     name: str, equation: Equation, cable: Cable, noise: float, seed: int
 ) -> Scheme:
     from channelfit import fitzhugh_nagumo as schemes
-    from channelfit.doctor import cores
+    from channelfit.front.doctor import cores
 
     if name == "adaptive":
         return schemes.Adaptive(equation, cable)
@@ -375,7 +459,7 @@ def _on_the_processor(
 
 
 def _worth_a_gpu(equation: Equation, cable: Cable) -> bool:
-    from channelfit import gpu
+    from channelfit.scoring.machine import gpu
 
     return equation.n_cables * cable.n_nodes >= _ENOUGH_NODES and gpu.is_available()
 
@@ -408,7 +492,7 @@ def _summary(
 
     from channelfit import __version__
     from channelfit.fitzhugh_nagumo.simulation import arrival_times
-    from channelfit.runs import machine
+    from channelfit.results.run_folder import machine
 
     n_cables = run.v.shape[1]
     cables = []
@@ -417,13 +501,17 @@ def _summary(
         reached = np.isfinite(arrived)
         cables.append(
             {
-                "a": a, "gamma": gamma, "epsilon": epsilon, "diffusion": diffusion,
+                "a": a,
+                "gamma": gamma,
+                "epsilon": epsilon,
+                "diffusion": diffusion,
                 "reached": float(reached.mean()),
                 "last_arrival": float(np.nanmax(arrived)) if reached.any() else None,
                 "speed": _speed(run.x, arrived),
-                "v_max": float(run.v[:, k].max()), "v_min": float(run.v[:, k].min()),
+                "v_max": float(run.v[:, k].max()),
+                "v_min": float(run.v[:, k].min()),
             }
-        )  # fmt: skip
+        )
     return {
         "channelfit": __version__,
         "machine": machine(),
@@ -446,8 +534,8 @@ def _trust(
 
     Of a run with noise another one without it, `again`, is judged.
     """
-    from channelfit.doctor import cores
     from channelfit.fitzhugh_nagumo import accuracy
+    from channelfit.front.doctor import cores
 
     warnings, estimate, told = [], None, "a comparison would take too long"
     try:
@@ -486,9 +574,9 @@ def _speed(x: np.ndarray, arrived: np.ndarray) -> float | None:
 def _write(
     run: Run, folder: Path, suffix: str, animation: bool, threshold: float, summary: dict[str, Any]
 ) -> None:
-    from channelfit import runs
     from channelfit.fitzhugh_nagumo import pictures
     from channelfit.fitzhugh_nagumo.simulation import arrival_times
+    from channelfit.results import run_folder as runs
 
     run.save(folder / f"results.{suffix}")
     arrived = [arrival_times(run, threshold, k) for k in range(run.v.shape[1])]
@@ -524,8 +612,9 @@ def _print_error(console: Any, summary: dict[str, Any]) -> None:
     console.print(
         f"v errs by at most about {error['total']:.2g} ({error['steps']:.1g} by its steps, "
         f"{error['grid']:.1g} by its grid), at x = {error['x']:g}, t = {error['t']:g}: "
-        + ", ".join(parts), soft_wrap=True,
-    )  # fmt: skip
+        + ", ".join(parts),
+        soft_wrap=True,
+    )
 
 
 def _print(summary: dict[str, Any], folder: Path) -> None:
@@ -561,5 +650,6 @@ def _print_choice(console: Any, summary: dict[str, Any]) -> None:
     console.print(f"for an error of {summary['error_asked']:g} estimated: {ways}", soft_wrap=True)
     console.print(
         f"error from time {summary['error_in_time']:.1e}, seen beside a run with longer steps; "
-        f"what dx = {summary['dx']:g} adds is not in it", soft_wrap=True,
-    )  # fmt: skip
+        f"what dx = {summary['dx']:g} adds is not in it",
+        soft_wrap=True,
+    )

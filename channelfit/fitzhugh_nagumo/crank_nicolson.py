@@ -38,9 +38,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from channelfit.codegen.kernel_math import apart
-from channelfit.codegen.machine_code import kernel
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
     Cable,
@@ -49,6 +46,9 @@ from channelfit.fitzhugh_nagumo.equation import (
     largest_implicit_step,
 )
 from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, advance_alone, iterate
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.kernel_math import apart
+from channelfit.scoring.machine.machine_code import kernel
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
 
@@ -83,9 +83,12 @@ class Coefficients:
         a, gamma, epsilon, diffusion = equation.table(n_cables).T
         g = epsilon * dt / 2
         return cls(
-            a.copy(), diffusion * dt / (2 * dx * dx), np.full(n_cables, dt / 2),
-            (1 - gamma * g) / (1 + gamma * g), g / (1 + gamma * g),
-        )  # fmt: skip
+            a.copy(),
+            diffusion * dt / (2 * dx * dx),
+            np.full(n_cables, dt / 2),
+            (1 - gamma * g) / (1 + gamma * g),
+            g / (1 + gamma * g),
+        )
 
     def rows(self) -> Array:
         """(6, n_cables) as the kernels take them: a, r, h, kw, kv, bend."""
@@ -100,9 +103,18 @@ class Coefficients:
         r = np.maximum(self.r, 1e-300)
         h, slow = self.half / r, self.half * (self.kv + self.a)
         return np.array(
-            [1 + self.a, h, (1 + 2 * self.r + slow) / r, (1 - 2 * self.r - slow) / r,
-             -h * (1 + self.kw), self.kw, self.kv, self.bend(), 2 * h]
-        )  # fmt: skip
+            [
+                1 + self.a,
+                h,
+                (1 + 2 * self.r + slow) / r,
+                (1 - 2 * self.r - slow) / r,
+                -h * (1 + self.kw),
+                self.kw,
+                self.kv,
+                self.bend(),
+                2 * h,
+            ]
+        )
 
     def dominance(self) -> Array:
         """(n_cables,) by which a diagonal exceeds its row's other entries, at least."""
@@ -187,8 +199,7 @@ def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
         acc[l], acc[16 + l], acc[32 + l] = y, p, c + none
 
 
-def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool,
-          lanes: int) -> None:  # fmt: skip
+def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool, lanes: int) -> None:
     """Elimination of rows first .. last-1, each a vector of lanes."""
     for i in range(first, last):
         row = s[(i - 1) * 128 : (i + 1) * 128]
@@ -292,8 +303,17 @@ def _finish(s: Array, m: int, q: Array, lanes: int) -> None:
             row[32 + l] = 2 * u - v
 
 
-def _steps(s: Array, m: int, q: Array, ends: Array, n_spikes: int, n_steps: int, tolerance: float,
-           scratch: Array, lanes: int) -> int:  # fmt: skip
+def _steps(
+    s: Array,
+    m: int,
+    q: Array,
+    ends: Array,
+    n_spikes: int,
+    n_steps: int,
+    tolerance: float,
+    scratch: Array,
+    lanes: int,
+) -> int:
     """Advances a block of lanes; the iterations that Newton took, or -1 if it did not converge."""
     acc, system, z = scratch[:48], scratch[48:112], scratch[112:176]
     moved, near = scratch[176:192], scratch[192:224]
@@ -338,8 +358,9 @@ def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -
 
 
 @apart
-def _from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int,
-                kept: Array) -> None:  # fmt: skip
+def _from_lanes(
+    s: Array, m: int, field: int, n: int, out: Array, skipped: int, kept: Array
+) -> None:
     """A tile's n nodes from 16 lanes of pieces to out, and without what it overlaps to kept."""
     pads = 16 * m - n
     for top in range(0, m, 8):
@@ -353,9 +374,23 @@ def _from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int,
 
 
 @kernel
-def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, drive: Array,
-           v_new: Array, w_new: Array, q: Array, kinds: Array, n_steps: int, n_spikes: int,
-           tolerance: float, lanes: int) -> int:  # fmt: skip
+def _tiles(
+    first: int,
+    last: int,
+    tile: int,
+    overlap: int,
+    v: Array,
+    w: Array,
+    drive: Array,
+    v_new: Array,
+    w_new: Array,
+    q: Array,
+    kinds: Array,
+    n_steps: int,
+    n_spikes: int,
+    tolerance: float,
+    lanes: int,
+) -> int:
     """Advances tiles first .. last-1 of one cable, each with what it overlaps.
 
     kinds: (2,) of the cable's ends: 0 no flux, 1 held, 2 periodic.
@@ -392,9 +427,7 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
         _to_lanes(s, m, 2, v, low, n)
         if len(drive):
             _to_lanes(s, m, 6, drive, low, n)
-        done = _steps(
-            s, m, q, ends, min(n_spikes, m - 1), n_steps, tolerance, scratch, lanes
-        )  # fmt: skip
+        done = _steps(s, m, q, ends, min(n_spikes, m - 1), n_steps, tolerance, scratch, lanes)
         if done < 0:
             return -1
         taken = max(taken, done)
@@ -404,8 +437,18 @@ def _tiles(first: int, last: int, tile: int, overlap: int, v: Array, w: Array, d
 
 
 @kernel
-def _cables(first: int, last: int, v: Array, w: Array, drive: Array, rows: Array, kinds: Array,
-            n_steps: int, tolerance: float, lanes: int) -> int:  # fmt: skip
+def _cables(
+    first: int,
+    last: int,
+    v: Array,
+    w: Array,
+    drive: Array,
+    rows: Array,
+    kinds: Array,
+    n_steps: int,
+    tolerance: float,
+    lanes: int,
+) -> int:
     """Advances blocks first .. last-1 of 16 whole cables side by side, in place."""
     n_cables, m = v.shape
     s = np.zeros(m * 128)
@@ -456,9 +499,13 @@ class CrankNicolson:
     name = "Crank-Nicolson"
 
     def __init__(
-        self, equation: Equation, cable: Cable, solver: Solver = "lanes",
-        tolerance: float = TOLERANCE, n_threads: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        equation: Equation,
+        cable: Cable,
+        solver: Solver = "lanes",
+        tolerance: float = TOLERANCE,
+        n_threads: int = 1,
+    ) -> None:
         if solver not in ("lanes", "thomas", "cyclic_reduction"):
             raise InputError(
                 f'"{solver}" is neither lanes, thomas nor cyclic_reduction', key="solver"
@@ -538,13 +585,27 @@ class CrankNicolson:
             v_new, w_new = np.empty_like(v), np.empty_like(w)
 
             def run(
-                first: int, last: int, old: tuple[Array, Array] = (v, w),
-                new: tuple[Array, Array] = (v_new, w_new), count: int = count,
-            ) -> Any:  # fmt: skip
+                first: int,
+                last: int,
+                old: tuple[Array, Array] = (v, w),
+                new: tuple[Array, Array] = (v_new, w_new),
+                count: int = count,
+            ) -> Any:
                 return _tiles(
-                    first, last, tile, overlap, *old, drive, *new, q, self.kinds, count,
-                    n_spikes, self.tolerance, LANES,
-                )  # fmt: skip
+                    first,
+                    last,
+                    tile,
+                    overlap,
+                    *old,
+                    drive,
+                    *new,
+                    q,
+                    self.kinds,
+                    count,
+                    n_spikes,
+                    self.tolerance,
+                    LANES,
+                )
 
             self._share(run, -(-len(v) // tile))
             most += self.iterations

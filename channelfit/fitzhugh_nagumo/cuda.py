@@ -13,14 +13,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from channelfit.errors import InputError
 from channelfit.fitzhugh_nagumo.adaptive import GROWTH, RADIUS, RATE, SLOPE, Adaptive, Monitor
-from channelfit.fitzhugh_nagumo.crank_nicolson import (
-    NEGLIGIBLE,
-    Coefficients,
-    end_kinds,
-    reach,
-)
+from channelfit.fitzhugh_nagumo.crank_nicolson import NEGLIGIBLE, Coefficients, end_kinds, reach
 from channelfit.fitzhugh_nagumo.cuda_source import adaptive_text, crank_nicolson_text, explicit_text
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
@@ -31,6 +25,7 @@ from channelfit.fitzhugh_nagumo.equation import (
     largest_implicit_step,
 )
 from channelfit.fitzhugh_nagumo.runge_kutta import EULER_STABLE, REACH, STABLE
+from channelfit.reading.errors import InputError
 
 #: kernel(name, blocks, threads, arguments, bytes of shared memory)
 Launch = Callable[[str, int, int, Sequence[Any], int], None]
@@ -69,7 +64,7 @@ class CupyDevice:
     """
 
     def __init__(self) -> None:
-        from channelfit import gpu
+        from channelfit.scoring.machine import gpu
 
         self._gpu, self._cupy = gpu, gpu.cupy()
 
@@ -171,9 +166,15 @@ class ExplicitCuda(_OnDevice):
     most_nodes: ClassVar = {"float64": 24, "float32": 32}
 
     def __init__(
-        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 16,
-        warps: int = 4, steps: int = 32, device: Device | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        equation: Equation,
+        cable: Cable,
+        dtype: str = "float64",
+        nodes: int = 16,
+        warps: int = 4,
+        steps: int = 32,
+        device: Device | None = None,
+    ) -> None:
         super().__init__(equation, cable, dtype, device)
         self.nodes, self.warps, self.steps = nodes, warps, steps
         if 2 * self.halo >= 32 * nodes:
@@ -220,9 +221,12 @@ class ExplicitCuda(_OnDevice):
             text = self._text(max(fitting, 2), drive, n)
             v_new, w_new = (self.device.empty((n_cables, n), self.dtype) for _ in range(2))
             self._program(text)(
-                "explicit_cables", -(-n_cables // self.warps), 32 * self.warps,
-                (v, w, push, v_new, w_new, rows, np.int32(n_cables), np.int32(n_steps), *kinds), 0,
-            )  # fmt: skip
+                "explicit_cables",
+                -(-n_cables // self.warps),
+                32 * self.warps,
+                (v, w, push, v_new, w_new, rows, np.int32(n_cables), np.int32(n_steps), *kinds),
+                0,
+            )
             return v_new, w_new
         launch = self._program(self._text(self.nodes, drive))
         tiles = -(-n // (32 * self.nodes - 2 * self.halo))
@@ -233,10 +237,25 @@ class ExplicitCuda(_OnDevice):
             count = min(self.steps, n_steps)
             v_new, w_new = spare.pop(0)
             launch(
-                "explicit_tiles", -(-tiles * n_cables // self.warps), 32 * self.warps,
-                (v, w, push, v_new, w_new, rows, np.int64(n), np.int32(tiles), np.int32(n_cables),
-                 np.int32(self.halo), np.int32(count), *kinds), 0,
-            )  # fmt: skip
+                "explicit_tiles",
+                -(-tiles * n_cables // self.warps),
+                32 * self.warps,
+                (
+                    v,
+                    w,
+                    push,
+                    v_new,
+                    w_new,
+                    rows,
+                    np.int64(n),
+                    np.int32(tiles),
+                    np.int32(n_cables),
+                    np.int32(self.halo),
+                    np.int32(count),
+                    *kinds,
+                ),
+                0,
+            )
             if not spare:
                 spare.append((v, w))
             v, w, n_steps = v_new, w_new, n_steps - count
@@ -254,9 +273,15 @@ class RungeKuttaCuda(ExplicitCuda):
     most_nodes: ClassVar = {"float64": 14, "float32": 32}
 
     def __init__(
-        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 8,
-        warps: int = 4, steps: int = 8, device: Device | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        equation: Equation,
+        cable: Cable,
+        dtype: str = "float64",
+        nodes: int = 8,
+        warps: int = 4,
+        steps: int = 8,
+        device: Device | None = None,
+    ) -> None:
         super().__init__(equation, cable, dtype, nodes, warps, steps, device)
 
     def largest_step(self, v: Any) -> float:
@@ -302,10 +327,18 @@ class CrankNicolsonCuda(_OnDevice):
     arrays = (7, 20, 0)
 
     def __init__(
-        self, equation: Equation, cable: Cable, dtype: str = "float64", nodes: int = 16,
-        threads: int = 128, blocks: int = 2, steps: int = 4, solver: str = "auto",
-        tolerance: float | None = None, device: Device | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        equation: Equation,
+        cable: Cable,
+        dtype: str = "float64",
+        nodes: int = 16,
+        threads: int = 128,
+        blocks: int = 2,
+        steps: int = 4,
+        solver: str = "auto",
+        tolerance: float | None = None,
+        device: Device | None = None,
+    ) -> None:
         super().__init__(equation, cable, dtype, device)
         if solver not in ("auto", "tiles", "parts"):
             raise InputError(f'"{solver}" is neither auto, tiles nor parts', key="solver")
@@ -384,9 +417,16 @@ class CrankNicolsonCuda(_OnDevice):
         return None
 
     def _in_tiles(
-        self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any, decay: float,
+        self,
+        launch: Launch,
+        v: Any,
+        w: Any,
+        n_steps: int,
+        rows: Any,
+        push: Any,
+        decay: float,
         tiles: _Tiles,
-    ) -> tuple[Any, Any]:  # fmt: skip
+    ) -> tuple[Any, Any]:
         n_cables, n = v.shape
         nodes, threads, _ = tiles.shape
         n_tiles = 1 if tiles.whole else -(-n // (nodes * threads - 2 * tiles.halo))
@@ -400,12 +440,29 @@ class CrankNicolsonCuda(_OnDevice):
             count = min(tiles.steps, n_steps)
             v_new, w_new = spare.pop(0)
             launch(
-                "crank_nicolson_tiles", n_tiles * n_cables, threads,
-                (v, w, push, v_new, w_new, rows, self._status[1:], np.int64(n), np.int32(n_tiles),
-                 np.int32(tiles.halo), np.int32(count), np.int32(levels), np.int32(self.left_kind),
-                 np.int32(self.right_kind), np.int32(tiles.whole), self._real(self.tolerance)),
+                "crank_nicolson_tiles",
+                n_tiles * n_cables,
+                threads,
+                (
+                    v,
+                    w,
+                    push,
+                    v_new,
+                    w_new,
+                    rows,
+                    self._status[1:],
+                    np.int64(n),
+                    np.int32(n_tiles),
+                    np.int32(tiles.halo),
+                    np.int32(count),
+                    np.int32(levels),
+                    np.int32(self.left_kind),
+                    np.int32(self.right_kind),
+                    np.int32(tiles.whole),
+                    self._real(self.tolerance),
+                ),
                 shared,
-            )  # fmt: skip
+            )
             if not spare:
                 spare.append((v, w))
             v, w, n_steps = v_new, w_new, n_steps - count
@@ -439,18 +496,46 @@ class CrankNicolsonCuda(_OnDevice):
         for _ in range(n_steps):
             for k in range(_ITERATIONS):
                 iteration = np.int32(k)
-                launch("parts_reduce", all_parts, self.threads,
-                       (v, w, push, u, ends, parts, rows, flags, *place, iteration),
-                       shared)  # fmt: skip
-                launch("parts_join", n_cables, _JOINERS,
-                       (parts, work, opened, flags, np.int32(n_cables), np.int32(n_parts),
-                        iteration), 0)  # fmt: skip
-                launch("parts_substitute", all_parts, self.threads,
-                       (v, w, push, u, ends, opened, rows, flags, *place, iteration,
-                        self._real(self.tolerance)), shared)  # fmt: skip
-            launch("parts_finish", -(-n * n_cables // 256), 256,
-                   (v, w, u, rows, flags, np.int64(n), np.int32(n_cables), np.int32(_ITERATIONS)),
-                   0)  # fmt: skip
+                launch(
+                    "parts_reduce",
+                    all_parts,
+                    self.threads,
+                    (v, w, push, u, ends, parts, rows, flags, *place, iteration),
+                    shared,
+                )
+                launch(
+                    "parts_join",
+                    n_cables,
+                    _JOINERS,
+                    (parts, work, opened, flags, np.int32(n_cables), np.int32(n_parts), iteration),
+                    0,
+                )
+                launch(
+                    "parts_substitute",
+                    all_parts,
+                    self.threads,
+                    (
+                        v,
+                        w,
+                        push,
+                        u,
+                        ends,
+                        opened,
+                        rows,
+                        flags,
+                        *place,
+                        iteration,
+                        self._real(self.tolerance),
+                    ),
+                    shared,
+                )
+            launch(
+                "parts_finish",
+                -(-n * n_cables // 256),
+                256,
+                (v, w, u, rows, flags, np.int64(n), np.int32(n_cables), np.int32(_ITERATIONS)),
+                0,
+            )
         return v, w
 
 
@@ -464,10 +549,17 @@ class AdaptiveCuda(_OnDevice):
     arrays = (11, 11, 4)
 
     def __init__(
-        self, equation: Equation, cable: Cable, monitor: Monitor = "curvature", coarsest: int = 8,
-        tolerance: float = 1e-4, every: int | None = None, dtype: str = "float64",
-        threads: int = 128, device: Device | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        equation: Equation,
+        cable: Cable,
+        monitor: Monitor = "curvature",
+        coarsest: int = 8,
+        tolerance: float = 1e-4,
+        every: int | None = None,
+        dtype: str = "float64",
+        threads: int = 128,
+        device: Device | None = None,
+    ) -> None:
         super().__init__(equation, cable, dtype, device)
         self._settings = Adaptive(equation, cable, monitor, coarsest, tolerance, every)
         self.threads = threads
@@ -503,13 +595,32 @@ class AdaptiveCuda(_OnDevice):
         launch = self._program(adaptive_text(self.dtype, self.threads, drive is not None))
         real = self._real
         launch(
-            "adaptive_steps", n_cables, self.threads,
-            (v, w, self._drive(drive), device.array(rows, self.dtype),
-             device.empty((n_cables, 6, n), self.dtype), *self._grids, done, np.int32(n),
-             np.int32(n_steps), np.int32(self.left_kind), np.int32(self.right_kind),
-             np.int32(s.monitor == "curvature"), np.int32(s.coarsest), real(s.tolerance),
-             np.int32(s.every), real(SLOPE), real(RATE), np.int32(RADIUS), real(GROWTH)), 0,
-        )  # fmt: skip
+            "adaptive_steps",
+            n_cables,
+            self.threads,
+            (
+                v,
+                w,
+                self._drive(drive),
+                device.array(rows, self.dtype),
+                device.empty((n_cables, 6, n), self.dtype),
+                *self._grids,
+                done,
+                np.int32(n),
+                np.int32(n_steps),
+                np.int32(self.left_kind),
+                np.int32(self.right_kind),
+                np.int32(s.monitor == "curvature"),
+                np.int32(s.coarsest),
+                real(s.tolerance),
+                np.int32(s.every),
+                real(SLOPE),
+                real(RATE),
+                np.int32(RADIUS),
+                real(GROWTH),
+            ),
+            0,
+        )
         self._nodes_steps += int(device.host(done).sum())
         self._steps += n_steps * n_cables
         return v, w

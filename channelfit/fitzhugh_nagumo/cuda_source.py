@@ -1052,9 +1052,13 @@ _STEPS = {"explicit": _EULER, "Runge-Kutta": _RUNGE_KUTTA}
 
 
 def explicit_text(
-    dtype: str, nodes: int = 16, warps: int = 4, driven: bool = False, whole: int = 0,
+    dtype: str,
+    nodes: int = 16,
+    warps: int = 4,
+    driven: bool = False,
+    whole: int = 0,
     scheme: str = "explicit",
-) -> str:  # fmt: skip
+) -> str:
     """The kernels of the explicit schemes.
 
     Arguments:

@@ -19,8 +19,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.documents import read_json
-from channelfit.errors import InputError
+from channelfit.reading.documents import read_json
+from channelfit.reading.errors import InputError
 
 Array: TypeAlias = npt.NDArray[np.float64]
 End: TypeAlias = float | Literal["no_flux", "periodic"]

@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
 from channelfit.fitzhugh_nagumo.noise import add_noise
+from channelfit.scoring.machine.machine_code import kernel
 
 _TILE = 2048  # with both variables of both times it fits the first or second cache
 _STEPS_A_PASS = 64
 
 
-def _step(old: Array, new: Array, w: Array, drive: Array, q: Array, r: float, dt: float,
-          driven: bool) -> None:  # fmt: skip
+def _step(
+    old: Array, new: Array, w: Array, drive: Array, q: Array, r: float, dt: float, driven: bool
+) -> None:
     """One step of the inner nodes 1 .. n of old (n + 2,); q: a, gamma, epsilon."""
     n, a, gamma, epsilon = len(w), q[0], q[1], q[2]
     left, middle, right, out = old[:n], old[1 : n + 1], old[2:], new[1 : n + 1]
@@ -60,8 +61,9 @@ def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
     return job // tiles, begin, end, low, high
 
 
-def copy_in(v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array,
-            push: Array) -> None:  # fmt: skip
+def copy_in(
+    v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array, push: Array
+) -> None:
     """Nodes from low on, around a ring if need be; here has a place more at either end."""
     size = len(v)
     for i in range(len(slow)):
@@ -72,9 +74,24 @@ def copy_in(v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array
 
 
 @kernel
-def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v_new: Array,
-           w_new: Array, table: Array, dx: float, dt: float, kinds: Array, n_steps: int,
-           sigma: float, seed: int, first_step: int) -> None:  # fmt: skip
+def _tiles(
+    first: int,
+    last: int,
+    tile: int,
+    v: Array,
+    w: Array,
+    drive: Array,
+    v_new: Array,
+    w_new: Array,
+    table: Array,
+    dx: float,
+    dt: float,
+    kinds: Array,
+    n_steps: int,
+    sigma: float,
+    seed: int,
+    first_step: int,
+) -> None:
     """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
     size = v.shape[1]
     room = np.zeros((4, row_length(min(size, tile + 2 * n_steps) + 2, 4)))
@@ -89,11 +106,26 @@ def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v
             ring = kinds[0] == 2 and whole
             one[0] = one[n] if ring else one[2]
             one[n + 1] = one[1] if ring else one[n - 1]
-            _step(one[: n + 2], two[: n + 2], recovery, stimulus, q, q[3] * dt / (dx * dx), dt,
-                  len(drive) > 0)  # fmt: skip
+            _step(
+                one[: n + 2],
+                two[: n + 2],
+                recovery,
+                stimulus,
+                q,
+                q[3] * dt / (dx * dx),
+                dt,
+                len(drive) > 0,
+            )
             if sigma > 0:
-                add_noise(two[1 : n + 1], low + size, size, sigma * np.sqrt(dt / dx), seed, cable,
-                          first_step + k)  # fmt: skip
+                add_noise(
+                    two[1 : n + 1],
+                    low + size,
+                    size,
+                    sigma * np.sqrt(dt / dx),
+                    seed,
+                    cable,
+                    first_step + k,
+                )
             if kinds[0] == 1 and low == 0:
                 two[1] = one[1]
             if kinds[1] == 1 and high == size:
@@ -115,9 +147,13 @@ class Explicit:
     _tile, _steps_a_pass = _TILE, _STEPS_A_PASS
 
     def __init__(
-        self, equation: Equation, cable: Cable, noise: float = 0.0, seed: int = 0,
+        self,
+        equation: Equation,
+        cable: Cable,
+        noise: float = 0.0,
+        seed: int = 0,
         n_threads: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.equation, self.cable, self.n_threads = equation, cable, n_threads
         self.noise, self.seed, self.steps_done = noise, seed, 0
         self.kinds = end_kinds(cable)
@@ -155,9 +191,12 @@ class Explicit:
             v_new, w_new = np.empty_like(v), np.empty_like(w)
 
             def run(
-                first: int, last: int, old: tuple[Array, Array] = (v, w),
-                new: tuple[Array, Array] = (v_new, w_new), count: int = count,
-            ) -> None:  # fmt: skip
+                first: int,
+                last: int,
+                old: tuple[Array, Array] = (v, w),
+                new: tuple[Array, Array] = (v_new, w_new),
+                count: int = count,
+            ) -> None:
                 self._pass(first, last, tile, *old, stimulus, *new, table, dt, count)
 
             parts = min(4 * self.n_threads, n_jobs) if self.n_threads > 1 else 1
@@ -171,11 +210,35 @@ class Explicit:
         return v, w
 
     def _pass(
-        self, first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v_new: Array,
-        w_new: Array, table: Array, dt: float, n_steps: int,
-    ) -> None:  # fmt: skip
+        self,
+        first: int,
+        last: int,
+        tile: int,
+        v: Array,
+        w: Array,
+        drive: Array,
+        v_new: Array,
+        w_new: Array,
+        table: Array,
+        dt: float,
+        n_steps: int,
+    ) -> None:
         """Jobs first .. last-1, each n_steps steps of a tile."""
         _tiles(
-            first, last, tile, v, w, drive, v_new, w_new, table, self.cable.dx, dt, self.kinds,
-            n_steps, self.noise, self.seed, self.steps_done,
-        )  # fmt: skip
+            first,
+            last,
+            tile,
+            v,
+            w,
+            drive,
+            v_new,
+            w_new,
+            table,
+            self.cable.dx,
+            dt,
+            self.kinds,
+            n_steps,
+            self.noise,
+            self.seed,
+            self.steps_done,
+        )

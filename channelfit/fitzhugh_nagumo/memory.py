@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from channelfit.errors import InputError
+from channelfit.reading.errors import InputError
 
 #: Arrays of one number a node that a scheme on the processor needs beside the frames, at most:
 #: v and w, their copies while steps are tried, earlier states of the step control.

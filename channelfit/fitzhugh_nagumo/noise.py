@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from math import cos, log, pi, sin, sqrt
 
-from channelfit.codegen.kernel_math import lower_product, upper_product
-from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array
+from channelfit.scoring.machine.kernel_math import lower_product, upper_product
+from channelfit.scoring.machine.machine_code import kernel
 
 _LOW = 0xFFFFFFFF
 _EVEN, _ODD = 0xD2511F53, 0xCD9E8D57
@@ -45,9 +45,11 @@ def add_noise(
             k0, k1 = seed, 0x46484E
             for _ in range(10):
                 x0, x1, x2, x3 = (
-                    upper_product(x2, _ODD) ^ x1 ^ k0, lower_product(x2, _ODD),
-                    upper_product(x0, _EVEN) ^ x3 ^ k1, lower_product(x0, _EVEN),
-                )  # fmt: skip
+                    upper_product(x2, _ODD) ^ x1 ^ k0,
+                    lower_product(x2, _ODD),
+                    upper_product(x0, _EVEN) ^ x3 ^ k1,
+                    lower_product(x0, _EVEN),
+                )
                 k0, k1 = (k0 + _KEY_EVEN) & _LOW, (k1 + _KEY_ODD) & _LOW
             radius = sqrt(-2 * log((x0 + 0.5) / 4294967296.0))
             angle = 2 * pi * (x1 + 0.5) / 4294967296.0

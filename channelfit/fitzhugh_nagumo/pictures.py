@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from channelfit.fitzhugh_nagumo.equation import Array
 from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
-from channelfit.report.plots import INK, MUTED, STYLE, save
+from channelfit.results.report.plots import INK, MUTED, STYLE, save
 
 VOLTAGE, RECOVERY = "#0072b2", "#d55e00"
 _ROWS = 600  # a picture has no more, however many frames there are
@@ -52,9 +52,15 @@ def space_time_figure(run: Run, cable: int = 0, threshold: float = 0.5) -> Figur
         nodes = np.unique(np.linspace(0, len(run.x) - 1, _COLUMNS).round().astype(int))
         low, high = _limits(run, cable)
         mesh = axis.pcolormesh(
-            run.x[nodes], run.times[rows], run.v[:, cable][np.ix_(rows, nodes)], cmap="viridis",
-            vmin=low, vmax=high, shading="nearest", rasterized=True,
-        )  # fmt: skip
+            run.x[nodes],
+            run.times[rows],
+            run.v[:, cable][np.ix_(rows, nodes)],
+            cmap="viridis",
+            vmin=low,
+            vmax=high,
+            shading="nearest",
+            rasterized=True,
+        )
         figure.colorbar(mesh, ax=axis, label="v", pad=0.02)
         arrived = arrival_times(run, threshold, cable)
         if np.isfinite(arrived).any():
@@ -68,9 +74,12 @@ def space_time_figure(run: Run, cable: int = 0, threshold: float = 0.5) -> Figur
 
 
 def animate(
-    run: Run, file: Path, cable: int = 0, frames_per_second: int = 20,
+    run: Run,
+    file: Path,
+    cable: int = 0,
+    frames_per_second: int = 20,
     on_frame: Callable[[int, int], None] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """All frames as an animated .gif."""
     with mpl.rc_context(STYLE):
         figure = _figure(6.4, 2.8)

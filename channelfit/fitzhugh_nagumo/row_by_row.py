@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array
 from channelfit.fitzhugh_nagumo.tridiagonal import solve
+from channelfit.scoring.machine.machine_code import kernel
 
 MOST_ITERATIONS = 30
 
 
 @kernel
-def advance_alone(v: Array, w: Array, drive: Array, q: Array, kinds: Array, n_steps: int,
-                  tolerance: float, reduction: bool) -> int:  # fmt: skip
+def advance_alone(
+    v: Array,
+    w: Array,
+    drive: Array,
+    q: Array,
+    kinds: Array,
+    n_steps: int,
+    tolerance: float,
+    reduction: bool,
+) -> int:
     """Advances a cable in place; the iterations that Newton took, or -1 if it did not converge."""
     n, taken = len(v), 0
     guess, u, system, room = np.empty(n), np.empty(n), np.empty((6, n)), np.empty(8 * n)
@@ -40,8 +48,18 @@ def advance_alone(v: Array, w: Array, drive: Array, q: Array, kinds: Array, n_st
 
 
 @kernel
-def iterate(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, reduction: bool,
-            system: Array, room: Array, out: Array) -> float:  # fmt: skip
+def iterate(
+    v: Array,
+    w: Array,
+    u: Array,
+    drive: Array,
+    q: Array,
+    kinds: Array,
+    reduction: bool,
+    system: Array,
+    room: Array,
+    out: Array,
+) -> float:
     """An iteration from u to out, all (n,); a bound of the error that is left.
 
     kinds: (2,) of the cable's ends: 0 no flux, 1 held, 2 periodic. system, room: (6, n) and
@@ -60,8 +78,18 @@ def iterate(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, 
     return float(q[80] * total)
 
 
-def _assemble(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, lower: Array,
-              diagonal: Array, upper: Array, right: Array) -> None:  # fmt: skip
+def _assemble(
+    v: Array,
+    w: Array,
+    u: Array,
+    drive: Array,
+    q: Array,
+    kinds: Array,
+    lower: Array,
+    diagonal: Array,
+    upper: Array,
+    right: Array,
+) -> None:
     """Newton's system of one cable, row by row; of a ring, its corners too."""
     n = len(v)
     a, r, h, kw, kv = q[0], q[16], q[32], q[48], q[64]
@@ -83,8 +111,17 @@ def _assemble(v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array
             lower[i], diagonal[i], upper[i], right[i] = 0.0, 1.0, 0.0, v[i]
 
 
-def _solve_ring(reduction: bool, lower: Array, diagonal: Array, upper: Array, right: Array,
-                column: Array, z: Array, room: Array, x: Array) -> None:  # fmt: skip
+def _solve_ring(
+    reduction: bool,
+    lower: Array,
+    diagonal: Array,
+    upper: Array,
+    right: Array,
+    column: Array,
+    z: Array,
+    room: Array,
+    x: Array,
+) -> None:
     """A cyclic system by Sherman and Morrison's formula: two systems without corners."""
     n = len(x)
     corner, opposite, pivot = lower[0], upper[n - 1], -diagonal[0]

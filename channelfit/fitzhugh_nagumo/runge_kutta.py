@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from channelfit.codegen.kernel_math import apart
-from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.explicit import Explicit, copy_in, row_length, stretch
+from channelfit.scoring.machine.kernel_math import apart
+from channelfit.scoring.machine.machine_code import kernel
 
 #: Nodes that a step looks at on either side.
 REACH = 4
@@ -40,8 +40,18 @@ def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, hel
 
 
 @apart
-def _stage(now: Array, w_now: Array, v: Array, w: Array, out: Array, w_out: Array, push: Array,
-           q: Array, ahead: float, driven: bool) -> None:  # fmt: skip
+def _stage(
+    now: Array,
+    w_now: Array,
+    v: Array,
+    w: Array,
+    out: Array,
+    w_out: Array,
+    push: Array,
+    q: Array,
+    ahead: float,
+    driven: bool,
+) -> None:
     """v and w ahead along the rates of now."""
     n, a, gain, r = len(w), q[0], ahead * q[2], ahead * q[3]
     left, here, right, base, to = now[:n], now[1 : n + 1], now[2:], v[1 : n + 1], out[1 : n + 1]
@@ -56,8 +66,20 @@ def _stage(now: Array, w_now: Array, v: Array, w: Array, out: Array, w_out: Arra
             to[i] += ahead * push[i]
 
 
-def _close(v: Array, w: Array, out: Array, w_out: Array, three: Array, w_three: Array, four: Array,
-           w_four: Array, push: Array, q: Array, ahead: float, driven: bool) -> None:  # fmt: skip
+def _close(
+    v: Array,
+    w: Array,
+    out: Array,
+    w_out: Array,
+    three: Array,
+    w_three: Array,
+    four: Array,
+    w_four: Array,
+    push: Array,
+    q: Array,
+    ahead: float,
+    driven: bool,
+) -> None:
     """The new state in place of the second stage; ahead is a sixth of the step."""
     n, a, gain, r, third = len(w), q[0], ahead * q[2], ahead * q[3], 1.0 / 3.0
     left, here, right, base = four[:n], four[1 : n + 1], four[2:], v[1 : n + 1]
@@ -76,8 +98,20 @@ def _close(v: Array, w: Array, out: Array, w_out: Array, three: Array, w_three: 
 
 
 @kernel
-def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v_new: Array,
-           w_new: Array, rows: Array, dt: float, kinds: Array, n_steps: int) -> None:  # fmt: skip
+def _tiles(
+    first: int,
+    last: int,
+    tile: int,
+    v: Array,
+    w: Array,
+    drive: Array,
+    v_new: Array,
+    w_new: Array,
+    rows: Array,
+    dt: float,
+    kinds: Array,
+    n_steps: int,
+) -> None:
     """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
     size, driven, reach = v.shape[1], len(drive) > 0, REACH * n_steps
     room = np.zeros((9, row_length(min(size, tile + 2 * reach) + 2, 9)))
@@ -87,8 +121,11 @@ def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v
         ring = kinds[0] == 2 and n == size
         left, right = kinds[0] == 1 and low == 0, kinds[1] == 1 and high == size
         one, two, three, four = (
-            room[0, : n + 2], room[1, : n + 2], room[2, : n + 2], room[3, : n + 2]
-        )  # fmt: skip
+            room[0, : n + 2],
+            room[1, : n + 2],
+            room[2, : n + 2],
+            room[3, : n + 2],
+        )
         w_one, w_two, w_three, w_four = room[4, :n], room[5, :n], room[6, :n], room[7, :n]
         stimulus = room[8, :n]
         copy_in(v[cable], w[cable], drive, low, one, w_one, stimulus)
@@ -100,8 +137,9 @@ def _tiles(first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v
             _ends(three, n, ring, left, right, one)
             _stage(three, w_three, one, w_one, four, w_four, stimulus, q, dt, driven)
             _ends(four, n, ring, left, right, one)
-            _close(one, w_one, two, w_two, three, w_three, four, w_four, stimulus, q, dt / 6,
-                   driven)  # fmt: skip
+            _close(
+                one, w_one, two, w_two, three, w_three, four, w_four, stimulus, q, dt / 6, driven
+            )
             _ends(two, n, ring, left, right, one)
             one, two, w_one, w_two = two, one, w_two, w_one
         for g in range(begin, end):
@@ -128,9 +166,19 @@ class RungeKutta(Explicit):
         return super().largest_step(v) * STABLE / EULER_STABLE
 
     def _pass(
-        self, first: int, last: int, tile: int, v: Array, w: Array, drive: Array, v_new: Array,
-        w_new: Array, table: Array, dt: float, n_steps: int,
-    ) -> None:  # fmt: skip
+        self,
+        first: int,
+        last: int,
+        tile: int,
+        v: Array,
+        w: Array,
+        drive: Array,
+        v_new: Array,
+        w_new: Array,
+        table: Array,
+        dt: float,
+        n_steps: int,
+    ) -> None:
         rows = table.copy()
         rows[:, 3] /= self.cable.dx**2
         _tiles(first, last, tile, v, w, drive, v_new, w_new, rows, dt, self.kinds, n_steps)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from channelfit import __version__
-from channelfit.errors import InputError
+from channelfit.reading.errors import InputError
 
 #: Options that say where results go, not which.
 _ELSEWHERE = ("out", "quiet", "json", "help")
@@ -40,7 +40,7 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     """
     if file is None:
         return
-    from channelfit.documents import read_json
+    from channelfit.reading.documents import read_json
 
     data = read_json(file)
     options, given = _options(context.command), data.get("settings")

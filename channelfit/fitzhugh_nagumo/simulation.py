@@ -12,15 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.errors import InputError
-from channelfit.fitzhugh_nagumo.equation import (
-    Array,
-    Cable,
-    Equation,
-    NotConverged,
-    check_step,
-)
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, NotConverged, check_step
 from channelfit.fitzhugh_nagumo.memory import check_device, check_host
+from channelfit.reading.errors import InputError
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
@@ -295,9 +289,12 @@ class _Control:
     def facts(self) -> dict[str, Any]:
         """What a run tells of its steps."""
         return {
-            "steps": self.steps, "steps_refused": self.refused, "tolerance": self.tolerance,
-            "shortest_step": self.shortest, "longest_step": self.longest,
-        }  # fmt: skip
+            "steps": self.steps,
+            "steps_refused": self.refused,
+            "tolerance": self.tolerance,
+            "shortest_step": self.shortest,
+            "longest_step": self.longest,
+        }
 
 
 class _OwnControl:

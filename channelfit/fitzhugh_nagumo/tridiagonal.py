@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from channelfit.codegen.machine_code import kernel
 from channelfit.fitzhugh_nagumo.equation import Array
+from channelfit.scoring.machine.machine_code import kernel
 
 
 def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
@@ -25,8 +25,9 @@ def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
     return _solved(False, lower, diagonal, upper, right)
 
 
-def eliminate(lower: Array, diagonal: Array, upper: Array, right: Array, c: Array,
-              x: Array) -> None:  # fmt: skip
+def eliminate(
+    lower: Array, diagonal: Array, upper: Array, right: Array, c: Array, x: Array
+) -> None:
     """Thomas' solution to x; c: (n,) what is left above the diagonal."""
     n = len(diagonal)
     inverse = 1.0 / diagonal[0]
@@ -58,8 +59,9 @@ def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) 
     return _solved(True, lower, diagonal, upper, right)
 
 
-def reduce(lower: Array, diagonal: Array, upper: Array, right: Array, room: Array,
-           x: Array) -> None:  # fmt: skip
+def reduce(
+    lower: Array, diagonal: Array, upper: Array, right: Array, room: Array, x: Array
+) -> None:
     """Cyclic reduction's solution to x; room: (8 n,) the systems of all levels."""
     n = len(diagonal)
     a, b, c, d = room[: 2 * n], room[2 * n : 4 * n], room[4 * n : 6 * n], room[6 * n : 8 * n]
@@ -103,8 +105,15 @@ def reduce(lower: Array, diagonal: Array, upper: Array, right: Array, room: Arra
 
 
 @kernel
-def solve(reduction: bool, lower: Array, diagonal: Array, upper: Array, right: Array, room: Array,
-          x: Array) -> None:  # fmt: skip
+def solve(
+    reduction: bool,
+    lower: Array,
+    diagonal: Array,
+    upper: Array,
+    right: Array,
+    room: Array,
+    x: Array,
+) -> None:
     """The solution to x by cyclic reduction or by Thomas' way; room: (8 n,)."""
     if reduction:
         reduce(lower, diagonal, upper, right, room, x)

@@ -1,0 +1,96 @@
+"""Pictures of fitted functions: cost against candidates, and outputs against their targets."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from channelfit.functions.function import FunctionProblem
+from channelfit.functions.indexed_expressions import in_words
+from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, styled
+from channelfit.results.report.texts import one_line, settle
+from channelfit.search.loop import FitResult
+
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # of Okabe and Ito's palette
+
+
+def convergence_figure(problem: FunctionProblem, result: FitResult) -> Figure:
+    """Best and median cost of every generation; beside it outputs against targets."""
+    n = 2 if problem.data is not None else 1
+    with styled():
+        figure = Figure(figsize=(4.4 * n + 0.6, 3.6), dpi=DPI, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, n, squeeze=False)[0]
+        _convergence(axes[0], result)
+        if problem.data is not None:
+            _outputs(axes[1], problem, result.values)
+        title = f"{one_line(problem.model.name)}: cost {result.cost:.4g}"
+        figure.suptitle(
+            f"{title} after {result.evaluations:,} candidates",
+            x=0.012,
+            ha="left",
+            fontsize=10.5,
+            fontweight="bold",
+            color=INK,
+            parse_math=False,
+        )
+        settle(figure)
+    return figure
+
+
+def describe(problem: FunctionProblem) -> str:
+    """What a function file says: parameters, definitions, cost or outputs."""
+    model = problem.model
+    lines = [model.name, *filter(None, (model.description, model.source)), ""]
+    for array in model.arrays:
+        first = model.parameters[array.first]
+        shape = " x ".join(map(str, array.shape))
+        span = f"{first.lower:g} .. {first.upper:g} {first.unit}".rstrip()
+        own = model.parameters[array.first : array.first + array.size]
+        values = {p.value for p in own if p.value is not None}
+        value = f", value {min(values):g}" if values else ""
+        value += f" .. {max(values):g}" if len(values) > 1 else ""
+        lines.append(f"{array.name}{f' ({shape})' if shape else ''}: {span}{value}")
+    lines += [f"{len(model.parameters)} parameters", ""]
+    for definition in (*model.definitions, *model.outputs):
+        ranges = zip(definition.indices, definition.shape, strict=True)
+        head = ", ".join(f"{index} = 1 .. {size}" for index, size in ranges)
+        lines.append(
+            f"{definition.name}{f' [{head}]' if head else ''} = {in_words(definition.value)}"
+        )
+    if problem.data is None:
+        lines.append(f"cost = {in_words(model.cost)}")
+    else:
+        lines.append(f"cost = mean square of (output - target)/scale, {problem.data.n_rows} rows")
+    return "\n".join(lines) + "\n"
+
+
+def _convergence(axes: Axes, result: FitResult) -> None:
+    history = result.history
+    at = history["evaluations"]
+    for name, color, width in (("median", MUTED, 0.8), ("best", SINGLE, 1.4)):
+        cost = history[f"{name}_cost"]
+        axes.plot(at, np.where(np.isfinite(cost), cost, np.nan), color=color, lw=width, label=name)
+    finite = history["best_cost"][np.isfinite(history["best_cost"])]
+    if finite.size and (finite > 0).all():
+        axes.set_yscale("log")
+    axes.set(xlabel="candidates", ylabel="cost")
+    axes.legend()
+
+
+def _outputs(axes: Axes, problem: FunctionProblem, values: np.ndarray) -> None:
+    assert problem.data is not None
+    ends, k = [], 0
+    for name, outputs in problem.outputs(np.asarray(values)[:, None]).items():
+        targets = problem.data.targets[name]
+        for j, (output, target) in enumerate(zip(outputs[:, :, 0], targets, strict=True), 1):
+            label = name if len(targets) == 1 else f"{name}[{j}]"
+            axes.plot(target, output, ".", ms=4, color=_COLORS[k % len(_COLORS)], label=label)
+            ends += [target.min(), target.max()]
+            k += 1
+    axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color=MUTED, lw=0.7, zorder=0)
+    axes.set(xlabel="target", ylabel="output")
+    if k <= 8:
+        axes.legend()

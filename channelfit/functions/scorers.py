@@ -1,0 +1,145 @@
+"""The three backends for functions: as `backends.Scorer`, of which they have `score` alone."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.functions import function as functions
+from channelfit.functions.function import FunctionProblem
+from channelfit.functions.source import FunctionSource
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cpu import shared_kernel, usable_cores
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.machine_code import generated
+from channelfit.scoring.scorer import NOT_FINITE, OK, Score
+
+#: Fewer candidates than this get a warp each: a thread each would leave most of a GPU idle.
+_FEW = 16_384
+_BLOCK = 128
+
+
+class FunctionReference:
+    """NumPy, by walking the expressions; float64 only.
+
+    Raises: InputError for another precision.
+    """
+
+    backend = "reference"
+
+    def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
+        if dtype != "float64":
+            raise InputError(
+                f"the reference backend computes in float64 only, not {dtype}; "
+                "leave --dtype out, or use --backend cpu"
+            )
+        self.problem, self.dtype = problem, dtype
+        self.source_hash = hashlib.sha256(Path(functions.__file__).read_bytes()).hexdigest()[:16]
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates)."""
+        cost = self.problem.cost(_checked(parameters, self.problem))
+        status = np.where(np.isfinite(cost), OK, NOT_FINITE).astype(np.int8)
+        return Score(np.where(status == OK, cost, np.inf), status)
+
+
+class FunctionCpu:
+    """Generated code, candidates side by side, all cores."""
+
+    backend = "cpu"
+
+    def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
+        self.problem, self.dtype = problem, dtype
+        self.source = FunctionSource(problem, dtype, "cpu")
+        self.source_hash = self.source.hash
+        self.n_threads = usable_cores()
+        self.columns = np.ascontiguousarray(problem.columns, dtype)
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates)."""
+        parameters = _checked(parameters, self.problem)
+        cost = np.empty(parameters.shape[1])
+        run, lanes = generated(self.source.text, "score"), self.source.lanes
+        shared_kernel(run, parameters, [self.columns, cost], lanes, self.n_threads)
+        status = np.where(np.isfinite(cost), OK, NOT_FINITE).astype(np.int8)
+        cost[status != OK] = np.inf
+        return Score(cost, status)
+
+    def rescore(self, parameters: np.ndarray) -> Score:
+        """The same in float64."""
+        return self._exact.score(parameters)
+
+    @cached_property
+    def _exact(self) -> FunctionCpu:
+        return self if self.dtype == "float64" else FunctionCpu(self.problem)
+
+
+class FunctionCuda:
+    """Generated CUDA: a thread a candidate, or a warp where there are few.
+
+    Raises: InputError when there is no GPU that can be used, and what to do.
+    """
+
+    backend = "cuda"
+
+    def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
+        self.xp = gpu.cupy()
+        self.problem, self.dtype = problem, dtype
+        self.source = FunctionSource(problem, dtype, "cuda")
+        self.source_hash = self.source.hash
+
+    def score(self, parameters: Any) -> Score:
+        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates).
+
+        CuPy parameters are scored without waiting for the GPU and give CuPy arrays.
+        """
+        xp, on_device = self.xp, isinstance(parameters, self.xp.ndarray)
+        parameters = _checked(parameters, self.problem, xp if on_device else np)
+        n = parameters.shape[1]
+        with gpu.gpu_errors():
+            cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
+            by_warps = n < _FEW
+            kernel = self._kernels[by_warps]
+            a_block = _BLOCK // 32 if by_warps else _BLOCK
+            if n:
+                arguments = (xp.asarray(parameters), np.int32(n), self.columns, cost, status)
+                kernel((-(-n // a_block),), (_BLOCK,), arguments)
+            if on_device:
+                return Score(cost, status)
+            return Score(cost.get(), status.get())
+
+    def rescore(self, parameters: Any) -> Score:
+        """The same in float64."""
+        return self._exact.score(parameters)
+
+    @cached_property
+    def columns(self) -> Any:
+        """Inputs and targets on the device; room for one number where there are none."""
+        columns = self.problem.columns
+        columns = columns if columns.size else np.zeros((1, 1))
+        return self.xp.asarray(np.ascontiguousarray(columns, self.dtype))
+
+    @cached_property
+    def _exact(self) -> FunctionCuda:
+        return self if self.dtype == "float64" else FunctionCuda(self.problem)
+
+    @cached_property
+    def _kernels(self) -> tuple[Any, Any]:
+        """By threads, by warps."""
+        module = gpu.compile_cuda(self.source.text, (), f"{self.problem.model.name}.cu")
+        return module.kernel("scoreByThreads"), module.kernel("scoreByWarps")
+
+
+def _checked(parameters: Any, problem: FunctionProblem, xp: Any = np) -> Any:
+    """Contiguous float64."""
+    parameters = xp.ascontiguousarray(parameters, dtype=np.float64)
+    n_parameters = len(problem.model.parameters)
+    if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+        raise ValueError(
+            f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+        )
+    return parameters

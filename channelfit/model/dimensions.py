@@ -1,0 +1,410 @@
+"""Whether the units that a model states agree with what its expressions do with them.
+
+Every expression is walked once, and each part of it has a dimension: exponents of time, voltage,
+current and so on. Published models write bare numbers for voltages and rates, ``0.1*(v + 40)``, so
+a number, and a parameter without a unit, takes whatever dimension its place asks for. Only where
+two units that are stated contradict each other is there a mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import sympy
+from sympy.core.relational import Relational
+from sympy.functions.elementary.piecewise import ExprCondPair
+from sympy.logic.boolalg import BooleanFunction
+
+from channelfit.model.expressions import V
+from channelfit.reading.cautions import Caution, each_once
+from channelfit.reading.errors import InputError
+
+#: Exponents of time, voltage, current, temperature and concentration.
+Exponents: TypeAlias = tuple[Fraction, ...]
+_SYMBOLS = ("ms", "mV", "pA", "degC", "mM")
+#: Whole numbers up to here that multiply are counts: of particles that may move, say.
+_LARGEST_COUNT = 8
+#: Squares of squares of squares are followed no further.
+_LARGEST_EXPONENT = 10**6
+#: Names that are tried as the cause of a contradiction.
+_MOST_NAMES = 12
+
+
+def _exponents(*powers: int) -> Exponents:
+    return tuple(Fraction(p) for p in (*powers, *[0] * (len(_SYMBOLS) - len(powers))))
+
+
+PURE = _exponents()
+TIME, VOLTAGE, CONDUCTANCE = _exponents(1), _exponents(0, 1), _exponents(0, -1, 1)
+RATE, RATE_PER_VOLTAGE = _exponents(-1), _exponents(-1, -1)
+#: What is left of a rate where a factor is "per mV" without saying so: ``a*(v - b)``.
+_VOLTAGE_RATE = _exponents(-1, 1)
+
+#: By base unit; units that are not here take whatever dimension is asked for.
+_OF_UNIT: dict[str, Exponents] = {
+    "1": PURE,
+    "ms": TIME,
+    "mV": VOLTAGE,
+    "pA": _exponents(0, 0, 1),
+    "nS": CONDUCTANCE,
+    "1/ms": RATE,
+    "1/mV": _exponents(0, -1),
+    "1/(ms mV)": RATE_PER_VOLTAGE,
+    "degC": _exponents(0, 0, 0, 1),
+    "pF": _exponents(1, -1, 1),
+    "MOhm": _exponents(0, 1, -1),
+    "mM": _exponents(0, 0, 0, 0, 1),
+}
+#: What a parameter may have been meant to be in, in the order in which they are tried.
+_REMEDIES = ("1/mV", "mV", "1/ms", "ms", "1/(ms mV)", "nS", "1")
+#: By the last part of a key.
+_OF_PLACE = {
+    "alpha": RATE,
+    "beta": RATE,
+    "tau": TIME,
+    "inf": PURE,
+    "conductance": CONDUCTANCE,
+    "reversal": VOLTAGE,
+}
+_WORDS = {
+    PURE: "a pure number",
+    TIME: "a time (ms)",
+    VOLTAGE: "a voltage (mV)",
+    CONDUCTANCE: "a conductance (nS)",
+    RATE: "a rate (1/ms)",
+}
+
+
+class Unit(NamedTuple):
+    """A unit that a model states: as it is written, and the base unit ("1": a pure number)."""
+
+    written: str
+    base: str
+
+
+@dataclass(frozen=True)
+class Use:
+    """An expression of the model: its place, its text, and what it must be (None: anything).
+
+    name: of the definition that it gives, if any.
+    """
+
+    key: str
+    text: str
+    expression: sympy.Expr
+    wanted: Exponents | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The dimension of a part; None adapts. firm: a stated unit says so, not the voltage alone,
+    nor an exponential, beside which a factor 1 may have been left out."""
+
+    exponents: Exponents | None = None
+    firm: bool = False
+
+    @property
+    def binds(self) -> bool:
+        """Whether a sum or a place cannot take it for anything else."""
+        return self.exponents is not None and (self.firm or self.exponents != PURE)
+
+
+@dataclass(frozen=True)
+class _Complaint:
+    key: str
+    text: str
+    problem: str
+    wrong: bool = True
+    advice: str = ""
+
+
+@dataclass
+class _Walk:
+    """One pass over all expressions with given units."""
+
+    known: dict[str, _Found]
+    key: str = ""
+    text: str = ""
+    complaints: list[_Complaint] = field(default_factory=list)
+    done: dict[sympy.Basic, _Found] = field(default_factory=dict)
+
+    def run(self, uses: list[Use]) -> list[_Complaint]:
+        """What is wrong, in the order of the expressions, definitions before what uses them."""
+        for use in uses:
+            self.key, self.text = use.key, use.text
+            found = self.settled(self.of(use.expression), use.wanted)
+            if use.wanted is not None:
+                self.check_use(found, use.wanted)
+                found = _Found(use.wanted, True) if use.name else found
+            if use.name:
+                self.known[use.name] = found
+                self.done.clear()
+        return self.complaints
+
+    def complain(self, problem: str, wrong: bool = True, advice: str = "") -> None:
+        self.complaints.append(_Complaint(self.key, self.text, problem, wrong, advice))
+
+    def check_use(self, found: _Found, wanted: Exponents) -> None:
+        """Complain where an expression as a whole is not what its place asks for."""
+        if found.exponents == wanted or not found.binds or not found.firm:
+            return
+        self.complain(f"{_said(wanted)} is wanted, but this is {_said(found.exponents)}")
+
+    def settled(self, found: _Found, wanted: Exponents | None = RATE) -> _Found:
+        """A rate where it was one but for a factor that is per mV and does not say so."""
+        for rate, per_mv in ((RATE, _VOLTAGE_RATE), (TIME, _power(_VOLTAGE_RATE, -1))):
+            if found.exponents == per_mv and found.firm and wanted in (None, rate):
+                self.complain(
+                    f"in {_unit(per_mv)}, so a factor that is given in 1/ms is per mV",
+                    wrong=False,
+                    advice='write its unit as "1/(ms mV)"',
+                )
+                return _Found(rate, True)
+        return found
+
+    # the walk
+
+    def of(self, node: Any) -> _Found:
+        """The dimension of a part."""
+        if node not in self.done:
+            found = self.found(node)
+            absurd = found.exponents and max(map(abs, found.exponents)) > _LARGEST_EXPONENT
+            self.done[node] = _Found() if absurd else found
+        return self.done[node]
+
+    def found(self, node: Any) -> _Found:
+        if node.is_Symbol:
+            return self.known.get(node.name, _Found())
+        if node.is_Number or not node.free_symbols:
+            return _Found()
+        if isinstance(node, sympy.Mul):
+            return self.product(node)
+        if isinstance(node, sympy.Pow):
+            return self.power(node)
+        if isinstance(node, (sympy.Add, sympy.Min, sympy.Max, Relational)):
+            return self.alike(node, node.args)
+        if isinstance(node, sympy.Piecewise):
+            pairs = [pair for pair in node.args if isinstance(pair, ExprCondPair)]
+            for pair in pairs:
+                self.of(pair.cond)
+            return self.alike(node, [pair.expr for pair in pairs])
+        if isinstance(node, sympy.Abs):
+            return self.of(node.args[0])
+        if isinstance(node, BooleanFunction):
+            for part in node.args:
+                self.of(part)
+            return _Found()
+        for argument in node.args:
+            self.check_pure(argument, f"the argument of {_name(node)}")
+        return _Found(PURE)
+
+    def product(self, node: sympy.Mul) -> _Found:
+        numbers = [f for f in node.args if not f.free_symbols and f != -1]
+        parts = [(f, self.of(f)) for f in node.args if f.free_symbols]
+        total, firm, firmly_pure = PURE, False, False
+        for _, part in parts:
+            if part.exponents is None:
+                return _Found()
+            total = _times(total, part.exponents)
+            firm |= part.firm
+            firmly_pure |= part.firm and part.exponents == PURE
+        above = any(p.exponents != PURE and not _is_below(f) for f, p in parts)
+        if numbers and not (total != PURE and above and all(map(_is_count, numbers))):
+            return _Found()  # in 5/x the 5 has a unit of its own
+        return _Found(total, firmly_pure if total == PURE else firm)
+
+    def power(self, node: sympy.Pow) -> _Found:
+        base, exponent = self.of(node.base), node.exp
+        if exponent.free_symbols:
+            self.check_pure(node.base, "what is raised to a power that varies")
+            self.check_pure(exponent, "an exponent")
+            return _Found(PURE)
+        if base.exponents is None:
+            return base
+        share = Fraction(float(exponent)).limit_denominator(1000)
+        return _Found(_power(base.exponents, share), base.firm)
+
+    def alike(self, node: Any, parts: Any) -> _Found:
+        """What terms of a sum, or the sides of a comparison, have in common."""
+        found = [(part, self.of(part)) for part in parts]
+        rates = any(f.exponents == RATE and f.firm for _, f in found)
+        if rates:
+            found = [(part, self.settled(f)) for part, f in found]
+        binding = [(part, f) for part, f in found if f.binds]
+        firm = any(f.firm for _, f in binding)
+        if not binding:
+            pure = all(f.exponents == PURE or _is_count(part) for part, f in found)
+            return _Found(PURE) if pure else _Found()  # 1 + exp(x), but not 0.05 + exp(x)
+        first, shared = binding[0]
+        for part, other in binding[1:]:
+            if other.exponents != shared.exponents and firm:
+                what = "these are compared" if isinstance(node, Relational) else "in one sum stand"
+                if isinstance(node, (sympy.Min, sympy.Max, sympy.Piecewise)):
+                    what = "one result is chosen from"
+                self.complain(
+                    f"{what} {_shown(first)}, {_said(shared.exponents)}, "
+                    f"and {_shown(part)}, {_said(other.exponents)}"
+                )
+                break
+            if other.exponents != shared.exponents:
+                return _Found()
+        return _Found(shared.exponents, firm)
+
+    def check_pure(self, part: Any, what: str) -> None:
+        """Complain of a dimension where a pure number is wanted."""
+        found = self.of(part)
+        if found.exponents in (None, PURE):
+            return
+        if found.firm:
+            self.complain(f"{what}, {_shown(part)}, is {_said(found.exponents)}, no pure number")
+        elif found.exponents == VOLTAGE:
+            self.complain(
+                f"{what}, {_shown(part)}, is {_said(found.exponents)}, so the slope is 1/mV, "
+                "25 elementary charges",
+                wrong=False,
+                advice="divide the voltage by a slope, as in exp(v/10) or exp(z*v)",
+            )
+
+
+def uses_of(
+    read: Mapping[str, tuple[str, sympy.Expr]], names: Mapping[str, str], units: Mapping[str, Unit]
+) -> list[Use]:
+    """The expressions of a model file, each with what its place asks for.
+
+    Arguments:
+        read: text and expression by dotted key, such as ``gates.m.tau``.
+        names: keys of the definitions by name, each after those that it uses.
+        units: of ties among them, and of parameters, where they are stated.
+    """
+    uses = []
+    for name, key in names.items():
+        wanted = _OF_UNIT.get(units[name].base) if name in units else _wanted(key)
+        uses.append(Use(key, *read[key], wanted, name))
+    others = [key for key in read if key not in names.values()]
+    return uses + [Use(key, *read[key], _wanted(key)) for key in others]
+
+
+def _wanted(key: str) -> Exponents | None:
+    block, last = key.split(".")[0], key.rpartition(".")[2]
+    if block in ("gates", "current"):
+        return _OF_PLACE.get(last)
+    return RATE if block == "rates" else None
+
+
+def check_units(
+    uses: list[Use],
+    units: Mapping[str, Unit],
+    refuse: Callable[[str, str], InputError],
+    place: Callable[[str], str],
+) -> tuple[Caution, ...]:
+    """What looks wrong in the units of a model.
+
+    Arguments:
+        uses: all expressions, definitions before those that use them.
+        units: by the names that state one.
+        refuse: makes the error of a message and a key.
+        place: tells file and key in a caution.
+
+    Raises: what `refuse` makes, where two stated units contradict each other.
+    """
+    complaints = _complaints(uses, units)
+    wrong = next((c for c in complaints if c.wrong), None)
+    if wrong is not None:
+        used = _units_used(wrong.key, uses, units)
+        raise refuse(
+            f'"{wrong.text}": {wrong.problem}'
+            + (f" ({used})" if used else "")
+            + _remedy(wrong, uses, units),
+            wrong.key,
+        )
+    return each_once(
+        Caution(place(c.key), f'"{c.text}": {c.problem}', c.advice) for c in complaints
+    )
+
+
+def _complaints(uses: list[Use], units: Mapping[str, Unit]) -> list[_Complaint]:
+    stated = {name: _OF_UNIT.get(unit.base) for name, unit in units.items()}
+    known = {name: _Found(found, True) for name, found in stated.items() if found is not None}
+    return _Walk(known | {V.name: _Found(VOLTAGE)}).run(uses)
+
+
+def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, Unit]) -> str:
+    """Which single unit would put a complaint right, if there is one."""
+    for name in islice(_names_behind(wrong.key, uses), _MOST_NAMES):
+        for unit in _REMEDIES if name in units and name != "celsius" else ():
+            changed = _complaints(uses, {**units, name: Unit(unit, unit)})
+            if not any(c.wrong for c in changed) and len(changed) <= 1:
+                written = "no unit" if unit == "1" else f'unit "{unit}"'
+                return f"; {name} with {written} would be right"
+    return "; correct a unit, or leave out units that are not sure"
+
+
+def _units_used(key: str, uses: list[Use], units: Mapping[str, Unit]) -> str:
+    named = [
+        f"{name} in {units[name].written}" for name in _names_behind(key, uses) if name in units
+    ]
+    return ", ".join(named[:6])
+
+
+def _names_behind(key: str, uses: list[Use]) -> Iterator[str]:
+    """Names that an expression uses: its own first, then those of its definitions."""
+    by_name = {use.name: use for use in uses if use.name}
+    pending, seen = [use for use in uses if use.key == key], set[str]()
+    while pending:
+        for name in sorted(s.name for s in pending.pop(0).expression.free_symbols):
+            if name not in seen:
+                seen.add(name)
+                yield name
+                pending += [by_name[name]] if name in by_name else []
+
+
+def _times(a: Exponents, b: Exponents) -> Exponents:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def _power(a: Exponents, power: Fraction | int) -> Exponents:
+    return tuple(x * power for x in a)
+
+
+def _is_count(number: Any) -> bool:
+    return bool(number.is_number) and float(number) == int(number) and abs(number) <= _LARGEST_COUNT
+
+
+def _is_below(factor: Any) -> bool:
+    """Whether a factor stands below the line."""
+    return bool(isinstance(factor, sympy.Pow) and factor.exp.is_negative)
+
+
+def _said(exponents: Exponents | None) -> str:
+    assert exponents is not None
+    return _WORDS.get(exponents) or f"in {_unit(exponents)}"
+
+
+def _unit(exponents: Exponents) -> str:
+    """The unit in writing, e.g. ``mV/ms``."""
+    known = next((unit for unit, found in _OF_UNIT.items() if found == exponents), None)
+    if known:
+        return known
+    pairs = list(zip(_SYMBOLS[::-1], exponents[::-1], strict=True))
+    above = [_with_power(s, p) for s, p in pairs if p > 0]
+    below = [_with_power(s, -p) for s, p in pairs if p < 0]
+    under = f"({' '.join(below)})" if len(below) > 1 else "".join(below)
+    return (" ".join(above) or "1") + (f"/{under}" if under else "")
+
+
+def _with_power(symbol: str, power: Fraction) -> str:
+    return symbol if power == 1 else f"{symbol}^{power}"
+
+
+def _name(node: Any) -> str:
+    return type(node).__name__.lower()
+
+
+def _shown(part: Any) -> str:
+    text = str(part)
+    return text if len(text) <= 60 else text[:57] + "..."

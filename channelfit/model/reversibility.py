@@ -1,0 +1,153 @@
+"""Microscopic reversibility: rates that follow from the others around a cycle.
+
+At equilibrium no cycle turns: around it the product of the rates one way is that of the rates the
+other way (Kolmogorov 1936; for channels Colquhoun et al. 2004, Biophys J 86:3510). A rate that is
+written `balance` is whatever makes that true.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import sympy
+
+from channelfit.model.expressions import quotient
+
+Way = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """States in order, the first again at the end, and whose rate it is meant to decide."""
+
+    states: tuple[str, ...]
+    decides: Way
+
+    @property
+    def ways(self) -> list[Way]:
+        """Its transitions one way round."""
+        return _edges(self.states)
+
+    def __str__(self) -> str:
+        return " -> ".join(self.states)
+
+
+def balanced(
+    rates: Mapping[Way, sympy.Expr], wanted: Sequence[Way], refuse: Callable[[Way, str], Exception]
+) -> tuple[dict[Way, sympy.Expr], list[Cycle]]:
+    """What some rates must be for every cycle to balance.
+
+    Arguments:
+        rates: of all transitions (source, target); those wanted are symbols.
+        refuse: makes the error of a transition and a message.
+
+    Returns: the wanted rates by all others, and the cycles that must balance by themselves for
+        that to be the only answer.
+
+    Raises: what `refuse` makes, for a rate that no cycle decides.
+    """
+    for a, b in wanted:
+        if (b, a) in wanted or (b, a) not in rates:
+            why = "is to balance as well" if (b, a) in rates else "is missing"
+            raise refuse(
+                (a, b), f"balance needs a rate for the way back, but that of {b} -> {a} {why}"
+            )
+    known = {way: rate for way, rate in rates.items() if way not in wanted}
+    found: dict[Way, sympy.Expr] = {}
+    while len(found) < len(wanted):
+        paths = {w: _path(_both_ways(known), *w) for w in wanted if w not in found}
+        solved = [way for way, path in paths.items() if path]
+        if not solved:
+            raise refuse(next(iter(paths)), _why(rates, paths))
+        way = min(solved, key=lambda w: len(paths[w]))
+        steps = _edges(paths[way])
+        there = [rates[way[::-1]], *(rates[step] for step in steps)]
+        found[way] = quotient(there, [rates[step[::-1]] for step in steps])
+        known[way] = rates[way]
+    return found, [cycle for way in wanted for cycle in _others(_both_ways(known), way)]
+
+
+def _both_ways(rates: Iterable[Way]) -> dict[str, list[str]]:
+    """Neighbors of each state to which transitions lead both there and back."""
+    known, neighbors = set(rates), dict[str, list[str]]()
+    for a, b in rates:
+        if (b, a) in known:
+            neighbors.setdefault(a, []).append(b)
+    return neighbors
+
+
+def _tree(neighbors: Mapping[str, list[str]], root: str) -> dict[str, str]:
+    """Every state that can be reached, and from where it is first."""
+    parents, queue = {root: root}, deque([root])
+    while queue:
+        here = queue.popleft()
+        for there in neighbors.get(here, []):
+            if there not in parents:
+                parents[there] = here
+                queue.append(there)
+    return parents
+
+
+def _path(neighbors: Mapping[str, list[str]], start: str, end: str) -> list[str]:
+    """The states of a shortest way, empty if there is none."""
+    parents = _tree(neighbors, start)
+    if end not in parents:
+        return []
+    path = [end]
+    while path[-1] != start:
+        path.append(parents[path[-1]])
+    return path[::-1]
+
+
+def _others(neighbors: Mapping[str, list[str]], way: Way) -> list[Cycle]:
+    """Cycles that hang together with those through a transition, a basis of them.
+
+    Cycles of a spanning tree that share transitions, one after the other, are those of one
+    two-connected part of the graph; only these can contradict the transition's rate.
+    """
+    parents = _tree(neighbors, way[0])
+    cycles = []
+    for a in neighbors:
+        for b in neighbors[a]:
+            if a in parents and a < b and parents[a] != b and parents[b] != a:
+                cycles.append(_closed(parents, a, b))
+    reached, part = {frozenset(way)}, list[list[str]]()
+    while True:
+        more = [c for c in cycles if c not in part and reached & {frozenset(p) for p in _edges(c)}]
+        if not more:
+            return [Cycle(tuple(c), way) for c in part]
+        part += more
+        reached |= {frozenset(pair) for c in more for pair in _edges(c)}
+
+
+def _edges(states: Sequence[str]) -> list[Way]:
+    return list(pairwise(states))
+
+
+def _closed(parents: Mapping[str, str], a: str, b: str) -> list[str]:
+    """The cycle that a transition a, b closes in a tree."""
+    ways = []
+    for state in (a, b):
+        way = [state]
+        while parents[way[-1]] != way[-1]:
+            way.append(parents[way[-1]])
+        ways.append(way)
+    meet = next(state for state in ways[0] if state in ways[1])
+    up, down = ways[0][: ways[0].index(meet) + 1], ways[1][: ways[1].index(meet)]
+    return [*up, *reversed(down), a]
+
+
+def _why(rates: Iterable[Way], paths: Mapping[Way, list[str]]) -> str:
+    way = next(iter(paths))
+    others = [other for other in paths if other != way]
+    everywhere = _both_ways([w for w in rates if w not in (way, way[::-1])])
+    if others and _path(everywhere, *way):
+        listed = ", ".join(f"{a} -> {b}" for a, b in others)
+        return f"every cycle that it closes holds another rate that is to balance: {listed}"
+    return (
+        "it closes no cycle of transitions that lead both ways, so nothing says what would "
+        "balance; write its rate"
+    )

@@ -1,0 +1,1 @@
+"""What is fitted: protocols, recordings, and the experiments they make, laid out for scoring."""

@@ -1,0 +1,208 @@
+"""Rates that no channel has, by name: negative, no number, or beyond what float64 has room for.
+
+A score knows no more than that a candidate failed. What a person wants to know is which rate or
+gate, at which voltage, and its value: found here, apart from the backends, by evaluating the
+expressions themselves at the voltages of the protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy
+
+from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, ChannelModel
+from channelfit.model.expressions import evaluate
+from channelfit.problem.protocol import Protocol
+
+#: 1/ms, by precision: in float32 on a GPU, rates where the voltage varies end sooner.
+CEILINGS = {"float64": RATE_CEILING, "float32": SINGLE_CEILING}
+#: Voltages that are looked at; more than so many are thinned out.
+_MOST_VOLTAGES = 4096
+#: mV, where there is no protocol to ask.
+_ORDINARY = np.arange(-120.0, 61.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """One rate or gate at the voltage where it is strangest.
+
+    place: "rate C -> O", "alpha of gate m", "inf of gate h", "the conductance".
+    voltage_mV: None where it does not depend on v.
+    also: at how many of the other voltages it is strange, too.
+    consequence: what becomes of it; fails: whether a candidate with it costs inf.
+    """
+
+    place: str
+    value: float
+    unit: str
+    voltage_mV: float | None
+    also: int
+    consequence: str
+    fails: bool
+
+    def __str__(self) -> str:
+        value = "not a number" if np.isnan(self.value) else f"{self.value:.6g} {self.unit}".rstrip()
+        at = "" if self.voltage_mV is None else f" at {self.voltage_mV:.6g} mV"
+        others = "voltage" if self.also == 1 else "voltages"
+        more = f" (and at {self.also} other {others})" if self.also else ""
+        return f"{self.place} is {value}{at}{more}: {self.consequence}"
+
+
+def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
+    """(n,) mV: all that the protocols command, holding included; -120 to 60 without any."""
+    found = [np.append(p.command().ravel(), p.holding_mV) for p in protocols]
+    v = np.unique(np.concatenate(found)) if found else _ORDINARY
+    v = v[np.isfinite(v)]
+    if len(v) > _MOST_VOLTAGES:
+        v = v[np.linspace(0, len(v) - 1, _MOST_VOLTAGES).round().astype(int)]
+    return v
+
+
+def extremes(
+    model: ChannelModel,
+    values: np.ndarray,
+    voltages_mV: np.ndarray,
+    ceiling: float = RATE_CEILING,
+) -> list[Extreme]:
+    """What is strange about a model at parameters (n_parameters,), base units.
+
+    Arguments:
+        voltages_mV: (n,), see `voltages_of`.
+        ceiling: 1/ms, what rates beyond it are taken for; less in float32 on a GPU.
+
+    Returns:
+        The strange rates and gates in the order of the model, those that fail first.
+    """
+    scope = _scope(model, np.asarray(values, dtype=float), voltages_mV)
+    found: list[Extreme] = []
+    for chain in model.chains:
+        gate = len(model.chains) > 1 or chain.power > 1 or chain.name != "scheme"
+        if chain.limit is not None and chain.tau is not None:
+            found += _limit(chain.name, chain.limit, scope)
+            found += [] if chain.instant else _tau(chain.name, chain.tau, scope, ceiling)
+            continue
+        for t in chain.transitions:
+            way = "alpha" if t.target == chain.states[1] else "beta"
+            place = f"{way} of gate {chain.name}" if gate else f"rate {t.source} -> {t.target}"
+            found += _rate(place, t.rate, scope, ceiling)
+    for place, expression, unit in (
+        ("the conductance", model.conductance, "nS"),
+        ("the reversal potential", model.reversal, "mV"),
+    ):
+        value = float(evaluate(expression, scope))
+        if not abs(value) < 1e300:
+            found.append(Extreme(place, value, unit, None, 0, "no current follows", True))
+    return sorted(found, key=lambda extreme: not extreme.fails)
+
+
+def fastest_rates(
+    model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray
+) -> np.ndarray:
+    """The largest rate, 1/ms, of candidates (n_parameters, n) at any of the voltages (n_voltages,).
+
+    Gates whose tau is 0 have none. (n,); a rate that is no number counts as none.
+    """
+    scope = _scope(model, np.asarray(candidates, dtype=float)[..., None], voltages_mV)
+    fastest = np.zeros((candidates.shape[1], 1))
+    for chain in model.chains:
+        for t in () if chain.instant else chain.transitions:
+            fastest = np.fmax(fastest, evaluate(t.rate, scope))
+    return np.asarray(fastest.max(axis=1))
+
+
+def failing(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> str | None:
+    """Why parameters (n_parameters,) give no current, in a sentence; None where they do."""
+    strange = [str(e) for e in extremes(model, values, voltages_mV) if e.fails]
+    return "; ".join(strange) or None
+
+
+def examples(
+    model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray, most: int = 3
+) -> list[str]:
+    """One example of each way to fail among candidates (n_parameters, n), with their values."""
+    found: dict[tuple[str, str], str] = {}
+    for values in np.asarray(candidates, dtype=float).T:
+        for e in extremes(model, values, voltages_mV):
+            if e.fails and (e.place, e.consequence) not in found and len(found) < most:
+                pairs = zip(model.parameters, values, strict=True)
+                given = ", ".join(f"{p.name} {x:.4g}" for p, x in pairs if not p.fixed)
+                found[e.place, e.consequence] = f"{e}; with {given}"
+    return list(found.values())
+
+
+def _scope(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> dict[str, Any]:
+    """Parameters, voltages and definitions by name; a row of values for each parameter."""
+    scope: dict[str, Any] = dict(zip(model.parameter_names, values, strict=True))
+    scope["v"] = np.asarray(voltages_mV, dtype=float)
+    for name, expression in model.definitions:
+        scope[name] = evaluate(expression, scope)
+    return scope
+
+
+def _rate(
+    place: str, expression: sympy.Expr, scope: dict[str, Any], ceiling: float
+) -> list[Extreme]:
+    rate = _at_all(expression, scope)
+    cases: Sequence[tuple[np.ndarray, np.ndarray, str, bool]] = (
+        (np.isnan(rate), rate, "no current follows", True),
+        (rate < 0, rate, "a rate is 0 or more", True),
+        (rate > ceiling, -rate, f"taken for {ceiling:g} /ms", False),
+        ((rate >= 0) & (rate < RATE_FLOOR), rate, f"taken for {RATE_FLOOR:g} /ms", False),
+    )
+    found = []
+    for strange, order, consequence, fails in cases:
+        found += _worst(place, rate, "/ms", strange, order, consequence, fails, scope)
+    return found
+
+
+def _limit(gate: str, expression: sympy.Expr, scope: dict[str, Any]) -> list[Extreme]:
+    place, inf = f"inf of gate {gate}", _at_all(expression, scope)
+    passes = "taken as written, since a gate given by inf and tau is linear"
+    return [
+        *_worst(place, inf, "", ~np.isfinite(inf), inf, "no current follows", True, scope),
+        *_worst(place, inf, "", inf < 0, inf, "an occupancy is 0 or more", True, scope),
+        *_worst(place, inf, "", (inf > 1 + 1e-9) & np.isfinite(inf), -inf, passes, False, scope),
+    ]
+
+
+def _tau(gate: str, expression: sympy.Expr, scope: dict[str, Any], most: float) -> list[Extreme]:
+    place, tau = f"tau of gate {gate}", _at_all(expression, scope)
+    wanted = "a time above 0 is wanted; write `tau: 0` for a gate without one"
+    with np.errstate(divide="ignore"):
+        rate = 1 / tau
+    fast, slow = rate > most, (rate < RATE_FLOOR) & (tau > 0)
+    ceiling, floor = (f"its rates are taken for {x:g} /ms" for x in (most, RATE_FLOOR))
+    return [
+        *_worst(place, tau, "ms", ~(tau > 0), tau, wanted, True, scope),
+        *_worst(place, tau, "ms", fast & (tau > 0), tau, ceiling, False, scope),
+        *_worst(place, tau, "ms", slow, -tau, floor, False, scope),
+    ]
+
+
+def _at_all(expression: sympy.Expr, scope: dict[str, Any]) -> np.ndarray:
+    return np.broadcast_to(evaluate(expression, scope), scope["v"].shape)
+
+
+def _worst(
+    place: str,
+    value: np.ndarray,
+    unit: str,
+    strange: np.ndarray,
+    order: np.ndarray,
+    consequence: str,
+    fails: bool,
+    scope: dict[str, Any],
+) -> list[Extreme]:
+    """The strangest of the voltages, those of least `order` first; nothing where none is."""
+    at = np.flatnonzero(strange)
+    if not at.size:
+        return []
+    k = int(at[np.argmin(np.nan_to_num(order[at], nan=0.0))])
+    constant = at.size == value.size and bool(np.all(value == value[k]))
+    v = None if constant else float(scope["v"][k])
+    also = 0 if constant else int(at.size) - 1
+    return [Extreme(place, float(value[k]), unit, v, also, consequence, fails)]

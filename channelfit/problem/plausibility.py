@@ -1,0 +1,477 @@
+"""What looks wrong in recordings before anything is fitted to them.
+
+Units that are off by a thousand, an inverted sign, a mask that leaves nothing, a recording of
+another protocol: all can be read, and all give a fit of something that nobody recorded. Each check
+says what it saw and where; none of them refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import sympy
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.expressions import evaluate
+from channelfit.problem.experiment import Problem, n_scored
+from channelfit.problem.protocol import Protocol, Samples
+from channelfit.reading.cautions import Caution, each_once
+from channelfit.reading.columns import is_clock
+
+#: ms and samples after a change of the command in which a current may jump.
+_RESPONSE_MS, _RESPONSE_SAMPLES = 5.0, 5
+#: mV from the reversal potential below which a current says nothing of sign and conductance.
+_NEAR_REVERSAL = 15.0
+#: By how much data may exceed what a range allows: noise, and what the clamp adds.
+_EXCESS = 1.2
+#: A unit is probably wrong from this factor on; a wrong prefix is one of 1000.
+_PREFIX = 30.0
+#: pA: thermal noise of 10 GOhm within 1 kHz is 0.04 pA, and a whole cell's is far above.
+_LEAST_NOISE = 0.05
+_FEW_LEVELS, _CLIPPED_RUN = 32, 10
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One experiment as it is looked at.
+
+    current_pA, weight: (n_sweeps, n_times) as the protocol lays them out, NaN where unknown.
+    """
+
+    place: str
+    protocol: Protocol
+    current_pA: np.ndarray
+    weight: np.ndarray
+
+    @cached_property
+    def command_mV(self) -> np.ndarray:
+        """(n_sweeps, n_times); NaN after the end of a shorter sweep."""
+        return self.protocol.command()
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """Where there is a current and the sweep lasts."""
+        return np.asarray(np.isfinite(self.current_pA) & np.isfinite(self.command_mV))
+
+    @cached_property
+    def scored(self) -> np.ndarray:
+        """The samples that count."""
+        return self.known & (self.weight > 0)
+
+    @cached_property
+    def smooth_pA(self) -> np.ndarray:
+        """Currents without spikes of one or two samples."""
+        n = self.current_pA.shape[1]
+        padded = np.pad(np.nan_to_num(self.current_pA), ((0, 0), (2, 2)), mode="symmetric")
+        a, b, c, d, e = (padded[:, k : k + n] for k in range(5))
+        # neither the least nor the largest of four can be the median of five
+        low = np.maximum(np.minimum(a, b), np.minimum(c, d))
+        high = np.minimum(np.maximum(a, b), np.maximum(c, d))
+        smooth: np.ndarray = np.clip(e, np.minimum(low, high), np.maximum(low, high))
+        return smooth
+
+    @cached_property
+    def resting(self) -> np.ndarray:
+        """Samples before the command first leaves the holding potential in a sweep."""
+        left = np.abs(self.command_mV - self.protocol.holding_mV) > 1.0
+        first = np.cumsum(left, axis=1) == 0
+        carried = self.protocol.carry_over & (np.arange(len(first)) > 0)
+        return np.asarray(self.known & first & ~carried[:, None])
+
+    def at(self, index: tuple[int, int]) -> str:
+        """Time and sweep of a sample."""
+        sweep, sample = index
+        time = f"{sample * self.protocol.sampling_ms:.6g} ms"
+        return f"{time} of sweep {sweep + 1}" if self.protocol.n_sweeps > 1 else time
+
+    def tell(self, value: str, advice: str) -> Caution:
+        """A caution at this place."""
+        return Caution(self.place, value, advice)
+
+
+def protocol_cautions(protocol: Protocol, place: str) -> Iterator[Caution]:
+    """What looks wrong in a protocol by itself: times and voltages of an unlikely size."""
+    longest = max(sweep[-1].end_ms for sweep in protocol.sweeps)
+    if longest < 1.0:
+        yield Caution(place, f"the longest sweep lasts {longest:g} ms", "are its times in s?")
+    if protocol.sampling_ms >= 20.0 and longest >= 20_000.0:
+        yield Caution(
+            place,
+            f"a sample every {protocol.sampling_ms:g} ms for {longest / 1000:g} s",
+            "are its times in ms, and called s?",
+        )
+    largest = max(float(np.nanmax(np.abs(protocol.command()))), abs(protocol.holding_mV))
+    if 0 < largest < 1.0:
+        yield Caution(place, f"the command stays within {largest:g} mV", "is it in V?")
+    for segment in (segment for sweep in protocol.sweeps for segment in sweep):
+        if isinstance(segment.wave, Samples):
+            yield from _recorded_cautions(segment.wave, place)
+
+
+def _recorded_cautions(wave: Samples, place: str) -> Iterator[Caution]:
+    """A recorded command that is its own clock, or that has gaps."""
+    steps = np.diff(wave.times_ms)
+    usual = float(np.median(steps))
+    for scale in (1.0, 1e-3, 1e3):
+        if len(steps) > 9 and np.allclose(wave.v_mV, wave.times_ms * scale, rtol=1e-6, atol=0):
+            yield Caution(
+                place,
+                "the recorded command rises evenly from 0 like its times",
+                "is its column the one of the voltage?",
+            )
+            break
+    gap = int(steps.argmax())
+    even = np.mean(np.abs(steps - usual) < 0.1 * usual) > 0.9
+    if even and steps[gap] > 1.5 * usual:
+        yield Caution(
+            place,
+            f"the recorded command has no sample for {steps[gap]:g} ms after "
+            f"{wave.times_ms[gap]:g} ms, {usual:g} ms elsewhere",
+            "between its samples it is read as a straight line",
+        )
+
+
+def recording_cautions(seen: Seen, counts: bool) -> tuple[Caution, ...]:
+    """What looks wrong in a recording beside its protocol.
+
+    Arguments:
+        seen: at its own sampling, its weights those that the masks leave.
+        counts: whether it is fitted, and not held out.
+    """
+    checks = [_swapped, _constant, _levels, _clipped, _apart]
+    found = [caution for check in checks for caution in check(seen)]
+    found += [caution for check in (_baseline, _share) for caution in check(seen) if counts]
+    return each_once(found)
+
+
+def _swapped(seen: Seen) -> Iterator[Caution]:
+    """A current that is a clock, or the command itself."""
+    for k, (current, known) in enumerate(zip(seen.current_pA, seen.known, strict=True)):
+        values, command = current[known], seen.command_mV[k][known]
+        if is_clock(values):
+            yield seen.tell(
+                f"the current of sweep {k + 1} rises evenly from {values[0]:g} to {values[-1]:g} "
+                "pA, like the times of samples",
+                "is its column the one of the current?",
+            )
+            return
+        moves = command.size > 9 and np.ptp(command) > 1.0 and np.ptp(values) > 0
+        if moves and abs(_correlation(values, command)) > 0.9999:
+            yield seen.tell(
+                f"the current of sweep {k + 1} follows the command, from {values.min():g} to "
+                f"{values.max():g} pA over {command.min():g} to {command.max():g} mV",
+                "is its column the one of the current, or is this a resistor?",
+            )
+            return
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _constant(seen: Seen) -> Iterator[Caution]:
+    """Sweeps in which nothing changes."""
+    flat = [
+        k
+        for k, (row, known) in enumerate(zip(seen.current_pA, seen.known, strict=True))
+        if known.sum() > 4 and np.ptp(row[known]) == 0
+    ]
+    if flat:
+        value = seen.current_pA[flat[0]][seen.known[flat[0]]][0]
+        yield seen.tell(
+            f"every sample of sweep {_numbers(flat)} is {value:g} pA",
+            "is the right column or channel read?",
+        )
+
+
+def _levels(seen: Seen) -> Iterator[Caution]:
+    """Currents of a few values only."""
+    values = seen.current_pA[seen.known]
+    levels = np.unique(values)
+    if values.size >= 200 and 1 < levels.size < _FEW_LEVELS:
+        yield seen.tell(
+            f"{values.size} samples take only {levels.size} values, "
+            f"{np.diff(levels).min():g} pA apart",
+            "is this the column of the command, or was it recorded at too low a gain, or rounded?",
+        )
+
+
+def _clipped(seen: Seen) -> Iterator[Caution]:
+    """Runs of the largest or smallest value in a current that is never still otherwise."""
+    values = seen.current_pA[seen.known]
+    moves = np.abs(np.diff(values))
+    if not moves.any():
+        return
+    ends = (values.max(), values.min())
+    inside = ~np.isin(values[1:], ends)
+    still = np.mean(moves[inside] == 0) if inside.any() else 1.0
+    quantum = moves[moves > 0].min()
+    for end in ends if still < 0.05 else ():
+        at_end = (seen.current_pA == end) & seen.known
+        index, length = _longest_run(at_end)
+        sweep, start = index
+        before = seen.current_pA[sweep, start - 1] if start else end
+        if length >= _CLIPPED_RUN and abs(before - end) > 3 * quantum:
+            yield seen.tell(
+                f"the current stays at exactly {end:g} pA for {length} samples from "
+                f"{seen.at(index)} on, {at_end.sum()} samples in all",
+                "the amplifier was saturated; mask these samples, or their peak is cut off",
+            )
+
+
+def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:
+    """Where (sweep, sample) the longest row of True begins, and its length."""
+    padded = np.pad(mask, ((0, 0), (1, 1))).astype(int)
+    change = np.diff(padded, axis=1)
+    sweeps, starts = np.nonzero(change == 1)
+    lengths = np.nonzero(change == -1)[1] - starts
+    k = int(lengths.argmax())
+    return (int(sweeps[k]), int(starts[k])), int(lengths[k])
+
+
+def _apart(seen: Seen) -> Iterator[Caution]:
+    """Currents that jump where the command does not move."""
+    n = seen.known.shape[1]
+    window = max(_RESPONSE_SAMPLES, math.ceil(_RESPONSE_MS / seen.protocol.sampling_ms))
+    if n < 3 * window:
+        return
+    moved = _recently_moved(seen, window)
+    if not moved.any() or moved.all():
+        return
+    jump, both = np.zeros(seen.known.shape), np.zeros(seen.known.shape, dtype=bool)
+    current = np.where(seen.known, seen.current_pA, 0.0)
+    sums = np.cumsum(np.pad(current, ((0, 0), (1, 0))), axis=1)
+    mean = (sums[:, 3:] - sums[:, :-3]) / 3
+    jump[:, 3 : n - 2] = mean[:, 3:] - mean[:, :-3]
+    both[:, 3 : n - 2] = seen.known[:, 5:] & seen.known[:, : n - 5]
+    jump[~both] = 0.0
+    low, high = np.quantile(seen.current_pA[seen.known], [0.001, 0.999])
+    noise = 1.4826 * np.median(np.abs(jump[both])) if both.any() else 0.0
+    large = np.abs(jump) > max(12 * noise, 0.1 * (high - low))
+    energy = np.where(large, jump**2, 0.0)
+    alone, answers = energy[~moved].sum(), energy[_after_steps(seen, window)].sum()
+    if alone > answers and alone > 0:  # while the command glides, a jump says nothing
+        index = _place_of_largest(np.where(moved, 0.0, energy))
+        yield seen.tell(
+            f"the current jumps by {jump[index]:.3g} pA at {seen.at(index)}, where the command has "
+            f"not moved for {_since(moved, index) * seen.protocol.sampling_ms + _RESPONSE_MS:.3g} "
+            "ms; most of its jumps are of this kind",
+            "was it recorded under this protocol, and does its first row begin the sweep "
+            "(time: {start: ..}, delay)?",
+        )
+
+
+def _recently_moved(seen: Seen, window: int) -> np.ndarray:
+    """Where the command changed by more than 5 mV within so many samples before."""
+    command = seen.command_mV.copy()
+    for row in command:
+        row[np.isnan(row)] = row[np.isfinite(row)][-1]
+    first = np.full((len(command), window), seen.protocol.holding_mV)
+    ahead = np.repeat(command[:, -1:], window, axis=1)
+    padded = np.concatenate([first, command, ahead], axis=1)
+    # the last `window` samples, this one and three to come: a jump is the mean of three
+    top, bottom = (_running(padded, window + 4, end) for end in (np.maximum, np.minimum))
+    spread: np.ndarray = (top - bottom)[:, : command.shape[1]] > 5.0
+    return spread
+
+
+def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
+    """The largest, or smallest, of so many samples (n_sweeps, n_times - size + 1) from each on."""
+    found, reach = values, 1
+    while reach < size:
+        step = min(reach, size - reach)
+        found, reach = larger(found[:, :-step], found[:, step:]), reach + step
+    return found
+
+
+def _after_steps(seen: Seen, window: int) -> np.ndarray:
+    """Where a step of the command lies so many samples back, or just ahead."""
+    found = np.zeros(seen.known.shape, dtype=bool)
+    for k, row in enumerate(found):
+        for time in seen.protocol.step_times_ms(k):
+            step = round(float(time) / seen.protocol.sampling_ms)
+            row[max(0, step - 3) : step + window + 1] = True
+    return found
+
+
+def _since(moved: np.ndarray, index: tuple[int, int]) -> int:
+    """Samples since the command last moved."""
+    sweep, sample = index
+    earlier = np.flatnonzero(moved[sweep, :sample])
+    return sample - int(earlier[-1]) if earlier.size else sample
+
+
+def _baseline(seen: Seen) -> Iterator[Caution]:
+    """Masks that leave what no channel has a part in."""
+    scored, known = seen.scored, seen.known
+    advice = "nothing of the channel is left to fit to; look at the masks and the protocol"
+    if not scored.any() or np.ptp(seen.command_mV[known]) < 1.0:
+        return
+    if not (scored & ~seen.resting).any():
+        yield seen.tell(
+            f"all {scored.sum()} samples that count lie before the first step, at the holding "
+            f"potential of {seen.protocol.holding_mV:g} mV",
+            advice,
+        )
+        return
+    if seen.resting.sum() < 20:
+        return
+    rest = seen.current_pA[seen.resting]
+    away = np.abs(seen.smooth_pA - rest.mean())
+    largest, kept = float(away[known].max()), float(away[scored].max())
+    noise = max(float(rest.std()), 1e-9 * largest)
+    left = float(np.sqrt(np.mean((seen.current_pA[scored] - rest.mean()) ** 2)))
+    if left < 1.5 * noise and largest > 10 * noise and kept < 0.3 * largest:
+        yield seen.tell(
+            f"the {scored.sum()} samples that count stray by {left:.3g} pA (root mean square) from "
+            f"the current at rest, whose noise is {noise:.3g} pA; the recording reaches "
+            f"{largest:.4g} pA",
+            advice,
+        )
+
+
+def _share(seen: Seen) -> Iterator[Caution]:
+    """Masks that leave next to nothing."""
+    known, scored = int(seen.known.sum()), int(seen.scored.sum())
+    if known and scored < 0.01 * known:
+        yield seen.tell(
+            f"only {scored} of {known} samples count ({100 * scored / known:.2g} %)",
+            "are the masks as long as they were meant to be?",
+        )
+
+
+# --- beside the model ----------------------------------------------------------------------------
+
+
+def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[Caution, ...]:
+    """What looks wrong in recordings beside the model that is to be fitted to them.
+
+    Arguments:
+        places: file and key of every experiment's recording.
+        n_free: parameters that are searched.
+    """
+    model, found = problem.model, list[Caution]()
+    reversal, conductance = (_span(e, model) for e in (model.reversal, model.conductance))
+    n = n_scored(problem)
+    if n < 10 * n_free:
+        found.append(
+            Caution(
+                places[0].split(": ")[0],
+                f"{n} samples count, for {n_free} free parameters",
+                "they say little about so many; look at `uncertainty`",
+            )
+        )
+    for experiment, place in zip(problem.experiments, places, strict=True):
+        recording = experiment.recording
+        if recording is None or not experiment.weight > 0 or reversal is None:
+            continue
+        seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
+        inverted = list(_inverted(seen, reversal))
+        found += inverted
+        if conductance is not None and conductance[1] > 0:
+            found += _size(seen, model, reversal, conductance)
+    return each_once(found)
+
+
+def _span(expression: sympy.Expr, model: ChannelModel) -> tuple[float, float] | None:
+    """Least and largest value that the ranges allow, taken at their corners; None if there is none.
+
+    A conductance or a reversal potential rises or falls with each parameter in all practice.
+    """
+    used = {s.name for s in expression.free_symbols}
+    rows = [p for p in model.parameters if p.name in used]
+    if len(rows) > 10:
+        return None
+    corners = itertools.product(
+        *((p.value,) if p.fixed and p.value is not None else (p.lower, p.upper) for p in rows)
+    )
+    table = np.array(list(corners), dtype=float).T
+    values = np.atleast_1d(
+        evaluate(expression, dict(zip((p.name for p in rows), table, strict=True)))
+    )
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else None
+
+
+def _inverted(seen: Seen, reversal: tuple[float, float]) -> Iterator[Caution]:
+    """Currents against the driving force."""
+    force, usable = _driving(seen, reversal)
+    energy = np.where(usable, seen.weight * seen.smooth_pA**2, 0.0)
+    against = np.where(np.sign(force) * np.sign(seen.smooth_pA) < 0, energy, 0.0)
+    if against.sum() > 0.8 * energy.sum() > 0:
+        index = _place_of_largest(against)
+        yield seen.tell(
+            f"{100 * against.sum() / energy.sum():.0f} % of the current (of its squares) flows "
+            f"against the driving force, as the {seen.current_pA[index]:.4g} pA at "
+            f"{seen.at(index)}, {seen.command_mV[index]:.4g} mV, with a reversal potential of "
+            f"{_range_text(reversal)} mV",
+            "outward current is positive here: is the sign inverted, or the reversal another?",
+        )
+
+
+def _size(
+    seen: Seen, model: ChannelModel, reversal: tuple[float, float], conductance: tuple[float, float]
+) -> Iterator[Caution]:
+    """Currents that no open channel could carry, and those that hardly one need open for."""
+    _, usable = _driving(seen, reversal)
+    if not usable.any():
+        return
+    farthest = np.max([np.abs(seen.command_mV - e) for e in reversal], axis=0)
+    needed = np.where(usable, np.abs(seen.smooth_pA) / np.where(usable, farthest, 1.0), 0.0)
+    opened = math.prod(max(chain.conductances) ** chain.power for chain in model.chains)
+    least, most = (opened * g for g in conductance)
+    index = _place_of_largest(needed)
+    peak, excess = float(needed[index]), needed > _EXCESS * most
+    what = (
+        f"{seen.current_pA[index]:.4g} pA at {seen.at(index)}, {seen.command_mV[index]:.4g} mV, "
+        f"needs {peak:.3g} nS if all channels are open, and the conductance ranges over "
+        f"{_range_text(conductance)} nS"
+    )
+    if excess.sum() >= 3:
+        moved = _recently_moved(seen, math.ceil(_RESPONSE_MS / seen.protocol.sampling_ms))
+        transient = moved[excess].all() and excess.sum() < 0.02 * usable.sum()
+        advice = "no open channel could carry it: are these currents in pA, and read as nA, or "
+        advice += "per pF? Else widen the range"
+        if transient and peak < _PREFIX * most:
+            advice = "is this a capacitive transient (mask: [{after_steps: 1 ms}]), or are these "
+            advice += "currents in pA, and read as nA?"
+        yield seen.tell(what, advice)
+    elif peak < least / 100 or (
+        peak < max(most / 1000, least) and (least <= 0 or peak < least / 30 or _too_quiet(seen))
+    ):
+        yield seen.tell(what, "are these currents in nA, and read as pA, or is the peak masked?")
+
+
+def _too_quiet(seen: Seen) -> bool:
+    """Whether the noise at rest is less than a membrane's own, but not none as in a simulation."""
+    pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
+    steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]
+    noise = 1.4826 * float(np.median(np.abs(steps))) / math.sqrt(2) if steps.size > 19 else 0.0
+    return _LEAST_NOISE / 500 < noise < _LEAST_NOISE
+
+
+def _driving(seen: Seen, reversal: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    """V - E (n_sweeps, n_times) mV from the nearer end of E's span, and where it is well off 0."""
+    below, above = (seen.command_mV - e for e in reversal)
+    force = np.where(above > 0, above, np.where(below < 0, below, 0.0))
+    return force, seen.scored & (np.abs(force) >= _NEAR_REVERSAL)
+
+
+def _place_of_largest(values: np.ndarray) -> tuple[int, int]:
+    sweep, sample = np.unravel_index(int(values.argmax()), values.shape)
+    return int(sweep), int(sample)
+
+
+def _range_text(span: tuple[float, float]) -> str:
+    return f"{span[0]:.4g} to {span[1]:.4g}" if span[0] < span[1] else f"{span[0]:.4g}"
+
+
+def _numbers(sweeps: Sequence[int]) -> str:
+    """Numbers of sweeps, counted from 1."""
+    listed = ", ".join(str(k + 1) for k in sweeps[:6])
+    return listed + (f" and {len(sweeps) - 6} more" if len(sweeps) > 6 else "")

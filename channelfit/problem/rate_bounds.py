@@ -1,0 +1,254 @@
+"""What a candidate must keep to besides the ranges of its parameters: bounds on rates and ties.
+
+A rate may be wanted within bounds wherever the voltage goes. The conditions that are published
+differ in what they look at: every value of a rate, or the largest over the voltages (Beattie et
+al. 2018, J Physiol 596:1813), between the ends of the protocol or at given voltages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import sympy
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.expressions import V, evaluate, moving, symbol
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.units import parse_quantity, shown
+
+#: Voltages at which a rate is looked at that may turn between the ends.
+_GRID = 49
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """An expression that must stay within bounds, or the candidate is not scored.
+
+    name: of the rate or parameter, for messages. definitions: those that the expression needs,
+    in order. rows: of each parameter that it depends on, in an array of parameters.
+    voltages_mV: where it is evaluated; none, where it does not depend on the voltage.
+    largest: only the largest of its values must lie within the bounds, not each.
+    """
+
+    name: str
+    expression: sympy.Expr
+    definitions: tuple[tuple[str, sympy.Expr], ...]
+    rows: dict[str, int]
+    lower: float
+    upper: float
+    voltages_mV: tuple[float, ...] = ()
+    largest: bool = False
+
+    @property
+    def places(self) -> frozenset[int]:
+        """Rows of the parameters that decide."""
+        return frozenset(self.rows.values())
+
+    @cached_property
+    def _changing(self) -> set[str]:
+        """Names of definitions that change with the voltage."""
+        return moving(self.definitions)
+
+    def allowed(self, physical: Any, xp: Any = np) -> Any:
+        """Whether each candidate (n_parameters, n_candidates) keeps to it: (n_candidates,) bool.
+
+        Arguments:
+            physical: base units, an array of the module xp.
+        """
+        scope = {name: physical[row] for name, row in self.rows.items()}
+        for name, expression in self.definitions:
+            if name not in self._changing:
+                scope[name] = evaluate(expression, scope, xp)
+        inside = xp.ones(physical.shape[1], dtype=bool)
+        largest = xp.full(physical.shape[1], -np.inf)
+        for v in self.voltages_mV or (0.0,):
+            at_v = {**scope, V.name: v}
+            for name, expression in self.definitions:
+                if name in self._changing:
+                    at_v[name] = evaluate(expression, at_v, xp)
+            value = evaluate(self.expression, at_v, xp)
+            if self.largest:
+                largest = xp.maximum(largest, value)
+            else:
+                inside &= (value >= self.lower) & (value <= self.upper)
+        if self.largest:
+            inside = (largest >= self.lower) & (largest <= self.upper)
+        return inside
+
+
+def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
+    """Every rate by the name that a user gives it: ``C -> O``, or ``n.alpha`` and ``n.beta``."""
+    rates = {}
+    gates = len(model.chains) > 1 or model.chains[0].power > 1 or model.chains[0].name != "scheme"
+    for chain in model.chains:
+        for k, t in enumerate(() if chain.instant else chain.transitions):
+            way = f"{chain.name}.{('alpha', 'beta')[k]}" if gates else f"{t.source} -> {t.target}"
+            rates[way] = t.rate
+    return rates
+
+
+def read_rate_bounds(
+    section: Section, model: ChannelModel, protocols: Iterable[Protocol]
+) -> tuple[Bounded, ...]:
+    """The constraints under ``rates_within`` of a fit section.
+
+    Raises: InputError, with file and key, for anything that is no bound on a rate.
+    """
+    key = "rates_within"
+    raw = section.take(key, None)
+    if raw is None:
+        return ()
+    if isinstance(raw, list) and any(isinstance(entry, dict) for entry in raw):
+        rows = [(entry, f"{key}[{k}]") for k, entry in enumerate(raw, 1)]
+    else:
+        rows = [(raw if isinstance(raw, dict) else {"range": raw}, key)]
+    span = _voltage_range(protocols)
+    found = []
+    for row, where in rows:
+        found += _rate_bounds(Section(row, section.file, section.path(where)), model, span)
+    return tuple(found)
+
+
+def tied_bounds(model: ChannelModel) -> tuple[Bounded, ...]:
+    """The ranges of tied parameters, which nothing else would keep."""
+    found = []
+    for tie in model.ties:
+        if tie.lower is not None and tie.upper is not None:
+            name = symbol(tie.name)
+            found.append(bounded_expression(tie.name, name, model, tie.lower, tie.upper))
+    return tuple(found)
+
+
+def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -> list[Bounded]:
+    row.expect(KEYS["rates_within"])
+    limits = row.items("range")
+    if len(limits) != 2:
+        raise row.error(
+            f"a range is [lowest, largest], e.g. [1.0e-5 /ms, 1000 /ms], not {shown(limits)}",
+            "range",
+        )
+    lower, upper = (_quantity(row, x, "rate", "range") for x in limits)
+    if not 0 <= lower < upper:
+        raise row.error(
+            f"0 or more below something larger was expected, not {lower:g} and {upper:g} 1/ms",
+            "range",
+        )
+    largest = row.choice("of", ("all", "largest"), "all") == "largest"
+    given = [_quantity(row, v, "voltage", "voltages") for v in row.items("voltages", None)]
+    if "voltages" in row and not given:
+        raise row.error("at least one voltage is needed", "voltages")
+    rates = rate_names(model)
+    wanted = [str(name) for name in row.items("rates", list(rates))]
+    for name in wanted:
+        if name not in rates:
+            raise row.error(f'no rate "{name[:40]}". Known: {", ".join(rates)}', "rates")
+    found: dict[sympy.Expr, Bounded] = {}
+    for name in wanted:
+        at = tuple(given) or _voltages(rates[name], dict(model.definitions), span)
+        bounded = bounded_expression(name, rates[name], model, lower, upper, at, largest)
+        found.setdefault(rates[name], bounded)
+    return list(found.values())
+
+
+def bounded_expression(
+    name: str,
+    expression: sympy.Expr,
+    model: ChannelModel,
+    lower: float,
+    upper: float,
+    voltages_mV: tuple[float, ...] = (),
+    largest: bool = False,
+) -> Bounded:
+    """The constraint that an expression of the model's names stays within bounds."""
+    wanted = {s.name for s in expression.free_symbols}
+    definitions = []
+    for define, by in reversed(model.definitions):
+        if define in wanted:
+            wanted |= {s.name for s in by.free_symbols}
+            definitions.append((define, by))
+    rows = {n: k for k, n in enumerate(model.parameter_names) if n in wanted}
+    voltages_mV = voltages_mV if V.name in wanted else ()
+    ordered = tuple(reversed(definitions))
+    return Bounded(name, expression, ordered, rows, lower, upper, voltages_mV, largest)
+
+
+def _quantity(row: Section, value: object, dimension: str, key: str) -> float:
+    try:
+        return parse_quantity(value, dimension)
+    except InputError as error:
+        raise error.at(row.file, row.path(key)) from None
+
+
+def _voltage_range(protocols: Iterable[Protocol]) -> tuple[float, float]:
+    """Lowest and highest command, mV."""
+    values = [v for protocol in protocols for v in _extremes(protocol)]
+    return min(values), max(values)
+
+
+def _extremes(protocol: Protocol) -> Iterator[float]:
+    yield protocol.holding_mV
+    for sweep in protocol.sweeps:
+        for segment in sweep:
+            begin, end = segment.start_ms, segment.end_ms
+            times = np.array([begin, end])
+            if not segment.is_constant:
+                n = min(max(2, round((end - begin) / protocol.sampling_ms) + 1), 100_000)
+                times = np.linspace(begin, end, n)
+            voltage = segment.voltage(times)
+            yield float(voltage.min())
+            yield float(voltage.max())
+
+
+def _voltages(
+    rate: sympy.Expr, definitions: dict[str, sympy.Expr], span: tuple[float, float]
+) -> tuple[float, ...]:
+    """Where to look at a rate: at both ends if it must rise or fall all the way, else on a grid."""
+    if span[0] == span[1]:
+        return span[:1]
+    if _is_exponential(rate, definitions):
+        return span
+    return tuple(np.linspace(*span, _GRID).tolist())
+
+
+def _is_exponential(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
+    """Whether an expression is visibly a*exp(z*v), a and z free of v."""
+    if _is_still(node, definitions):
+        return True
+    if isinstance(node, sympy.Symbol):
+        return node != V and _is_exponential(definitions[node.name], definitions)
+    if isinstance(node, sympy.exp):
+        return _is_straight(node.exp, definitions)
+    if isinstance(node, sympy.Mul):
+        return all(_is_exponential(factor, definitions) for factor in node.args)
+    if isinstance(node, sympy.Pow):
+        return _is_still(node.exp, definitions) and _is_exponential(node.base, definitions)
+    return False
+
+
+def _is_straight(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
+    """Whether an expression is visibly a + b*v, a and b free of v."""
+    if node == V or _is_still(node, definitions):
+        return True
+    if isinstance(node, sympy.Symbol):
+        return _is_straight(definitions[node.name], definitions)
+    if isinstance(node, sympy.Add):
+        return all(_is_straight(term, definitions) for term in node.args)
+    if isinstance(node, sympy.Mul):
+        moving = [factor for factor in node.args if not _is_still(factor, definitions)]
+        return len(moving) == 1 and _is_straight(moving[0], definitions)
+    return False
+
+
+def _is_still(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
+    """Whether an expression is free of v."""
+    return all(
+        s != V and (s.name not in definitions or _is_still(definitions[s.name], definitions))
+        for s in node.free_symbols
+    )

@@ -1,0 +1,501 @@
+"""What was recorded: currents, times and weights, checked against a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.protocol import TIME_TOLERANCE, Protocol
+from channelfit.reading.cautions import Caution
+from channelfit.reading.columns import advice_on_times, other_clock
+from channelfit.reading.documents import Section, check_membrane, read_membrane
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.tables import Table, column, read_columns
+from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
+
+#: Sample times may stray from the protocol's by this share of the sampling interval: columns of
+#: times are rounded when they are printed.
+_TIME_SLACK = 0.1
+_UNMODELLED = ("capacitance", "series_resistance")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording under one protocol.
+
+    time_ms: (n_times,) from the start of a sweep.
+    current_pA, weight: (n_sweeps, n_times). Weight 0 masks a sample; where no current is known it
+    is NaN and its weight is 0. cautions: what looks wrong in it.
+    """
+
+    time_ms: np.ndarray
+    current_pA: np.ndarray
+    weight: np.ndarray
+    source: str = ""
+    cautions: tuple[Caution, ...] = ()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        protocol: Protocol,
+        current: Any,
+        *,
+        time: Any = None,
+        weight: Any = None,
+        source: str = "arrays",
+    ) -> Recording:
+        """A recording from arrays that are in memory, checked against its protocol.
+
+        Arguments:
+            protocol: what it was recorded under.
+            current: (n_sweeps, n_times) pA, or (n_times,) of a single sweep. A sweep that is
+                shorter than others is filled up with anything.
+            time: (n_times,) ms from the start of a sweep, to be compared with the protocol's.
+            weight: of every sample, in the shape of the current, or (n_times,) for all sweeps;
+                0 leaves a sample out, and its current may then be NaN. Without it every sample
+                counts once.
+            source: what the recording is called.
+
+        Raises:
+            InputError: arrays of another shape than the protocol's, turned, no numbers; a NaN or
+                infinite current of weight above 0; a negative, infinite or NaN weight, or none
+                above 0; times that are not the protocol's, such as seconds.
+
+        Example:
+            >>> from channelfit.problem.protocol import build_protocol
+            >>> protocol = build_protocol(
+            ...     {"sampling": 0.5, "holding": -80, "segments": [{"step": 20, "for": 1.5}]}, None
+            ... )
+            >>> Recording.from_arrays(protocol, [0.0, 1.5, 2.0]).current_pA
+            array([[0. , 1.5, 2. ]])
+        """
+        shape = (protocol.n_sweeps, protocol.n_times_max)
+        if time is not None:
+            _check_clock(_numbers(time, "time"), protocol)
+        traces = _in_sweeps(_numbers(current, "current"), "current", protocol)
+        weights = np.ones(shape)
+        if weight is not None:
+            given = _numbers(weight, "weight")
+            whole = np.broadcast_to(given, shape) if given.shape == shape[1:] else given
+            weights = _in_sweeps(whole, "weight", protocol).copy()
+        lengths = np.array([protocol.n_times(k) for k in range(shape[0])])
+        inside = np.arange(shape[1]) < lengths[:, None]
+        weights[~inside] = 0.0
+        bad = np.argwhere(~(np.isfinite(weights) & (weights >= 0)))
+        if len(bad):
+            raise InputError(
+                f"the weight of {_sample(bad[0])} is {weights[tuple(bad[0])]:g}; "
+                "weights are 0 or more, and finite",
+                source,
+            )
+        if not weights.any():
+            raise InputError("every weight is 0, so that nothing would be compared", source)
+        bad = np.argwhere((weights > 0) & ~np.isfinite(traces))
+        if len(bad):
+            raise InputError(
+                f"the current of {_sample(bad[0])} is {traces[tuple(bad[0])]:g}"
+                f"{_and_more(len(bad))}; give samples without a current the weight 0",
+                source,
+            )
+        traces = np.where(inside & np.isfinite(traces), traces, np.nan)
+        return cls(protocol.times_ms, traces, weights, source)
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+    """An array of floats, of lists, columns of pandas, or whatever NumPy makes one of."""
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind not in "fiub":
+            raise ValueError(f"it holds {found.dtype}")
+        return found.astype(float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from None
+
+
+def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
+    """(n_sweeps, n_times), of a single sweep also (n_times,)."""
+    shape = (protocol.n_sweeps, protocol.n_times_max)
+    values = values[None] if values.ndim == 1 and shape[0] == 1 else values
+    if values.shape == shape:
+        return values
+    turned = f": it is turned, give {name}.T" if values.shape == shape[::-1] else ""
+    raise InputError(
+        f"{name} is {values.shape}, but {protocol.name or 'the protocol'} has {shape[0]} sweeps of "
+        f"{shape[1]} samples, {shape}{turned}"
+    )
+
+
+def _check_clock(time: np.ndarray, protocol: Protocol) -> None:
+    """Times must be those of the protocol."""
+    wanted, slack = protocol.times_ms, _TIME_SLACK * protocol.sampling_ms
+    if time.shape != wanted.shape:
+        raise InputError(f"time is {time.shape}, but a sweep has {len(wanted)} samples")
+    stray = np.flatnonzero(~(np.abs(time - wanted) <= slack))
+    if stray.size:
+        k, seconds = int(stray[0]), np.allclose(1e3 * time, wanted, rtol=0, atol=slack)
+        told = "these are seconds: give 1000*time" if seconds else "correct times, or the protocol"
+        raise InputError(
+            f"time {k} is {time[k]:g} ms where the protocol has {wanted[k]:g} ms"
+            f"{_and_more(stray.size)}; {told}"
+        )
+
+
+def _sample(place: np.ndarray) -> str:
+    return f"sample {int(place[1])} of sweep {int(place[0])} (counted from 0)"
+
+
+def load_recording(section: Section, protocol: Protocol) -> Recording:
+    """The recording that a ``recording:`` mapping describes, laid out as the protocol's sweeps.
+
+    Arguments:
+        section: file, header, time {column, unit, start} or sampling, current {column | columns,
+            unit, area | capacitance for a unit per either}, sweeps, baseline {from, to}, missing,
+            source.
+        protocol: what it was recorded under; sampling and numbers of samples and sweeps must agree.
+
+    Returns: currents after baseline subtraction; weight 1 where there is a current, else 0.
+
+    Raises:
+        InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
+            spaced, and whatever does not agree with the protocol.
+    """
+    section.expect(KEYS["recording"])
+    _refuse_unmodelled(section)
+    name = section.text("file")
+    path = section.resolve(name, "file")
+    table = read_columns(path, _header(section))
+    time_column = _check_times(section, protocol, table, path)
+    names, current = _currents(section, table, time_column, path)
+    rows = _sweep_numbers(section, len(names), protocol, path)
+    n_rows, n_times = current.shape[1], protocol.n_times_max
+    expected = max(protocol.n_times(k) for k in rows)
+    if n_rows not in (n_times, expected):
+        apart = next(
+            (
+                word
+                for ratio, word in ((1e3, "more"), (1e-3, "fewer"))
+                if abs(n_rows / expected / ratio - 1) < 0.02
+            ),
+            None,
+        )
+        raise InputError(
+            f"{n_rows} samples, but {protocol.name} has {expected} "
+            f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); "
+            + (
+                "the first row is all numbers: if it names the columns, write `header: true`; else "
+                if table.first and n_rows - 1 in (n_times, expected)
+                else ""
+            )
+            + (
+                f"a thousand times {apart}: are times in s read as ms, or the other way round? "
+                if apart
+                else ""
+            )
+            + "correct the protocol's durations, or cut the recording to them",
+            path,
+        )
+    out = np.full((protocol.n_sweeps, n_times), np.nan)
+    for k, trace in zip(rows, current, strict=True):
+        n = protocol.n_times(k)
+        out[k, :n] = trace[:n]
+    masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
+    known = np.isfinite(out)
+    if not masked:
+        _refuse_missing(known, rows, names, table, protocol, path)
+    out[~known] = np.nan
+    _subtract_baseline(section, out, rows, protocol)
+    return Recording(protocol.times_ms, out, known.astype(float), section.text("source", path.name))
+
+
+def _refuse_unmodelled(section: Section) -> None:
+    """What describes the clamp: accepted without being used it would promise a correction."""
+    for key in _UNMODELLED:
+        if key in section:
+            raise section.error(
+                "the clamp is taken for perfect: series resistance and capacitance are not "
+                "modelled yet, so this would change nothing; leave it out (the size of a cell "
+                "that currents are divided by belongs under `current`)",
+                key,
+            )
+
+
+def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
+    """Weights (n_sweeps, n_times_max) that a list of ``mask:`` entries leaves.
+
+    Each entry names samples and the factor `weight` (default 0) for them: ``after_steps: 5 ms``,
+    ``before_steps: 0.5 ms``, or ``from`` and ``to`` (either may be left out); ``sweeps: [1, 3]``
+    limits it to some. Intervals are half open, [start, end). Where entries overlap their factors
+    multiply, so their order does not matter and nothing masked comes back. Samples after a shorter
+    sweep's end weigh 0.
+
+    Raises: InputError for anything else.
+    """
+    t = protocol.times_ms
+    weight = np.zeros((protocol.n_sweeps, len(t)))
+    for k, row in enumerate(weight):
+        row[: protocol.n_times(k)] = 1.0
+    for entry in entries:
+        entry.expect(KEYS["mask"])
+        kinds = [k for k in ("after_steps", "before_steps") if k in entry]
+        window = "from" in entry or "to" in entry
+        if len(kinds) + window != 1:
+            raise entry.error("one of after_steps, before_steps, or from and to was expected")
+        span = _span(entry, kinds[0]) if kinds else (0.0, 0.0)
+        start, end = entry.quantity("from", "time", -np.inf), entry.quantity("to", "time", np.inf)
+        if start >= end:
+            raise entry.error(f"from {start:g} ms to {end:g} ms holds no time", "to")
+        factor = entry.number("weight", 0.0)
+        if factor < 0:
+            raise entry.error(f"a weight of 0 or more was expected, not {factor:g}", "weight")
+        sweeps = _chosen(entry, protocol.n_sweeps)
+        for k in sweeps:
+            if window:
+                weight[k, _within(t, start, end, protocol)] *= factor
+                continue
+            inside = np.zeros(len(t), dtype=bool)
+            for step in protocol.step_times_ms(k):
+                inside |= _within(t, step + span[0], step + span[1], protocol)
+            weight[k, inside] *= factor
+    return weight
+
+
+def _span(entry: Section, kind: str) -> tuple[float, float]:
+    """The interval, ms, around a step that an entry names."""
+    width = entry.quantity(kind, "time")
+    if width <= 0:
+        raise entry.error(f"a time above 0 was expected, not {width:g} ms", kind)
+    return (0.0, width) if kind == "after_steps" else (-width, 0.0)
+
+
+def _within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.ndarray:
+    """Which sample times lie in [start, end); a time counts as on a bound when it is nearly so."""
+    tiny = TIME_TOLERANCE * protocol.sampling_ms
+    return (t >= start - tiny) & (t < end - tiny)
+
+
+def _chosen(section: Section, n_sweeps: int) -> list[int]:
+    """The sweeps (from 0) that ``sweeps: [1, 3]`` names, all without it."""
+    if "sweeps" not in section:
+        return list(range(n_sweeps))
+    numbers = section.items("sweeps")
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= n_sweeps:
+            raise section.error(
+                f"{shown(number)} is not the number of a sweep, 1 to {n_sweeps}", "sweeps"
+            )
+    if len(set(numbers)) < len(numbers) or not numbers:
+        raise section.error("each sweep once, and at least one, was expected", "sweeps")
+    return [number - 1 for number in numbers]
+
+
+def _header(section: Section) -> bool | None:
+    return section.flag("header", False) if "header" in section else section.take("header", None)
+
+
+def _factor(section: Section, dimension: str, membrane: Membrane | None = None) -> float:
+    try:
+        return unit_factor(section.text("unit"), dimension, membrane=membrane)[0]
+    except InputError as error:
+        if error.file:
+            raise
+        raise error.at(section.file, section.path("unit")) from None
+
+
+def _check_times(section: Section, protocol: Protocol, table: Table, path: Path) -> str | None:
+    """Compare the sampling with the protocol's; returns the name of the column of times, if any."""
+    if ("time" in section) == ("sampling" in section):
+        raise section.error(
+            "either time: {column, unit}, or sampling (where there is no column of times) "
+            "was expected"
+        )
+    if "sampling" in section:
+        sampling = section.quantity("sampling", "time")
+        _check_sampling(section, "sampling", sampling, protocol, protocol.n_times_max)
+        return None
+    inner = section.section("time")
+    inner.expect(KEYS["recording time"])
+    name: str = inner.text("column")
+    factor = _factor(inner, "time")
+    t = column(table, name, path) * factor
+    start = inner.quantity("start", "time", 0.0)
+    inner.finish()
+    if len(t) < 2:
+        raise InputError("a recording needs two samples or more", path, f"column {name}")
+    _check_spacing(t, name, table, path, other_clock(table, name))
+    sampling = float(t[-1] - t[0]) / (len(t) - 1)
+    _check_sampling(inner, "column", sampling, protocol, len(t), factor)
+    if abs(t[0] - start) > _TIME_SLACK * sampling:
+        raise inner.error(
+            f"the column begins at {t[0]:g} ms, the sweep at {start:g} ms; if the sweep begins "
+            f"with the first row, write start: {t[0]:g} ms",
+            "start",
+        )
+    return name
+
+
+def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path, other: str) -> None:
+    place = f"column {name}"
+    bad = np.flatnonzero(~np.isfinite(t))
+    if bad.size:
+        raise InputError(
+            f"{table.place(bad[0])} is {t[bad[0]]}: every sample needs a time", path, place
+        )
+    steps = np.diff(t)
+    bad = np.flatnonzero(steps <= 0)
+    if bad.size:
+        k = bad[0]
+        raise InputError(
+            f"times must increase, but {t[k + 1]:g} ms in {table.place(k + 1)} follows {t[k]:g} ms"
+            f"{_and_more(bad.size)}; {advice_on_times(t, int(k))}{other}",
+            path,
+            place,
+        )
+    sampling = (t[-1] - t[0]) / (len(t) - 1)
+    stray = np.abs(t - t[0] - sampling * np.arange(len(t))) > _TIME_SLACK * sampling
+    if stray.any():
+        usual = float(np.median(steps))
+        odd = np.abs(steps - usual) > _TIME_SLACK * usual
+        bad = np.flatnonzero(odd if odd.any() else stray[1:])
+        k = bad[0]
+        raise InputError(
+            f"times must be evenly spaced, but {steps[k]:g} ms lie before {table.place(k + 1)} "
+            f"(at {t[k + 1]:g} ms) and {usual:g} ms before most{_and_more(bad.size)}; "
+            f"{advice_on_times(t, int(k))}{other}",
+            path,
+            place,
+        )
+
+
+def _check_sampling(
+    section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int, factor: float = 0.0
+) -> None:
+    """Both clocks must agree to within a fraction of a sample over all n samples.
+
+    factor: of the unit that the user gave, to ms; 0 where it is not known.
+    """
+    wanted = protocol.sampling_ms
+    if not abs(sampling_ms - wanted) * n <= max(_TIME_SLACK, 1e-6 * n) * wanted:
+        ratio = wanted / sampling_ms if sampling_ms > 0 else 0.0
+        finer = round(ratio) > 1 and abs(ratio - round(ratio)) < _TIME_SLACK / n
+        hint = f"; to use each {round(ratio)}th sample, give the protocol the sampling of the "
+        hint += f"recording and the experiment `every: {round(ratio)}`"
+        hint = hint if finer else ""
+        if any(abs(ratio / thousand - 1) < 1e-2 for thousand in (1e-6, 1e-3, 1e3, 1e6)):
+            unit = unit_that_fits(factor * ratio, "time")
+            hint = f"; are these times in {unit}? Then write the unit {unit}"
+            hint = hint if unit else "; is the unit right?"
+        raise section.error(
+            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms{hint}", key
+        )
+
+
+def _currents(
+    section: Section, table: Table, time_column: str | None, path: Path
+) -> tuple[list[str], np.ndarray]:
+    """Names of the columns and their currents (n_columns, n_rows), pA."""
+    inner = section.section("current")
+    inner.expect(KEYS["recording current"])
+    if ("column" in inner) == ("columns" in inner):
+        raise inner.error("one of column, columns was expected")
+    membrane = read_membrane(inner)
+    factor = _factor(inner, "current", membrane)
+    check_membrane(inner, membrane, "the unit of these currents is")
+    if "column" in inner:
+        names = [inner.text("column")]
+        matrix = table.get(names[0])
+        if matrix is not None and matrix.ndim == 2:
+            names = [f"{names[0]}.{k + 1}" for k in range(matrix.shape[1])]
+    elif inner.take("columns") == "all":
+        names = [name for name, c in table.items() if c.ndim == 1 and name != time_column]
+    else:
+        names = [_column_name(x) for x in inner.items("columns")]
+    inner.finish()
+    if not names:
+        raise inner.error("at least one column of currents is needed", "columns")
+    if len(set(names)) < len(names):
+        raise inner.error("a column is named twice", "columns")
+    found = [column(table, name, path) for name in names]
+    lengths = {len(c) for c in found}
+    if len(lengths) > 1:
+        raise InputError(
+            f"columns of {', '.join(map(str, sorted(lengths)))} rows; all must be equally long",
+            path,
+        )
+    with np.errstate(over="ignore"):  # what overflows is inf, which is refused as such
+        return names, np.array(found) * factor
+
+
+def _column_name(name: object) -> str:
+    """A column's name as text; a number may stand for itself (columns headed by voltages)."""
+    return str(name)
+
+
+def _sweep_numbers(section: Section, n_columns: int, protocol: Protocol, path: Path) -> list[int]:
+    """The sweep (from 0) that each column is."""
+    chosen = _chosen(section, protocol.n_sweeps)
+    if len(chosen) == n_columns:
+        return chosen
+    columns = "1 column" if n_columns == 1 else f"{n_columns} columns"
+    if "sweeps" in section:
+        raise section.error(f"{len(chosen)} sweeps are named, but there are {columns}", "sweeps")
+    raise InputError(
+        f"{columns} of currents, but {protocol.name} has {protocol.n_sweeps} sweeps; name the "
+        "columns, or say with `sweeps: [1, 2, ..]` which sweeps they are",
+        path,
+    )
+
+
+def _refuse_missing(
+    known: np.ndarray,
+    rows: list[int],
+    names: list[str],
+    table: Table,
+    protocol: Protocol,
+    path: Path,
+) -> None:
+    """Raise for the first NaN or inf inside a recorded sweep."""
+    count, first = 0, None
+    for k, name in zip(rows, names, strict=True):
+        bad = np.flatnonzero(~known[k, : protocol.n_times(k)])
+        count += bad.size
+        if first is None and bad.size:
+            first = (name, int(bad[0]))
+    if first is not None:
+        name, row = first
+        raise InputError(
+            f"{table.place(row)} ({row * protocol.sampling_ms:g} ms) is NaN or inf"
+            f"{_and_more(count)}; `missing: mask` leaves such samples out",
+            path,
+            f"column {name}",
+        )
+
+
+def _subtract_baseline(
+    section: Section, current: np.ndarray, rows: list[int], protocol: Protocol
+) -> None:
+    """Take the mean over the window off every sweep, in place."""
+    if "baseline" not in section:
+        return
+    inner = section.section("baseline")
+    inner.expect(KEYS["baseline"])
+    start, end = inner.quantity("from", "time"), inner.quantity("to", "time")
+    inner.finish()
+    inside = _within(protocol.times_ms, start, end, protocol)
+    for k in rows:
+        window = current[k, inside]
+        window = window[np.isfinite(window)]
+        if not window.size:
+            raise inner.error(
+                f"no sample of sweep {k + 1} lies from {start:g} ms to {end:g} ms; it lasts "
+                f"{protocol.n_times(k) * protocol.sampling_ms:g} ms"
+            )
+        current[k] -= window.mean()
+
+
+def _and_more(count: int) -> str:
+    return f", and so on at {count - 1} more" if count > 1 else ""

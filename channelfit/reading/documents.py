@@ -1,0 +1,326 @@
+"""Reading YAML that a stranger wrote: plain data or one clear message, nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import decoded, refuse_foreign
+from channelfit.reading.units import Membrane, parse_quantity, shown
+from channelfit.reading.yaml_faults import fault
+
+_MAX_BYTES, _MAX_JSON_BYTES = 1_000_000, 500_000_000
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2 scalars (``no`` is a word, ``1e-3`` a number); no key twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise InputError("YAML aliases (*name) are not accepted", key=f"line {mark.line + 1}")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            line = f"line {key_node.start_mark.line + 1}"
+            if not isinstance(key, (str, int, float)):
+                raise InputError(f"a key must be a word, not {key!r}", key=line)
+            if key in seen:
+                raise InputError(f'"{key}" is given twice', key=line)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in rules if tag in ("tag:yaml.org,2002:null",)]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+):
+    _Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first)
+    )
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        InputError: missing, unreadable, too large, not YAML, or not a mapping; with the line.
+    """
+    return parse_yaml(read_text(path), path)
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file that somebody wrote. Raises InputError: missing, too large, no text."""
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError("not a file", path)
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
+        return decoded(path.read_bytes(), path)
+    except FileNotFoundError:
+        raise InputError("no such file", path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error}", path) from None
+
+
+def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """The mapping in a YAML text; `file` names its origin in errors. Raises InputError."""
+    try:
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, narrowed further
+    except InputError as error:
+        raise error.at(file) from None
+    except yaml.MarkedYAMLError as error:
+        refuse_foreign(text, file)
+        line, problem = fault(error, text)
+        where = None if line is None else f"line {line}"
+        raise InputError(f"not valid YAML: {problem}", file, where) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"not valid YAML: {' '.join(str(error).split())}"[:300], file) from None
+    except RecursionError:
+        raise InputError("nested too deeply", file) from None
+    if not isinstance(data, dict):
+        refuse_foreign(text, file)
+        raise InputError("a mapping (lines of `key: value`) was expected", file)
+    return data
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object in a JSON file, of finite numbers.
+
+    Raises:
+        InputError: missing, unreadable, too large, not JSON, or not an object; with the line.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise InputError(f"larger than {_MAX_JSON_BYTES:,} bytes; is this the right file?")
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except InputError as error:
+        raise error.at(path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
+    except RecursionError:
+        raise InputError("nested too deeply", path) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"not valid JSON: {error.msg}", path, f"line {error.lineno}") from None
+    except ValueError as error:  # not UTF-8, or a whole number of thousands of digits
+        raise InputError(f"not valid JSON: {error}", path) from None
+    if not isinstance(data, dict):
+        raise InputError("an object of JSON ({..}) was expected", path)
+    return data
+
+
+def _no_constant(word: str) -> float:
+    raise InputError(f"{word} is no number of JSON")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back: text that it would take for a number is quoted."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Line separators that are not newlines survive only in double quotes."""
+    style = '"' if any(c in text for c in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """A mapping of plain data as YAML text, keys in their order; `parse_yaml` gives it back."""
+    return yaml.dump(
+        dict(data),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
+        default_flow_style=None,
+    )
+
+
+class Section:
+    """A mapping of the user's, read key by key; what is left at the end was misspelled.
+
+    Every method raises InputError with file and dotted key.
+    """
+
+    def __init__(self, data: object, file: str | os.PathLike[str] | None, key: str = "") -> None:
+        self.file, self.key = file, key
+        if not isinstance(data, Mapping):
+            raise self.error(f"a mapping (key: value) was expected, not {shown(data)}")
+        self._data = {str(k): v for k, v in data.items()}
+        self._accepted: tuple[str, ...] = ()
+        self._taken: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._data
+
+    def given(self) -> list[str]:
+        """The keys that are there."""
+        return list(self._data)
+
+    def path(self, key: str | None) -> str:
+        """Dotted key for messages."""
+        return ".".join(part for part in (self.key, key) if part)
+
+    def error(self, message: str, key: str | None = None) -> InputError:
+        """An InputError at this place."""
+        return InputError(message, self.file, self.path(key) or None)
+
+    def take(self, key: str, default: Any = ...) -> Any:
+        """The raw value of a key; without a default it must be there.
+
+        Raises LookupError, a defect of ours, for a key that `expect` did not announce.
+        """
+        if key not in self._accepted:
+            raise LookupError(f"{self.path(key)} is read, but not announced as accepted")
+        self._taken.add(key)
+        if key in self._data:
+            return self._data[key]
+        if default is ...:
+            raise self.error(f'"{key}" is missing')
+        return default
+
+    def text(self, key: str, default: Any = ...) -> Any:
+        """A string; numbers are accepted as their text."""
+        value = self.take(key, default)
+        if value is default:
+            return value
+        if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+            raise self.error(f"text was expected, not {shown(value)}", key)
+        return str(value).strip()
+
+    def quantity(
+        self, key: str, dimension: str, default: Any = ..., membrane: Membrane | None = None
+    ) -> Any:
+        """A number in base units."""
+        value = self.take(key, default)
+        if value is default:
+            return value
+        try:
+            return parse_quantity(value, dimension, membrane)
+        except InputError as error:
+            raise error.at(self.file, self.path(key)) from None
+
+    def number(self, key: str, default: Any = ...) -> Any:
+        """A plain finite number."""
+        return self.quantity(key, "none", default)
+
+    def integer(self, key: str, default: Any = ..., least: int = 0) -> Any:
+        """A whole number, at least `least`."""
+        value = self.take(key, default)
+        if value is default:
+            return value
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.error(
+                f"a whole number, {least} or more, was expected, not {shown(value)}", key
+            )
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self.take(key, default)
+        if not isinstance(value, bool):
+            raise self.error(f"true or false was expected, not {shown(value)}", key)
+        return value
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: Any = ...) -> Any:
+        """One of a few words."""
+        value = self.text(key, default)
+        if value is not default and value not in allowed:
+            raise self.error(f"{shown(value)} is not one of {', '.join(allowed)}", key)
+        return value
+
+    def items(self, key: str, default: Any = ...) -> list[Any]:
+        """A list; a single value counts as a list of one."""
+        value = self.take(key, default)
+        if isinstance(value, Mapping) or not isinstance(value, (list, tuple)):
+            value = [] if value is None else [value]
+        return list(value)
+
+    def section(self, key: str, default: Any = ...) -> Section:
+        """A mapping inside this one."""
+        return Section(self.take(key, default), self.file, self.path(key))
+
+    def rows(self, key: str, default: Any = ...) -> Iterator[tuple[str, Any]]:
+        """The entries of a mapping inside this one, in the order of the file."""
+        inner = self.section(key, default)
+        return iter(inner._data.items())
+
+    def resolve(self, name: str, key: str) -> Path:
+        """A path of the user's: ${NAME} from the environment, relative to this file."""
+
+        def variable(match: re.Match[str]) -> str:
+            value = os.environ.get(match[1])
+            if not value:
+                raise self.error(
+                    f'"{name}" needs the environment variable {match[1]}, which is not set; '
+                    f"set it to the folder that holds these files",
+                    key,
+                )
+            return value
+
+        if "\0" in name:
+            raise self.error("a file name cannot hold a NUL character", key)
+        expanded = Path(re.sub(r"\$\{(\w+)\}", variable, name)).expanduser()
+        base = Path(self.file).parent if self.file else Path()
+        return expanded if expanded.is_absolute() else base / expanded
+
+    def expect(self, keys: Collection[str]) -> None:
+        """What is read here: refuses every other key, before what a misspelled one leaves missing
+        is told."""
+        self._accepted = tuple(keys)
+        for key in self._data:
+            if key not in self._accepted:
+                close = difflib.get_close_matches(key, self._accepted, n=1)
+                hint = f"; did you mean {close[0]}?" if close else "."
+                known = ", ".join(self._accepted)
+                raise self.error(f'unknown key "{key[:40]}"{hint} Known: {known}')
+
+    def finish(self) -> None:
+        """Refuse keys that nobody asked for, because others beside them leave them no meaning."""
+        for key in self._data:
+            if key not in self._taken:
+                beside = [k for k in self._data if k in self._taken]
+                place = f" beside {', '.join(beside)}" if beside else ""
+                raise self.error(f'"{key}" has no meaning{place}; remove it', key)
+
+
+def read_membrane(section: Section) -> Membrane:
+    """``area`` and ``capacitance`` of a section whose units may be per either."""
+    sizes = {key: section.quantity(key, key, None) for key in ("area", "capacitance")}
+    for key, size in sizes.items():
+        if size is not None and size <= 0:
+            raise section.error(f"a size above 0 was expected, not {size:g}", key)
+    return Membrane(**sizes, place=section.key)
+
+
+def check_membrane(section: Section, membrane: Membrane, what: str) -> None:
+    """Raises InputError for a size by which no unit was multiplied; `what` has none per it."""
+    for key in ("area", "capacitance"):
+        if getattr(membrane, key) is not None and key not in membrane.used:
+            raise section.error(f"is not used, since {what} not per {key}; leave it out", key)

@@ -1,0 +1,237 @@
+"""Columns of numbers from CSV (plain or gzip) and MATLAB files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import decoded
+from channelfit.reading.units import is_unit, shown
+
+_MAX_BYTES = 2_000_000_000
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+_MAYBE_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?(,[+-]?\d+,\d+([eE][+-]?\d+)?)*\s*")
+
+
+class Table(dict[str, np.ndarray]):
+    """Columns by name: (n_rows,), or (n_rows, n_columns) for a matrix.
+
+    lines: where each row stands in a text file, counted from 1 with headings, comments and empty
+    lines. first: cells of a first row of numbers alone, which was taken for data.
+    """
+
+    lines: Sequence[int] = ()
+    first: Sequence[str] = ()
+
+    def place(self, row: int) -> str:
+        """A row, counted from 0, as its file counts it."""
+        return f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
+
+
+def read_columns(path: Path, header: bool | None = None) -> Table:
+    """Every column by name: CSV by its header (or ``1``, ``2``.. without one), MATLAB by variable.
+
+    A first row with any text in it is a header. A first row of numbers alone is data unless
+    `header` says otherwise (files that name each sweep by its voltage).
+
+    A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
+    is then (n_rows, n_columns).
+
+    Raises:
+        InputError: missing file, another format, ragged rows, text among the numbers, decimal
+            commas and what might be some.
+    """
+    try:
+        known = path.is_file()
+        size = path.stat().st_size if known else 0
+    except OSError as error:  # a name too long for the file system
+        raise InputError(f"cannot be read: {error.strerror}", path) from None
+    if not known:
+        raise InputError("no such file", path)
+    if size > _MAX_BYTES:
+        raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
+    suffixes = [s.lower() for s in path.suffixes[-2:]]
+    reader = READERS.get("".join(suffixes)) or READERS.get("".join(suffixes[-1:]))
+    if reader is None:
+        raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
+    if header is not None and reader is _read_mat:
+        raise InputError("MATLAB variables have names; leave `header` out", path)
+    return reader(path, header)
+
+
+def column(table: Table, name: str, path: Path) -> np.ndarray:
+    """One column (n_rows,). Raises InputError with the names that there are."""
+    found = table.get(name)
+    if found is None or found.ndim != 1:
+        names = [n for n, c in table.items() if c.ndim == 1]
+        listed = ", ".join(names[:12]) + (", .." if len(names) > 12 else "")
+        heading = getattr(table, "first", ())
+        hint = "; if its first row names the columns, write `header: true`" * (name in heading)
+        raise InputError(f"no column {shown(name)}; there are: {listed}{hint}", path)
+    return found
+
+
+def _read_csv(path: Path, header: bool | None) -> Table:
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
+            text = decoded(file.read(_MAX_BYTES), path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", path) from None
+    numbered = [
+        (k, line)
+        for k, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    if not numbered:
+        raise InputError("the file is empty", path)
+    places, lines = zip(*numbered, strict=True)
+    delimiter = _delimiter(lines)
+    head = _cells(lines[0], delimiter)
+    named = any(not _is_number(cell) for cell in head) if header is None else header
+    if named and header is None and all(_is_number(c) or _is_decimal_comma(c) for c in head):
+        raise InputError(_comma(next(filter(_is_decimal_comma, head))), path, f"line {places[0]}")
+    skip = 1 if named else 0
+    rows: Sequence[str] = lines[skip:]
+    if not rows:
+        raise InputError("a header, but no rows", path)
+    spaced = header is None and ", " in lines[0] and is_unit(head[-1])  # current, nA
+    if delimiter == "," and (spaced or not named):
+        _refuse_ambiguous(rows, path, places[skip])
+    filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
+    try:
+        values = np.loadtxt(
+            io.StringIO("\n".join(filled)), delimiter=delimiter, ndmin=2, comments=None
+        )
+    except ValueError as error:
+        where, what = _first_fault(rows, places[skip:], delimiter)
+        raise InputError(f"not a table of numbers: {what or error}"[:300], path, where) from None
+    names = head if named else [str(k) for k in range(1, values.shape[1] + 1)]
+    if values.size == 0 or len(names) != values.shape[1]:
+        commas = delimiter == "," and values.shape[1] > len(names)
+        raise InputError(
+            f"the header names {len(names)} columns, the rows hold {values.shape[1]}"
+            + "; numbers with a decimal comma must be written with a point" * commas,
+            path,
+        )
+    if len(set(names)) < len(names):
+        raise InputError("two columns have the same name", path)
+    table = Table({name: values[:, k] for k, name in enumerate(names)})
+    table.lines = places[skip:]
+    table.first = () if named or header is not None else tuple(head)
+    return table
+
+
+def _delimiter(lines: Sequence[str]) -> str | None:
+    """What stands between cells, None for blanks; rows of numbers tell best.
+
+    A comma last: beside any other delimiter it can only be a decimal comma.
+    """
+    if found := next((d for d in ";\t" if d in lines[-1]), None):
+        return found
+    blanks = re.search(r"[^,\s]\s+[^,\s]", lines[-1]) and len(lines) > 1
+    return "," if not blanks and "," in lines[0] + lines[-1] else None
+
+
+def _cells(line: str, delimiter: str | None) -> list[str]:
+    try:
+        found = next(csv.reader([line], delimiter=delimiter or " ", skipinitialspace=True))
+    except csv.Error:  # longer than that module allows
+        found = line.split(delimiter)
+    return [cell.strip() for cell in found if cell.strip() or delimiter]
+
+
+def _is_decimal_comma(cell: str) -> bool:
+    return _DECIMAL_COMMA.fullmatch(cell.strip(' "')) is not None
+
+
+def _comma(cell: str) -> str:
+    return f"{shown(cell)} has a decimal comma; write numbers with a decimal point"
+
+
+def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
+    """Pairs of whole numbers, and nothing else, may be single numbers with a decimal comma."""
+    if all(_MAYBE_DECIMAL.fullmatch(row) for row in rows):
+        raise InputError(
+            f"{shown(rows[0].strip())} may be two whole numbers or one with a decimal comma; write "
+            "numbers with a decimal point, or name the columns in a first row (`header: true`)",
+            path,
+            f"line {line}",
+        )
+
+
+def _first_fault(
+    rows: Sequence[str], places: Sequence[int], delimiter: str | None
+) -> tuple[str | None, str]:
+    """The first line that is no row of numbers, and why."""
+    wanted = len(_cells(rows[0], delimiter))
+    for row, place in zip(rows, places, strict=True):
+        cells = _cells(row, delimiter)
+        for cell in cells:
+            if _is_decimal_comma(cell):
+                return f"line {place}", _comma(cell)
+            if cell and not _is_number(cell):
+                return f"line {place}", f"{shown(cell)} is no number"
+        if len(cells) != wanted:
+            commas = delimiter == "," and _MAYBE_DECIMAL.fullmatch(rows[0]) is not None
+            return f"line {place}", (
+                f"{len(cells)} cells where line {places[0]} has {wanted}"
+                + "; numbers with a decimal comma must be written with a point" * commas
+            )
+    return None, ""
+
+
+def _fill_empty(row: str, delimiter: str) -> str:
+    """An empty cell is a missing number: tables of unequal sweeps have them."""
+    return delimiter.join(cell if cell.strip() else "nan" for cell in row.split(delimiter))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_mat(path: Path, header: bool | None) -> Table:  # variables have names, never a header
+    from scipy.io import loadmat
+
+    try:
+        raw = loadmat(path)
+    except NotImplementedError:
+        raise InputError(
+            "a MATLAB 7.3 file (HDF5) cannot be read; save it with `save(..., '-v7')`", path
+        ) from None
+    except Exception as error:  # loadmat raises many kinds on a damaged file
+        raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
+    table = Table()
+    for name, value in raw.items():
+        if name.startswith("__") or not np.issubdtype(getattr(value, "dtype", object), np.number):
+            continue
+        array = np.asarray(value, dtype=float)
+        if array.ndim == 2 and 1 in array.shape:
+            table[name] = array.ravel()
+        elif array.ndim == 2:
+            table[name] = array
+            table.update({f"{name}.{k + 1}": array[:, k] for k in range(array.shape[1])})
+    if not table:
+        raise InputError("no numeric vector or matrix inside", path)
+    return table
+
+
+#: How a file is read, by its suffix; a further format is one function here.
+READERS: dict[str, Callable[[Path, bool | None], Table]] = {
+    ".csv": _read_csv,
+    ".csv.gz": _read_csv,
+    ".txt": _read_csv,
+    ".txt.gz": _read_csv,
+    ".mat": _read_mat,
+}

@@ -1,0 +1,64 @@
+"""The text of a user's file: how it is encoded, and what it is where it is not what was wanted."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from pathlib import Path
+
+from channelfit.reading.errors import InputError
+
+#: What begins so is text in this encoding; the longest first.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_NMODL = re.compile(r"^\s*NEURON\s*\{", re.MULTILINE)
+_MYOKIT = re.compile(r"^\s*\[\[(model|protocol|script)\]\]", re.MULTILINE)
+_XML = re.compile(r"\s*<(\?xml|sbml|\w+:)")
+
+
+def decoded(data: bytes, file: str | os.PathLike[str]) -> str:
+    """The text in UTF-8, or in UTF-16 that begins with its mark; the mark is no part of it.
+
+    Raises:
+        InputError: another encoding, with the line of the first byte that does not fit.
+    """
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    wanted = "cannot be read: not text in UTF-8 or UTF-16"
+    remedy = "save it as UTF-8 (an editor's `save with encoding`)"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{data[error.start]:02x}"
+        raise InputError(f"{wanted} ({found}); {remedy}", file, f"line {line}") from None
+    if "\0" in text:
+        raise InputError(f"{wanted} that begins with its mark (it holds NULs); {remedy}", file)
+    return text
+
+
+def refuse_foreign(text: str, file: str | os.PathLike[str] | None) -> None:
+    """Raises InputError for the model of another program, saying whose it is."""
+    suffix = Path(file).suffix.lower() if file else ""
+    if suffix == ".mod" or _NMODL.search(text):
+        raise InputError(
+            "this is NMODL, a mechanism for NEURON, and models are read from YAML; write down its "
+            "states, rates and parameters as in models/k_hh.yaml (the other way leads `channelfit "
+            "show MODEL --source nmodl`)",
+            file,
+        )
+    if suffix == ".mmt" or _MYOKIT.search(text):
+        raise InputError(
+            "this is a model of Myokit (mmt), and models are read from YAML; write down its "
+            "states, rates and parameters as in models/k_hh.yaml",
+            file,
+        )
+    if _XML.match(text):
+        raise InputError(
+            "this is XML (CellML, SBML or the like), and models are read from YAML; write down its "
+            "states, rates and parameters as in models/k_hh.yaml",
+            file,
+        )

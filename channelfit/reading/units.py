@@ -1,0 +1,274 @@
+"""Units that a user may write, and the base units that everything inside is kept in.
+
+Base units: ms, mV, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, mM, degC. They are chosen so that
+nS x mV = pA and no conversion factor hides in a kernel. A conductance or current per area or
+capacitance is converted to that of the whole membrane, whose size must be known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from channelfit.reading.errors import InputError
+
+#: dimension -> {unit: factor to the base unit}; the base unit is the one with factor 1.
+_UNITS: dict[str, dict[str, float]] = {
+    "time": {"ms": 1.0, "s": 1e3, "us": 1e-3, "min": 6e4},
+    "voltage": {"mV": 1.0, "V": 1e3, "uV": 1e-3},
+    "current": {"pA": 1.0, "nA": 1e3, "uA": 1e6, "fA": 1e-3, "A": 1e12},
+    "conductance": {"nS": 1.0, "pS": 1e-3, "uS": 1e3, "mS": 1e6, "S": 1e9},
+    "rate": {"1/ms": 1.0, "1/s": 1e-3, "kHz": 1.0, "Hz": 1e-3},
+    "per voltage": {"1/mV": 1.0, "1/V": 1e-3},
+    "rate per voltage": {"1/(ms mV)": 1.0, "1/(s mV)": 1e-3, "1/(ms V)": 1e-3, "1/(s V)": 1e-6},
+    "temperature": {"degC": 1.0},
+    "capacitance": {"pF": 1.0, "nF": 1e3, "fF": 1e-3},
+    "resistance": {"MOhm": 1.0, "kOhm": 1e-3, "GOhm": 1e3, "Ohm": 1e-6},
+    "area": {"um2": 1.0, "mm2": 1e6, "cm2": 1e8},
+    "concentration": {"mM": 1.0, "M": 1e3, "uM": 1e-3, "nM": 1e-6, "pM": 1e-9},
+    "rate per concentration": {
+        "1/mM/ms": 1.0,
+        "1/mM/s": 1e-3,
+        "1/uM/ms": 1e3,
+        "1/uM/s": 1.0,
+        "1/M/s": 1e-6,
+        "1/nM/s": 1e3,
+    },
+    "none": {"": 1.0, "1": 1.0, "dimensionless": 1.0},
+}
+#: dimension -> what it is divided by -> {unit: factor to the base unit per um2 or per pF}.
+_DENSITIES: dict[str, dict[str, dict[str, float]]] = {
+    "conductance": {
+        "area": {
+            "S/cm2": 10.0,
+            "mS/cm2": 1e-2,
+            "uS/cm2": 1e-5,
+            "nS/um2": 1.0,
+            "pS/um2": 1e-3,
+            "S/m2": 1e-3,
+        },
+        "capacitance": {
+            "mS/uF": 1.0,
+            "nS/pF": 1.0,
+            "S/F": 1e-3,
+            "uS/uF": 1e-3,
+            "pS/pF": 1e-3,
+            "S/uF": 1e3,
+        },
+    },
+    "current": {
+        "area": {
+            "uA/cm2": 1e-2,
+            "mA/cm2": 10.0,
+            "nA/cm2": 1e-5,
+            "A/cm2": 1e4,
+            "pA/um2": 1.0,
+            "A/m2": 1.0,
+        },
+        "capacitance": {"A/F": 1.0, "pA/pF": 1.0, "uA/uF": 1.0, "nA/nF": 1.0, "nA/pF": 1e3},
+    },
+}
+_SIZES = {"area": ("an area", "1500 um2"), "capacitance": ("a capacitance", "20 pF")}
+_SPELLINGS = {
+    "per ms": "1/ms",
+    "ms^-1": "1/ms",
+    "ms-1": "1/ms",
+    "/ms": "1/ms",
+    "per s": "1/s",
+    "s^-1": "1/s",
+    "s-1": "1/s",
+    "/s": "1/s",
+    "per mV": "1/mV",
+    "mV^-1": "1/mV",
+    "mV-1": "1/mV",
+    "/mV": "1/mV",
+    "per V": "1/V",
+    "V^-1": "1/V",
+    "V-1": "1/V",
+    "/V": "1/V",
+    "1/(mV ms)": "1/(ms mV)",
+    "1/(ms*mV)": "1/(ms mV)",
+    "1/(mV*ms)": "1/(ms mV)",
+    "1/ms/mV": "1/(ms mV)",
+    "1/s/mV": "1/(s mV)",
+    "1/ms/V": "1/(ms V)",
+    "1/s/V": "1/(s V)",
+    "1/mV/ms": "1/(ms mV)",
+    "1/mV/s": "1/(s mV)",
+    "1/V/ms": "1/(ms V)",
+    "1/V/s": "1/(s V)",
+    "C": "degC",
+    "°C": "degC",
+    "celsius": "degC",
+    "µs": "us",
+    "μs": "us",
+    "µV": "uV",
+    "μV": "uV",
+    "µA": "uA",
+    "μA": "uA",
+    "µS": "uS",
+    "μS": "uS",
+    "Mohm": "MOhm",
+    "MΩ": "MOhm",
+    "kΩ": "kOhm",
+    "GΩ": "GOhm",
+    "Ω": "Ohm",
+    "mmol/l": "mM",
+    "umol/l": "uM",
+    "mol/l": "M",
+    "1/ms/mM": "1/mM/ms",
+    "1/s/mM": "1/mM/s",
+    "1/ms/uM": "1/uM/ms",
+    "1/s/uM": "1/uM/s",
+    "1/s/M": "1/M/s",
+    "1/s/nM": "1/nM/s",
+}
+#: Powers and products as they are written elsewhere: ``S cm^-2``, ``S/cm²``, ``/mM/ms``, ``µM``.
+_REWRITTEN = (
+    (re.compile("[µμ]"), "u"),
+    (re.compile("²"), "2"),
+    (re.compile(r"\^"), ""),
+    (re.compile(r"\s*[ .*·]\s*([A-Za-z]+)-([12])"), r"/\1\2"),
+    (re.compile(r"(/[A-Za-z]+)1(?!\d)"), r"\1"),
+    (re.compile(r"^([a-zA-Z]+)-1/"), r"1/\1/"),
+    (re.compile(r"^/"), "1/"),
+    (re.compile(r"^1/\((\w+)[ *·](\w+)\)$"), r"1/\1/\2"),
+)
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+
+
+@dataclass
+class Membrane:
+    """The size of the membrane, by which densities are multiplied; None where it is not known.
+
+    place: the key under which a user gives it, for messages. used: which sizes a unit asked for.
+    """
+
+    area: float | None = None
+    capacitance: float | None = None
+    place: str = ""
+    used: set[str] = field(default_factory=set)
+
+    def whole(self, unit: str, dimension: str, divisor: str, factor: float) -> float:
+        """The factor from a unit per area or capacitance to the base unit of the dimension.
+
+        Raises: InputError where the size is not known, saying how to give it.
+        """
+        self.used.add(divisor)
+        size: float | None = getattr(self, divisor)
+        if size is None:
+            article, example = _SIZES[divisor]
+            where = (
+                f"`{self.place}: {{{divisor}: {example}}}`" if self.place else "where it has one"
+            )
+            raise InputError(
+                f'"{unit}" is a {dimension} per {divisor} and needs {article} to become one of the '
+                f"whole cell; add it, {where}, or use one of {known_units([dimension])}"
+            )
+        return factor * size
+
+
+def base_unit(dimension: str) -> str:
+    """The unit in which values of this dimension are kept, e.g. ``mV`` for ``voltage``."""
+    return next(unit for unit, factor in _UNITS[dimension].items() if factor == 1.0)
+
+
+def known_units(dimensions: Iterable[str]) -> str:
+    """The accepted units of these dimensions, for error messages."""
+    return ", ".join(unit for d in dimensions for unit in _UNITS[d] if unit)
+
+
+def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -> tuple[float, str]:
+    """Factor to the base unit, and the base unit's name.
+
+    Arguments:
+        unit: as the user wrote it, e.g. ``1/s``.
+        dimensions: those that make sense here; none means any.
+        membrane: whose size turns densities into conductances and currents.
+
+    Raises:
+        InputError: the unit is unknown, of another dimension, or of a membrane of unknown size.
+    """
+    allowed = dimensions or tuple(_UNITS)
+    spelled = _spelled(unit)
+    for dimension in allowed:
+        if spelled in _UNITS[dimension]:
+            return _UNITS[dimension][spelled], base_unit(dimension)
+        for divisor, units in _DENSITIES.get(dimension, {}).items():
+            if spelled in units:
+                known = membrane or Membrane()
+                return known.whole(unit, dimension, divisor, units[spelled]), base_unit(dimension)
+    for dimension, units in _UNITS.items():
+        divided = {
+            name for densities in _DENSITIES.get(dimension, {}).values() for name in densities
+        }
+        if spelled in units or spelled in divided:
+            raise InputError(
+                f'unit "{unit}" is a {dimension}; wanted one of {known_units(allowed)}'
+            )
+    every = [name for d in allowed for name in _UNITS[d] if name]
+    close = difflib.get_close_matches(spelled, every, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]}?" if close else ";"
+    raise InputError(f'unknown unit "{unit}"{hint} Known: {", ".join(every)}')
+
+
+def unit_that_fits(factor: float, dimension: str) -> str | None:
+    """The unit of this factor to the base unit, to a part in a thousand."""
+    for unit, known in _UNITS[dimension].items():
+        if abs(factor / known - 1) < 1e-3:
+            return unit
+    return None
+
+
+def is_unit(text: str) -> bool:
+    """Whether a text is a unit and nothing else, such as the last cell of ``current, nA``."""
+    spelled = _spelled(text)
+    return any(spelled in units for dimension, units in _UNITS.items() if dimension != "none")
+
+
+def _spelled(unit: str) -> str:
+    """A unit in our spelling, where it is one of ours in another."""
+    spelled = unit.strip()
+    if spelled in _SPELLINGS:
+        return _SPELLINGS[spelled]
+    for pattern, ours in _REWRITTEN:
+        spelled = pattern.sub(ours, spelled)
+    return _SPELLINGS.get(spelled, spelled)
+
+
+def parse_quantity(value: object, dimension: str, membrane: Membrane | None = None) -> float:
+    """A finite number in base units from ``-100 mV``, ``0.2 s`` or a bare number (base unit).
+
+    Raises:
+        InputError: not a number, not finite, or a unit that does not fit the dimension.
+    """
+    example = {"time": "5 ms", "voltage": "-80 mV", "current": "20 pA", "conductance": "5 nS"}
+    wanted = example.get(dimension, f"1 {base_unit(dimension)}".strip())
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number, unit = _as_float(value), ""
+    elif isinstance(value, str) and (match := _QUANTITY.fullmatch(value[:200])):
+        number, unit = float(match[1]), match[2]
+    else:
+        raise InputError(f"{shown(value)} is not a quantity; write for example {wanted}")
+    if unit:
+        number *= unit_factor(unit, dimension, membrane=membrane)[0]
+    if not math.isfinite(number):
+        raise InputError(f"{shown(value)} is not finite; write for example {wanted}")
+    return number
+
+
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def shown(value: object) -> str:
+    """A user's value as it stands in an error message: quoted, and cut when long."""
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else " " for c in text[:100])
+    return text if len(text) <= 60 else text[:57] + "..."

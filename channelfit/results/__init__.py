@@ -1,0 +1,1 @@
+"""What a search found: how sure it is, the run folder, reports and comparisons."""

@@ -1,0 +1,231 @@
+"""Candidate schemes on the same data: cost, information criteria, and what each predicts.
+
+    AIC = n ln(cost) + 2 k,     BIC = n ln(cost) + k ln(n)
+
+for n samples of independent Gaussian noise of unknown variance and k free parameters, the variance
+among them (Akaike 1974; Schwarz 1978). Only differences between schemes mean something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.reading.errors import InputError
+from channelfit.results.report.quality import Quality
+from channelfit.results.run_folder import Winner, rescore
+from channelfit.results.uncertainty.curvature import correlation_time, count_samples
+from channelfit.results.uncertainty.finishing import settled
+from channelfit.search.fit_file import Fit, load_fit
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """One scheme with its fitted values, and how it does.
+
+    label: its name, told apart from others of the same name. values: (n_parameters,), base units.
+    n_parameters: free ones. fitted_pA, predicted_pA: RMS by protocol, of experiments that count
+    and of those with weight 0, which were held out.
+    """
+
+    label: str
+    fit: Fit
+    values: np.ndarray
+    winner: Winner
+    n_parameters: int
+    n_samples: int
+    correlation_time: float
+    fitted_pA: dict[str, float]
+    predicted_pA: dict[str, float]
+
+    @property
+    def cost(self) -> float:
+        """pA^2."""
+        return self.winner.cost
+
+    @property
+    def aic(self) -> float:
+        """Akaike's information criterion; -inf for a perfect fit."""
+        return self._misfit() + 2 * (self.n_parameters + 1)
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's information criterion; -inf for a perfect fit."""
+        return self._misfit() + (self.n_parameters + 1) * math.log(self.n_samples)
+
+    def _misfit(self) -> float:
+        return self.n_samples * math.log(self.cost) if self.cost > 0 else -math.inf
+
+
+def contend(
+    files: Sequence[Path],
+    backend: str = "auto",
+    as_is: bool = False,
+    on_file: Callable[[str], object] | None = None,
+) -> list[Contender]:
+    """Fits of several schemes to the same data.
+
+    Arguments:
+        files: fit files with values, such as `fit.yaml` of run folders; two or more.
+        as_is: take the values as they are; else they are refined by least squares first, where the
+            backend has derivatives, so that no scheme suffers from an unfinished search.
+        on_file: told each file before its turn.
+
+    Returns: in the order of the files.
+
+    Raises: InputError for a file that cannot be used, and when the data are not the same.
+    """
+    if len(files) < 2:
+        raise InputError("two or more fits are needed for a comparison")
+    contenders: list[Contender] = []
+    labels = _labels(files)
+    for file, label in zip(files, labels, strict=True):
+        if on_file is not None:
+            on_file(label)
+        fit = load_fit(file, (), backend)
+        if not isinstance(fit.problem, Problem):
+            raise InputError("a function has no currents to compare", file)
+        if contenders:
+            _check_same_data(contenders[0].fit, fit, files[0], file)
+        contenders.append(_contender(fit, label, backend, as_is, file))
+    return contenders
+
+
+def weights(values: Sequence[float]) -> list[float]:
+    """How likely each scheme is the best of them, by AIC or BIC (Burnham and Anderson 2002)."""
+    least = min(values)
+    if math.isinf(least):
+        perfect = [math.isinf(v) for v in values]
+        return [one / sum(perfect) for one in perfect]
+    shares = [math.exp(-0.5 * (v - least)) for v in values]
+    return [share / sum(shares) for share in shares]
+
+
+def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
+    """A comparison as plain data."""
+    aic, bic = [c.aic for c in contenders], [c.bic for c in contenders]
+    return [
+        {
+            "label": c.label,
+            "file": str(c.fit.file),
+            "model": c.fit.problem.model.name,
+            "cost": c.cost,
+            **c.winner.quality.as_plain(),
+            "free_parameters": c.n_parameters,
+            "samples": c.n_samples,
+            "aic_difference": _difference(c.aic, aic),
+            "aic_weight": weights(aic)[k],
+            "bic_difference": _difference(c.bic, bic),
+            "bic_weight": weights(bic)[k],
+            "fitted_rms_pA": c.fitted_pA,
+            "predicted_rms_pA": c.predicted_pA,
+            "experiments": [
+                {"protocol": e.protocol.name, **(part or Quality()).as_plain(), "weight": e.weight}
+                for e, part in zip(c.fit.problem.experiments, c.winner.parts, strict=True)
+            ],
+            "correlation_time_samples": c.correlation_time,
+            "parameters": {
+                p.name: {"value": float(v), "unit": p.unit, "fixed": p.fixed}
+                for p, v in zip(c.fit.problem.model.parameters, c.values, strict=True)
+            },
+        }
+        for k, c in enumerate(contenders)
+    ]
+
+
+def remarks(contenders: Sequence[Contender]) -> list[str]:
+    """What the criteria rest on, in words."""
+    best = min(contenders, key=lambda c: c.cost)
+    time = best.correlation_time
+    if time <= 1:
+        return ["AIC and BIC take residuals for independent, and those of the best fit look so"]
+    return [
+        "AIC and BIC take residuals for independent; those of the best fit are correlated over "
+        f"{time:.3g} samples, so differences between schemes that fit nearly alike may be that "
+        "many times too large"
+    ]
+
+
+def _difference(value: float, values: Sequence[float]) -> float:
+    least = min(values)
+    return 0.0 if value == least else value - least
+
+
+def _labels(files: Sequence[Path]) -> list[str]:
+    """Names for files: of the folder where the file is a run's `fit.yaml`."""
+    names = [f.resolve().parent.name if f.name == "fit.yaml" else f.stem for f in files]
+    return [name if names.count(name) == 1 else f"{name} ({k})" for k, name in enumerate(names, 1)]
+
+
+def _contender(fit: Fit, label: str, backend: str, as_is: bool, file: Path) -> Contender:
+    from channelfit.scoring.scorer import make_scorer
+
+    try:
+        values = fit.problem.model.values()
+        scorer = make_scorer(fit.problem, backend)
+        objective = replace(fit, solved=()).objective(scorer)
+        unit = objective.space.to_unit(values[:, None])
+    except InputError as error:
+        raise error.at(file) from None
+    if not as_is and hasattr(scorer, "linearize"):
+        values = objective.physical(settled(objective, unit, count_samples(fit.problem)))[:, 0]
+    winner = rescore(fit, scorer, values)
+    if not math.isfinite(winner.cost):
+        raise InputError("the values in this file give no finite cost", file)
+    fitted_pA: dict[str, float] = {}
+    predicted_pA: dict[str, float] = {}
+    for k, (e, part) in enumerate(zip(fit.problem.experiments, winner.parts, strict=True), 1):
+        name = e.protocol.name
+        name = f"{name} ({k})" if name in fitted_pA or name in predicted_pA else name
+        (fitted_pA if e.weight > 0 else predicted_pA)[name] = (part or Quality()).rms_pA
+    return Contender(
+        label,
+        fit,
+        values,
+        winner,
+        objective.n_free,
+        count_samples(fit.problem),
+        correlation_time(fit.problem, winner.traces),
+        fitted_pA,
+        predicted_pA,
+    )
+
+
+def _check_same_data(first: Fit, other: Fit, first_file: Path, file: Path) -> None:
+    ours, theirs = first.problem.experiments, other.problem.experiments
+    hint = "; compare fits of the same experiments in the same order" + (
+        " (simulated data: the `fit.yaml` of run folders refer to the same files)"
+        if first.surrogate or other.surrogate
+        else ""
+    )
+    if len(ours) != len(theirs):
+        raise InputError(
+            f"{len(theirs)} experiments, but {first_file} has {len(ours)}{hint}", file, "fit"
+        )
+    for k, (a, b) in enumerate(zip(ours, theirs, strict=True), 1):
+        what = _apart(a, b)
+        if what:
+            raise InputError(f"experiment {k} has another {what} than in {first_file}{hint}", file)
+
+
+def _apart(a: Experiment, b: Experiment) -> str:
+    """What differs between two experiments, or nothing."""
+    if a.protocol.command().shape != b.protocol.command().shape or not np.allclose(
+        a.protocol.command(), b.protocol.command(), rtol=0, atol=1e-9, equal_nan=True
+    ):
+        return "protocol"
+    if not np.allclose(a.protocol.times_ms, b.protocol.times_ms, rtol=0, atol=1e-9):
+        return "sampling"
+    if a.recording is None or b.recording is None:
+        return "" if a.recording is b.recording else "recording"
+    if a.weight != b.weight or not np.array_equal(a.recording.weight, b.recording.weight):
+        return "weight or mask"
+    counts = a.recording.weight > 0
+    same = np.array_equal(a.recording.current_pA[counts], b.recording.current_pA[counts])
+    return "" if same else "recording"

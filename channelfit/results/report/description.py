@@ -1,0 +1,192 @@
+"""A model in words: scheme, rates, generator matrix, parameters."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import sympy
+from rich.console import Console
+from rich.text import Text
+from sympy.printing.str import StrPrinter
+
+from channelfit.model.channel import Chain, ChannelModel, Transition
+from channelfit.model.expressions import V
+from channelfit.results.report.scheme import as_written, positive_first, rows_of_states
+from channelfit.results.report.terminal import table
+
+
+def describe(model: ChannelModel, console: Console | None = None) -> None:
+    """Prints all that there is to know."""
+    console = console or Console(highlight=False)
+    console.print(Text(model.name, style="bold"))
+    for paragraph in (model.description, model.source):
+        if paragraph:
+            console.print(Text(" ".join(paragraph.split())))
+    if model.temperature_C is not None:
+        console.print(f"{model.temperature_C:g} degC")
+    apart = {"celsius", *(tie.name for tie in model.ties)}
+    definitions = [(n, e) for n, e in model.definitions if n not in apart]
+    if definitions:
+        _head(console, "Definitions")
+        console.print(table(["name", "expression"], [[n, text(e)] for n, e in definitions], (0, 1)))
+    for chain in model.chains:
+        _chain(console, model, chain)
+    _head(console, "Current, pA")
+    console.print(Text(f"  {_current(model)}"))
+    _head(console, "Parameters")
+    console.print(_parameters(model))
+
+
+def _head(console: Console, title: str) -> None:
+    console.print()
+    console.print(Text(title, style="bold"))
+
+
+def _chain(console: Console, model: ChannelModel, chain: Chain) -> None:
+    gate = len(model.chains) > 1 or chain.power > 1
+    power = f", to the power {chain.power}" if chain.power > 1 else ""
+    _head(console, f"Gate {chain.name}{power}" if gate else "Scheme")
+    if not gate:
+        for line in scheme_lines(chain):
+            console.print(Text(f"  {line}"))
+        console.print()
+    if chain.limit is not None and chain.tau is not None:
+        rows = [["inf", "", text(chain.limit)], ["tau", "ms", text(chain.tau)]]
+        console.print(table(["", "unit", "at v mV"], rows, (0, 1, 2)))
+        return
+    names = rate_names(chain, gate)
+    rows = [[names[t], f"{t.source} -> {t.target}", rate_text(t)] for t in chain.transitions]
+    console.print(table(["rate", "transition", "1/ms"], rows, (0, 1, 2)))
+    if not gate:
+        _matrix(console, chain, names)
+
+
+def scheme_lines(chain: Chain) -> list[str]:
+    """``C1 <-> C2 <-> O`` row by row, then the links between rows."""
+    ways = {(t.source, t.target) for t in chain.transitions}
+    lines, said = [], set()
+    for row in rows_of_states(chain):
+        line = row[0]
+        for a, b in pairwise(row):
+            line += f" {_arrow(ways, a, b)} {b}"
+            said |= {(a, b), (b, a)}
+        lines.append(line)
+    rest = []
+    for t in chain.transitions:
+        if (t.source, t.target) not in said:
+            rest.append(f"{t.source} {_arrow(ways, t.source, t.target)} {t.target}")
+            said |= {(t.source, t.target), (t.target, t.source)}
+    lone = {line for line in lines if " " not in line}
+    lines = [line for line in lines if line not in lone or not rest]
+    lines += [f"and {', '.join(rest)}" if lines else ", ".join(rest)] if rest else []
+    levels = zip(chain.states, chain.conductances, strict=True)
+    shown = [s if c == 1 else f"{s} (x {c:g})" for s, c in levels if c]
+    return [*lines, f"open: {', '.join(shown)}"]
+
+
+def _arrow(ways: set[tuple[str, str]], a: str, b: str) -> str:
+    return "<->" if {(a, b), (b, a)} <= ways else "->" if (a, b) in ways else "<-"
+
+
+def rate_names(chain: Chain, gate: bool = False) -> dict[Transition, str]:
+    """k12 for the first state to the second, as in the generator; alpha and beta of a gate."""
+    if gate:
+        last = chain.states[-1]
+        return {t: "alpha" if t.target == last else "beta" for t in chain.transitions}
+    between = "" if len(chain.states) < 10 else "_"
+    place = {s: k for k, s in enumerate(chain.states, 1)}
+    return {t: f"k{place[t.source]}{between}{place[t.target]}" for t in chain.transitions}
+
+
+def rate_text(t: Transition) -> str:
+    """The rate, its multiplicity in front."""
+    return text(t.multiplicity * t.rate)
+
+
+def text(expression: sympy.Expr) -> str:
+    """An expression as it could stand in a model file; v comes last in products."""
+    last = sympy.Symbol("zzzz_v", real=True)
+    shown = _Printer().doprint(as_written(expression).xreplace({V: last}))
+    return str(shown).replace("zzzz_v", "v").replace("**", "^")
+
+
+class _Printer(StrPrinter):  # type: ignore[misc]
+    def _print_Piecewise(self, expr: sympy.Expr) -> str:
+        parts = []
+        for value, condition in expr.args:
+            last = condition == sympy.true
+            parts.append(self._print(value) + ("" if last else f" if {self._print(condition)}"))
+        return f"({' else '.join(parts)})"
+
+    def _lowercase(self, expr: sympy.Expr) -> str:
+        return f"{type(expr).__name__.lower()}({', '.join(map(self._print, expr.args))})"
+
+    _print_Max = _print_Min = _print_Abs = _lowercase
+
+    def _print_Float(self, expr: sympy.Float) -> str:
+        return f"{float(expr):.6g}"
+
+    def _as_ordered_terms(self, expr: sympy.Expr, order: object = None) -> list[sympy.Expr]:
+        return positive_first(super()._as_ordered_terms(expr, order))
+
+
+def _matrix(console: Console, chain: Chain, names: dict[Transition, str]) -> None:
+    """The generator, each element as its rate, or as its name, or with short diagonals: the first
+    of these that fits the width."""
+    rates = {t: rate_text(t) for t in chain.transitions}
+    for label, short in ((rates, False), (names, False), (names, True)):
+        rows = [_matrix_row(chain, label, target, short) for target in chain.states]
+        widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+        if sum(widths) <= console.width:
+            break
+    diagonal = "; -S: minus the sum of its column's other elements" if short else ""
+    _head(console, f"Generator matrix A of dp/dt = A p{diagonal}")
+    console.print(table(["from", *chain.states], rows))
+
+
+def _matrix_row(chain: Chain, label: dict[Transition, str], target: str, short: bool) -> list[str]:
+    row = [f"to {target}"]
+    for source in chain.states:
+        parts = [
+            label[t]
+            for t in chain.transitions
+            if t.source == source and target in (t.target, source)
+        ]
+        if source != target:
+            row.append(parts[0] if parts else ".")
+        elif short:
+            row.append("-S")
+        else:
+            row.append(f"-({' + '.join(parts)})" if len(parts) > 1 else f"-{''.join(parts) or 0}")
+    return row
+
+
+def _current(model: ChannelModel) -> str:
+    if len(model.chains) == 1 and model.chains[0].power == 1:
+        chain = model.chains[0]
+        shares = [
+            s if c == 1 else f"{c:g} {s}"
+            for s, c in zip(chain.states, chain.conductances, strict=True)
+            if c
+        ]
+        opened = shares[0] if len(shares) == 1 else f"({' + '.join(shares)})"
+    else:
+        opened = " ".join(c.name if c.power == 1 else f"{c.name}^{c.power}" for c in model.chains)
+    reversal = text(model.reversal)
+    drive = f"(v + {reversal[1:]})" if reversal.startswith("-") else f"(v - {reversal})"
+    return f"I = {text(model.conductance)} {opened} {drive}"
+
+
+def _parameters(model: ChannelModel) -> object:
+    rows = []
+    for p in model.parameters:
+        value = "" if p.value is None else f"{p.value:.6g}"
+        span = "" if p.fixed else f"{p.lower:.4g} .. {p.upper:.4g}"
+        rows.append([p.name, value, p.unit, span, "fixed" if p.fixed else p.scale])
+    values = [p.value for p in model.parameters]
+    tied = {} if None in values else model.tied_values(model.values())
+    for tie in model.ties:
+        value = f"{tied[tie.name]:.6g}" if tied else ""
+        span = "" if tie.lower is None else f"{tie.lower:.4g} .. {tie.upper:.4g}"
+        rows.append([tie.name, value, tie.unit, span, text(dict(model.definitions)[tie.name])])
+    return table(["name", "value", "unit", "range", "scale"], rows, (0, 2, 3, 4))

@@ -1,0 +1,333 @@
+"""Figures of how sure a fit is: intervals and correlations, profiles, families, posterior; and of
+several schemes on the same data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.results.comparison import Contender
+from channelfit.results.report.plots import (
+    COLORS,
+    DATA,
+    DPI,
+    INK,
+    MUTED,
+    SINGLE,
+    ZOOM,
+    Traces,
+    styled,
+    traces_figure,
+)
+from channelfit.results.report.texts import brief, briefs, one_line, settle
+from channelfit.results.uncertainty.curvature import LEVEL, Estimate, quantile
+from channelfit.results.uncertainty.families import INSTALL, Family
+from channelfit.results.uncertainty.posterior import Posterior
+from channelfit.results.uncertainty.profiles import Profile
+
+_COLUMNS = 4
+_UPRIGHT = 8  # characters of a name that stand beside each other where there are 0.75 inches
+_WRITTEN = 12  # parameters up to which a matrix has its numbers written into it
+
+
+def intervals_figure(found: Estimate, title: str) -> Figure:
+    """Every parameter's interval within its range, and the matrix of correlations."""
+    n = len(found.names)
+    side = max(2.4, 0.36 * n)
+    with styled():
+        below = 0.07 * max(map(len, briefs(found.names)))  # names that stand upright there
+        figure = _figure(6.4 + side + 1.2 + below, side + 1.0 + below, title)
+        left, right = figure.subplots(1, 2, width_ratios=[6.4, side + 1.2])
+        _draw_intervals(left, found)
+        _draw_correlations(right, found)
+        settle(figure)
+    return figure
+
+
+def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) -> Figure:
+    """Chi square against each parameter: profile, interval, and the parabola of the curvature."""
+    columns = min(len(profiles), _COLUMNS)
+    rows = math.ceil(len(profiles) / columns)
+    with styled():
+        # half a label of one picture and half of its neighbor's meet between them
+        figure = _figure(max(2.9 * columns, 5.8), 2.2 * rows + 0.5, title, w_pad=0.12)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for k, axis in enumerate(grid.flat):
+            if k >= len(profiles):
+                axis.set_visible(False)
+                continue
+            _draw_profile(axis, found, profiles[k])
+            if k % columns == 0:
+                axis.set_ylabel("χ² above the fit")
+        handles = [
+            Line2D([], [], color=SINGLE, marker="o", markersize=2.6, label="profile"),
+            Line2D([], [], color=MUTED, linestyle="--", linewidth=0.9, label="from the curvature"),
+            Line2D([], [], color=MUTED, linestyle=":", linewidth=0.8, label="limit"),
+        ]
+        figure.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=8)
+        settle(figure)
+    return figure
+
+
+def families_figure(found: Estimate, families: Sequence[Family], title: str) -> Figure:
+    """All good fits as lines across the parameters, a color a family, the medoids bold."""
+    n = len(found.names)
+    space = found.objective.space
+    with styled():
+        figure = _figure(max(1.2 + 0.75 * n, 4.8), 4.0, title)
+        axis = figure.subplots()
+        for place in range(n):
+            axis.axvline(place, color=DATA, linewidth=0.7, zorder=1)
+        for k, family in reversed(list(enumerate(families))):
+            color = COLORS[k % len(COLORS)]
+            axis.plot(family.unit, color=color, linewidth=0.7, alpha=0.4, zorder=2)
+            count = family.unit.shape[1]
+            label = f"{count} fit{'s' * (count > 1)}, χ² {family.chi_square[family.best]:.2g}"
+            axis.plot(
+                family.unit[:, family.medoid],
+                "o-",
+                color=color,
+                linewidth=1.8,
+                markersize=4,
+                zorder=3,
+                label=label,
+            )
+        axis.set_xlim(-0.3, n - 0.7)
+        axis.set_ylim(-0.03, 1.03)
+        names = briefs(found.names)
+        upright = max(map(len, names)) > _UPRIGHT
+        axis.set_xticks(range(n), names, rotation=90 if upright else 0, parse_math=False)
+        axis.set_ylabel("place in the range")
+        free = [space.parameters[i] for i in space.free]
+        if any(p.scale == "log" for p in free):
+            axis.set_xlabel("of the logarithm for a log scale")
+        handles, labels = axis.get_legend_handles_labels()
+        axis.legend(
+            handles[::-1][:8], labels[::-1][:8], loc="upper left", bbox_to_anchor=(1, 1), fontsize=8
+        )
+        settle(figure)
+    return figure
+
+
+def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figure:
+    """Every pair of parameters of a posterior, the fit in it.
+
+    Raises: InputError when the package corner is missing.
+    """
+    try:
+        import corner
+    except ImportError:
+        raise InputError(f"this picture needs corner; {INSTALL} installs it") from None
+    space = found.objective.space
+    free = [space.parameters[i] for i in space.free]
+    values = found.objective.physical(found.unit[:, None])[list(space.free), 0]
+    samples, truths, labels = [], [], []
+    for parameter, row, value in zip(free, posterior.samples, values, strict=True):
+        log = parameter.scale == "log"
+        samples.append(np.log10(row) if log else row)
+        truths.append(math.log10(value) if log else float(value))
+        labels.append(_axis_label(parameter, log, 10))
+    n = len(free)
+    spread = [(_span(row)) for row in samples]
+    with styled({"font.size": 8, "lines.linewidth": 1.0}):
+        size = max(1.25 * n + 0.8, 4.0)
+        figure = Figure(figsize=(size, size), dpi=DPI)
+        FigureCanvasAgg(figure)
+        corner.corner(
+            np.array(samples).T,
+            fig=figure,
+            labels=[_plain(label) for label in labels],
+            truths=truths,
+            truth_color=COLORS[1],
+            color=SINGLE,
+            range=spread,
+            quantiles=(0.025, 0.975),
+            plot_datapoints=False,
+            fill_contours=True,
+            smooth=1.0,
+            levels=(0.39, 0.86),
+            max_n_ticks=3,
+            label_kwargs={"fontsize": 8},
+            labelpad=0.12,
+        )
+        room = 0.95 / size
+        figure.subplots_adjust(left=room, bottom=room, right=0.98, top=0.98)
+        figure.suptitle(
+            one_line(title),
+            x=0.98,
+            y=0.98,
+            ha="right",
+            va="top",
+            fontsize=10.5,
+            fontweight="bold",
+            color=INK,
+            parse_math=False,
+        )
+    return figure
+
+
+def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
+    """Every experiment's data over all fits, and what each leaves."""
+    panels = []
+    for k, experiment in enumerate(contenders[0].fit.problem.experiments):
+        recording, first = experiment.recording, contenders[0].winner.traces[k]
+        panels.append(
+            Traces(
+                experiment.protocol,
+                first,
+                None if recording is None else recording.current_pA,
+                None if recording is None else recording.weight,
+                experiment.protocol.name + ("" if experiment.weight > 0 else ", held out"),
+                rivals=tuple(c.winner.traces[k] for c in contenders[1:]),
+            )
+        )
+    labels = [c.label for c in contenders]
+    return traces_figure(panels, title, names=("data", *labels, "fit − data"))
+
+
+# --- pieces ------------------------------------------------------------------------------------
+
+
+def _draw_intervals(axis: Axes, found: Estimate) -> None:
+    names, n = found.names, len(found.names)
+    reach = quantile(LEVEL, found.degrees_of_freedom) * found.errors
+    texts = _interval_texts(found)
+    for k in range(n):
+        axis.plot([0, 1], [k, k], color=DATA, linewidth=0.8, zorder=1)
+        if math.isfinite(reach[k]):
+            ends = np.clip([found.unit[k] - reach[k], found.unit[k] + reach[k]], 0, 1)
+            axis.plot(ends, [k, k], color=SINGLE, linewidth=4, solid_capstyle="butt", zorder=2)
+        axis.plot([found.unit[k]], [k], "|", color=INK, markersize=9, zorder=3)
+        axis.text(
+            1.05, k, texts[k], ha="left", va="center", fontsize=7.5, color=INK, parse_math=False
+        )
+    axis.set_yticks(range(n), briefs(names), parse_math=False)
+    axis.set_ylim(n - 0.5, -0.5)
+    axis.set_xlim(-0.02, 1.02)
+    axis.set_xticks([0, 1], ["lower bound", "upper bound"])
+    axis.set_title("95 % intervals within the ranges", loc="left", fontsize=9, color=INK)
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+
+
+def _interval_texts(found: Estimate) -> list[str]:
+    """Value, interval and unit of every free parameter."""
+    space = found.objective.space
+    values = found.objective.physical(found.unit[:, None])[:, 0]
+    texts = []
+    for place, lower, upper in zip(space.free, *found.interval(), strict=True):
+        unit = one_line(space.parameters[place].unit)
+        text = interval_text(values[place], lower, upper)
+        texts.append(text if unit == "1" else f"{text} {unit}")
+    return texts
+
+
+def interval_text(value: float, lower: float, upper: float) -> str:
+    """A value and its interval, with as many digits as show how wide the interval is."""
+    if not (math.isfinite(lower) and math.isfinite(upper)):
+        return f"{value:.4g} (at its bound)"
+    half = (upper - lower) / 2
+    decimals = max(1 - math.floor(math.log10(half)), 0) if half > 0 else 4
+
+    def written(x: float) -> str:
+        before = math.floor(math.log10(abs(x))) + 1 if x != 0 else 1
+        digits = min(max(before + decimals, 3), 12)
+        text = f"{x:#.{digits}g}" if decimals else f"{x:.{digits}g}"
+        return text.removesuffix(".")
+
+    return f"{written(value)} ({written(lower)} to {written(upper)})"
+
+
+def _draw_correlations(axis: Axes, found: Estimate) -> None:
+    names, n = briefs(found.names), len(found.names)
+    matrix = found.correlations
+    picture = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
+    axis.set_xticks(
+        range(n), names, rotation=90 if max(map(len, names)) > 4 else 0, parse_math=False
+    )
+    axis.set_yticks(range(n), names, parse_math=False)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    axis.set_title("correlations", loc="left", fontsize=9, color=INK)
+    if n <= _WRITTEN:
+        for i in range(n):
+            for j in range(n):
+                if i != j and math.isfinite(matrix[i, j]):
+                    color = "white" if abs(matrix[i, j]) > 0.6 else INK
+                    text = f"{matrix[i, j]:.2f}".replace("0.", ".")
+                    text = "0" if abs(matrix[i, j]) < 0.005 else text
+                    axis.text(j, i, text, ha="center", va="center", fontsize=6.5, color=color)
+    axis.figure.colorbar(picture, ax=axis, shrink=0.8, ticks=[-1, 0, 1])
+
+
+def _draw_profile(axis: Axes, found: Estimate, profile: Profile) -> None:
+    space = found.objective.space
+    parameter = space.parameters[space.free[profile.place]]
+    top = 2.2 * profile.threshold
+    axis.axvspan(profile.lower, profile.upper, color=ZOOM, linewidth=0, zorder=0)
+    axis.axhline(profile.threshold, color=MUTED, linewidth=0.8, linestyle=":", zorder=1)
+    error = found.errors[profile.place]
+    if math.isfinite(error) and error > 0:
+        line = np.linspace(profile.unit[profile.place, 0], profile.unit[profile.place, -1], 200)
+        points = np.repeat(found.unit[:, None], len(line), axis=1)
+        points[profile.place] = line
+        values = found.objective.physical(points)[space.free[profile.place]]
+        bowl = ((line - found.unit[profile.place]) / error) ** 2
+        axis.plot(values, bowl, color=MUTED, linewidth=0.9, linestyle="--", zorder=2)
+    seen = np.where(np.isfinite(profile.chi_square), profile.chi_square, np.nan)
+    axis.plot(profile.values, seen, "o-", color=SINGLE, markersize=2.6, linewidth=1.3, zorder=3)
+    axis.set_ylim(-0.04 * top, top)
+    if parameter.scale == "log" and profile.values[-1] > 3 * profile.values[0]:
+        axis.set_xscale("log")
+        near = profile.values[-1] < 300 * profile.values[0]
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if near else (1,), numticks=5))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(3))
+    axis.set_title(
+        _axis_label(parameter, False), loc="left", fontsize=9, color=INK, parse_math=False
+    )
+
+
+def _figure(width: float, height: float, title: str, w_pad: float = 0.04) -> Figure:
+    engine = ConstrainedLayoutEngine(w_pad=w_pad)
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=engine)
+    FigureCanvasAgg(figure)
+    figure.suptitle(
+        one_line(title),
+        x=0.012,
+        ha="left",
+        fontsize=10.5,
+        fontweight="bold",
+        color=INK,
+        parse_math=False,
+    )
+    return figure
+
+
+def _axis_label(parameter: Parameter, log: bool, most: int = 24) -> str:
+    unit = f" ({one_line(parameter.unit)})" if parameter.unit not in ("", "1") else ""
+    return f"{'log10 ' if log else ''}{brief(parameter.name, most)}{unit}"
+
+
+def _plain(text: str) -> str:
+    """A user's text where Matplotlib would read a formula."""
+    return text.replace("$", r"\$")
+
+
+def _span(row: np.ndarray) -> tuple[float, float]:
+    """What an axis shows of a parameter's samples; never nothing."""
+    low, high = (float(x) for x in np.percentile(row, [0.05, 99.95]))
+    room = 0.05 * (high - low) or 1e-9 + 1e-6 * abs(low)
+    return low - room, high + room

@@ -1,0 +1,434 @@
+"""The run folder: what a search found, how, and what repeats it beside the recordings.
+
+``fit.yaml``      the model with the fitted values, and its fit section: can be simulated, and
+                  fitted again; simulated data lie beside it (``data*.csv``)
+``history.csv``   a row a generation
+``traces.png``    data, fit, residual and command voltage
+``summary.json``  numbers, seed, versions, machine, stop reason
+``source.py``     the generated code that scored the candidates (``source.cu`` of a GPU)
+
+Each file is written under another name and then moved into place, so that none is ever half
+there. While the search runs, what it has so far is saved every few seconds.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit import __version__
+from channelfit.reading.errors import InputError
+from channelfit.results.report.artist import Artist
+from channelfit.results.report.quality import Quality, pooled, quality
+from channelfit.results.report.traces import Page, fitted
+from channelfit.scoring.machine import gpu
+
+if TYPE_CHECKING:
+    from channelfit.problem.experiment import Experiment
+    from channelfit.scoring.scorer import Scorer
+    from channelfit.search.fit_file import Fit
+    from channelfit.search.loop import FitResult, Progress
+
+#: Seconds between two saves of a running search.
+SAVE_EVERY = 5.0
+_HISTORY = ("generation", "evaluations", "seconds", "best_cost", "median_cost", "failed")
+
+
+def default_folder(name: str) -> Path:
+    """``runs/NAME-YYYYmmdd-HHMMSS``, with a number behind it when that is taken."""
+    stem = f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, k = Path("runs") / stem, 1
+    while folder.exists():
+        k += 1
+        folder = Path("runs") / f"{stem}-{k}"
+    return folder
+
+
+def file_name(text: str) -> str:
+    """A user's name as one part of a path, whatever characters it holds."""
+    return re.sub(r"[^\w.+-]+", "_", text).strip("._")[:80] or "model"
+
+
+def check_folder(folder: Path) -> None:
+    """Raises InputError when the folder holds something already, or is none."""
+    parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    try:
+        taken = folder.exists() and any(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"cannot be written to: no permission in {parent}", folder)
+    if taken:
+        raise InputError(
+            "this folder is not empty, and a run never overwrites another; give --out a new folder",
+            folder,
+        )
+
+
+def make_folder(folder: Path) -> bool:
+    """Makes the folder unless it is there; whether it did. Raises InputError when it cannot."""
+    try:
+        before = folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+    return not before
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole text or nothing; a file that was there before stays until then.
+
+    Raises:
+        InputError: no permission, no space.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", path) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Winner:
+    """The best candidate, scored once more in float64 from its traces.
+
+    traces: per experiment (n_sweeps, n_times) pA. parts: how well each follows its recording, None
+    where there is none; quality: all that count as one. deviation_pA: how far the traces of the
+    search's own precision are from these, at most; 0 when the search was in float64.
+    """
+
+    values: np.ndarray
+    traces: list[np.ndarray]
+    parts: list[Quality | None]
+    quality: Quality
+    deviation_pA: float
+
+    @property
+    def cost(self) -> float:
+        """pA^2."""
+        return self.quality.mean_square
+
+    @property
+    def rms_pA(self) -> float:
+        """Root of the cost."""
+        return self.quality.rms_pA
+
+
+def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
+    """Traces and cost of one candidate (n_parameters,) in float64."""
+    from channelfit.scoring.scorer import make_scorer
+
+    column = np.asarray(values, dtype=float)[:, None]
+    traces = [c[:, :, 0] for c in scorer.simulate(column)]
+    deviation = 0.0
+    if scorer.dtype != "float64":
+        exact = make_scorer(fit.problem, scorer.backend, "float64")
+        exact_traces = [c[:, :, 0] for c in exact.simulate(column)]
+        pairs = zip(traces, exact_traces, strict=True)
+        deviation = max(float(np.nanmax(np.abs(a - b))) for a, b in pairs)
+        traces = exact_traces
+    parts = [
+        None if e.recording is None else quality(t, e.recording.current_pA, e.recording.weight)
+        for e, t in zip(fit.problem.experiments, traces, strict=True)
+    ]
+    weights = [e.weight for e in fit.problem.experiments]
+    whole = pooled((p, w) for p, w in zip(parts, weights, strict=True) if p is not None)
+    return Winner(column[:, 0], traces, parts, whole, deviation)
+
+
+def open_folder(path: Path, fit: Fit, artist: Artist | None = None) -> RunFolder:
+    """The folder of a new run. Raises: InputError when it cannot be written, or holds something."""
+    from channelfit.functions.fit_file import FunctionFit
+    from channelfit.functions.run_folder import FunctionRunFolder
+
+    kind = FunctionRunFolder if isinstance(fit, FunctionFit) else RunFolder
+    return kind(path, fit, artist or Artist())
+
+
+@dataclass
+class RunFolder:
+    """One run's folder while the search goes on and after it; `artist` draws the picture in it."""
+
+    path: Path
+    fit: Fit
+    artist: Artist = field(default_factory=Artist)
+    _made: bool = False
+    _rows: list[Sequence[float | None]] = field(default_factory=list)
+    _saved: float = field(default_factory=time.monotonic)
+    _saved_cost: float = math.inf
+    _best: tuple[float, np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        check_folder(self.path)
+        self._made = make_folder(self.path)
+
+    def save_source(self, scorer: Scorer) -> None:
+        """The generated code, where the backend has any."""
+        source = getattr(scorer, "source", None)
+        text = getattr(source, "text", source)
+        if isinstance(text, str):
+            write_text(self.path / ("source.cu" if scorer.backend == "cuda" else "source.py"), text)
+
+    def record(self, progress: Progress) -> None:
+        """Takes in a generation; saves the state of the search every few seconds."""
+        self._rows.append(
+            (
+                progress.generation,
+                progress.evaluations,
+                progress.seconds,
+                progress.best_cost,
+                None,
+                None,
+            )
+        )
+        if progress.parameters is not None:
+            self._best = progress.best_cost, progress.parameters
+        if self._best and time.monotonic() - self._saved >= SAVE_EVERY:
+            self._save_so_far()
+            self._saved = time.monotonic()
+
+    def _save_so_far(self) -> None:
+        """The generations, and the best candidate unless it has been saved."""
+        self._save_history(self._rows)
+        if self._best and self._best[0] < self._saved_cost:
+            self._saved_cost, values = self._best
+            self._save_fit(values)
+
+    def rescore(self, scorer: Scorer, values: np.ndarray) -> Any:
+        """The best candidate once more, in float64."""
+        return rescore(self.fit, scorer, values)
+
+    def finish(self, result: FitResult, scorer: Scorer, winner: Any) -> dict[str, Any]:
+        """Writes everything; returns what stands in ``summary.json``."""
+        self.artist.begin(self._page(result, winner), self.path / "traces.png")
+        self._save_history(result.history.tolist())
+        self._save_fit(result.values)
+        summary = summarize(self.fit, result, scorer, winner)
+        write_text(self.path / "summary.json", json_text(summary))
+        self.artist.finish()
+        return summary
+
+    def abandon(self) -> None:
+        """After a failure: what there is so far, or no folder at all when there is nothing."""
+        if self._rows:
+            self._save_so_far()
+            return
+        for name in ("source.py", "source.cu"):
+            (self.path / name).unlink(missing_ok=True)
+        if self._made and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def _save_fit(self, values: np.ndarray) -> None:
+        from channelfit.search.fit_file import fit_document, save_data, saved_text
+
+        if self.fit.surrogate and not any(self.path.glob("data*.csv")):
+            with tempfile.TemporaryDirectory(dir=self.path) as temporary:
+                save_data(self.fit, Path(temporary))
+                for file in Path(temporary).glob("data*.csv"):
+                    file.replace(self.path / file.name)
+        write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))
+
+    def _save_history(self, rows: Iterable[Sequence[float | None]]) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_HISTORY)
+        writer.writerows(["" if x is None else x for x in row] for row in rows)
+        write_text(self.path / "history.csv", text.getvalue())
+
+    def _page(self, result: FitResult, winner: Winner) -> Page:
+        """What ``traces.png`` shows."""
+        pairs = zip(self.fit.problem.experiments, winner.traces, strict=True)
+        return Page(
+            tuple(fitted(experiment, traces) for experiment, traces in pairs),
+            self.fit.name,
+            f"RMS {winner.rms_pA:.3g} pA after {result.evaluations:,} candidates",
+        )
+
+
+def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
+    """The numbers of a run as plain data."""
+    sure, errors = _uncertainty(fit, scorer, winner)
+    rows = parameter_rows(fit, result) | _ties(fit, result.values)
+    return {
+        **titles(fit),
+        "model": fit.problem.model.name,
+        "file": str(fit.file),
+        "cost": winner.cost,
+        **winner.quality.as_plain(),
+        "parameters": {name: row | errors.get(name, {}) for name, row in rows.items()},
+        "uncertainty": sure,
+        "experiments": [
+            {
+                "protocol": e.protocol.name,
+                **(part or Quality()).as_plain(),
+                "weight": e.weight,
+                **_told(e),
+            }
+            for e, part in zip(fit.problem.experiments, winner.parts, strict=True)
+        ],
+        "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
+        "warnings": [asdict(caution) for caution in fit.cautions],
+        "stop_reason": result.stop_reason,
+        "agreement": result.agreement,
+        "generations": result.generations,
+        "evaluations": result.evaluations,
+        "seconds": result.seconds,
+        "candidates_per_second": result.evaluations / max(result.seconds, 1e-9),
+        "failed_candidates": dict(result.failures),
+        "failing_examples": fit.failing_examples() if result.failures else [],
+        "strange_rates": fit.strange_rates(
+            result.values, scorer.dtype if scorer.backend == "cuda" else "float64"
+        ),
+        "optimizer": result.optimizer,
+        "settings": dict(result.settings),
+        "stop": dict(fit.stop),
+        "seed": result.seed,
+        "backend": scorer.backend,
+        "dtype": scorer.dtype,
+        "source_hash": result.source_hash,
+        "search_cost": result.cost,
+        "largest_deviation_from_float64_pA": winner.deviation_pA,
+        "versions": versions(scorer.backend == "cuda"),
+        "machine": machine() | ({"gpu": gpu.device().name} if scorer.backend == "cuda" else {}),
+        "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def titles(fit: Fit) -> dict[str, str]:
+    """What a fit is called, and described as where it says so."""
+    told = {"name": fit.name, "description": fit.description, "source": fit.source}
+    return {key: text for key, text in told.items() if text}
+
+
+def _told(experiment: Experiment) -> dict[str, str]:
+    """What the files of an experiment say of themselves."""
+    protocol, recording = experiment.protocol, experiment.recording
+    told = {
+        "protocol_description": protocol.description,
+        "protocol_source": protocol.source,
+        "recording": recording.source if recording else "",
+    }
+    return {key: text for key, text in told.items() if text}
+
+
+def _uncertainty(
+    fit: Fit, scorer: Scorer, winner: Winner
+) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+    """How sure the winner is, as a whole and by parameter; None where the backend cannot tell."""
+    from channelfit.results.uncertainty.assessment import (
+        as_plain,
+        assess,
+        can_assess,
+        parameter_rows,
+    )
+    from channelfit.scoring.scorer import make_scorer
+
+    if scorer.dtype != "float64":
+        scorer = make_scorer(fit.problem, scorer.backend, "float64")
+    if not can_assess(scorer):
+        return None, {}
+    try:
+        judged = assess(fit, scorer, winner.values, traces=winner.traces)
+    except InputError as error:  # too few samples: the fit itself stands
+        return {"remarks": [str(error)], "undetermined": []}, {}
+    return as_plain(judged), parameter_rows(judged.estimate, fit.problem.model)
+
+
+def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
+    """What `summary.json` says of every parameter that is no tie."""
+    rows = {}
+    places = zip(fit.problem.model.parameters, result.values, result.notes, strict=True)
+    for parameter, value, note in places:
+        row: dict[str, Any] = {"value": float(value), "unit": parameter.unit}
+        if fit.surrogate:
+            row["true_value"] = parameter.value
+        row |= {"lower": parameter.lower, "upper": parameter.upper}
+        if note:
+            row["note"] = note
+        rows[parameter.name] = row
+    return rows
+
+
+def _ties(fit: Fit, values: np.ndarray) -> dict[str, dict[str, Any]]:
+    model = fit.problem.model
+    found, true = model.tied_values(values), {}
+    if fit.surrogate:
+        true = model.tied_values(model.values())
+    rows = {}
+    for tie in model.ties:
+        row: dict[str, Any] = {"value": found[tie.name], "unit": tie.unit}
+        if true:
+            row["true_value"] = true[tie.name]
+        rows[tie.name] = row | {"lower": tie.lower, "upper": tie.upper, "note": "tied"}
+    return rows
+
+
+def versions(on_gpu: bool = False) -> dict[str, str]:
+    """Of what computes: Python, channelfit and the libraries under it."""
+    found = {"channelfit": __version__, "python": platform.python_version()}
+    for name in ("numpy", "scipy", "sympy", "llvmlite"):
+        found[name] = importlib.metadata.version(name)
+    return found | (_gpu_versions() if on_gpu else {})
+
+
+def _gpu_versions() -> dict[str, str]:
+    found = gpu.device()
+    return {
+        "cupy": str(gpu.cupy().__version__),
+        "cuda": ".".join(map(str, found.runtime_version)),
+        "driver": ".".join(map(str, found.driver_version)),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Where it was computed."""
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": processor(),
+        "cores": usable,
+    }
+
+
+def processor() -> str:
+    """The processor as LLVM calls it, for which the kernels are compiled."""
+    import llvmlite.binding as llvm
+
+    return str(llvm.get_host_cpu_name())
+
+
+def json_text(data: object) -> str:
+    """Strict JSON: what is not finite becomes null."""
+    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (np.integer, np.bool_)):
+        return value.item()
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return value

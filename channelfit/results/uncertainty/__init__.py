@@ -1,0 +1,1 @@
+"""How sure a fit is: standard errors, profiles, families of solutions, posteriors."""

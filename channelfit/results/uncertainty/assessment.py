@@ -1,0 +1,206 @@
+"""A fit judged: its estimate, what is open in words, and what of it to believe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.results.uncertainty.curvature import (
+    ASSUMED_NOISE,
+    LEVEL,
+    Combination,
+    Estimate,
+    correlation_time,
+    count_samples,
+    estimate,
+    peak_pA,
+    quantile,
+    undetermined,
+)
+from channelfit.results.uncertainty.finishing import settled, why_not_there
+
+if TYPE_CHECKING:
+    from channelfit.model.channel import ChannelModel
+    from channelfit.scoring.scorer import Scorer
+    from channelfit.search.fit_file import Fit
+
+#: Of the peak: no recording has less noise, so the data were simulated without any.
+_NOISE_FREE = 1e-4
+#: Standard errors from the minimum beyond which the fit was not finished.
+_UNFINISHED = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """How sure a fit is.
+
+    estimate: of the fit. open: what the data do not determine. remarks: sentences on what the
+    numbers rest on. refined_from: the cost before it was refined, pA^2, or None.
+    """
+
+    estimate: Estimate
+    open: tuple[Combination, ...]
+    remarks: tuple[str, ...]
+    refined_from: float | None = None
+
+
+def can_assess(scorer: Any) -> bool:
+    """Whether a scorer gives the derivatives that this needs."""
+    return hasattr(scorer, "linearize")
+
+
+def assess(
+    fit: Fit,
+    scorer: Scorer,
+    values: np.ndarray,
+    finish: bool = False,
+    traces: Sequence[np.ndarray] | None = None,
+) -> Assessment:
+    """Judge fitted values.
+
+    Data that were simulated without noise are judged as if they had noise of a hundredth of their
+    peak, so that a rehearsal can tell what its protocols determine.
+
+    Arguments:
+        values: (n_parameters,), base units.
+        finish: bring them to the minimum first, see `finishing`.
+        traces: per experiment (n_sweeps, n_times) pA, of these values where they are known.
+
+    Raises: InputError when they cannot be scored, or there are too few samples.
+    """
+    # a parameter that the search solves is as uncertain as any
+    objective = replace(fit, solved=()).objective(scorer)
+    unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])
+    before = None
+    n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
+    if finish:
+        before = float(objective.linearize(unit).cost[0])
+        unit, traces = settled(objective, unit, n_samples), None
+    if traces is None:
+        traces = [c[:, :, 0] for c in scorer.simulate(objective.physical(unit))]
+    found = estimate(objective, unit[:, 0], n_samples)
+    noise_free = fit.surrogate and fit.noise_pA == 0
+    if noise_free or found.cost < (_NOISE_FREE * peak) ** 2:
+        found = estimate(objective, unit[:, 0], n_samples, sigma_pA=ASSUMED_NOISE * peak)
+    else:
+        time = correlation_time(fit.problem, traces)
+        found = estimate(objective, unit[:, 0], n_samples, time)
+    return judge(found, before)
+
+
+def judge(found: Estimate, refined_from: float | None = None) -> Assessment:
+    """The words for an estimate, which was refined where there is a cost from before that."""
+    remarks = _remarks(found, refined_from is not None)
+    return Assessment(found, tuple(undetermined(found)), tuple(remarks), refined_from)
+
+
+def _remarks(found: Estimate, refined: bool) -> list[str]:
+    remarks = []
+    if found.assumed:
+        remarks.append(
+            f"the data are free of noise; errors are those of noise of {found.sigma_pA:.3g} pA, "
+            f"{100 * ASSUMED_NOISE:g} % of the peak, independent in every sample"
+        )
+    elif found.correlation_time > 1:
+        factor = math.sqrt(found.correlation_time)
+        remarks.append(
+            f"residuals are correlated over {found.correlation_time:.3g} samples (filtered noise, "
+            f"or a model that cannot follow the data); errors are widened {factor:.2g} times for "
+            "that, and say nothing of a wrong model"
+        )
+    else:
+        remarks.append("residuals look independent of each other, as the errors assume")
+    if found.distance > _UNFINISHED:
+        remarks.append(_unfinished(found, refined))
+    for name, side in zip(found.names, found.pushed, strict=True):
+        if side:
+            remarks.append(
+                f"{name} is pushed against its {'upper' if side > 0 else 'lower'} bound; it has no "
+                "error, and those of the others take it to be there"
+            )
+    return remarks
+
+
+def _unfinished(found: Estimate, refined: bool) -> str:
+    """Of a fit that is not where its gradient vanishes: what helps, or why nothing does."""
+    if held := why_not_there(found):
+        return (
+            f"the bounds on rates of {held} keep the fit about {found.distance:.2g} standard "
+            "errors from where its cost would be lowest without them; errors are those without"
+        )
+    if refined:
+        return (
+            f"the slope of the cost points to a minimum {found.distance:.2g} standard errors away, "
+            "but nothing lower was found there: it is no parabola at that distance; profiles tell "
+            "how far each parameter can go"
+        )
+    return (
+        f"the search ended about {found.distance:.2g} standard errors from the minimum; "
+        "`channelfit uncertainty` refines the fit first"
+    )
+
+
+def parameter_rows(
+    found: Estimate, model: ChannelModel, level: float = LEVEL
+) -> dict[str, dict[str, Any]]:
+    """What `summary.json` says of how sure each free and each tied parameter is.
+
+    standard_error in the parameter's unit; relative_error for a log scale, of its logarithm;
+    interval, both ends; None where a parameter is at a bound.
+    """
+    lower, upper = found.interval(level)
+    space = found.objective.space
+    rows: dict[str, dict[str, Any]] = {}
+    for k, place in enumerate(space.free):
+        parameter = space.parameters[place]
+        if found.pushed[k]:
+            rows[parameter.name] = {"standard_error": None, "interval": None}
+            continue
+        row: dict[str, Any] = {"standard_error": float(found.physical_errors[place])}
+        if parameter.scale == "log":
+            width = math.log(parameter.upper / parameter.lower)
+            row["relative_error"] = float(found.errors[k]) * width
+        rows[parameter.name] = row | {"interval": [float(lower[k]), float(upper[k])]}
+    return rows | _ties(found, model, level)
+
+
+def _ties(found: Estimate, model: ChannelModel, level: float) -> dict[str, dict[str, Any]]:
+    """Errors of tied parameters, to first order in those that they follow from."""
+    if not model.ties:
+        return {}
+    center = model.tied_values(found.objective.physical(found.unit[:, None])[:, 0])
+    below, above, apart = found.around()
+    sides = [
+        [model.tied_values(column) for column in found.objective.physical(side).T]
+        for side in (below, above)
+    ]
+    rows = {}
+    for name, value in center.items():
+        slope = np.array([high[name] - low[name] for low, high in zip(*sides, strict=True)]) / apart
+        error = math.sqrt(float(slope @ found.covariance @ slope))
+        reach = quantile(level, found.degrees_of_freedom) * error
+        rows[name] = {"standard_error": error, "interval": [value - reach, value + reach]}
+    return rows
+
+
+def as_plain(judged: Assessment, level: float = LEVEL) -> dict[str, Any]:
+    """An assessment as plain data, for `summary.json`."""
+    found = judged.estimate
+    return {
+        "level": level,
+        "noise_pA": found.sigma_pA,
+        "noise_assumed": found.assumed,
+        "samples": found.n_samples,
+        "correlation_time_samples": found.correlation_time,
+        "standard_errors_from_minimum": found.distance,
+        "undetermined": [
+            {"parameters": list(c.names), "open_directions": c.n_open, "text": c.text}
+            for c in judged.open
+        ],
+        "remarks": list(judged.remarks),
+        "correlations": {"parameters": list(found.names), "matrix": found.correlations.tolist()},
+    }

@@ -1,0 +1,461 @@
+"""How sure a fit is: standard errors, intervals, correlations, and what the data leave open.
+
+Near its minimum the cost is a parabola whose curvature, against the noise of the data, says how
+far each parameter can go before the fit becomes visibly worse:
+
+    information = n_samples / (2 sigma^2) * curvature,     covariance = information^-1
+
+with sigma^2 the noise variance of a sample of average weight, from the residuals. Weights are read
+as inverse variances up to a factor. What holds far from the minimum is for `profiles` and
+`posterior` to say; what comes from the data alone is in the words of `undetermined`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.model.graphs import components
+from channelfit.reading.errors import InputError
+from channelfit.search.objective import Objective, to_host
+
+if TYPE_CHECKING:
+    from channelfit.problem.experiment import Problem
+
+LEVEL = 0.95
+#: A combination of parameters is open when its standard deviation is this part of the whole: of
+#: the values themselves, or of half their ranges where that is less.
+OPEN = 0.5
+#: The noise, as a part of the largest current, that data simulated without any are judged by.
+ASSUMED_NOISE = 0.01
+
+_FLOOR = 1e-14  # least eigenvalue of a curvature scaled to a diagonal of ones
+_SMALLEST_SCALE = 1e-3  # of a range: a value nearer to 0 is no measure of itself
+_PART = 0.05  # of a parameter's direction that must be open for it to be named
+_LINK = 0.1
+_EDGE = 1e-9  # of a range: nearer to a bound is on it
+_WINDOW = 5.0  # correlation times after which the sum of correlations is cut off
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Parameters of which the data determine only some combination.
+
+    names: in the model's order. n_open: how many of their directions are open; as many as names
+    when nothing is determined. text: the same in a sentence.
+    """
+
+    names: tuple[str, ...]
+    n_open: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Where a fit ended and how well the data determine it.
+
+    unit: (n_free,) the point in the unit cube, where a coordinate is even in its parameter's value
+    or its logarithm. covariance: (n_free, n_free) there, `correlation_time` included; 0 for a
+    parameter that the data push against a bound.
+    pushed: (n_free,) -1 or 1 for a parameter pushed against its lower or upper bound, else 0.
+    cost: pA^2. sigma_pA: standard deviation of a sample of average weight; assumed tells whether
+    it was given rather than found. n_samples: those that count. correlation_time: in samples; 1
+    for residuals that are independent of each other.
+    distance: to the minimum as the curvature sees it, in standard errors of the worst direction.
+    """
+
+    objective: Objective
+    unit: np.ndarray
+    cost: float
+    covariance: np.ndarray
+    pushed: np.ndarray
+    sigma_pA: float
+    assumed: bool
+    n_samples: int
+    correlation_time: float
+    distance: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the free parameters."""
+        parameters = self.objective.space.parameters
+        return tuple(parameters[i].name for i in self.objective.space.free)
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """Independent samples beyond those that the parameters take up; inf for known noise."""
+        if self.assumed:
+            return math.inf
+        return max(self.n_samples / self.correlation_time - len(self.unit), 1.0)
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        """Standard errors (n_free,), unit coordinates; NaN where a parameter is at a bound."""
+        errors = np.sqrt(np.diag(self.covariance))
+        errors[self.pushed != 0] = np.nan
+        return errors
+
+    @cached_property
+    def physical_errors(self) -> np.ndarray:
+        """Standard errors (n_parameters,), base units, to first order; 0 for fixed parameters.
+
+        NaN where a parameter is at a bound.
+        """
+        slopes = self._slopes()
+        errors: np.ndarray = np.sqrt(np.einsum("pi,ij,pj->p", slopes, self.covariance, slopes))
+        errors[[self.objective.space.free[i] for i in np.flatnonzero(self.pushed)]] = np.nan
+        return errors
+
+    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends (n_free,), base units, of every free parameter by itself.
+
+        Even about the value, in the logarithm for a log scale; cut off at the range. NaN where a
+        parameter is at a bound.
+        """
+        reach = quantile(level, self.degrees_of_freedom) * self.errors
+        ends = np.stack([self.unit - reach, self.unit + reach], axis=1)
+        free = list(self.objective.space.free)
+        columns = np.repeat(self.unit[:, None], ends.size, axis=1)
+        for i, pair in enumerate(ends):
+            columns[i, 2 * i : 2 * i + 2] = np.clip(pair, 0.0, 1.0)
+        physical = self.objective.physical(np.where(np.isnan(columns), 0.0, columns))[free]
+        found = np.array([physical[i, 2 * i : 2 * i + 2] for i in range(len(free))])
+        found[np.isnan(ends)] = np.nan
+        return found[:, 0], found[:, 1]
+
+    @cached_property
+    def correlations(self) -> np.ndarray:
+        """(n_free, n_free), NaN in rows and columns of a parameter at a bound."""
+        found: np.ndarray = self.covariance / np.outer(self.errors, self.errors)
+        return found
+
+    def chi_square(self, cost: Any) -> Any:
+        """How much worse a cost is than that of this fit, in squared standard errors.
+
+        Twice the loss of log likelihood for a known noise, over the correlation time.
+        """
+        scale = self.n_samples / (self.sigma_pA**2 * self.correlation_time)
+        return (cost - self.cost) * scale
+
+    def threshold(self, level: float = LEVEL, n: int = 1) -> float:
+        """What `chi_square` stays under with a probability, for n parameters at once.
+
+        By Fisher's F distribution, exact where the current is linear in the parameters.
+        """
+        from scipy import special  # which takes a while to import, and scipy.stats twice as long
+
+        if math.isinf(self.degrees_of_freedom):
+            return float(2 * special.gammaincinv(n / 2, level))
+        return float(n * special.fdtri(n, self.degrees_of_freedom, level))
+
+    def around(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Points a little below and above in each coordinate, inside the cube, and how far apart.
+
+        (n_free, n_free), (n_free, n_free) and (n_free,), for derivatives by differences.
+        """
+        step = 1e-6 * np.eye(len(self.unit))
+        below = np.clip(self.unit[:, None] - step, 0.0, 1.0)
+        above = np.clip(self.unit[:, None] + step, 0.0, 1.0)
+        return below, above, np.diag(above - below)
+
+    def _slopes(self) -> np.ndarray:
+        """d parameter / d unit coordinate (n_parameters, n_free)."""
+        below, above, apart = self.around()
+        change = self.objective.physical(above) - self.objective.physical(below)
+        slopes: np.ndarray = change / apart
+        return slopes
+
+
+def estimate(
+    objective: Objective,
+    unit: np.ndarray,
+    n_samples: int,
+    correlation_time: float = 1.0,
+    sigma_pA: float | None = None,
+) -> Estimate:
+    """How well the data determine the free parameters at a point.
+
+    Arguments:
+        unit: (n_free,), in the unit cube; the minimum of the cost, or near it.
+        n_samples: samples that the cost counts; see `count_samples`.
+        correlation_time: of the residuals, in samples; see `correlation_time`.
+        sigma_pA: noise of a sample of average weight; None takes it from the residuals.
+
+    Raises:
+        InputError: the point cannot be scored, or there are no more samples than parameters.
+    """
+    unit = np.asarray(unit, dtype=float)
+    if n_samples <= len(unit):
+        raise InputError(
+            f"{n_samples} samples cannot say how sure {len(unit)} parameters are; "
+            "record more, or fix some"
+        )
+    local = objective.linearize(unit[:, None])
+    cost = float(to_host(local.cost)[0])
+    if not math.isfinite(cost):
+        raise InputError("the fitted values cannot be scored, so nothing can be said about them")
+    gradient, curvature = to_host(local.gradient)[:, 0], to_host(local.curvature)[:, :, 0]
+    pushed = _pushed(unit, gradient)
+    inside = pushed == 0
+    variance = sigma_pA**2 if sigma_pA is not None else cost * n_samples / (n_samples - len(unit))
+    inverse = np.zeros_like(curvature)
+    inverse[np.ix_(inside, inside)] = _inverse(curvature[np.ix_(inside, inside)])
+    scale = 2 * variance * correlation_time / n_samples
+    gain = float(gradient @ inverse @ gradient)
+    return Estimate(
+        objective,
+        unit,
+        cost,
+        scale * inverse,
+        pushed,
+        math.sqrt(variance),
+        sigma_pA is not None,
+        n_samples,
+        correlation_time,
+        math.sqrt(gain / scale) if scale > 0 else 0.0,
+    )
+
+
+def quantile(level: float, degrees_of_freedom: float) -> float:
+    """Standard errors either way that hold a share of Student's distribution."""
+    from scipy import special
+
+    tail = 0.5 + level / 2
+    if math.isinf(degrees_of_freedom):
+        return float(special.ndtri(tail))
+    return float(special.stdtrit(degrees_of_freedom, tail))
+
+
+def _pushed(unit: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Which bounds (n_free,) hold a coordinate back from a lower cost."""
+    low = (unit <= _EDGE) & (gradient >= 0)
+    high = (unit >= 1 - _EDGE) & (gradient <= 0)
+    pushed: np.ndarray = high.astype(int) - low.astype(int)
+    return pushed
+
+
+def _inverse(curvature: np.ndarray) -> np.ndarray:
+    """Of a positive semidefinite matrix; directions without curvature get a huge variance.
+
+    Scaled to a diagonal of ones first, so that what is huge does not depend on the units.
+    """
+    diagonal = np.diag(curvature)
+    least = max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)
+    scale = 1 / np.sqrt(np.maximum(diagonal, least))
+    values, vectors = np.linalg.eigh(curvature * np.outer(scale, scale))
+    inverse = (vectors / np.maximum(values, _FLOOR)) @ vectors.T
+    scaled: np.ndarray = inverse * np.outer(scale, scale)
+    return scaled
+
+
+# --- the residuals -------------------------------------------------------------------------------
+
+
+def count_samples(problem: Problem) -> int:
+    """Samples that count in the cost."""
+    return sum(
+        int(np.count_nonzero(e.recording.weight))
+        for e in problem.experiments
+        if e.recording is not None and e.weight > 0
+    )
+
+
+def peak_pA(problem: Problem) -> float:
+    """The largest recorded current that counts."""
+    return max(
+        float(np.abs(e.recording.current_pA[e.recording.weight > 0]).max(initial=0.0))
+        for e in problem.experiments
+        if e.recording is not None and e.weight > 0
+    )
+
+
+def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
+    """For how many samples a residual says the same as the one before it.
+
+    One plus twice the sum of the autocorrelations, up to a window of five times itself (Sokal
+    1997). Noise through a filter, and a model that cannot follow the data, make it more than 1;
+    so many times fewer samples are independent, and the variance of every estimate is so many
+    times larger. That is exact for currents whose dependence on the parameters changes slowly
+    against the correlations, and else too careful.
+
+    Arguments:
+        traces: per experiment (n_sweeps, n_times) pA, the fit.
+
+    Returns: 1 where the sum is not above that of independent noise by more than two of its own
+    standard deviations.
+    """
+    rows, masks = _residuals(problem, traces)
+    products, pairs = _lagged(rows), _lagged(masks)
+    n = float(pairs[0])
+    if not products[0] > 0:
+        return 1.0
+    counted = np.maximum(np.round(pairs), 1.0)
+    correlations = (products / counted) / (products[0] / n)
+    correlations[pairs < 0.5] = 0.0
+    times = 2 * np.cumsum(correlations) - 1
+    enough = np.arange(len(times)) >= _WINDOW * times
+    window = int(np.argmax(enough)) if enough.any() else len(times) - 1
+    found = float(times[window])
+    return found if found > 1 + 4 * math.sqrt(max(window, 1) / n) else 1.0
+
+
+def _residuals(
+    problem: Problem, traces: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Residuals in units of the noise, a sweep each, 0 where nothing counts; and what counts."""
+    rows: list[np.ndarray] = []
+    masks: list[np.ndarray] = []
+    for experiment, trace in zip(problem.experiments, traces, strict=True):
+        if experiment.recording is None or experiment.weight == 0:
+            continue
+        weight = experiment.weight * experiment.recording.weight
+        counts = weight > 0
+        apart = np.where(counts, trace - experiment.recording.current_pA, 0.0)
+        rows += list(np.sqrt(weight) * apart)
+        masks += list(counts.astype(float))
+    return rows, masks
+
+
+def _lagged(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Sums of products of samples so many apart, over all rows, by the Fourier transform."""
+    longest = max(len(row) for row in rows)
+    total = np.zeros(longest)
+    for row in rows:
+        size = 2 ** math.ceil(math.log2(2 * len(row)))
+        power = np.abs(np.fft.rfft(row, size)) ** 2
+        total[: len(row)] += np.fft.irfft(power, size)[: len(row)]
+    return total
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def undetermined(found: Estimate) -> list[Combination]:
+    """What the data do not determine, and which combination of it they do."""
+    scales, signed = _scales(found)
+    inside = np.flatnonzero(found.pushed == 0)
+    if not inside.size:
+        return []
+    covariance = (found.covariance / np.outer(scales, scales))[np.ix_(inside, inside)]
+    values, vectors = np.linalg.eigh(covariance)
+    spread = vectors[:, values > OPEN**2]
+    part = spread @ spread.T
+    named = np.diag(part) > _PART
+    links = (np.abs(part) > _LINK) & np.outer(named, named)
+    label = components(links)
+    combinations = []
+    for group in range(label.max() + 1):
+        members = np.flatnonzero((label == group) & named)
+        if not members.size:
+            continue
+        n_open = min(max(round(float(np.trace(part[np.ix_(members, members)]))), 1), len(members))
+        loosest = np.linalg.eigh(covariance[np.ix_(members, members)])[1][:, -1]
+        places = inside[members]
+        combinations.append(_combination(found, places, n_open, loosest * scales[places], signed))
+    return combinations
+
+
+def _scales(found: Estimate) -> tuple[np.ndarray, np.ndarray]:
+    """What counts as all of a parameter, in unit coordinates; and whether 0 is inside its range.
+
+    Its value, or half its range where that is less or the range goes through 0. That of a log
+    scale is a factor of e.
+    """
+    space = found.objective.space
+    scales, signed = [], []
+    values = found.objective.physical(found.unit[:, None])[:, 0]
+    for place in space.free:
+        parameter = space.parameters[place]
+        width = parameter.upper - parameter.lower
+        through_zero = parameter.lower < 0 < parameter.upper
+        if width == 0:
+            share = 0.5
+        elif parameter.scale == "log":
+            share = 1 / math.log(parameter.upper / parameter.lower)
+        else:
+            share = 0.5 if through_zero else abs(float(values[place])) / width
+        scales.append(min(max(share, _SMALLEST_SCALE), 0.5))
+        signed.append(through_zero)
+    return np.array(scales), np.array(signed)
+
+
+def _combination(
+    found: Estimate, places: np.ndarray, n_open: int, direction: np.ndarray, signed: np.ndarray
+) -> Combination:
+    """Words for some parameters, of which the loosest direction is given in unit coordinates."""
+    names = tuple(found.names[i] for i in places)
+    if len(names) == 1:
+        text = f"{names[0]} is not determined: the data hardly change with it"
+    elif n_open == len(names):
+        text = f"{_listed(names)} are not determined, nor any combination of them"
+    else:
+        kept = len(names) - n_open
+        how = "one combination" if kept == 1 else f"{kept} combinations"
+        if len(names) == 2:
+            how = _product_or_ratio(found, places, direction, signed) or how
+        steps = _steps(found, places, direction)
+        text = f"{_listed(names)} are determined only through {how} ({steps}: the same fit)"
+    return Combination(names, n_open, text)
+
+
+def _product_or_ratio(
+    found: Estimate, places: np.ndarray, direction: np.ndarray, signed: np.ndarray
+) -> str | None:
+    """Which of the two stays constant along a direction of two parameters, if one does."""
+    if signed[places].any():
+        return None
+    change = _relative(found, places, direction)
+    if not (np.isfinite(change).all() and change.all()):
+        return None
+    ratio = change[0] / change[1]
+    if abs(ratio + 1) < 0.1:
+        return "their product"
+    return "their ratio" if abs(ratio - 1) < 0.1 else None
+
+
+def _relative(found: Estimate, places: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """d log parameter along a direction of unit coordinates."""
+    space = found.objective.space
+    rows = [space.free[i] for i in places]
+    values = found.objective.physical(found.unit[:, None])[rows, 0]
+    slopes = found._slopes()[rows, places]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change: np.ndarray = slopes * direction / values
+    return change
+
+
+def _steps(found: Estimate, places: np.ndarray, direction: np.ndarray) -> str:
+    """A small move along a direction: "a up by 10 %, b down by 9.1 %".
+
+    The move takes the parameter that changes most by a tenth.
+    """
+    space = found.objective.space
+    rows = [space.free[i] for i in places]
+    values = found.objective.physical(found.unit[:, None])[rows, 0]
+    change = found._slopes()[rows, places] * direction
+    relative = _relative(found, places, direction)
+    finite = np.where(np.isfinite(relative), np.abs(relative), 0.0)
+    lead = int(np.argmax(finite))
+    factor = 0.1 / relative[lead] if finite[lead] > 0 else 0.1
+    words = []
+    for k, row in enumerate(rows):
+        parameter = space.parameters[row]
+        step = factor * change[k]
+        way = "up" if step > 0 else "down"
+        through_zero = parameter.lower < 0 < parameter.upper or values[k] == 0
+        amount = (
+            f"{abs(step):.2g} {parameter.unit}".rstrip()
+            if through_zero
+            else f"{100 * abs(step / values[k]):.2g} %"
+        )
+        words.append(f"{parameter.name} {way} by {amount}")
+    return ", ".join(words)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

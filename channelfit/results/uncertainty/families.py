@@ -1,0 +1,173 @@
+"""Families of equally good solutions: which of many good fits are one, and which are different.
+
+Two fits belong together when one can be turned into the other without the cost ever rising beyond
+what the noise allows; how far apart they are in the parameters says nothing, since a valley may be
+long and flat. So the distance between two fits is the height of the barrier between them, and
+single linkage joins what lies below a limit: the disconnectivity graph of an energy landscape
+(Becker and Karplus 1997, J Chem Phys 106:1495). The number of families comes out; it is not asked.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.spatial.distance import pdist, squareform
+
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.search.least_squares import refine
+from channelfit.search.objective import to_host
+
+_NEIGHBORS = 6
+_LOOKS = 11  # on the straight line between two fits
+_MOST = 200  # fits that are compared
+_BENDS = 3  # a path between two fits may have 2**3 - 1 corners
+#: Stands for a barrier that was not measured; finite, as scikit-learn wants it.
+_FAR = 1e300
+
+INSTALL = 'python -m pip install "channelfit[sure]"'
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Fits that belong together.
+
+    unit: (n_free, n_members); chi_square: (n_members,) above the best fit; medoid: the member with
+    the least summed distance to the others, in the unit cube; best: the one of least cost.
+    """
+
+    unit: np.ndarray
+    chi_square: np.ndarray
+    medoid: int
+    best: int
+
+
+def good_fits(
+    found: Estimate, n_starts: int = 64, seed: int = 0, n_draws: int = 4096
+) -> tuple[np.ndarray, np.ndarray]:
+    """Refined points (n_free, n) from all over the space, and their cost (n,).
+
+    The best of the draws are refined; the fit itself comes first.
+
+    Raises: InputError when nothing can be drawn.
+    """
+    random = np.random.Generator(np.random.Philox(seed))
+    draws = found.objective.sample(max(n_draws, n_starts), random)
+    cost = np.asarray(_cost(found, draws))
+    chosen = np.argsort(cost, kind="stable")[:n_starts]
+    chosen = chosen[np.isfinite(cost[chosen])]
+    refined = refine(found.objective, np.hstack([found.unit[:, None], draws[:, chosen]]))
+    good = np.isfinite(refined.cost)
+    return refined.unit[:, good], refined.cost[good]
+
+
+def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family]:
+    """The families among fits, the largest first.
+
+    Those count whose cost is within the confidence region of all parameters at once about the
+    best. A barrier between two may be twice that high.
+
+    Arguments:
+        unit: (n_free, n) refined points; cost: (n,), pA^2.
+
+    Raises: InputError when scikit-learn is missing, or no fit is good enough.
+    """
+    agglomerative = _agglomerative()
+    tolerance = found.threshold(n=len(found.unit))
+    chi_square = np.asarray(found.chi_square(cost))
+    chi_square = chi_square - chi_square.min(initial=0.0)
+    keep = np.flatnonzero(chi_square <= tolerance)
+    if not keep.size:
+        raise InputError("none of these fits is as good as the best one")
+    keep = keep[np.argsort(chi_square[keep], kind="stable")[:_MOST]]
+    unit, chi_square = unit[:, keep], chi_square[keep]
+    if unit.shape[1] == 1:
+        return [Family(unit, chi_square, 0, 0)]
+    limit = 2 * tolerance
+    apart = squareform(pdist(unit.T))
+    barriers, tree = _barriers(found, unit, chi_square, apart)
+    for a, b in tree:
+        if barriers[a, b] > limit:
+            bent = _bent(found, unit[:, a], unit[:, b], limit, _BENDS)
+            barriers[a, b] = barriers[b, a] = min(barriers[a, b], bent)
+    labels = (
+        agglomerative(
+            n_clusters=None, metric="precomputed", linkage="single", distance_threshold=limit
+        )
+        .fit(barriers)
+        .labels_
+    )
+    groups = [np.flatnonzero(labels == k) for k in range(labels.max() + 1)]
+    groups.sort(key=lambda members: (-len(members), float(chi_square[members].min())))
+    return [
+        Family(
+            unit[:, members],
+            chi_square[members],
+            int(apart[np.ix_(members, members)].sum(axis=1).argmin()),
+            int(chi_square[members].argmin()),
+        )
+        for members in groups
+    ]
+
+
+def _agglomerative() -> Any:
+    try:
+        from sklearn.cluster import AgglomerativeClustering
+    except ImportError:
+        raise InputError(f"families need scikit-learn; {INSTALL} installs it") from None
+    return AgglomerativeClustering
+
+
+def _cost(found: Estimate, unit: np.ndarray) -> np.ndarray:
+    return to_host(found.objective.score(unit).cost)
+
+
+def _barriers(
+    found: Estimate, unit: np.ndarray, chi_square: np.ndarray, apart: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Barriers (n, n) on straight lines between neighbors, and the tree that joins all (n-1, 2)."""
+    n = unit.shape[1]
+    # the same tree as of the distances, but for fits that coincide, between which there is none
+    tree = np.argwhere(minimum_spanning_tree(1.0 + apart - np.eye(n)).toarray() > 0)
+    near = np.argsort(apart, axis=1)[:, 1 : _NEIGHBORS + 1]
+    rows = np.repeat(np.arange(n), near.shape[1])
+    pairs = np.concatenate([tree, np.stack([rows, near.ravel()], axis=1)])
+    pairs = np.unique(np.sort(pairs, axis=1), axis=0)
+    heights = _heights(found, unit[:, pairs[:, 0]], unit[:, pairs[:, 1]])
+    barriers = np.full((n, n), _FAR)
+    np.fill_diagonal(barriers, 0.0)
+    heights = np.maximum(heights, np.maximum(chi_square[pairs[:, 0]], chi_square[pairs[:, 1]]))
+    barriers[pairs[:, 0], pairs[:, 1]] = barriers[pairs[:, 1], pairs[:, 0]] = heights
+    return barriers, tree
+
+
+def _heights(found: Estimate, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The largest chi square (n,) on straight lines between points (n_free, n)."""
+    shares = np.linspace(0, 1, _LOOKS + 2)[1:-1]
+    points = start[:, None] + shares[:, None] * (end - start)[:, None]
+    cost = _cost(found, points.reshape(len(start), -1)).reshape(_LOOKS, -1)
+    heights: np.ndarray = np.minimum(found.chi_square(cost).max(axis=0), _FAR)
+    return heights
+
+
+def _bent(found: Estimate, start: np.ndarray, end: np.ndarray, limit: float, bends: int) -> float:
+    """The barrier on a path that follows a curved valley: its corners are refined midpoints.
+
+    Between two valleys a midpoint falls into one of them, and the barrier stays.
+    """
+    straight = float(_heights(found, start[:, None], end[:, None])[0])
+    if straight <= limit or not bends:
+        return straight
+    middle = refine(found.objective, ((start + end) / 2)[:, None])
+    chi_square = float(found.chi_square(middle.cost[0]))
+    if not math.isfinite(chi_square) or chi_square > limit:
+        return straight
+    corner = middle.unit[:, 0]
+    first = _bent(found, start, corner, limit, bends - 1)
+    if first > limit:
+        return straight
+    return min(straight, max(first, _bent(found, corner, end, limit, bends - 1)))

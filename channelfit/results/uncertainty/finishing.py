@@ -1,0 +1,90 @@
+"""A fit brought to its minimum, and why it is not there when it cannot be.
+
+Least squares ends where no step that its parabola proposes lowers the cost. Where the cost is no
+parabola (ripples, valleys with a bend, bounds on rates across the way) that need not be the lowest
+point within the fit's own standard errors, and a profile would find a better one. So points along
+the directions that the data leave loosest, and along those in which each parameter's profile would
+set out, are tried as well, and the best of them refined, until none of them leads further down.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from channelfit.results.uncertainty.curvature import Estimate, estimate
+from channelfit.search.agreement import SAME
+from channelfit.search.least_squares import refine, to_numpy
+from channelfit.search.objective import Objective
+
+#: Standard errors at which points are tried, to either side.
+_REACHES = (0.3, 1.0, 3.0, 10.0)
+#: Of the points tried so many are refined, and so often at most they may lead further down.
+_REFINED, _ROUNDS = 8, 30
+#: Of chi square: less is no gain.
+_GAIN = 0.01
+#: Shares of the way to the parabola's minimum at which bounds on rates are looked for.
+_ON_THE_WAY = (1e-3, 1e-2, 0.1, 0.3, 1.0)
+
+
+def settled(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarray:
+    """The lowest point (n_free, 1) that least squares finds from a point (n_free, 1) and around it.
+
+    Costs and derivatives are taken from one source where the scorer has them there (`preview`), or
+    the difference between two would hide small gains.
+
+    Arguments:
+        n_samples: that the cost counts; they say what a standard error is.
+    """
+    objective.previews = True
+    unit, cost = _refined(objective, unit)
+    for _ in range(_ROUNDS):
+        if not math.isfinite(cost) or n_samples <= len(unit):
+            return unit
+        points = _around(estimate(objective, unit[:, 0], n_samples))
+        tried = to_numpy(objective.score(points).cost)
+        order = np.argsort(tried, kind="stable")[:_REFINED]
+        lower, lower_cost = _refined(objective, points[:, order[np.isfinite(tried[order])]])
+        if not lower_cost < cost * (1 - _GAIN / n_samples):
+            return unit
+        unit, cost = lower, lower_cost
+    return unit
+
+
+def why_not_there(found: Estimate) -> str | None:
+    """Which bounds on rates stand between a fit and the minimum of its parabola; None for none."""
+    objective = found.objective
+    local = objective.linearize(found.unit[:, None])
+    step = -found.covariance @ to_numpy(local.gradient)[:, 0]  # its length does not matter
+    longest = float(np.abs(step).max(initial=0.0))
+    if not longest > 0:
+        return None
+    step *= min(1.0, found.distance * float(np.sqrt(np.diag(found.covariance)).max()) / longest)
+    way = np.clip(found.unit[:, None] + step[:, None] * np.array(_ON_THE_WAY), 0.0, 1.0)
+    physical = objective.space.to_physical(way)
+    names = [c.name for c in objective.constraints if not c.allowed(physical).all()]
+    return ", ".join(names) or None
+
+
+def _refined(objective: Objective, unit: np.ndarray) -> tuple[np.ndarray, float]:
+    """The best (n_free, 1) of some points, refined, and its cost; inf where there is none."""
+    if not unit.shape[1]:
+        return unit, math.inf
+    starts = refine(objective, unit, iterations=300)
+    best = int(np.where(np.isfinite(starts.cost), starts.cost, np.inf).argmin())
+    return starts.unit[:, [best]], float(starts.cost[best])
+
+
+def _around(found: Estimate) -> np.ndarray:
+    """Points (n_free, n) at some standard errors from a fit, inside the cube."""
+    values, vectors = np.linalg.eigh(found.covariance)
+    loose = vectors * np.sqrt(np.maximum(values, 0.0))
+    own = np.sqrt(np.diag(found.covariance))
+    responses = found.covariance[:, own > 0] / own[own > 0]
+    ways = np.concatenate([loose[:, values > 0], responses], axis=1)
+    # a direction that the data do not see at all would leave the cube at once
+    ways *= np.minimum(1.0, 0.1 / np.maximum(np.abs(ways).max(axis=0), SAME))
+    sides = [sign * reach * ways for reach in _REACHES for sign in (1.0, -1.0)]
+    around: np.ndarray = np.clip(found.unit[:, None] + np.concatenate(sides, axis=1), 0.0, 1.0)
+    return around

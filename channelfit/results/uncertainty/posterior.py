@@ -1,0 +1,194 @@
+"""The posterior by Markov chain Monte Carlo: every set of parameters the data allow, as a sample.
+
+The prior is even over the unit cube: over a parameter's range, or its logarithm. The likelihood is
+that of Gaussian noise of the standard deviation and correlation time that `uncertainty` found. An
+ensemble of walkers (Goodman and Weare 2010; emcee, Foreman-Mackey et al. 2013) is moved together,
+so that half of them are scored in one call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.curvature import LEVEL, Estimate
+from channelfit.results.uncertainty.families import INSTALL
+from channelfit.search.objective import to_host
+
+#: A chain should be so many autocorrelation times long (emcee's own advice).
+LONG_ENOUGH = 50
+#: R-hat above which the walkers do not agree (Gelman et al. 2013).
+AGREED = 1.05
+_WIDEST = 0.1  # of the unit cube: no walker starts further from the fit, in standard deviations
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Samples of the posterior, burn-in removed and thinned.
+
+    samples: (n_free, n_samples), base units. autocorrelation: (n_free,) steps; NaN where a
+    parameter never moved. r_hat: (n_free,), the halves of the walkers' chains against each other
+    (Gelman and Rubin); walkers of one ensemble are not quite independent, so it is a lower bound.
+    acceptance: share of proposals taken. warnings: in words, what is not to be trusted.
+    """
+
+    names: tuple[str, ...]
+    samples: np.ndarray
+    n_walkers: int
+    n_steps: int
+    burn_in: int
+    autocorrelation: np.ndarray
+    r_hat: np.ndarray
+    acceptance: float
+    warnings: tuple[str, ...]
+
+    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval (n_free,) of each parameter by itself."""
+        tail = 50 * (1 - level)
+        lower, upper = np.percentile(self.samples, [tail, 100 - tail], axis=1)
+        return lower, upper
+
+    @property
+    def median(self) -> np.ndarray:
+        """(n_free,), base units."""
+        median: np.ndarray = np.median(self.samples, axis=1)
+        return median
+
+
+def sample_posterior(
+    found: Estimate,
+    n_steps: int = 2000,
+    n_walkers: int | None = None,
+    seed: int = 0,
+    on_step: Any = None,
+) -> Posterior:
+    """Samples of the posterior about a fit.
+
+    Arguments:
+        n_steps: of every walker; the first third is burn-in.
+        n_walkers: even, at least twice the free parameters; None for four times as many, 32 or
+            more.
+        on_step: told the number of each step when it is done.
+
+    Raises: InputError when emcee is missing, or the walkers are too few.
+    """
+    try:
+        import emcee
+    except ImportError:
+        raise InputError(f"a posterior needs emcee; {INSTALL} installs it") from None
+    n = len(found.unit)
+    n_walkers = n_walkers or max(32, 4 * n)
+    if n_walkers < 2 * n or n_walkers % 2:
+        raise InputError(
+            f"{n_walkers} walkers: an even number of {2 * n} or more is needed for {n} parameters"
+        )
+    random = np.random.Generator(np.random.Philox(seed))
+    moves = [
+        (emcee.moves.DEMove(), 0.8),
+        (emcee.moves.DESnookerMove(), 0.1),
+        (emcee.moves.StretchMove(), 0.1),
+    ]
+    sampler = emcee.EnsembleSampler(
+        n_walkers, n, lambda walkers: log_posterior(found, walkers.T), moves=moves, vectorize=True
+    )
+    sampler.random_state = np.random.RandomState(random.integers(2**32)).get_state()
+    start = _starts(found, n_walkers, random)
+    for k, _ in enumerate(sampler.sample(start, iterations=n_steps), 1):
+        if on_step is not None:
+            on_step(k)
+    return _summary(found, sampler, n_steps)
+
+
+def log_posterior(found: Estimate, unit: np.ndarray) -> np.ndarray:
+    """Logarithm (n,) of the posterior density at points (n_free, n), 0 at the fit.
+
+    -inf outside the unit cube and where a candidate fails.
+    """
+    inside = ((unit >= 0) & (unit <= 1)).all(axis=0)
+    out = np.full(unit.shape[1], -np.inf)
+    if inside.any():
+        cost = to_host(found.objective.score(np.ascontiguousarray(unit[:, inside])).cost)
+        out[inside] = -0.5 * found.chi_square(cost)
+    return out
+
+
+def _starts(found: Estimate, n_walkers: int, random: np.random.Generator) -> np.ndarray:
+    """Walkers (n_walkers, n_free) about the fit as its covariance has it, inside the cube.
+
+    A walker that cannot be scored is drawn again, nearer to the fit.
+    """
+    values, vectors = np.linalg.eigh(found.covariance)
+    spread = np.clip(np.sqrt(np.maximum(values, 0.0)), 1e-6, _WIDEST)
+    n = len(found.unit)
+    walkers = np.empty((n_walkers, n))
+    left = np.arange(n_walkers)
+    for k in range(12):
+        draws = vectors @ (spread[:, None] * random.standard_normal((n, left.size))) / 2**k
+        unit = np.clip(found.unit[:, None] + draws, 0.0, 1.0)
+        # never exactly on a face, where all walkers would lie in one plane
+        unit = np.clip(np.abs(unit - 1e-9 * random.random(unit.shape)), 0.0, 1.0)
+        walkers[left] = unit.T
+        left = left[~np.isfinite(log_posterior(found, unit))]
+        if not left.size:
+            return walkers
+    raise InputError("around the fitted values nothing can be scored, so no chain can start")
+
+
+def _summary(found: Estimate, sampler: Any, n_steps: int) -> Posterior:
+    chain = sampler.get_chain()  # (n_steps, n_walkers, n_free)
+    burn_in = n_steps // 3
+    kept = chain[burn_in:]
+    times = sampler.get_autocorr_time(discard=burn_in, quiet=True, tol=0)
+    r_hat = split_r_hat(kept)
+    slowest = float(np.nanmax(times)) if np.isfinite(times).any() else float(len(kept))
+    thin = max(int(slowest / 2), 1)
+    flat = kept[::thin].reshape(-1, chain.shape[2]).T
+    acceptance = float(np.mean(sampler.acceptance_fraction))
+    rows = list(found.objective.space.free)
+    return Posterior(
+        found.names,
+        found.objective.physical(flat)[rows],
+        chain.shape[1],
+        n_steps,
+        burn_in,
+        times,
+        r_hat,
+        acceptance,
+        tuple(_doubts(len(kept), slowest, r_hat, acceptance)),
+    )
+
+
+def split_r_hat(chain: np.ndarray) -> np.ndarray:
+    """How much wider all halves of chains are together than each by itself: (n_free,), 1 at best.
+
+    Arguments:
+        chain: (n_steps, n_walkers, n_free).
+
+    Source: Gelman et al. 2013, Bayesian Data Analysis, section 11.4.
+    """
+    half = len(chain) // 2
+    parts = np.concatenate([chain[:half], chain[half : 2 * half]], axis=1)
+    within = parts.var(axis=0, ddof=1).mean(axis=0)
+    between = parts.mean(axis=0).var(axis=0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r_hat: np.ndarray = np.sqrt((half - 1) / half + between / within)
+    return r_hat
+
+
+def _doubts(n_kept: int, slowest: float, r_hat: np.ndarray, acceptance: float) -> list[str]:
+    doubts = []
+    if n_kept < LONG_ENOUGH * slowest:
+        wanted = int(1.5 * LONG_ENOUGH * slowest)
+        doubts.append(
+            f"the chain is too short: {n_kept} steps after burn-in, and the slowest parameter "
+            f"forgets where it was in {slowest:.0f}; about {wanted} steps would do"
+        )
+    worst = float(np.nanmax(r_hat)) if np.isfinite(r_hat).any() else np.inf
+    if not worst < AGREED:
+        doubts.append(f"the walkers do not agree yet: R-hat is {worst:.3g}, below {AGREED} is good")
+    if acceptance < 0.1:
+        doubts.append(f"only {100 * acceptance:.2g} % of the proposals were taken")
+    return doubts

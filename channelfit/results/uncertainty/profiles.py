@@ -1,0 +1,232 @@
+"""Profile likelihoods: how good the fit can still be with one parameter held at a value.
+
+Where `uncertainty` takes the cost for a parabola, this follows it: the parameter is held at values
+away from the fit, all others are refined again, and the interval ends where the cost has risen too
+far. All values of a side are refined together, then again from their neighbors' answers until
+nobody gains (Raue et al. 2009, Bioinformatics 25:1923).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.results.uncertainty.curvature import LEVEL, Estimate, estimate, quantile
+from channelfit.results.uncertainty.finishing import settled
+from channelfit.search.least_squares import refine
+from channelfit.search.objective import Local, Objective
+
+_POINTS = 10  # a side
+_ROUNDS = 8  # of choosing how far a side reaches
+_PASSES = 4  # of starting from neighbors
+_GAIN = 1e-2  # of chi square that is worth another pass
+_RESTARTS = 50  # each from a fit that is better by _BETTER: a stop for endless descents
+#: Of chi square below the fit: then the fit was not the minimum.
+_BETTER = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """The least cost against one parameter.
+
+    place: of the parameter among the free ones. values: (n_points,), base units, ascending, the
+    fit among them; chi_square: (n_points,) above the fit's; unit: (n_free, n_points) the refined
+    points. lower, upper: the interval, base units; open_below, open_above: the range ends before
+    the cost has risen enough, and so does the interval.
+    """
+
+    name: str
+    place: int
+    values: np.ndarray
+    chi_square: np.ndarray
+    unit: np.ndarray
+    threshold: float
+    lower: float
+    upper: float
+    open_below: bool
+    open_above: bool
+
+
+@dataclass
+class _Held:
+    """An objective of which one coordinate does not move: its derivatives are 0."""
+
+    whole: Objective
+    place: int
+
+    @property
+    def floor(self) -> float:
+        return self.whole.floor
+
+    def score(self, unit: Any) -> Any:
+        return self.whole.score(unit)
+
+    def linearize(self, unit: Any) -> Local:
+        local = self.whole.linearize(unit)
+        gradient, curvature = local.gradient.copy(), local.curvature.copy()
+        gradient[self.place] = 0.0
+        curvature[self.place] = 0.0
+        curvature[:, self.place] = 0.0
+        return Local(local.cost, local.status, gradient, curvature)
+
+
+def profiles(
+    found: Estimate,
+    places: Iterable[int] | None = None,
+    level: float = LEVEL,
+    on_profile: Callable[[str], object] | None = None,
+) -> tuple[Estimate, list[Profile]]:
+    """Profiles of some of the free parameters.
+
+    Arguments:
+        places: among the free parameters; None for all.
+        on_profile: told the name of each parameter before its turn.
+
+    Returns: where the fit is, and the profiles. It is elsewhere than it was when a profile has led
+    to a better fit; then all of them were done again from there.
+    """
+    wanted = list(range(len(found.unit)) if places is None else places)
+    for _ in range(_RESTARTS):
+        done = []
+        for place in wanted:
+            if on_profile is not None:
+                on_profile(found.names[place])
+            done.append(profile(found, place, level))
+            k = int(done[-1].chi_square.argmin())
+            if done[-1].chi_square[k] < -_BETTER:
+                found = _moved(found, done[-1].unit[:, k])
+                break
+        else:
+            return found, done
+    return found, [profile(found, place, level) for place in wanted]
+
+
+def profile(found: Estimate, place: int, level: float = LEVEL) -> Profile:
+    """The profile of one free parameter, by its place among them."""
+    limit = found.threshold(level)
+    sides = [_side(found, place, sign, limit, level) for sign in (-1.0, 1.0)]
+    below, above = sides
+    unit = np.concatenate([below[0][:, ::-1], found.unit[:, None], above[0]], axis=1)
+    chi_square = np.concatenate([below[1][::-1], [0.0], above[1]])
+    ends, opens = [], []
+    for sign, side in zip((-1, 1), sides, strict=True):
+        end, is_open = _end(found, place, sign, *side, limit)
+        ends.append(end)
+        opens.append(is_open)
+    corner = np.repeat(found.unit[:, None], 2, axis=1)
+    corner[place] = ends
+    row = found.objective.space.free[place]
+    lower, upper = found.objective.physical(corner)[row]
+    return Profile(
+        found.names[place],
+        place,
+        found.objective.physical(unit)[row],
+        chi_square,
+        unit,
+        limit,
+        float(lower),
+        float(upper),
+        *opens,
+    )
+
+
+def _side(
+    found: Estimate, place: int, sign: float, limit: float, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Refined points (n_free, n) outward from the fit and their chi square (n,).
+
+    The reach is stretched, or shortened, until the limit is crossed at a good few points.
+    """
+    start = found.unit[place]
+    room = float(1 - start if sign > 0 else start)
+    if room <= 0:
+        return np.empty((len(found.unit), 0)), np.empty(0)
+    error = found.errors[place]
+    error = error if math.isfinite(error) and error > 0 else 0.1
+    reach = min(1.3 * quantile(level, found.degrees_of_freedom) * error, room)
+    unit, chi_square = np.empty((len(found.unit), 0)), np.empty(0)
+    for _ in range(_ROUNDS):
+        offsets = reach * np.arange(1, _POINTS + 1) / _POINTS
+        held = np.clip(start + sign * offsets, 0.0, 1.0)
+        if reach >= room:
+            held[-1] = 1.0 if sign > 0 else 0.0
+        unit, chi_square = _refined(found, place, held)
+        over = np.flatnonzero(chi_square > limit)
+        if over.size and over[0] >= _POINTS // 3:
+            break
+        if over.size:
+            reach = min(offsets[over[0]] * 1.3, 0.9 * reach)
+        elif reach >= room:
+            break
+        else:
+            reach = min(3 * reach, room)
+    return unit, chi_square
+
+
+def _refined(found: Estimate, place: int, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best points with a coordinate at values (n,), and their chi square (n,)."""
+    n = len(held)
+    response = found.covariance[:, place] / (found.covariance[place, place] or 1.0)
+    linear = found.unit[:, None] + response[:, None] * (held - found.unit[place])
+    plain = np.repeat(found.unit[:, None], n, axis=1)
+    unit, chi_square = _refine(found, place, np.tile(held, 2), np.hstack([linear, plain]))
+    first = chi_square[:n] <= chi_square[n:]
+    best = np.where(first, np.arange(n), n + np.arange(n))
+    unit, chi_square = unit[:, best], chi_square[best]
+    for _ in range(_PASSES):
+        near = np.hstack([unit[:, [0, *range(n - 1)]], unit[:, [*range(1, n), n - 1]]])
+        tried, chi = _refine(found, place, np.tile(held, 2), near)
+        pick = np.where(chi[:n] <= chi[n:], np.arange(n), n + np.arange(n))
+        better = chi[pick] < chi_square - 1e-12
+        gained = np.max(np.where(better, chi_square - chi[pick], 0.0))
+        unit = np.where(better, tried[:, pick], unit)
+        chi_square = np.where(better, chi[pick], chi_square)
+        if not gained > _GAIN:
+            break
+    return unit, chi_square
+
+
+def _refine(
+    found: Estimate, place: int, held: np.ndarray, unit: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """All but the held coordinate, from points (n_free, n)."""
+    starts = np.clip(unit, 0.0, 1.0)
+    starts[place] = held
+    objective: Any = _Held(found.objective, place)
+    # what a thousandth of a unit of chi square is of the cost
+    tolerance = 1e-3 * found.correlation_time / found.n_samples
+    refined = refine(objective, starts, tolerance=min(tolerance, 1e-4))
+    cost = np.where(np.isfinite(refined.cost), refined.cost, np.inf)
+    chi_square: np.ndarray = found.chi_square(cost)
+    return refined.unit, chi_square
+
+
+def _end(
+    found: Estimate, place: int, sign: int, unit: np.ndarray, chi_square: np.ndarray, limit: float
+) -> tuple[float, bool]:
+    """Where a side crosses the limit, in the unit coordinate, and whether it never does.
+
+    Interpolated in the root of chi square, which is straight where the cost is a parabola.
+    """
+    over = np.flatnonzero(chi_square > limit)
+    if not over.size:
+        return (1.0 if sign > 0 else 0.0), True
+    k = int(over[0])
+    here = unit[place, k]
+    if not math.isfinite(chi_square[k]):  # beyond it nothing can be scored
+        return float(here), False
+    before = unit[place, k - 1] if k else found.unit[place]
+    low = math.sqrt(max(chi_square[k - 1], 0.0)) if k else 0.0
+    high, wanted = math.sqrt(chi_square[k]), math.sqrt(limit)
+    return float(before + (here - before) * (wanted - low) / (high - low)), False
+
+
+def _moved(found: Estimate, unit: np.ndarray) -> Estimate:
+    """The estimate at a better point, brought to its minimum."""
+    better = settled(found.objective, unit[:, None], found.n_samples)[:, 0]
+    sigma = found.sigma_pA if found.assumed else None
+    return estimate(found.objective, better, found.n_samples, found.correlation_time, sigma)

@@ -1,0 +1,1 @@
+"""From a problem and parameter sets to currents and costs: the reference, the CPU and CUDA."""

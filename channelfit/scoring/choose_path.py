@@ -1,0 +1,76 @@
+"""Three ways to the same score, and which of them pays.
+
+``stepping`` serves every problem. ``modal`` and ``closed-form`` need held voltages and chains that
+have modes (`codegen.spectral.why_not`); the closed form needs no samples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem
+from channelfit.problem.run_tree import N_SAMPLES
+from channelfit.reading.errors import InputError
+from channelfit.scoring.kernels.spectral import MOST_PRODUCTS, why_not
+from channelfit.scoring.layout.exponential_tables import moves
+from channelfit.scoring.layout.visit_order import schedule
+
+
+def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str = "cuda") -> str:
+    """The path that a score takes.
+
+    Arguments:
+        path: one of `backends.PATHS`.
+        backend: cuda or cpu, which differ in what is faster.
+
+    Raises:
+        InputError: the problem cannot go this way, and why.
+    """
+    if path == "stepping" or (path == "auto" and problem.scored.total_weight <= 0):
+        return "stepping"
+    reason = no_modes(problem)
+    if path == "auto":
+        faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype, backend)
+        return "closed-form" if faster else "stepping"
+    if reason is not None:
+        raise InputError(f"--path {path}: {reason}; use --path stepping")
+    return path
+
+
+def no_modes(problem: Problem) -> str | None:
+    """Why a problem cannot be scored by modes; None if it can."""
+    reason = why_not(problem.model)
+    if reason is None and moves(problem.scored):
+        reason = "the command voltage varies on the way to scored samples"
+    return reason
+
+
+def samples_per_visit(problem: Problem) -> float:
+    """Samples that a voltage, once its tables are made, has to serve."""
+    packed = problem.scored
+    order = schedule(packed, single_samples_anywhere=True)
+    samples = packed.runs[order.run, N_SAMPLES][order.weight > 0].sum()
+    return float(samples) / max(1, len(order.voltage))
+
+
+#: Samples a visit at which closed form and stepping take a GPU the same time, by states.
+_BREAK_EVEN = {
+    "float64": {2: 85, 3: 95, 4: 105, 5: 125, 6: 260},
+    "float32": {2: 130, 3: 165, 4: 285, 5: 360, 6: 560},
+}
+
+
+def break_even(problem: Problem, dtype: str, backend: str = "cuda") -> float:
+    """Samples a visit from which the closed form is faster than stepping.
+
+    Measured on one NVIDIA H200 by `benchmarks/states.py` and on two CPU cores by
+    `benchmarks/scoring.py`. On a CPU the modes of up to five states cost less than the propagators
+    of stepping, whatever the samples. The rule decides alone, not a measurement at run time, so
+    that a run repeats; `--path` overrules it.
+    """
+    n = max(len(chain.states) for chain in problem.model.chains)
+    if n > MOST_PRODUCTS:
+        return np.inf  # too many candidates in doubt
+    if n == 1 or backend == "cpu":
+        return 0.0
+    return float(_BREAK_EVEN[dtype][n])

@@ -1,0 +1,320 @@
+"""The CPU backend: generated code, candidates side by side in vector lanes, all cores."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem
+from channelfit.problem.run_tree import HELD, KIND, Packed, gathered
+from channelfit.reading.errors import InputError
+from channelfit.scoring.choose_path import choose_path
+from channelfit.scoring.kernels.cpu_source import PACKED_ARGUMENTS, CpuSource
+from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralSource
+from channelfit.scoring.kernels.spectral import LEAST_COST
+from channelfit.scoring.layout.exponential_tables import spectral_walk
+from channelfit.scoring.machine.machine_code import Kernel, generated
+from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.scorer import NOT_FINITE, OK, Linearization, Score
+
+if TYPE_CHECKING:
+    from channelfit.scoring.cpu_tangents import Linearizer
+
+_FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
+_CHUNKS_PER_THREAD = 8
+
+
+class CpuScorer:
+    """Scores and simulates with compiled code; see `backends.Scorer`.
+
+    The first use of a new model compiles (seconds); the machine code is kept in the user's cache
+    folder and found again by the hash of its source.
+
+    Arguments:
+        path: see `paths.choose_path`; simulations always step.
+    """
+
+    backend = "cpu"
+    paths = ("stepping", "modal", "closed-form")
+
+    def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
+        self.problem, self.dtype = problem, dtype
+        self.path = choose_path(problem, dtype, path, self.backend)
+        self.stepping = Stepping(problem, dtype)
+        self.scoring: Stepping | Modes = self.stepping
+        if self.path != "stepping":
+            self.scoring = Modes(problem, dtype, self.path == "modal")
+        self.source = self.scoring.source
+        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
+        self.n_threads = usable_cores()
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
+        parameters = self._scorable(parameters)
+        if isinstance(self.scoring, Stepping):
+            return self.scoring.score(parameters, self.n_threads)
+        score, doubted = self.scoring.score(parameters, self.n_threads)
+        if len(doubted):
+            exact = self._exact.score(np.ascontiguousarray(parameters[:, doubted]), self.n_threads)
+            score.cost[doubted], score.status[doubted] = exact.cost, exact.status
+        return score
+
+    def rescore(self, parameters: np.ndarray) -> Score:
+        """The same by stepping in float64, whatever this scorer's path and precision."""
+        return self._exact.score(self._scorable(parameters), self.n_threads)
+
+    def preview(self, parameters: np.ndarray) -> Score:
+        """Costs as `linearize` has them, where that is cheaper than `score`; else the score.
+
+        Schemes on ramps and sines are taken in pieces, where a score steps: more exact than its
+        steps by as much as the two differ, 1e-7 of the cost or so.
+        """
+        parameters = self._scorable(parameters)
+        if self._pieces is None:
+            return self.score(parameters)
+        n = parameters.shape[1]
+        out = Score(np.empty(n), np.zeros(n, np.int8))
+        self._shared(self._pieces.costs, parameters, [out.cost, out.status])
+        return out
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
+        parameters = _checked(parameters, len(self.problem.model.parameters))
+        out = self.stepping.simulate(parameters, self.n_threads)
+        return [gathered(out, places) for places in self.problem.simulated.outputs]
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature; in float64, whatever this scorer's path and precision."""
+        parameters = self._scorable(parameters)
+        n_parameters, n = parameters.shape
+        out = Linearization(
+            np.empty(n),
+            np.zeros(n, np.int8),
+            np.zeros((n_parameters, n)),
+            np.zeros((n_parameters, n_parameters, n)),
+        )
+        arrays = [out.cost, out.status, out.gradient, out.curvature]
+        self._shared(self._tangents.linearize, parameters, arrays)
+        return out
+
+    def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Compressed residuals: cost = (sum of their squares + constant)/total weight.
+
+        Returns:
+            residuals (n_residuals, n_candidates), pA times the root of a weight; their Jacobian
+            (n_residuals, n_parameters, n_candidates); the constant, pA^2. NaN where a candidate
+            failed; fixed parameters have zeros.
+        """
+        parameters = self._scorable(parameters)
+        n_parameters, n = parameters.shape
+        plan = self._tangents.plan
+        residuals = np.empty((plan.n_residuals, n))
+        jacobian = np.zeros((plan.n_residuals, n_parameters, n))
+        self._shared(self._tangents.residuals, parameters, [residuals, jacobian])
+        return residuals, jacobian, plan.constant
+
+    def _shared(
+        self, sweep: Callable[..., None], parameters: np.ndarray, arrays: list[Any]
+    ) -> None:
+        """A sweep of a `Linearizer` over all candidates; BLAS keeps to one thread meanwhile: its
+        own, on small matrices, would mostly wait for each other."""
+
+        def some(first: int, last: int) -> None:
+            sweep(parameters, first, last, *arrays)
+
+        with single_threaded_blas():
+            side_by_side(some, parameters.shape[1], 1, self.n_threads)
+
+    @cached_property
+    def _tangents(self) -> Linearizer:
+        from channelfit.scoring.cpu_tangents import Linearizer  # compiles: only where wanted
+
+        return Linearizer(self.problem)
+
+    @cached_property
+    def _pieces(self) -> Linearizer | None:
+        """What takes runs in pieces and looks at no derivatives, where that spares stepping."""
+        model = self.problem.model
+        if self.path != "stepping" or model.relaxes or len(model.chains) > 1:
+            return None
+        from channelfit.scoring.cpu_tangents import Linearizer
+
+        held = replace(model, parameters=tuple(replace(p, fixed=True) for p in model.parameters))
+        linearizer = Linearizer(replace(self.problem, model=held))
+        return linearizer if linearizer.has_pieces else None
+
+    @cached_property
+    def _exact(self) -> Stepping:
+        return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
+
+    def _scorable(self, parameters: np.ndarray) -> np.ndarray:
+        if self.problem.scored.total_weight <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        return _checked(parameters, len(self.problem.model.parameters))
+
+
+class Stepping:
+    """Every sample from the one before."""
+
+    def __init__(self, problem: Problem, dtype: str) -> None:
+        self.problem, self.dtype = problem, dtype
+        # what is only predicted at the end neither changes nor lengthens what scores
+        scores = problem.scored.total_weight > 0
+        self.source = self._source_for(problem.scored if scores else problem.simulated)
+
+    def score(self, parameters: np.ndarray, n_threads: int) -> Score:
+        """Cost and status of checked parameters."""
+        packed = self.problem.scored
+        data = packed.data_pA.astype(self.dtype)
+        cost, status = self._run(self.source, parameters, packed, data, np.empty((0, 0)), n_threads)
+        return _finished((cost + packed.constant) / packed.total_weight, status)
+
+    def simulate(self, parameters: np.ndarray, n_threads: int) -> np.ndarray:
+        """Currents (n_data, n_candidates), NaN where a candidate failed."""
+        packed = self.problem.simulated
+        out = np.empty((len(packed.sample_mV), parameters.shape[1]))
+        source, data = self._tracing, np.empty(0, self.dtype)
+        _, status = self._run(source, parameters, packed, data, out, n_threads)
+        out[:, status != OK] = np.nan
+        return out
+
+    @cached_property
+    def _tracing(self) -> CpuSource:
+        """What computes every experiment, the ones held out too."""
+        source = self._source_for(self.problem.simulated)
+        return self.source if source.varying == self.source.varying else source
+
+    def _source_for(self, packed: Packed) -> CpuSource:
+        varying = bool((packed.runs[:, KIND] != HELD).any())
+        return CpuSource(self.problem.model, self.dtype, varying)
+
+    def _run(
+        self,
+        source: CpuSource,
+        parameters: np.ndarray,
+        packed: Packed,
+        data: np.ndarray,
+        trace: np.ndarray,
+        n_threads: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sums of squares and statuses, or traces where room for them is given."""
+        n = parameters.shape[1]
+        cost, status = np.empty(n), np.empty(n, dtype=np.int8)
+        arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
+        arguments += [data, cost, trace, trace.size > 0, status]
+        run = generated(source.text, "runSweeps")
+        shared_kernel(run, parameters, arguments, source.lanes, n_threads)
+        return cost, status
+
+
+class Modes:
+    """Sums over the modes of held voltages: the closed form, or at every sample (modal)."""
+
+    def __init__(self, problem: Problem, dtype: str, sampled: bool) -> None:
+        self.problem = problem
+        self.source = CpuSpectralSource(problem.model, dtype, sampled)
+        packed = problem.scored
+        walk = spectral_walk(packed, sampled=sampled)
+        tables = walk.tables.astype(dtype) if sampled else walk.tables.ravel()
+        # what every sample is compared with need not be added again
+        self.squares = packed.constant + (0.0 if sampled else walk.data_squares)
+        self.least = 0.0 if sampled else LEAST_COST * self.squares
+        self._arguments = [*(getattr(walk, name) for name in WALK_ARGUMENTS), walk.n_slots, tables]
+
+    def score(self, parameters: np.ndarray, n_threads: int) -> tuple[Score, np.ndarray]:
+        """Cost and status of checked parameters, and which candidates are in doubt."""
+        n = parameters.shape[1]
+        cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
+        arguments = [*self._arguments, self.squares, cost, status, doubt]
+        run = generated(self.source.text, "runSweep")
+        shared_kernel(run, parameters, arguments, self.source.lanes, n_threads)
+        cost += self.squares
+        doubt |= ~np.isfinite(cost) | (cost < self.least)
+        doubted = np.flatnonzero(doubt & (status == OK))
+        return _finished(cost / self.problem.scored.total_weight, status), doubted
+
+
+def _finished(cost: np.ndarray, status: np.ndarray) -> Score:
+    status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
+    cost[status != OK] = np.inf
+    return Score(cost, status)
+
+
+def side_by_side(
+    sweep: Callable[[int, int], None], n_candidates: int, lanes: int, n_threads: int
+) -> None:
+    """Calls sweep(first block, last block) until every block of lanes is done.
+
+    Threads share the blocks of lanes. Each block is computed whole by one thread, so the result
+    does not depend on how many there are.
+    """
+    n_blocks = -(-n_candidates // lanes)
+    # few chunks where there are few blocks: threads that ask for work wait for each other
+    per_thread = min(_CHUNKS_PER_THREAD, max(1, n_blocks // (2 * n_threads)))
+    n_chunks = min(n_blocks, n_threads * per_thread if n_threads > 1 else 1)
+    edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
+    chunks = list(pairwise(edges))
+    if not chunks:
+        return
+    others = [(_pool(n_threads).submit(sweep, *chunk), chunk) for chunk in chunks[1:]]
+    try:
+        # this thread works too, and takes what no other has begun: those take a while to wake
+        sweep(*chunks[0])
+        for future, chunk in reversed(others):
+            if future.cancel():
+                sweep(*chunk)
+        for future, _ in others:
+            if not future.cancelled():
+                future.result()
+    except BaseException:  # Ctrl-C: what has not begun need not be waited for
+        for future, _ in others:
+            future.cancel()
+        wait([future for future, _ in others])
+        raise
+
+
+@cache
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: a search asks them for a few candidates many times a second."""
+    return ThreadPoolExecutor(n_threads, "channelfit")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:
+    parameters = np.ascontiguousarray(parameters, dtype=float)
+    if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+        raise ValueError(
+            f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+        )
+    return parameters
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def shared_kernel(
+    run: Kernel, parameters: np.ndarray, arguments: list[Any], lanes: int, n_threads: int
+) -> None:
+    """run(parameters, first block, last block, *arguments) of all blocks of lanes."""
+    made, words = run.bound(parameters, 0, 0, *arguments)  # compiles, before the threads start
+    before, after = words[:3], words[5:]
+
+    def sweep(first: int, last: int) -> None:
+        made.run([*before, first, last, *after])
+
+    side_by_side(sweep, parameters.shape[1], lanes, n_threads)

@@ -1,0 +1,557 @@
+"""The CUDA backend: one candidate a thread, and a whole population in one launch.
+
+Host and GPU run side by side: a score of CuPy arrays is only asked for, never waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem
+from channelfit.problem.run_tree import DATA as FIRST_SAMPLE
+from channelfit.problem.run_tree import (
+    HELD,
+    KIND,
+    N_SAMPLES,
+    N_SUB,
+    NODES,
+    SAMPLED,
+    TABLE,
+    Packed,
+    gathered,
+)
+from channelfit.reading.errors import InputError
+from channelfit.scoring.choose_path import choose_path
+from channelfit.scoring.cuda_modes import Modes, jobs_that_fill, rounded
+from channelfit.scoring.cuda_tangents import Tangents
+from channelfit.scoring.kernels.cuda_source import ADD_JOBS, LISTED, SWEEP, CudaSource
+from channelfit.scoring.layout.exponential_tables import moves
+from channelfit.scoring.layout.visit_order import Schedule, schedule
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine import launch_tuning as tuning
+from channelfit.scoring.scorer import OK, Linearization, Score
+
+_THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+_LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
+_LANES = 32  # of a warp
+_LISTED_WARPS = 16  # a multiprocessor: what its registers hold
+
+#: struct Visit and struct Run of the generated text.
+VISIT = np.dtype(
+    [("v", "f8"), ("dt", "f8"), ("first", "i4"), ("last", "i4"), ("longest", "i4"), ("kind", "i4")]
+)
+RUN = np.dtype(
+    [
+        ("weight", "f8"),
+        ("dt", "f8"),
+        ("n", "i4"),
+        ("data", "i4"),
+        ("source", "i4"),
+        ("target", "i4"),
+        ("n_sub", "i4"),
+        ("nodes", "i4"),
+        ("sampled", "i4"),
+        ("unused", "i4"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A schedule as the arrays that the kernel `runSweep` reads.
+
+    starts: (n_starts,) mV; jobs: (n_jobs + 1,) int32; visits, runs: bytes of VISIT and RUN;
+    data: (n,) pA and nodes: (n,) mV in the stepping precision.
+    n_slots: what `CudaSource.specialized` needs.
+    """
+
+    starts: np.ndarray
+    jobs: np.ndarray
+    visits: np.ndarray
+    runs: np.ndarray
+    data: np.ndarray
+    nodes: np.ndarray
+    n_slots: int
+    varying: bool
+
+    @property
+    def n_jobs(self) -> int:
+        return len(self.jobs) - 1
+
+    @property
+    def arrays(self) -> Sequence[np.ndarray]:
+        """In the order of the kernel's parameters."""
+        return self.starts, self.jobs, self.visits, self.runs, self.data, self.nodes
+
+
+def walk(source: CudaSource, packed: Packed, order: Schedule, traced: bool = False) -> Walk:
+    """Lay out a schedule for a source.
+
+    Every run's data begin where sixteen bytes may be loaded and are filled up with zeros to whole
+    strides. Traced, runs point to their place in the output instead.
+    """
+    voltages = np.append(packed.voltages, 0.0)  # index -1: varying
+    visits = np.zeros(len(order.voltage), dtype=VISIT)
+    visits["v"], visits["dt"] = voltages[order.voltage], order.dt
+    visits["first"], visits["last"] = order.visits[:-1], order.visits[1:]
+    rows = packed.runs[order.run]
+    visits["longest"] = [
+        rows[a:b, N_SAMPLES].max() for a, b in zip(visits["first"], visits["last"], strict=True)
+    ]
+    visits["kind"] = order.voltage < 0
+    runs = np.zeros(len(rows), dtype=RUN)
+    runs["weight"] = rows[:, SAMPLED] if traced else order.weight
+    runs["sampled"] = runs["weight"] > 0
+    runs["dt"], runs["n_sub"] = packed.run_dt[order.run], rows[:, N_SUB]
+    runs["n"], runs["data"] = rows[:, N_SAMPLES], rows[:, FIRST_SAMPLE]
+    runs["source"], runs["target"] = order.source, order.target
+    data = np.empty(0, source.dtype)
+    if not traced:
+        runs["data"], data = _aligned(runs, packed.data_pA, source)
+    runs["nodes"], nodes = _voltages(rows, packed.nodes_mV, source)
+    return Walk(
+        packed.voltages[packed.start_voltage],
+        order.jobs.astype(np.int32),
+        visits.view(np.uint8),
+        runs.view(np.uint8),
+        data,
+        nodes,
+        rounded(order.n_slots),
+        bool(visits["kind"].any()),
+    )
+
+
+def _aligned(
+    runs: np.ndarray, data_pA: np.ndarray, source: CudaSource
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where each run's data begin, and the data with every run on a whole stride."""
+    scored = runs["sampled"] > 0
+    room = np.where(scored, -(-runs["n"] // source.stride) * source.stride, 0)
+    begins = np.concatenate(([0], np.cumsum(room)[:-1])) if len(runs) else room
+    data = np.zeros(int(room.sum()) + source.stride, source.dtype)
+    for run, begin in zip(runs[scored], begins[scored], strict=True):
+        n, first = run["n"], run["data"]
+        data[begin : begin + n] = data_pA[first : first + n]
+    return begins, data
+
+
+def _voltages(
+    rows: np.ndarray, nodes_mV: np.ndarray, source: CudaSource
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the voltages of each varying run begin, and those that the source's steps want."""
+    begins, parts, total = np.zeros(len(rows), dtype=np.int64), [np.zeros(0)], 0
+    for k, row in enumerate(rows):
+        if row[KIND] == HELD:
+            continue
+        n_steps = row[N_SAMPLES] * row[N_SUB]
+        all_nodes = nodes_mV[row[TABLE] : row[TABLE] + n_steps * len(NODES)]
+        part = source.voltages(all_nodes.reshape(n_steps, len(NODES)))
+        begins[k] = total
+        parts.append(part)
+        total += len(part)
+    return begins, np.concatenate(parts).astype(source.dtype)
+
+
+class CudaScorer:
+    """Scores and simulates on an NVIDIA GPU; see `backends.Scorer`.
+
+    Arguments:
+        path: ``auto`` or one of `paths`.
+        threads: of a block; None for what `channelfit tune` has found, else what fills the GPU.
+        chunk: candidates in one launch; None for as many as memory allows.
+
+    Raises:
+        InputError: no GPU that can be used, and what to do.
+    """
+
+    backend = "cuda"
+    paths = ("stepping", "modal", "closed-form")
+
+    def __init__(
+        self,
+        problem: Problem,
+        dtype: str = "float64",
+        path: str = "auto",
+        threads: int | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        self.xp = gpu.cupy()
+        self.problem, self.dtype = problem, dtype
+        self.threads, self.chunk = threads, chunk
+        self.path = choose_path(problem, dtype, path)
+        alone = path == "auto" and self.path == "stepping"
+        self.stepping = Stepping(problem, dtype, both=alone)
+        self.scoring: Stepping | Modes = self.stepping
+        if self.path != "stepping":
+            self.scoring = Modes(problem, dtype, self.path == "modal", self._exact)
+        self.source = self.scoring.source
+        self.source_hash = self.source.hash
+
+    def score(self, parameters: Any) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates).
+
+        CuPy parameters are scored without waiting for the GPU and give CuPy arrays.
+        """
+        return self._score(parameters, self.scoring)
+
+    def rescore(self, parameters: Any) -> Score:
+        """The same by stepping in float64, whatever this scorer's path and precision."""
+        return self._score(parameters, self._exact)
+
+    def preview(self, parameters: Any) -> Score:
+        """A score as a search wants it that compares with `linearize`: in float64, and where the
+        voltage varies and candidates are few, in segments side by side."""
+        values = self._values
+        if values is None or values.fills(parameters.shape[1]):
+            return self.score(parameters)
+        return Score(*self._in_chunks(values.score, parameters, values))
+
+    def linearize(self, parameters: Any) -> Linearization:
+        """Cost, gradient and curvature, in float64; see `backends.Linearization`.
+
+        CuPy parameters give CuPy arrays.
+        """
+        return Linearization(*self._in_chunks(self._tangents.linearize, parameters, self._tangents))
+
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
+        packed = self.problem.simulated
+        parameters = self._checked(parameters)
+        n, n_data = parameters.shape[1], len(packed.sample_mV)
+        out = np.empty((n_data, n))
+        size = self.xp.dtype(self.dtype).itemsize
+        with gpu.gpu_errors():
+            for a, b in self._chunks(n, size * n_data + 8 * len(parameters) + 1):
+                status = self.xp.empty(b - a, dtype=np.int8)
+                trace = self.xp.empty((n_data, b - a), dtype=self.dtype)
+                self.stepping.simulate(self._on_device(parameters, a, b), trace, status)
+                out[:, a:b] = trace.get()
+                out[:, a:b][:, status.get() != OK] = np.nan
+        return [gathered(out, places) for places in packed.outputs]
+
+    # --- tuning: see `tuning.Tunable`
+
+    def launch_choices(self) -> list[tuple[Any, ...]]:
+        """Kernels and the threads a block that they can have."""
+        most = self.scoring.most_threads
+        return [(SWEEP, tuple(t for t in _THREADS if t <= most))]
+
+    def timed_score(
+        self, parameters: Any, threads: Mapping[str, int], jobs: Mapping[str, int] | None = None
+    ) -> float:
+        """Median seconds on the device of a score with these launches."""
+        before = self.threads, self.scoring.n_jobs
+        self.threads, self.scoring.n_jobs = threads.get(SWEEP), (jobs or {}).get(SWEEP)
+        on_device = self.xp.asarray(parameters)
+        try:
+            return gpu.timed(lambda: self.score(on_device))
+        finally:
+            self.threads, self.scoring.n_jobs = before
+
+    def launch_occupancy(self, kernel: str, threads: int) -> gpu.Occupancy:
+        """How full a kernel's blocks of so many threads make the GPU."""
+        return gpu.occupancy(self.scoring.program(1).kernels[kernel], threads)
+
+    # ---
+
+    @cached_property
+    def _exact(self) -> Stepping:
+        return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
+
+    @cached_property
+    def _tangents(self) -> Tangents:
+        return Tangents(self.problem)
+
+    @cached_property
+    def _values(self) -> Tangents | None:
+        """The same without derivatives; None where nothing scored is behind a varying voltage."""
+        return Tangents(self.problem, 0) if moves(self.problem.scored) else None
+
+    def _in_chunks(
+        self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, way: Tangents
+    ) -> list[Any]:
+        """What a call gives of so many candidates at once as memory allows, put together."""
+        self._check_data()
+        xp = self.xp
+        on_device = isinstance(parameters, xp.ndarray)
+        parameters = self._checked(parameters)
+        chunks = self._chunks(parameters.shape[1], way.bytes_a_candidate) or [(0, 0)]
+        with gpu.gpu_errors():
+            parts = []
+            for a, b in chunks:
+                some = parameters[:, a:b]
+                some = xp.ascontiguousarray(some) if on_device else self._on_device(some, 0, b - a)
+                results = call(some)
+                parts.append(results if on_device else [array.get() for array in results])
+        if len(parts) == 1:
+            return list(parts[0])
+        module = xp if on_device else np
+        return [module.concatenate(a, axis=-1) for a in zip(*parts, strict=True)]
+
+    def _check_data(self) -> None:
+        if self.problem.scored.total_weight <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+
+    def _score(self, parameters: Any, scoring: Stepping | Modes) -> Score:
+        self._check_data()
+        xp = self.xp
+        parameters = self._checked(parameters)
+        n = parameters.shape[1]
+        with gpu.gpu_errors():
+            cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
+            if isinstance(parameters, xp.ndarray):
+                for a, b in self._chunks(n, 9):
+                    scoring.score(parameters, cost, status, a, b, threads=self.threads)
+                return Score(cost, status)
+            for a, b in self._chunks(n, 9 + 8 * len(parameters)):
+                part = self._on_device(parameters, a, b)
+                scoring.score(part, cost[a:b], status[a:b], threads=self.threads)
+            return Score(cost.get(), status.get())
+
+    def _checked(self, parameters: Any) -> Any:
+        """Contiguous float64, where they are; the kernel reads one row at least."""
+        xp = self.xp if isinstance(parameters, self.xp.ndarray) else np
+        parameters = xp.asarray(parameters)
+        n_parameters = len(self.problem.model.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        if not n_parameters:
+            return xp.zeros((1, parameters.shape[1]))
+        return xp.ascontiguousarray(parameters, dtype=np.float64)
+
+    def _on_device(self, parameters: Any, a: int, b: int) -> Any:
+        return self.xp.asarray(np.ascontiguousarray(_host(parameters)[:, a:b]))
+
+    def _chunks(self, n: int, size: int) -> list[tuple[int, int]]:
+        """Ranges of candidates that need `size` bytes each."""
+        chunk = self.chunk or max(1, min(_LARGEST_CHUNK, self._free // (2 * max(1, size))))
+        return [(a, min(a + chunk, n)) for a in range(0, n, chunk)]
+
+    @cached_property
+    def _free(self) -> int:
+        """Bytes, asked for once: the question would make the host wait for the GPU."""
+        return gpu.device().memory_free
+
+
+class Stepping:
+    """The stepping kernels of one problem in one precision, on arrays that lie on the GPU.
+
+    Arguments:
+        both: simulations take the kernel that scores, so that a model whose scores all come from
+            stepping is compiled once; where the voltage varies, or of many states, that kernel is
+            slower by 6 % at most.
+    """
+
+    def __init__(self, problem: Problem, dtype: str, both: bool = False) -> None:
+        self.problem, self.dtype, self.both = problem, dtype, both
+        self.source = CudaSource(problem.model, dtype)
+        self.n_jobs: int | None = None  # for every score, where it is given
+        self._programs: dict[tuple[int, bool, bool], Program] = {}
+        self._kernels: dict[str, dict[str, gpu.Kernel]] = {}
+
+    def score(
+        self,
+        parameters: Any,
+        cost: Any,
+        status: Any,
+        first: int = 0,
+        last: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Fill in cost and status of candidates first .. last - 1.
+
+        Arguments:
+            parameters: (n_parameters, n_candidates) float64, contiguous.
+            cost, status: (n_candidates,) float64 and int8, written.
+            threads: of a block.
+        """
+        xp, packed = gpu.cupy(), self.problem.scored
+        n = (last or parameters.shape[1]) - first
+        if not n:
+            return
+        threads = threads or self._threads
+        program = self.program(self._jobs(n))
+        n_jobs = program.walk.n_jobs
+        partial = xp.empty((n_jobs, n))
+        partial_status = xp.empty((n_jobs, n), dtype=np.int8)
+        some = np.int32(first), np.int32(n)
+        program.kernels[SWEEP](
+            (-(-n // threads), n_jobs),
+            (threads,),
+            (
+                parameters,
+                np.int64(parameters.shape[1]),
+                *some,
+                *program.arrays,
+                partial,
+                partial_status,
+                gpu.NULL,
+            ),
+        )
+        program.kernels[ADD_JOBS](
+            (-(-n // 256),),
+            (256,),
+            (
+                *some,
+                np.int32(n_jobs),
+                np.float64(packed.constant),
+                np.float64(packed.total_weight),
+                partial,
+                partial_status,
+                cost,
+                status,
+            ),
+        )
+
+    def score_listed(
+        self, parameters: Any, cost: Any, status: Any, listed: Any, n_listed: Any, n_next: Any
+    ) -> None:
+        """Fill in cost and status of the first *n_listed candidates listed, and set *n_next to 0.
+
+        The GPU alone knows how many.
+        """
+        packed, program = self.problem.scored, self.program(_LANES, listed=True)
+        starts, n_starts, jobs, *rest = program.arrays
+        sums, flags, arrived = self._scratch
+        program.kernels[LISTED](
+            (len(sums) // 2,),
+            (2 * _LANES,),
+            (
+                parameters,
+                np.int64(parameters.shape[1]),
+                listed,
+                n_listed,
+                starts,
+                n_starts,
+                jobs,
+                np.int32(program.walk.n_jobs),
+                *rest,
+                np.float64(packed.constant),
+                np.float64(packed.total_weight),
+                cost,
+                status,
+                sums,
+                flags,
+                arrived,
+                n_next,
+            ),
+        )
+
+    @cached_property
+    def _scratch(self) -> tuple[Any, Any, Any]:
+        """Room for what the warps of listed candidates leave for the last to add up."""
+        xp, n = gpu.cupy(), _LISTED_WARPS * self._multiprocessors
+        return xp.empty(n), xp.empty(n, dtype=np.int32), xp.zeros(n, dtype=np.int32)
+
+    def simulate(self, parameters: Any, trace: Any, status: Any) -> None:
+        """Fill in currents (n_data, n_candidates), pA in the order of `Packed`, and status."""
+        n = parameters.shape[1]
+        program, threads = self.program(1, traced=True), 64
+        program.kernels[SWEEP](
+            (-(-n // threads),),
+            (threads,),
+            (
+                parameters,
+                np.int64(n),
+                np.int32(0),
+                np.int32(n),
+                *program.arrays,
+                gpu.NULL,
+                status,
+                trace,
+            ),
+        )
+
+    def program(self, n_jobs: int, traced: bool = False, listed: bool = False) -> Program:
+        """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
+        key = n_jobs, traced, listed
+        if key not in self._programs:
+            packed = self.problem.simulated if traced else self.problem.scored
+            laid_out = walk(self.source, packed, schedule(packed, n_jobs, traced=traced), traced)
+            xp = gpu.cupy()
+            starts, *others = (xp.asarray(array) for array in laid_out.arrays)
+            arrays = (starts, np.int32(len(laid_out.starts)), *others)
+            kernels = (
+                {LISTED: self.listed.module().kernel(LISTED)}
+                if listed
+                else self._compiled(laid_out.n_slots, laid_out.varying, traced)
+            )
+            self._programs[key] = Program(laid_out, arrays, kernels)
+        return self._programs[key]
+
+    @cached_property
+    def listed(self) -> gpu.Compilation:
+        """The program of `score_listed`, which begins to be compiled when it is first asked for."""
+        order = schedule(self.problem.scored, _LANES)
+        varying = bool((order.voltage < 0).any())
+        text = self.source.specialized(rounded(order.n_slots), varying, listed=True)
+        return gpu.compile_ahead(text, self.source.options, f"{self.problem.model.name}.cu")
+
+    def _compiled(self, n_slots: int, varying: bool, traced: bool) -> dict[str, gpu.Kernel]:
+        """The kernels of a text, by name; scores get one text for all numbers of jobs."""
+        if not traced:
+            n_slots = max(n_slots, self._n_slots)
+        text = self.source.specialized(n_slots, varying, None if self.both else traced)
+        if text not in self._kernels:
+            name = f"{self.problem.model.name}.cu"
+            module = gpu.compile_cuda(text, self.source.options, name)
+            self._kernels[text] = {name: module.kernel(name) for name in (SWEEP, ADD_JOBS)}
+        return self._kernels[text]
+
+    @cached_property
+    def _n_slots(self) -> int:
+        return rounded(schedule(self.problem.scored).n_slots)
+
+    @cached_property
+    def _sweep(self) -> gpu.Kernel:
+        """The kernel that scores."""
+        varying = bool((schedule(self.problem.scored).voltage < 0).any())
+        return self._compiled(self._n_slots, varying, traced=False)[SWEEP]
+
+    @property
+    def most_threads(self) -> int:
+        """Of a block, with the registers that the kernel takes."""
+        return self._sweep.max_threads_per_block
+
+    @cached_property
+    def _threads(self) -> int:
+        """What `channelfit tune` found; else four warps, or what fills the GPU better."""
+        found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP)
+        if found is not None:
+            return found.threads
+        choices = [t for t in (128, 64, 96, 192, 256, 32) if t <= self.most_threads]
+        return max(choices, key=lambda t: gpu.occupancy(self._sweep, t).fraction)
+
+    @cached_property
+    def _resident(self) -> int:
+        """Threads that run at once."""
+        blocks = gpu.occupancy(self._sweep, self._threads).blocks
+        return max(1, blocks) * self._threads * self._multiprocessors
+
+    @cached_property
+    def _multiprocessors(self) -> int:
+        return gpu.device().n_multiprocessors
+
+    def _jobs(self, n: int) -> int:
+        """So many that a population fills the GPU twice over."""
+        return self.n_jobs if self.n_jobs is not None else jobs_that_fill(2 * self._resident, n)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A walk on the GPU and the kernels compiled for it."""
+
+    walk: Walk
+    arrays: tuple[Any, ...]
+    kernels: dict[str, Any]
+
+
+def _host(array: Any) -> np.ndarray:
+    return np.asarray(array.get() if hasattr(array, "get") else array)

@@ -1,0 +1,598 @@
+"""CUDA for scores without samples: one thread sums a candidate's cost from the modes of its runs.
+
+The kernel walks a `schedule.Schedule`: at each visit it computes rates and spectrum once, then
+serves the visit's runs. Everything is float64: the three parts of a sum of squares cancel. Where a
+candidate's modes are badly conditioned, or its cost is too small a difference, it is put on a list
+and the caller scores it by stepping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache, cached_property
+
+import numpy as np
+
+from channelfit.model.channel import ChannelModel
+from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.spectral import (
+    GREATEST_CANCELLATION,
+    GREATEST_RATE,
+    LEAST_COST,
+    LEAST_RATE,
+    MOST_PRODUCTS,
+    Spectrum,
+)
+from channelfit.scoring.layout.exponential_tables import DEGREE, SpectralWalk
+from channelfit.scoring.machine.kernel_math import CELL_BITS
+from channelfit.scoring.scorer import NOT_FINITE, OK
+
+#: Names of the kernels.
+SWEEP_MODES, ADD_MODES = "runSweep", "addJobs"
+
+
+class CudaSpectralSource:
+    """The text of one model.
+
+    Arguments:
+        dtype: float64, or float32 for what is computed at every sample.
+        sampled: visit every sample (the modal path) instead of summing without samples.
+
+    Attributes:
+        text: CUDA C++ with the kernels `runSweep` and `addJobs`. It means something only behind the
+            lines of `specialized`.
+        hash: 16 hexadecimal digits of its SHA-256.
+    """
+
+    def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
+        self.model, self.dtype, self.sampled = model, dtype, sampled
+        self.channel, self.spectrum = CudaChannel(model), Spectrum(model)
+        #: Chains whose speeds may come close: their amplitudes then cancel.
+        self.strainable = [k for k, c in enumerate(model.chains) if len(c.states) == 3]
+        self.decaying = [index for index in self.spectrum.terms if any(index)]
+        # Up to four states the registers of 16 warps on a multiprocessor suffice; beyond, values
+        # that no longer fit would cost more than the missing warps.
+        self.threads = 64
+        self.blocks = 8 if max(len(c.states) for c in model.chains) <= 4 else 4
+        self._parts: dict[str, list[str]] = {}
+        self.w = CudaWriter()
+        self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def specialized(self, n_slots: int) -> str:
+        """The text for a schedule of at most n_slots state slots."""
+        return f"#define N_SLOTS {n_slots}\n#define MAX_THREADS {self.threads}\n{self.text}"
+
+    # --- the target language of `spectral.Scalars`
+
+    def let(self, name: str, expression: str) -> None:
+        self.w(f"const double {name} = {expression};")
+
+    def put(self, place: str, expression: str) -> None:
+        self.w(f"{place} = {expression};")
+
+    def at(self, array: str, row: int) -> str:
+        return f"{array}[{row}]"
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return f"({condition} ? {yes} : {no})"
+
+    def both(self, one: str, other: str) -> str:
+        return f"({one} && {other})"
+
+    # --- pieces of text
+
+    @cached_property
+    def text(self) -> str:
+        w = self.w
+        w(self.channel.title("scores from modes" if self.sampled else "scores without samples"))
+        w("", f"typedef {'float' if self.dtype == 'float32' else 'double'} real;", "")
+        self.channel.write(w)
+        w(
+            "",
+            f"constexpr int N_KEPT = {max(1, self.spectrum.n_kept)};",
+            f"constexpr int N_SUMS = {max(1, len(self.spectrum.sums))};",
+            f"constexpr double LEAST_COST = {0.0 if self.sampled else LEAST_COST!r};",
+            f"constexpr int N_DECAYING = {max(1, len(self.decaying))};",
+        )
+        if not self.sampled:
+            self._transform()
+        if max(len(chain.states) for chain in self.model.chains) > 3:
+            w("", *_JACOBI.splitlines())
+        for k, chain in enumerate(self.model.chains):
+            if len(chain.states) > 3:
+                self._decompose(k)
+        self._create_spectrum()
+        self._kernel()
+        return w.text
+
+    def _transform(self) -> None:
+        """See `transform.transform_table`: the cell is the leading bits of y."""
+        w, drop = self.w, 20 - CELL_BITS
+        with w.device(
+            "double findCell(double y, int last, int &cell)",
+            "The cell of y = 1 + l n h, and where y lies from its middle.",
+        ):
+            w("const int high = __double2hiint(y);")
+            w(f"cell = min((high >> {drop}) - {1023 << CELL_BITS}, last);")
+            middle = f"(high & {~((1 << drop) - 1)}) | {1 << (drop - 1)}"
+            w(f"return y - __hiloint2double({middle}, 0);")
+        half = (DEGREE + 1) // 2
+        with w.device(
+            "double transform(const double2 *__restrict__ table, int cell, double d)",
+            "D(l) from its cell.",
+        ):
+            w(f"const double2 *c = table + {half}*cell;")
+            w(*(f"const double2 c{i} = c[{i}];" for i in range(half)))
+            w("const double s = d*d;", f"double even = c{half - 1}.x, odd = c{half - 1}.y;")
+            for i in range(half - 2, -1, -1):
+                w(f"even = fma(even, s, c{i}.x);", f"odd = fma(odd, s, c{i}.y);")
+            w("return fma(odd, d, even);")
+
+    def _decompose(self, k: int) -> None:
+        """Speeds and modes of chain k, n >= 4."""
+        w, chain, rows = self.w, self.model.chains[k], self.spectrum.layout[k]
+        n = len(chain.states)
+        with w.device(
+            f"void decompose{k}(const double *q, double *s, double &doubt)",
+            f"Modes of {n} states in detailed balance: elimination, then one-sided Jacobi.",
+        ):
+            w(f"double m[{n}][{n - 1}] = {{}};")
+            entries = self.spectrum.entries(k)
+            self._factor(k, n)
+            self._rotate(n)
+            for e in range(n - 1):
+                speed = " + ".join(f"m[{i}][{e}]*m[{i}][{e}]" for i in range(n))
+                w(f"const double speed{e} = fmax({speed}, 1e-200);")
+                w(f"s[{rows['speed'] + e}] = speed{e};")
+            if n <= MOST_PRODUCTS:
+                w(*(f"s[{rows['limit'] + i - 1}] = y[{i}];" for i in range(1, n)))
+                self._sort(rows["speed"], n - 1)
+            else:
+                self._keep_modes(k)
+            if len(entries) > 2 * (n - 1):
+                self._clipped(k)
+
+    def _sort(self, first: int, n: int) -> None:
+        """Speeds in descending order, by exchanging neighbors."""
+        w = self.w
+        w("#pragma unroll")
+        with w.block(f"for (int end = {n - 1}; end > 0; --end)"):
+            w("#pragma unroll")
+            with w.block("for (int e = 0; e < end; ++e)"):
+                w(f"const double one = s[{first} + e], two = s[{first} + e + 1];")
+                w(f"s[{first} + e] = fmax(one, two);", f"s[{first} + e + 1] = fmin(one, two);")
+
+    def _keep_modes(self, k: int) -> None:
+        """The columns themselves, and the open occupancy that each carries."""
+        w, chain, rows = self.w, self.model.chains[k], self.spectrum.layout[k]
+        n = len(chain.states)
+        w(f"double *limit = s + {rows['limit']}, *root = s + {rows['root']};")
+        w(f"double *inverse = s + {rows['inverse']};")
+        w("#pragma unroll")
+        with w.block(f"for (int i = 0; i < {n}; ++i)"):
+            w("limit[i] = y[i];", "inverse[i] = rootReciprocal(y[i] < 1e-290 ? 1e-290 : y[i]);")
+            w("root[i] = y[i]*inverse[i];")
+        for e in range(n - 1):
+            parts = [
+                f"{float(g)!r}*root[{i}]*m[{i}][{e}]" for i, g in enumerate(chain.conductances) if g
+            ]
+            w(f"s[{rows['open'] + e}] = ({' + '.join(parts) or '0.0'})*reciprocal(speed{e});")
+        w("#pragma unroll")
+        with w.block(f"for (int i = 0; i < {n}; ++i)"):
+            w("#pragma unroll")
+            w(f"for (int e = 0; e < {n - 1}; ++e) s[{rows['mode']} + {n - 1}*i + e] = m[i][e];")
+
+    def _clipped(self, k: int) -> None:
+        """A rate cut at its bounds no longer balances a cycle."""
+        for t, row in zip(
+            self.model.chains[k].transitions, self.spectrum.entries(k).values(), strict=True
+        ):
+            least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity
+            self.w(f"if (!(q[{row}] > {least!r} && q[{row}] < {most!r})) doubt = 1.0;")
+
+    def _factor(self, k: int, n: int) -> None:
+        """-S = M M^T by eliminating states from the last; y is the steady state.
+
+        What the topology leaves zero is not computed.
+        """
+        w = self.w
+        rate = {pair: f"q[{row}]" for pair, row in self.spectrum.entries(k).items()}
+        own = set(rate)  # before others add to them: no two so small that their product is nothing
+        for last in range(n - 1, 0, -1):
+            before = [i for i in range(last) if (last, i) in rate]
+            out = " + ".join([*(rate[last, i] for i in before), "1e-200"])
+            w(f"const double out{last} = {out}, root{last} = rootReciprocal(out{last});")
+            w(f"m[{last}][{last - 1}] = out{last}*root{last};")
+            for i in before:
+                product = f"{rate[i, last]}*{rate[last, i]}"
+                mean = f"rootOf({product})" if {(i, last), (last, i)} <= own else f"sqrt({product})"
+                w(f"m[{i}][{last - 1}] = -{mean}*root{last};")
+                w(f"const double in{i}_{last} = {rate[i, last]}*root{last}*root{last};")
+            for i, j in ((i, j) for i in before for j in before if i != j):
+                sum_ = [rate[i, j]] if (i, j) in rate else []
+                sum_.append(f"in{i}_{last}*{rate[last, j]}")
+                w(f"const double r{i}_{j}_{last} = {' + '.join(sum_)};")
+            rate |= {(i, j): f"r{i}_{j}_{last}" for i in before for j in before if i != j}
+            rate |= {(i, last): f"in{i}_{last}" for i in before}
+        w(f"double y[{n}];", "y[0] = 1.0;")
+        for last in range(1, n):
+            parts = [f"y[{i}]*{rate[i, last]}" for i in range(last) if (i, last) in rate]
+            w(f"y[{last}] = {' + '.join(parts)};")
+            with w.block(""):
+                w(f"const double share = reciprocal(1.0 + y[{last}]);", "#pragma unroll")
+                w(f"for (int i = 0; i <= {last}; ++i) y[i] *= share;")
+
+    def _rotate(self, n: int) -> None:
+        """Rotates pairs of columns of m until all are orthogonal.
+
+        A round's pairs share no column and stand side by side: each alone is a long way from a
+        sum to a sine, and threads are too few to hide it.
+        """
+        w = self.w
+        w(f"double norm[{n - 1}];")
+        with w.block("for (int sweep = 0; sweep < 12; ++sweep)"):
+            w("bool turned = false;", "#pragma unroll")
+            w(f"for (int e = 0; e < {n - 1}; ++e) norm[e] = shared(m, e, e);")
+            for pairs in _rounds(n - 1):
+                with w.block(""):
+                    w(*(f"const double s{a} = shared(m, {a}, {b});" for a, b in pairs))
+                    turns = (f"(s{a}*s{a} > 1e-29*norm[{a}]*norm[{b}])" for a, b in pairs)
+                    with w.block(f"if ({' | '.join(turns)})"):
+                        w("turned = true;")
+                        w(*(f"rotate(m, norm, {a}, {b}, s{a});" for a, b in pairs))
+            w("if (!turned) break;")
+
+    def _strained(self, kind: str) -> list[str]:
+        return [f"{kind}strained{k}" for k in self.strainable]
+
+    def _create_spectrum(self) -> None:
+        w = self.w
+        parameters = ["const double *q", "const double dt", "double *s", "double &doubt"]
+        with w.device(
+            f"void createSpectrum({', '.join([*parameters, *self._strained('bool &')])})",
+            "Speeds, limits and modes of every chain at the rates q.",
+        ):
+            for k, chain in enumerate(self.model.chains):
+                with w.block(""):
+                    if len(chain.states) == 2:
+                        self.spectrum.two_states(self, k)
+                    elif len(chain.states) == 3:
+                        self.spectrum.three_states(self, k)
+                    elif len(chain.states) > 3:
+                        w(f"decompose{k}(q, s, doubt);")
+                        if len(chain.states) <= MOST_PRODUCTS:
+                            self.spectrum.products(self, k)
+
+    def operations(self, walk: SpectralWalk) -> float:
+        """Floating-point operations of one candidate's walk, as the text has them.
+
+        A multiply-add is two. The iterations of the eigenvalue problem of four states and more are
+        not in it.
+        """
+        steps = walk.values[:-1]
+        new = np.diff(steps[:, 1], prepend=-1.0) != 0
+        new[walk.visits[:-1]] = True  # what a duration needs is computed once while it lasts
+        ends = (walk.places[:-1, 1] >= 0).sum()
+        times = {"visit": len(walk.visit_v), "run": len(steps), "span": new.sum(), "end": ends}
+        return float(sum(n * self._count(self._parts[part]) for part, n in times.items()))
+
+    def _count(self, lines: list[str]) -> int:
+        total = 0
+        for line in lines:
+            code = re.sub(r"\[[^\]]*\]", "", line.split("//")[0])
+            if re.match(r"\s*(#|for|const int|int|constexpr|return;|while|if)\b", code):
+                continue
+            total += 2 * code.count("fma(") + len(re.findall(r"[\w)]\s*[-+*/]\s*(?=[\w(])", code))
+            for name in re.findall(r"\b(\w+)\(", code):
+                total += self._cost(name)
+        return total
+
+    @cache  # noqa: B019 - a source lives as long as its scorer
+    def _cost(self, function: str) -> int:
+        found = re.search(rf"__forceinline__ \w+ {function}\(.*?\n}}", self.text, re.DOTALL)
+        return self._count(found[0].splitlines()[1:]) if found else 0
+
+    def _kernel(self) -> None:
+        w = self.w
+        w("", *_FINISH.splitlines(), "", *_KERNEL_HEAD.splitlines())
+        with w.block(_SWEEP % (self.blocks, "real" if self.sampled else "double2")):
+            w(*_LOAD.splitlines())
+            with w.block("for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit)"):
+                self._visit()
+            w(*_STORE.splitlines())
+        w("", *_ADD_JOBS.splitlines())
+
+    def _visit(self) -> None:
+        w, begun = self.w, len(self.w.lines)
+        w("const double v = visit_v[visit];", "double q[N_RATES], s[N_KEPT];")
+        w("const double2 dts = visit_dt[visit];  // between samples, and of the shortest run")
+        w("createQmat(v, p, q, status);")
+        w(*(f"bool strained{k};" for k in self.strainable))
+        w(f"createSpectrum({', '.join(['q', 'dts.y', 's', 'doubt', *self._strained('')])});")
+        w("const double gain = conductance*(v - reversal);")
+        if self.sampled:
+            self._one_sample_on()
+        else:
+            self._denominators()
+        self._parts["visit"] = w.lines[begun:]
+        w("const Run *run = runs + visits[visit], *end = runs + visits[visit + 1];")
+        w("Run next = *run;")
+        with w.block("while (run < end)"):
+            w(*_RUN_HEAD.splitlines())
+            if self.sampled:
+                self._sampled_run()
+            else:
+                self._run()
+
+    def _denominators(self) -> None:
+        w = self.w
+        w("double per[N_SUMS], g[N_SUMS], f[N_SUMS];")
+        w("// 1/(1 - exp(-L dt)) for every L of the square, twice where two terms make it")
+        with w.block(""):
+            names = self.spectrum.forgotten(self, "e", self._decays("dts.x", "e"))
+            doubled = self.spectrum.square(dict.fromkeys(self.spectrum.terms, ""))
+            wanted = [
+                (names[index], "2.0*" if doubled[index][1] else "") for index in self.spectrum.sums
+            ]
+            # Two at a time: one reciprocal of their product and two products are the cheaper.
+            for i in range(0, len(wanted) - 1, 2):
+                (one, twice_one), (two, twice_two) = wanted[i : i + 2]
+                w(f"const double inverse{i} = reciprocal({one}*{two});")
+                w(f"per[{i}] = {twice_one}{two}*inverse{i};")
+                w(f"per[{i + 1}] = {twice_two}{one}*inverse{i};")
+            if len(wanted) % 2:
+                w(f"per[{len(wanted) - 1}] = {wanted[-1][1]}reciprocal({wanted[-1][0]});")
+        w("double last_span = -1.0;", "int last_cell = -1;")
+        w("double offset[N_DECAYING] = {};", "int cell[N_DECAYING] = {};")
+
+    def _decays(self, time: str, prefix: str) -> dict[int, str]:
+        """Names 1 - exp(-speed time) for every mode."""
+        names = {}
+        for mode in range(self.spectrum.n_modes):
+            names[mode] = f"{prefix}_m{mode}"
+            self.let(names[mode], f"decay({self.spectrum.speed(self, mode)}*{time})")
+        return names
+
+    def _run(self) -> None:
+        w, spectrum = self.w, self.spectrum
+        half = (DEGREE + 1) // 2
+        w(f"const double2 *table = tables + (long long)places.z*{half};")
+        with w.block("if (span != last_span || places.w != last_cell)"):
+            begun = len(w.lines)
+            w("last_span = span;", "last_cell = places.w;")
+            units = self._decays("span", "u")
+            names = spectrum.forgotten(self, "u", units)
+            for i, index in enumerate(spectrum.sums):
+                w(f"f[{i}] = {names[index]};", f"g[{i}] = {names[index]}*per[{i}];")
+            for i, index in enumerate(self.decaying):
+                y = f"fma({spectrum.total_speed(self, index)}, span, 1.0)"
+                w(f"offset[{i}] = findCell({y}, last_cell, cell[{i}]);")
+            self._parts["span"] = w.lines[begun:]
+        begun = len(w.lines)
+        for k in range(len(self.model.chains)):
+            spectrum.amplitudes(self, k)
+        self._score()
+        self._parts["run"] = w.lines[begun:]
+        place = {index: i for i, index in enumerate(spectrum.sums)}
+        self._end({m: f"f[{place[spectrum.unit(m)]}]" for m in range(spectrum.n_modes)})
+
+    def _end(self, gone: dict[int, str]) -> None:
+        begun = len(self.w.lines)
+        with self.w.block("if (target >= 0)"):
+            self.w("double *y = slots + N_X*target;")
+            for k in range(len(self.model.chains)):
+                self.spectrum.end(self, k, gone)
+        self._parts["end"] = self.w.lines[begun:]
+
+    def _one_sample_on(self) -> None:
+        """What is left of every mode after 0 .. BLOCK - 1 samples, and after BLOCK."""
+        w = self.w
+        w("constexpr int BLOCK = 8;", "real kept[N_X][BLOCK + 1];", "#pragma unroll")
+        for mode in range(self.spectrum.n_modes):
+            with w.block(""):
+                w(f"const double one = 1.0 - decay({self.spectrum.speed(self, mode)}*dts.x);")
+                w("double power = 1.0;", "#pragma unroll")
+                w(f"for (int j = 0; j <= BLOCK; ++j, power *= one) kept[{mode}][j] = real(power);")
+
+    def _sampled_run(self) -> None:
+        w, spectrum = self.w, self.spectrum
+        for k in range(len(self.model.chains)):
+            spectrum.amplitudes(self, k)
+        with w.block("if (weight > 0.0)"):
+            w("real z[N_X], sum = 0;", "const real amplitude = real(gain);")
+            for k in range(len(self.model.chains)):
+                for j, mode in enumerate(spectrum.modes(k)):
+                    w(f"z[{mode}] = real(w{k}_{j + 1});")
+            for k in range(len(self.model.chains)):
+                w(f"const real base{k} = real(w{k}_0);")
+            w("const real *datum = tables + places.z;", "int left = int(n);")
+            with w.block("for (; left >= BLOCK; left -= BLOCK, datum += BLOCK)"):
+                w("#pragma unroll")
+                with w.block("for (int j = 0; j < BLOCK; ++j)"):
+                    self._residual("j")
+                w("#pragma unroll")
+                w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][BLOCK];")
+                # float32 sums of long runs lose digits; a block at a time they do not.
+                w("cost += weight*double(sum);", "sum = 0;")
+            with w.block("for (int j = 0; j < left; ++j)"):
+                self._residual("0")
+                w("++datum;", "#pragma unroll")
+                w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][1];")
+            w("cost += weight*double(sum);")
+            self._strain()
+        with w.block("if (target >= 0)"):
+            units = self._decays("span", "u")
+            w("double *y = slots + N_X*target;")
+            for k in range(len(self.model.chains)):
+                spectrum.end(self, k, units)
+
+    def _residual(self, j: str) -> None:
+        """One sample: the chains' open occupancies, their product, and what the datum leaves."""
+        w, factors = self.w, []
+        for k, chain in enumerate(self.model.chains):
+            modes = [f"z[{m}]*kept[{m}][{j}]" for m in self.spectrum.modes(k)]
+            w(f"const real open{k} = {' + '.join([f'base{k}', *modes])};")
+            factors += [f"open{k}"] * chain.power
+        w(f"const real off = amplitude*({'*'.join(factors)}) - datum[{j}];", "sum += off*off;")
+
+    def _score(self) -> None:
+        w, spectrum = self.w, self.spectrum
+        # No branch, although some runs are not scored (weight 0): it would keep the loads from
+        # being asked for early.
+        terms = spectrum.open_probability(self)
+        squares, constant = spectrum.square(terms), (0,) * spectrum.n_modes
+        w(f"double squares = n*({squares[constant][0]}), products = sum_d*{terms[constant]};")
+        for i, index in enumerate(spectrum.sums):
+            w(f"squares = fma({squares[index][0]}, g[{i}], squares);")
+        for i, index in enumerate(self.decaying):
+            there = f"transform(table, cell[{i}], offset[{i}])"
+            w(f"products = fma({terms[index]}, {there}, products);")
+        w("cost = fma(weight*gain, gain*squares - 2.0*products, cost);")
+        self._strain()
+
+    def _strain(self) -> None:
+        """Adds up how much cancels between the modes of chains whose speeds nearly agree."""
+        for k in self.strainable:
+            lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"
+            self.w(f"if (strained{k}) cancelled += {lost};")
+
+
+_FINISH = f"""\
+struct Result {{ double *cost; signed char *status; int *listed, *n_listed; }};
+
+// Cost, pA^2, and status of a candidate whose sum of squares, less the data's own, is known. One in
+// doubt, or with hardly anything left of what cancels, is listed for stepping.
+__device__ __forceinline__ void finish(double sum, int status, bool doubt, double squares,
+                                       double total_weight, int candidate, Result result) {{
+    sum += squares;
+    const bool good = status == {OK} && fabs(sum) < 1e300;
+    if (status == {OK} && (doubt || !good || sum < LEAST_COST*squares))
+        result.listed[atomicAdd(result.n_listed, 1)] = candidate;
+    result.cost[candidate] = good ? sum/total_weight : 1.0/0.0;
+    result.status[candidate] = (signed char)(good || status != {OK} ? status : {NOT_FINITE});
+}}"""
+
+_KERNEL_HEAD = """\
+struct Run {
+    int4 places;  // source, target, first cell (or datum), last cell
+    double2 extent, datum;  // samples, ms in all; weight of each, sum of the data
+};
+
+// One thread: candidate first + i through the visits of job blockIdx.y. With several jobs, partial
+// and flags (jobs, n) take the sums and (status, + 16 for doubt), and addJobs finishes."""
+
+_SWEEP = """\
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, %d) runSweep(
+    const double *__restrict__ parameters, const long long n_candidates, const int first,
+    const int n_scored, const int *__restrict__ jobs, const int *__restrict__ visits,
+    const double *__restrict__ visit_v, const double2 *__restrict__ visit_dt,
+    const Run *__restrict__ runs, const double *__restrict__ start_v, const int n_starts,
+    const %s *__restrict__ tables,
+    const double squares, const double total_weight, double *__restrict__ partial,
+    signed char *__restrict__ flags, double *__restrict__ costs,
+    signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed)"""
+
+_JACOBI = """\
+// The root of a normal number above 0.
+__device__ __forceinline__ double rootOf(const double x) { return x*rootReciprocal(x); }
+
+// The inner product of two columns, in two chains: either is a long wait.
+template <int N, int C>
+__device__ __forceinline__ double shared(const double (&m)[N][C], const int a, const int b) {
+    double even = m[0][a]*m[0][b], odd = m[1][a]*m[1][b];
+#pragma unroll
+    for (int i = 2; i < N; ++i) {
+        if (i % 2) odd = fma(m[i][a], m[i][b], odd); else even = fma(m[i][a], m[i][b], even);
+    }
+    return even + odd;
+}
+
+// Columns a and b, which share so much, become orthogonal. No branch, or pairs would not stand side
+// by side; columns that are orthogonal turn by nothing.
+template <int N, int C>
+__device__ __forceinline__ void rotate(double (&m)[N][C], double (&norm)[C], const int a,
+                                       const int b, const double shared) {
+    const double change = norm[b] - norm[a], twice = 2.0*shared;
+    const double apart = fabs(change) + 1e-145;  // or equal norms would turn by 0/0
+    const double per = rootReciprocal(fma(apart, apart, twice*twice));
+    // With t the angle: cos 2t = apart*per and sin 2t = twice*per.
+    const double square = fma(0.5*per, apart, 0.5), inverse = rootReciprocal(square);
+    const double cosine = square*inverse, sine = shared*copysign(per, change)*inverse;
+    const double moved = shared*sine*inverse;
+    norm[a] -= moved;
+    norm[b] += moved;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const double left = m[i][a], right = m[i][b];
+        m[i][a] = cosine*left - sine*right;
+        m[i][b] = sine*left + cosine*right;
+    }
+}"""
+
+_LOAD = f"""\
+const int i = blockIdx.x*blockDim.x + threadIdx.x, job = blockIdx.y, candidate = first + i;
+if (i >= n_scored) return;
+double p[N_PARAMETERS], slots[N_X*N_SLOTS];
+#pragma unroll
+for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n_candidates + candidate];
+int status = {OK};
+double doubt = 0.0, cost = 0.0, cancelled = 0.0, conductance, reversal;
+createGains(p, conductance, reversal, status);
+for (int start = 0; start < n_starts; ++start) {{
+    double q[N_RATES];
+    createQmat(start_v[start], p, q, status);
+    initStateProbs(q, slots + N_X*start);
+}}"""
+
+_RUN_HEAD = """\
+const int4 places = next.places;
+const double n = next.extent.x, span = next.extent.y, weight = next.datum.x, sum_d = next.datum.y;
+next = *++run;  // one is behind the last
+const int target = places.y;
+const double *x = slots + N_X*places.x;"""
+
+_STORE = f"""\
+if (cancelled > {GREATEST_CANCELLATION!r}*(cost + squares)) doubt = 1.0;
+if (gridDim.y > 1) {{
+    partial[(long long)job*n_scored + i] = cost;
+    flags[(long long)job*n_scored + i] = (signed char)(status | (doubt > 0.0 ? 16 : 0));
+}} else {{
+    finish(cost, status, doubt > 0.0, squares, total_weight, candidate,
+           {{costs, statuses, listed, n_listed}});
+}}"""
+
+_ADD_JOBS = f"""\
+// The jobs of each candidate added up in their order.
+extern "C" __global__ void addJobs(
+    const int first, const int n_scored, const int n_jobs, const double squares,
+    const double total_weight, const double *__restrict__ partial,
+    const signed char *__restrict__ flags, double *__restrict__ costs,
+    signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed) {{
+    const int i = blockIdx.x*blockDim.x + threadIdx.x;
+    if (i >= n_scored) return;
+    double sum = 0.0;
+    int worst = {OK}, doubt = 0;
+    for (int job = 0; job < n_jobs; ++job) {{
+        sum += partial[(long long)job*n_scored + i];
+        const int flag = flags[(long long)job*n_scored + i], own = flag & 15;
+        doubt |= flag & 16;
+        worst = worst == {NOT_FINITE} || own == {NOT_FINITE} ? {NOT_FINITE} : max(worst, own);
+    }}
+    finish(sum, worst, doubt != 0, squares, total_weight, first + i,
+           {{costs, statuses, listed, n_listed}});
+}}"""
+
+
+def _rounds(n: int) -> list[list[tuple[int, int]]]:
+    """All pairs of n in rounds of disjoint ones: the circle of a tournament.
+
+    An odd one's partner is a bye. It takes fewer sweeps than going row by row, 6 for 7.
+    """
+    even = n + n % 2
+    circle, rounds = list(range(even)), []
+    for _ in range(even - 1):
+        met = (sorted((circle[i], circle[-1 - i])) for i in range(even // 2))
+        rounds.append([(a, b) for a, b in met if b < n])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds

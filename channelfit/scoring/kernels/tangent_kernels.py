@@ -1,0 +1,710 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""States and currents with their derivatives: what the linearization of any scheme runs.
+
+Written by hand, loops over states and directions, compiled once and cached (chains of two states:
+`relaxation_kernels`). Value and derivative are carried through the same steps, so that the
+derivative is that of the value as computed.
+
+Names: a *rate* is a distinct rate expression u, a *direction* d a parameter that is not fixed.
+Matrices are differentiated by the logarithm of each rate, states (`x`, with `dx`) by direction;
+`slope[v, u, d]`, d log rate / d direction, leads from one to the other.
+
+Each kernel is compiled when it is first called.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+
+import numpy as np
+
+from channelfit.model.channel import RATE_FLOOR
+from channelfit.scoring.kernels.lanes import TAYLOR_NORM
+from channelfit.scoring.kernels.tangent_tables import (
+    N_POINTS,
+    OUT,
+    POINTS,
+    SOURCE,
+    STRIDE,
+    TABLE,
+    TARGET,
+    VOLTAGE,
+    N,
+)
+from channelfit.scoring.machine.kernel_math import exp
+from channelfit.scoring.machine.machine_code import plain_kernel
+
+_C = tuple(1.0 / factorial(k) for k in range(13))
+#: Of the products of a propagator: left, right, result, in the order of its scratch matrices.
+_FACTORS = ((0, 0, 1), (1, 0, 2), (1, 1, 3), (4, 3, 5), (5, 3, 6))
+
+
+# --- matrices with derivatives --------------------------------------------------------------------
+
+
+def product(a, da, b, db, c, dc):
+    """c = a b: (n, n), derivatives (n, n, n_rates)."""
+    n, n_rates = a.shape[0], da.shape[2]
+    for i in range(n):
+        for j in range(n):
+            c[i, j] = 0.0
+            for u in range(n_rates):
+                dc[i, j, u] = 0.0
+        for k in range(n):
+            left = a[i, k]
+            for j in range(n):
+                right = b[k, j]
+                c[i, j] += left * right
+                for u in range(n_rates):
+                    dc[i, j, u] += left * db[k, j, u] + right * da[i, k, u]
+
+
+def closeColumns(p, dp):
+    """The diagonal is what the rest of a column leaves of one."""
+    n, n_rates = p.shape[0], dp.shape[2]
+    for j in range(n):
+        rest = 1.0
+        for i in range(n):
+            if i != j:
+                rest -= p[i, j]
+        p[j, j] = max(rest, 0.0)
+        for u in range(n_rates):
+            dp[j, j, u] = 0.0
+        if rest > 0.0:
+            for i in range(n):
+                if i != j:
+                    for u in range(n_rates):
+                        dp[j, j, u] -= dp[i, j, u]
+
+
+def propagator(depth, transitions, p, dp, m, dm):
+    """p = exp(A), and by the logarithm of each rate.
+
+    depth (n_rates,): rates times duration. transitions (n_transitions, 4): source, target, rate,
+    multiplicity. m, dm: scratch of seven matrices. A = B - a with B >= 0 and a the fastest exit, so
+    that the series adds without cancellation; then squared, columns closed each time.
+    """
+    n, n_rates = p.shape[0], dp.shape[2]
+    a, da = m[0], dm[0]
+    a[:] = 0.0
+    da[:] = 0.0
+    for t in range(transitions.shape[0]):
+        i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+        flow = transitions[t, 3] * depth[u]
+        a[j, i] += flow
+        a[i, i] -= flow
+        if n_rates:
+            da[j, i, u] += flow
+            da[i, i, u] -= flow
+    fastest = 0.0
+    for i in range(n):
+        fastest = max(fastest, -a[i, i])
+    levels, scale = 0, 1.0
+    while fastest * scale > TAYLOR_NORM:
+        levels += 1
+        scale *= 0.5
+    for i in range(n):
+        a[i, i] += fastest
+        for j in range(n):
+            a[i, j] *= scale
+            for u in range(n_rates):
+                da[i, j, u] *= scale
+    # Degree 12 in five products (Paterson and Stockmeyer), then squared. One place from which
+    # `product` is called keeps the compiler from writing it out six times.
+    out = 0
+    for step in range(5 + levels):
+        if step < 5:
+            left, right, out = _FACTORS[step]
+        else:
+            left, right, out = out, out, 11 - out
+        if step == 3:
+            for i in range(n):
+                for j in range(n):
+                    m[4, i, j] = _C[12] * m[3, i, j] + _C[11] * m[2, i, j] + _C[10] * m[1, i, j]
+                    m[4, i, j] += _C[9] * a[i, j] + (_C[8] if i == j else 0.0)
+                    for u in range(n_rates):
+                        dm[4, i, j, u] = (
+                            _C[12] * dm[3, i, j, u]
+                            + _C[11] * dm[2, i, j, u]
+                            + _C[10] * dm[1, i, j, u]
+                            + _C[9] * da[i, j, u]
+                        )
+        elif step == 4:
+            for i in range(n):
+                for j in range(n):
+                    m[5, i, j] += _C[7] * m[2, i, j] + _C[6] * m[1, i, j] + _C[5] * a[i, j]
+                    m[5, i, j] += _C[4] if i == j else 0.0
+                    for u in range(n_rates):
+                        dm[5, i, j, u] += (
+                            _C[7] * dm[2, i, j, u] + _C[6] * dm[1, i, j, u] + _C[5] * da[i, j, u]
+                        )
+        product(m[left], dm[left], m[right], dm[right], m[out], dm[out])
+        if step == 4:
+            shrunk = exp(-fastest * scale)
+            for i in range(n):
+                for j in range(n):
+                    m[6, i, j] += _C[3] * m[2, i, j] + _C[2] * m[1, i, j] + a[i, j]
+                    m[6, i, j] = shrunk * (m[6, i, j] + (1.0 if i == j else 0.0))
+                    for u in range(n_rates):
+                        dm[6, i, j, u] += (
+                            _C[3] * dm[2, i, j, u] + _C[2] * dm[1, i, j, u] + da[i, j, u]
+                        )
+                        dm[6, i, j, u] *= shrunk
+        if step >= 4:
+            closeColumns(m[out], dm[out])
+    for i in range(n):
+        for j in range(n):
+            p[i, j] = m[out, i, j]
+            for u in range(n_rates):
+                dp[i, j, u] = dm[out, i, j, u]
+
+
+def steadyState(rate, transitions, x, dx, m, dm):
+    """x (n,) with A x = 0, and by the logarithm of each rate (n, n_rates).
+
+    States are eliminated one by one without a subtraction (Grassmann, Taksar and Heyman 1985).
+    m (2, ..) is scratch; of each the first n rows are used.
+    """
+    n, n_rates = x.shape[0], dx.shape[1]
+    m[:] = 0.0
+    dm[:] = 0.0
+    for t in range(transitions.shape[0]):
+        i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+        flow = transitions[t, 3] * rate[u]
+        m[j, i] += flow
+        if n_rates:
+            dm[j, i, u] += flow
+    for e in range(n - 1):
+        k = n - 1 - e
+        out = 0.0
+        for i in range(k):
+            out += m[i, k]
+        for i in range(k):
+            m[k, i] /= out
+            for u in range(n_rates):
+                lost = 0.0
+                for j in range(k):
+                    lost += dm[j, k, u]
+                dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out
+        for i in range(k):
+            for j in range(k):
+                if i != j:
+                    m[i, j] += m[i, k] * m[k, j]
+                    for u in range(n_rates):
+                        dm[i, j, u] += dm[i, k, u] * m[k, j] + m[i, k] * dm[k, j, u]
+    x[:] = 0.0
+    dx[:] = 0.0
+    x[0] = 1.0
+    for k in range(1, n):
+        for i in range(k):
+            x[k] += m[k, i] * x[i]
+            for u in range(n_rates):
+                dx[k, u] += dm[k, i, u] * x[i] + m[k, i] * dx[i, u]
+        total = 1.0 + x[k]
+        for i in range(k + 1):
+            x[i] /= total
+        for u in range(n_rates):
+            grown = dx[k, u]
+            for i in range(k + 1):
+                dx[i, u] = (dx[i, u] - x[i] * grown) / total
+
+
+# --- one scheme of any number of states -----------------------------------------------------------
+
+
+@plain_kernel
+def schemeTables(
+    rate,
+    slope,
+    start_voltage,
+    table_voltage,
+    table_dt,
+    levels,
+    transitions,
+    powers,
+    dpowers,
+    states,
+    dstates,
+    m,
+    dm,
+):
+    """Propagators of 2^0 .. 2^(levels - 1) samples, and the states at rest in the first slots.
+
+    rate (n_voltages, n_rates); powers (n_tables, n_levels, n, n); states (n_slots, n), dstates
+    (n_slots, n, n_directions).
+    """
+    n, n_rates, n_directions = states.shape[1], dm.shape[3], dstates.shape[2]
+    depth = np.empty(rate.shape[1])
+    for k in range(table_dt.shape[0]):
+        v = table_voltage[k]
+        for u in range(rate.shape[1]):
+            depth[u] = rate[v, u] * table_dt[k]
+        propagator(depth, transitions, powers[k, 0], dpowers[k, 0], m, dm)
+        for level in range(1, levels[k]):
+            p, dp = powers[k, level - 1], dpowers[k, level - 1]
+            product(p, dp, p, dp, powers[k, level], dpowers[k, level])
+            closeColumns(powers[k, level], dpowers[k, level])
+    by_rate = np.empty((n, n_rates))
+    for k in range(start_voltage.shape[0]):
+        v = start_voltage[k]
+        steadyState(rate[v], transitions, states[k], by_rate, m[0], dm[0])
+        for i in range(n):
+            for d in range(n_directions):
+                total = 0.0
+                for u in range(n_rates):
+                    total += by_rate[i, u] * slope[v, u, d]
+                dstates[k, i, d] = total
+
+
+def _stepped(x, z, x2, z2, p, dp, row, scratch):
+    """x <- p x, z <- p z + dp x, row <- row p; x2, z2 are scratch."""
+    n, n_rates = p.shape[0], z.shape[1]
+    for i in range(n):
+        x2[i] = 0.0
+        for u in range(n_rates):
+            z2[i, u] = 0.0
+        for j in range(n):
+            there, here = p[i, j], x[j]
+            x2[i] += there * here
+            for u in range(n_rates):
+                z2[i, u] += there * z[j, u] + dp[i, j, u] * here
+    for j in range(n):
+        total = 0.0
+        for i in range(n):
+            total += row[i] * p[i, j]
+        scratch[0, j] = total
+    for i in range(n):
+        x[i] = x2[i]
+        row[i] = scratch[0, i]
+        for u in range(n_rates):
+            z[i, u] = z2[i, u]
+
+
+@plain_kernel
+def schemeHeld(
+    runs,
+    first,
+    last,
+    voltages,
+    points,
+    conductances,
+    slope,
+    powers,
+    dpowers,
+    gain,
+    states,
+    dstates,
+    out,
+):
+    """Runs first .. last - 1, all at held voltages: currents and derivatives at their points."""
+    n, n_directions = states.shape[1], gain.shape[1] - 1
+    n_rates = dpowers.shape[4]
+    x, x2, row = np.empty(n), np.empty(n), np.empty(n)
+    z, z2, scratch = np.empty((n, n_rates)), np.empty((n, n_rates)), np.empty((1, n))
+    shown = np.empty(n_rates)
+    width = dstates.shape[2]
+    moved, moved2, seen = np.empty((n, width)), np.empty((n, width)), np.empty(width)
+    for r in range(first, last):
+        source, target, table, v = (
+            runs[r, SOURCE],
+            runs[r, TARGET],
+            runs[r, TABLE],
+            runs[r, VOLTAGE],
+        )
+        n_samples = runs[r, N]
+        for i in range(n):
+            x[i] = states[source, i]
+            row[i] = conductances[i]
+            for u in range(n_rates):
+                z[i, u] = 0.0
+        drive = voltages[v] - gain[1, 0]
+        s = gain[0, 0] * drive
+        place, done = runs[r, OUT], 0
+        for k in range(runs[r, N_POINTS]):
+            here = points[runs[r, POINTS] + k]
+            gap, level = here - done, 0
+            while gap > 0:
+                if gap & 1:
+                    _stepped(
+                        x, z, x2, z2, powers[table, level], dpowers[table, level], row, scratch
+                    )
+                gap >>= 1
+                level += 1
+            done = here
+            is_open = 0.0
+            for u in range(n_rates):
+                shown[u] = 0.0
+            for d in range(width):
+                seen[d] = 0.0
+            for i in range(n):
+                is_open += conductances[i] * x[i]
+                if conductances[i] != 0.0:
+                    for u in range(n_rates):
+                        shown[u] += conductances[i] * z[i, u]
+                for d in range(width):
+                    seen[d] += row[i] * dstates[source, i, d]
+            for u in range(n_rates):
+                for d in range(width):
+                    seen[d] += shown[u] * slope[v, u, d]
+            out[place] = s * is_open
+            for d in range(n_directions):
+                ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+                out[place + 1 + d] = s * seen[d] + ds * is_open
+            place += runs[r, STRIDE]
+        gap, level = n_samples - done, 0
+        while gap > 0:
+            if gap & 1:
+                _stepped(x, z, x2, z2, powers[table, level], dpowers[table, level], row, scratch)
+            gap >>= 1
+            level += 1
+        for i in range(n):
+            for d in range(width):
+                moved[i, d] = dstates[source, i, d]
+        gap, level = n_samples, 0
+        while gap > 0:
+            if gap & 1:
+                p = powers[table, level]
+                for i in range(n):
+                    for d in range(width):
+                        moved2[i, d] = 0.0
+                    for j in range(n):
+                        there = p[i, j]
+                        for d in range(width):
+                            moved2[i, d] += there * moved[j, d]
+                moved, moved2 = moved2, moved
+            gap >>= 1
+            level += 1
+        for i in range(n):
+            states[target, i] = x[i]
+            for d in range(width):
+                dstates[target, i, d] = moved[i, d]
+            for u in range(n_rates):
+                for d in range(width):
+                    dstates[target, i, d] += z[i, u] * slope[v, u, d]
+
+
+@plain_kernel
+def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
+    """From (n_rates, n_voltages), (n_partials, n_voltages) to voltage first, zeros filled in."""
+    slope_v[:n_voltages] = 0.0
+    for v in range(n_voltages):
+        for u in range(rate.shape[0]):
+            rate_v[v, u] = rate[u, v]
+        for k in range(partials.shape[0]):
+            slope_v[v, partials[k, 0], partials[k, 1]] = slope[k, v]
+
+
+@plain_kernel
+def stiffness(h, rate, transitions, out):
+    """out (n_steps,): the largest exit rate times step of the two halves of each, added.
+
+    rate (2 n_steps, n_rates): at the Gauss points.
+    """
+    early, late = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
+    n = 0
+    for t in range(transitions.shape[0]):
+        n = max(n, transitions[t, 0] + 1)
+    first, second = np.empty(n), np.empty(n)
+    for step in range(out.shape[0]):
+        one, two = rate[2 * step], rate[2 * step + 1]
+        first[:] = 0.0
+        second[:] = 0.0
+        for t in range(transitions.shape[0]):
+            i, u, times = transitions[t, 0], transitions[t, 2], transitions[t, 3]
+            first[i] += times * max(early * one[u] + late * two[u], RATE_FLOOR)
+            second[i] += times * max(late * one[u] + early * two[u], RATE_FLOOR)
+        fastest, last = 0.0, 0.0
+        for i in range(n):
+            fastest, last = max(fastest, first[i]), max(last, second[i])
+        out[step] = fastest + last
+
+
+#: The series of an exponential is cut into parts of this depth (exit rate times time) ..
+_PART = 8.0
+#: .. and from this depth on the propagator with all its derivatives costs less.
+_MOST_IN_SERIES = 24.0
+
+
+def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
+    """x <- exp(A) x, dx with it; depth (n_rates,): rates times time, bend: their logarithms.
+
+    The series acts on the columns of y (n, n + 1 + n_rates, padded): those of the identity, then x,
+    then its derivatives by the logarithm of each rate, which start at zero and are fed by x in
+    every term. What comes of the identity then carries the derivatives that x has brought.
+    A = B - a with B >= 0 and a the fastest exit, so that the series adds without cancellation.
+    """
+    n, lanes, n_rates, width = x.shape[0], y.shape[1], dm.shape[3], bend.shape[1]
+    leaving, flow = np.zeros(n), np.empty(transitions.shape[0])
+    for t in range(transitions.shape[0]):
+        flow[t] = transitions[t, 3] * depth[transitions[t, 2]]
+        leaving[transitions[t, 0]] += flow[t]
+    fastest = 0.0
+    for i in range(n):
+        fastest = max(fastest, leaving[i])
+        for k in range(lanes):
+            y[i, k] = 0.0
+    if fastest > _MOST_IN_SERIES:
+        propagator(depth, transitions, m[7], dm[7], m, dm)
+        for i in range(n):
+            for j in range(n):
+                y[i, j] = m[7, i, j]
+                y[i, n] += m[7, i, j] * x[j]
+                for u in range(n_rates):
+                    y[i, n + 1 + u] += dm[7, i, j, u] * x[j]
+    else:
+        for i in range(n):
+            y[i, i] = 1.0
+            y[i, n] = x[i]
+        parts = 1 + int(fastest / _PART)
+        shift = fastest / parts
+        left, enough = exp(-shift), 1e-18 * exp(shift)
+        for _ in range(parts):
+            for i in range(n):
+                for k in range(lanes):
+                    term[i, k] = y[i, k]
+            size, degree = 1.0, 0.0
+            # the terms of the derivatives are those of the value, one degree later
+            while degree < 4.0 or size > enough:
+                degree += 1.0
+                size *= shift / degree
+                share = 1.0 / (degree * parts)
+                for i in range(n):
+                    stay = (fastest - leaving[i]) * share
+                    for k in range(lanes):
+                        fresh[i, k] = stay * term[i, k]
+                for t in range(transitions.shape[0]):
+                    i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+                    r = flow[t] * share
+                    for k in range(lanes):
+                        fresh[j, k] += r * term[i, k]
+                    if n_rates:
+                        fresh[i, n + 1 + u] -= r * term[i, n]
+                        fresh[j, n + 1 + u] += r * term[i, n]
+                for i in range(n):
+                    for k in range(lanes):
+                        y[i, k] += fresh[i, k]
+                term, fresh = fresh, term
+            for i in range(n):
+                for k in range(lanes):
+                    y[i, k] *= left
+    for i in range(n):
+        x[i] = y[i, n]
+        for d in range(width):
+            term[i, d] = 0.0
+        for j in range(n):
+            p = y[i, j]
+            for d in range(width):
+                term[i, d] += p * dx[j, d]
+        for u in range(n_rates):
+            z = y[i, n + 1 + u]
+            for d in range(width):
+                term[i, d] += z * bend[u, d]
+    for i in range(n):
+        for d in range(width):
+            dx[i, d] = term[i, d]
+
+
+def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm):
+    """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
+    more, less = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
+    for half in range(2):
+        one, two = (more, less) if half == 0 else (less, more)
+        for u in range(rate.shape[1]):
+            first, second = one * rate[node, u], two * rate[node + 1, u]
+            both = first + second
+            depth[u] = max(both, RATE_FLOOR)
+            scale = 1.0 / both if both > RATE_FLOOR else 0.0
+            first, second = first * scale, second * scale
+            for d in range(slope.shape[2]):
+                bend[u, d] = first * slope[node, u, d] + second * slope[node + 1, u, d]
+        _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm)
+
+
+def _shown(conductances, x, dx, gain, voltage, out, place):
+    """A current and its derivatives, from the states of the moment."""
+    drive = voltage - gain[1, 0]
+    s, is_open = gain[0, 0] * drive, 0.0
+    for i in range(x.shape[0]):
+        is_open += conductances[i] * x[i]
+    out[place] = s * is_open
+    for d in range(gain.shape[1] - 1):
+        bent = 0.0
+        for i in range(x.shape[0]):
+            bent += conductances[i] * dx[i, d]
+        ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+        out[place + 1 + d] = s * bent + ds * is_open
+
+
+@plain_kernel
+def schemeVarying(
+    n_steps,
+    n_sub,
+    h,
+    sampled,
+    rate,
+    slope,
+    quarters,
+    transitions,
+    conductances,
+    sample_voltage,
+    gain,
+    x,
+    dx,
+    out,
+    place,
+    m,
+    dm,
+):
+    """n_steps steps of h ms, a sample before each n_sub-th; x and dx go along.
+
+    rate, slope: first at the two Gauss points of each step. quarters (n_steps,): -1, or the first
+    of eight rows further on: those of the quarters of a step.
+    """
+    n, n_rates, width = x.shape[0], rate.shape[1], dx.shape[1]
+    lanes = 8 * ((max(n + 1 + n_rates, width) + 7) // 8)
+    depth, bend = np.empty(n_rates), np.empty((n_rates, width))
+    y, term, fresh = np.zeros((n, lanes)), np.zeros((n, lanes)), np.zeros((n, lanes))
+    for step in range(n_steps):
+        if sampled and step % n_sub == 0:
+            _shown(conductances, x, dx, gain, sample_voltage[step // n_sub], out, place)
+            place += gain.shape[1]
+        parts, node = (1, 2 * step) if quarters[step] < 0 else (4, quarters[step])
+        for part in range(parts):
+            _magnus(
+                node + 2 * part,
+                h / parts,
+                rate,
+                slope,
+                x,
+                dx,
+                depth,
+                bend,
+                y,
+                term,
+                fresh,
+                transitions,
+                m,
+                dm,
+            )
+
+
+def _factored(a, block, reach):
+    """a = L U in place, without pivots; blocks further than `reach` from the diagonal are empty."""
+    n = a.shape[0]
+    for p in range(n):
+        last = min(n, (p // block + reach + 1) * block)
+        inverse, top = 1.0 / a[p, p], a[p]
+        for i in range(p + 1, last):
+            row = a[i]
+            if row[p] != 0.0:
+                f = row[p] * inverse
+                row[p] = f
+                for c in range(p + 1, last):
+                    row[c] -= f * top[c]
+
+
+def _solved(a, b, block, reach):
+    """b <- (L U)^-1 b, all columns."""
+    n, width = b.shape
+    for p in range(n):
+        top = b[p]
+        for i in range(p + 1, min(n, (p // block + reach + 1) * block)):
+            f = a[i, p]
+            if f != 0.0:
+                row = b[i]
+                for d in range(width):
+                    row[d] -= f * top[d]
+    for p in range(n - 1, -1, -1):
+        row = b[p]
+        for c in range(p + 1, min(n, (p // block + reach + 1) * block)):
+            f = a[p, c]
+            if f != 0.0:
+                other = b[c]
+                for d in range(width):
+                    row[d] -= f * other[d]
+        inverse = 1.0 / a[p, p]
+        for d in range(width):
+            row[d] *= inverse
+
+
+@plain_kernel
+def schemeRamp(
+    lengths,
+    slopes,
+    tails,
+    rate,
+    slope,
+    transitions,
+    reach,
+    conductances,
+    voltage,
+    gain,
+    x,
+    dx,
+    out,
+    places,
+):
+    """A ramp in pieces of these lengths, ms; x and dx go along; see `collocation`.
+
+    rate (n_pieces * degree, n_rates), slope: at Radau's points; voltage (n_pieces, degree + 1): at
+    all points. reach: how far apart in number two states with a transition are. places
+    (n_pieces,): where the first point of a piece goes, -1 where none is wanted.
+
+    Returns: the largest part of an occupancy in the tail of a piece, NaN where anything is NaN.
+    """
+    n, width, degree = x.shape[0], dx.shape[1], slopes.shape[0]
+    size = n * degree
+    a, b, db = np.empty((size, size)), np.empty((size, 1)), np.empty((size, width))
+    now, dnow = np.empty(n), np.empty((n, width))
+    worst = 0.0
+    for piece in range(lengths.shape[0]):
+        h, node = lengths[piece], piece * degree
+        # unknowns: state by state, so that states without a transition have nothing in common
+        for i in range(n):
+            for k in range(degree):
+                row = a[i * degree + k]
+                row[max(0, (i - reach) * degree) : min(size, (i + reach + 1) * degree)] = 0.0
+                for j in range(degree):
+                    row[i * degree + j] = slopes[k, 1 + j]
+                b[i * degree + k, 0] = -slopes[k, 0] * x[i]
+                for d in range(width):
+                    db[i * degree + k, d] = -slopes[k, 0] * dx[i, d]
+        for t in range(transitions.shape[0]):
+            i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+            for k in range(degree):
+                flow = h * transitions[t, 3] * rate[node + k, u]
+                a[i * degree + k, i * degree + k] += flow
+                a[j * degree + k, i * degree + k] -= flow
+        _factored(a, degree, reach)
+        _solved(a, b, degree, reach)
+        for t in range(transitions.shape[0] if width else 0):
+            i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
+            for k in range(degree):
+                flow = h * transitions[t, 3] * rate[node + k, u] * b[i * degree + k, 0]
+                left, came, bent = db[i * degree + k], db[j * degree + k], slope[node + k, u]
+                for d in range(width):
+                    left[d] -= flow * bent[d]
+                    came[d] += flow * bent[d]
+        if width:
+            _solved(a, db, degree, reach)
+        for i in range(n):
+            for c in range(2):
+                part = tails[c, 0] * x[i]
+                for k in range(degree):
+                    part += tails[c, 1 + k] * b[i * degree + k, 0]
+                worst = worst if abs(part) <= worst else abs(part)
+        if places[piece] >= 0:
+            place = places[piece]
+            _shown(conductances, x, dx, gain, voltage[piece, 0], out, place)
+            for k in range(degree):
+                place += gain.shape[1]
+                for i in range(n):
+                    now[i] = b[i * degree + k, 0]
+                    for d in range(width):
+                        dnow[i, d] = db[i * degree + k, d]
+                _shown(conductances, now, dnow, gain, voltage[piece, 1 + k], out, place)
+        for i in range(n):
+            x[i] = b[(i + 1) * degree - 1, 0]
+            for d in range(width):
+                dx[i, d] = db[(i + 1) * degree - 1, d]
+    return worst

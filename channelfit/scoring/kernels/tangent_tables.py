@@ -1,0 +1,113 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""What linearizations of gates and of schemes have in common."""
+
+from __future__ import annotations
+
+from channelfit.model.channel import RATE_CEILING, RATE_FLOOR
+from channelfit.scoring.machine.kernel_text import Type
+from channelfit.scoring.machine.machine_code import kernel
+
+#: Columns of the table of runs. OUT and STRIDE say where the row of a run's first point stands in
+#: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
+VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
+
+#: Of what is generated for a model, as kernels that serve all of them call it.
+GAINS = (Type("f64", 1), Type("f64", 2))
+RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
+
+
+@kernel
+def project(flat, matrices, groups, target, scale, shown, residuals, normal):
+    """Residuals (n_residuals, width) of the currents in `flat`, and their products `normal`.
+
+    groups (n_groups, 6): rank, n_points, where its matrix begins, its points, their end, its first
+    residual in `shown`, which is `residuals` as one row; those without a matrix are there already.
+    """
+    for g in range(groups.shape[0]):
+        rank, n_points, first = groups[g, 0], groups[g, 1], groups[g, 2]
+        begin, end, place = groups[g, 3], groups[g, 4], groups[g, 5]
+        n = (end - begin) // n_points
+        multiply(matrices[first:], flat[begin:end], shown[place:], rank, n_points, n)
+    for i in range(residuals.shape[0]):
+        residuals[i, 0] -= target[i]
+        for d in range(residuals.shape[1]):
+            residuals[i, d] *= scale[i]
+    squares(residuals, normal)
+
+
+def multiply(a, b, c, n_rows, n_inner, n):
+    """c = a b of flat arrays: a (n_rows, n_inner), b (n_inner, n), c (n_rows, n).
+
+    Two rows of c and four of b at a time, so that what is loaded is used more than once.
+    """
+    for k in range(n_rows * n):
+        c[k] = 0.0
+    whole = n_inner - n_inner % 4
+    for i in range(0, n_rows, 2):
+        # where the last row has no partner it is its own, and writes what it has written
+        other = min(i + 1, n_rows - 1)
+        top, low = c[i * n : i * n + n], c[other * n : other * n + n]
+        for p in range(0, whole, 4):
+            b0, b1 = b[p * n : p * n + n], b[(p + 1) * n : (p + 1) * n + n]
+            b2, b3 = b[(p + 2) * n : (p + 2) * n + n], b[(p + 3) * n : (p + 3) * n + n]
+            left, right = a[i * n_inner + p :], a[other * n_inner + p :]
+            l0, l1, l2, l3 = left[0], left[1], left[2], left[3]
+            r0, r1, r2, r3 = right[0], right[1], right[2], right[3]
+            for j in range(n):
+                upper = top[j] + (l0 * b0[j] + l1 * b1[j] + l2 * b2[j] + l3 * b3[j])
+                lower = low[j] + (r0 * b0[j] + r1 * b1[j] + r2 * b2[j] + r3 * b3[j])
+                top[j] = upper
+                low[j] = lower
+        for p in range(whole, n_inner):
+            one, two = a[i * n_inner + p], a[other * n_inner + p]
+            row = b[p * n : p * n + n]
+            for j in range(n):
+                upper, lower = top[j] + one * row[j], low[j] + two * row[j]
+                top[j] = upper
+                low[j] = lower
+
+
+def squares(x, out):
+    """out = x^T x of x (n, width), four rows at a time; the last rows one by one."""
+    n, width = x.shape
+    out[:] = 0.0
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        for j in range(width):
+            a, b, c, d = x0[j], x1[j], x2[j], x3[j]
+            row = out[j]
+            for k in range(width):
+                row[k] += a * x0[k] + b * x1[k] + c * x2[k] + d * x3[k]
+    for i in range(whole, n):
+        last = x[i]
+        for j in range(width):
+            a, row = last[j], out[j]
+            for k in range(width):
+                row[k] += a * last[k]
+
+
+@kernel
+def boundRates(rate, slope, partials, least, n, flags):
+    """Rates at n voltages within their bounds; d rate becomes d log rate, 0 outside of these.
+
+    rate (n_rates, at least n), slope (n_partials, ..); partials (n_partials, 2): rate, direction.
+    least (n_rates,): the lower bound of each, below 0 where a rate may be negative.
+    flags (2,): set to 1 where a rate is NaN, where one is negative that may not.
+    """
+    for k in range(partials.shape[0]):
+        u = partials[k, 0]
+        for v in range(n):
+            r = rate[u, v]
+            inside = abs(r) > RATE_FLOOR and abs(r) < RATE_CEILING
+            slope[k, v] = slope[k, v] / r if inside else 0.0
+    nan, negative = 0, 0
+    for u in range(rate.shape[0]):
+        for v in range(n):
+            r = rate[u, v]
+            nan |= r != r
+            negative |= r < 0.0 and least[u] > 0.0
+            r = r if r > least[u] else least[u]
+            rate[u, v] = r if r < RATE_CEILING else RATE_CEILING
+    flags[0] |= nan
+    flags[1] |= negative

@@ -1,0 +1,195 @@
+"""What a recording says about an exponential: tables for scores that need no samples.
+
+On a run of n samples d_k at the interval h the sum of squares of a model that is a sum of
+exponentials, y_k = sum_j w_j exp(-l_j k h), needs the data in one form only:
+
+    sum_k y_k d_k = sum_j w_j D(l_j),    D(l) = sum_k d_k exp(-l k h).
+
+D is smooth and belongs to the recording, not to the candidate. With y = 1 + l n h it is stored as
+polynomials on cells of y, sixteen to every doubling: near l = 0 they are even in l, far out even in
+log l, and the cell is read off the bits of y. Cells end where even the second sample is forgotten
+(l h = 40); beyond, D is the first sample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, TABLE, Packed
+from channelfit.scoring.layout.visit_order import schedule, walked
+from channelfit.scoring.machine.kernel_math import CELL_BITS
+
+#: Of the polynomials on the 2**CELL_BITS cells to a doubling of y, which err by up to 5e-12 of
+#: sum |d|. Fewer cells of a higher degree would err less, and cost more multiplications.
+DEGREE = 5
+#: Largest l h with a cell of its own: exp(-40) = 4e-18.
+_FORGOTTEN = 40.0
+
+
+def n_cells(n: int) -> int:
+    """Cells of a run of n samples, the last for whatever lies beyond."""
+    return int(2**CELL_BITS * math.ceil(math.log2(1 + _FORGOTTEN * n)) + 1)
+
+
+def transform_table(data: np.ndarray) -> np.ndarray:
+    """The table of D for one run.
+
+    Arguments:
+        data: (n,) in any unit, n >= 1.
+
+    Returns: (n_cells, DEGREE + 1), the coefficients, from the constant up, of polynomials in
+    y - y_c, y = 1 + l n h and y_c the middle of the cell.
+    """
+    n = len(data)
+    cells = np.arange(n_cells(n) - 1)
+    octave, place = cells >> CELL_BITS, cells & (2**CELL_BITS - 1)
+    width = 2.0 ** (octave - CELL_BITS)
+    middle = 2.0**octave + (place + 0.5) * width
+    nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
+    y = middle[:, None] + 0.5 * width[:, None] * nodes
+    values = _transform(data, (y - 1) / n)
+    powers = values @ np.linalg.inv(np.vander(nodes, increasing=True)).T
+    coefficients = powers * (2.0 / width[:, None]) ** np.arange(DEGREE + 1)
+    beyond = np.zeros((1, DEGREE + 1))
+    beyond[0, 0] = data[0]
+    return np.vstack([coefficients, beyond])
+
+
+def _transform(data: np.ndarray, decay: np.ndarray) -> np.ndarray:
+    """sum_k data_k exp(-decay k), in blocks so that two roots of n exponentials serve all n."""
+    block = math.isqrt(len(data) - 1) + 1
+    padded = np.zeros(-(-len(data) // block) * block)
+    padded[: len(data)] = data
+    inner = np.exp(-decay[..., None] * np.arange(block))
+    outer = np.exp(-decay[..., None] * (block * np.arange(len(padded) // block)))
+    total: np.ndarray = ((inner @ padded.reshape(-1, block).T) * outer).sum(axis=-1)
+    return total
+
+
+@dataclass(frozen=True)
+class SpectralWalk:
+    """What a kernel walks that sums modes: a schedule with what each run needs of its recording.
+
+    jobs (n_jobs + 1,), visits (n_visits + 1,): int32, where visits and runs begin.
+    visit_v: (n_visits,) mV; visit_dt: (n_visits, 2) ms between samples, and of the shortest run.
+    places: (n_runs + 1, 4) int32: source and target slot (-1: none), first row of the table (or
+        first datum), its last row counted from there.
+    values: (n_runs + 1, 4): samples, ms in all, weight, sum of the data, pA. Both end in an empty
+        row, for kernels that read ahead.
+    start_v: (n_starts,) mV.
+    tables: (n_rows, DEGREE + 1), see `transform_table`; or the data themselves, (n,) pA.
+    data_squares: sum w d^2 over everything scored, pA^2; n_slots: state slots.
+    """
+
+    jobs: np.ndarray
+    visits: np.ndarray
+    visit_v: np.ndarray
+    visit_dt: np.ndarray
+    places: np.ndarray
+    values: np.ndarray
+    start_v: np.ndarray
+    tables: np.ndarray
+    data_squares: float
+    n_slots: int
+
+    @property
+    def n_jobs(self) -> int:
+        return len(self.jobs) - 1
+
+
+def moves(packed: Packed) -> bool:
+    """Whether voltage varies anywhere on the way to a scored sample."""
+    return bool((packed.runs[walked(packed), KIND] != HELD).any())
+
+
+def spectral_walk(packed: Packed, n_jobs: int = 1, sampled: bool = False) -> SpectralWalk:
+    """The walk through a packed problem whose voltage is held wherever it matters.
+
+    Arguments:
+        n_jobs: see `schedule.schedule`.
+        sampled: keep the data, for kernels that visit every sample, instead of transforms.
+
+    Raises: ValueError where voltage varies.
+    """
+    order = schedule(packed, n_jobs, single_samples_anywhere=not sampled)
+    if (packed.runs[order.run, KIND] != HELD).any():
+        raise ValueError("voltage varies; only stepping can score that")
+    recording = _Samples() if sampled else _Transforms()
+    visits, shortest = [0], []
+    places: list[tuple[int, int, int, int]] = []
+    values: list[tuple[float, float, float, float]] = []
+    squares = 0.0
+    for visit, dt in enumerate(order.dt):
+        for k in range(order.visits[visit], order.visits[visit + 1]):
+            row, weight = packed.runs[order.run[k]], float(order.weight[k])
+            n, target = int(row[N_SAMPLES]), int(order.target[k])
+            span = n * float(packed.table_dt[row[TABLE]])
+            if weight > 0:
+                data = packed.data_pA[row[DATA] : row[DATA] + n]
+                squares += weight * float(data @ data)
+                # A single sample may stand at the end of an interval of its own: scored as if it
+                # were of the visit's, and walked through without being scored.
+                apart = n == 1 and span != dt and not sampled
+                end, scored_span = (-1, float(dt)) if apart else (target, span)
+                places.append((order.source[k], end, *recording.add(data)))
+                values.append((n, scored_span, weight, data.sum()))
+                if not apart:
+                    continue
+            if target >= 0:
+                places.append((order.source[k], target, 0, 0))
+                values.append((n, span, 0.0, 0.0))
+        spans = [v[1] / v[0] for v in values[visits[-1] :]]
+        shortest.append(min(spans, default=float(dt)))
+        visits.append(len(places))
+    places.append((0, -1, 0, 0))
+    values.append((1.0, 1.0, 0.0, 0.0))
+    return SpectralWalk(
+        order.jobs.astype(np.int32),
+        np.array(visits, np.int32),
+        packed.voltages[order.voltage],
+        np.column_stack([order.dt, shortest]).reshape(-1, 2),
+        np.array(places, np.int32),
+        np.array(values),
+        packed.voltages[packed.start_voltage],
+        recording.joined(),
+        squares,
+        order.n_slots,
+    )
+
+
+class _Transforms:
+    """Tables one after the other; a single sample is its own transform."""
+
+    def __init__(self) -> None:
+        self.tables: list[np.ndarray] = []
+        self.n = 0
+
+    def add(self, data: np.ndarray) -> tuple[int, int]:
+        """Where the table of some data begins, and its last row."""
+        table = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
+        self.tables.append(table)
+        self.n += len(table)
+        return self.n - len(table), len(table) - 1
+
+    def joined(self) -> np.ndarray:
+        return np.vstack([*self.tables, np.zeros((1, DEGREE + 1))])
+
+
+class _Samples:
+    """Data one after the other, each run's beginning where sixteen bytes of float32 may."""
+
+    def __init__(self) -> None:
+        self.data: list[np.ndarray] = []
+        self.n = 0
+
+    def add(self, data: np.ndarray) -> tuple[int, int]:
+        """Where some data begin."""
+        self.data.append(np.concatenate([data, np.zeros(-len(data) % 4)]))
+        self.n += len(self.data[-1])
+        return self.n - len(self.data[-1]), 0
+
+    def joined(self) -> np.ndarray:
+        return np.concatenate([*self.data, np.zeros(4)])

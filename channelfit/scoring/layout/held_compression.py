@@ -1,0 +1,153 @@
+"""Recordings of held voltages reduced to what a channel could ever have shown.
+
+The current of any scheme at a held voltage is a sum of exponentials exp(-lambda t), and so are its
+derivatives but for factors of t. Over N equally spaced samples all such traces lie, within 1e-11 of
+their size, in a space of some 30 to 90 dimensions (the logarithm of N counts, not N). With Q an
+orthonormal basis of it, S a few samples that tell its members apart, and ``M = pinv(Q[S])``,
+
+    sum (y - d)^2  =  |M y[S] - Q^T d|^2 + |d - Q Q^T d|^2
+
+for every trace y of the space and any recording d. The last term does not depend on y. M and S
+depend on N only. The gaps between the samples of S are powers of two, so that one propagator and
+its squares lead from each to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from channelfit.scoring.machine.threads import single_threaded_blas
+
+#: Runs up to this many samples are kept whole: their spaces are as large as they are.
+WHOLE = 60
+#: Samples to an octave: in spaces of real exponentials, and of oscillating ones.
+_PER_OCTAVE = {False: 8, True: 12}
+#: How far the rates go into the complex plane, as imaginary over real part. Some is also of use
+#: where all rates are real: derivatives, t exp(-lambda t), are better met.
+_CONE = {False: (0.0, 0.3), True: (0.0, 0.35, 0.7, 1.0)}
+_RATES_AN_OCTAVE = 6
+_LEAST_SINGULAR = 1e-12
+#: Polynomials to a block of samples (2^j <= k < 2^(j + 1)): exponentials are met to 1e-14.
+_DEGREES = 24
+
+
+@dataclass(frozen=True, eq=False)
+class Compression:
+    """N samples of a held voltage by a few of them.
+
+    points: (n_points,) int64, ascending, from 0; gaps are powers of two.
+    matrix: (rank, n_points), M; the identity where all samples are kept.
+    """
+
+    n: int
+    points: np.ndarray
+    matrix: np.ndarray
+    _blocks: tuple[tuple[int, int, np.ndarray], ...]  # begin, end, rows of Q over that block
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every sample is kept."""
+        return len(self.points) == self.n
+
+    def project(self, data: np.ndarray) -> tuple[np.ndarray, float]:
+        """What a recording (n,) looks like in the space, (rank,), and the squares left outside."""
+        if self.is_whole:
+            return np.array(data, dtype=float), 0.0
+        z = np.zeros(len(self.matrix))
+        for begin, end, basis in self._blocks:
+            z += data[begin:end] @ basis
+        # Twice is enough: the rest is orthogonal to the space within rounding of itself.
+        rest = sum(
+            float(np.sum((data[begin:end] - basis @ z) ** 2)) for begin, end, basis in self._blocks
+        )
+        return z, rest
+
+
+@lru_cache(maxsize=256)
+def compression(n: int, oscillating: bool = False) -> Compression:
+    """The compression of n samples.
+
+    Arguments:
+        oscillating: for schemes whose modes need not be real (not reversible ones).
+    """
+    if n <= WHOLE:
+        return Compression(n, np.arange(n), np.eye(n), ())
+    with single_threaded_blas():
+        return _compressed(n, oscillating)
+
+
+def _compressed(n: int, oscillating: bool) -> Compression:
+    points = _graded(n, _PER_OCTAVE[oscillating])
+    blocks = [(b, min(2 * b, n)) if b else (0, min(2, n)) for b in _octaves(n)]
+    polynomials = [_orthonormal(end - begin) for begin, end in blocks]
+    rates = np.append(0.0, np.geomspace(1e-3 / n, 50.0, int(_RATES_AN_OCTAVE * np.log2(5e4 * n))))
+    # The coefficients of every exponential in the polynomials, block by block; a few samples of a
+    # block determine them.
+    coefficients = []
+    for (begin, end), basis in zip(blocks, polynomials, strict=True):
+        some = _spread(end - begin)
+        shown = _exponentials(begin + some, rates, _CONE[oscillating])
+        coefficients.append(np.linalg.lstsq(basis[some], shown, rcond=None)[0])
+    u, s, _ = np.linalg.svd(np.concatenate(coefficients), full_matrices=False)
+    rank = min(int((s > _LEAST_SINGULAR * s[0]).sum()), len(points))
+    edges = np.cumsum([0, *(basis.shape[1] for basis in polynomials)])
+    parts = [
+        basis @ u[a:b, :rank] for basis, (a, b) in zip(polynomials, pairwise(edges), strict=True)
+    ]
+    q = np.concatenate(
+        [
+            part[points[(points >= begin) & (points < end)] - begin]
+            for part, (begin, end) in zip(parts, blocks, strict=True)
+        ]
+    )
+    rows = tuple((begin, end, part) for (begin, end), part in zip(blocks, parts, strict=True))
+    return Compression(n, points, np.linalg.pinv(q), rows)
+
+
+def _octaves(n: int) -> list[int]:
+    """0, 2, 4, 8 .. below n: where the blocks begin."""
+    return [0, *(2**j for j in range(1, 64) if 2**j < n)]
+
+
+def _graded(n: int, per_octave: int) -> np.ndarray:
+    """Indices from 0 to n - 1, gaps growing with the index."""
+    points = [0]
+    while points[-1] < n - 1:
+        gap = 1
+        while gap * 2 * per_octave <= points[-1] + 1:
+            gap *= 2
+        while points[-1] + gap > n - 1:
+            gap //= 2
+        points.append(points[-1] + gap)
+    return np.array(points)
+
+
+def _orthonormal(n: int) -> np.ndarray:
+    """(n, n_degrees): polynomials orthonormal over n equally spaced points."""
+    degrees = min(n, _DEGREES)
+    if n <= _DEGREES:
+        return np.eye(n)
+    x = (2 * np.arange(n) - (n - 1)) / n
+    basis = np.polynomial.chebyshev.chebvander(x, degrees - 1)
+    return np.asarray(np.linalg.qr(basis)[0])
+
+
+def _spread(n: int) -> np.ndarray:
+    """Indices of a block that hold its polynomials apart, denser toward both ends."""
+    if n <= 4 * _DEGREES:
+        return np.arange(n)
+    angles = np.linspace(0, np.pi, 3 * _DEGREES)
+    return np.unique(np.round((n - 1) * (1 - np.cos(angles)) / 2).astype(np.int64))
+
+
+def _exponentials(t: np.ndarray, rates: np.ndarray, cone: tuple[float, ...]) -> np.ndarray:
+    """(n_times, n_functions): exp(-rate t), damped oscillations by both parts."""
+    out = []
+    for slope in cone:
+        z = np.exp(-np.outer(t, rates * (1 + 1j * slope)))
+        out += [z.real] if slope == 0 else [z.real, z.imag]
+    return np.concatenate(out, axis=1)

@@ -1,0 +1,531 @@
+"""The only file that imports CuPy: the device, its compiler, and its errors in plain words."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import platform
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.cache import cache_folder, keep, kept
+from channelfit.scoring.machine.notices import announced
+
+INSTALL = 'pip install "channelfit[cuda]"'
+
+#: A null pointer among a kernel's arguments. With None, CuPy would pass no argument and crash.
+NULL = np.uintp(0)
+
+_CPU = "--backend cpu needs no GPU"
+#: Where in the cache folder compiled kernels lie, CuPy's own among them.
+_MACHINE_CODE = "cuda"
+#: What CUDA calls it (runtime and driver), what that means here and what to do about it.
+_MEANINGS = (
+    (
+        r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|Out of memory allocating",
+        "the GPU's memory does not suffice ({memory}); use a smaller --population or a smaller "
+        "chunk, or end other programs on this GPU",
+    ),
+    (
+        r"cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE",
+        f"there is no NVIDIA GPU in this machine, or it is hidden (CUDA_VISIBLE_DEVICES); {_CPU}",
+    ),
+    (
+        r"libcuda|nvcuda\.dll|CUDA_ERROR_NOT_INITIALIZED",
+        "the NVIDIA driver is not installed or not loaded; install it from "
+        f"https://www.nvidia.com/drivers and check it with nvidia-smi; {_CPU}",
+    ),
+    (
+        r"cudaErrorInsufficientDriver|UnsupportedPtxVersion|UNSUPPORTED_PTX_VERSION"
+        r"|SYSTEM_DRIVER_MISMATCH",
+        "the NVIDIA driver is missing or older than the CUDA that CuPy was built for; update it "
+        f"from https://www.nvidia.com/drivers and check it with nvidia-smi; {_CPU}",
+    ),
+    (
+        r"cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorInvalidPtx"
+        r"|CUDA_ERROR_INVALID_PTX",
+        "this GPU is too old or too new for the installed CuPy, which holds no code for its "
+        f"architecture; install the newest CuPy and driver: {INSTALL}; {_CPU}",
+    ),
+    (
+        r"cudaErrorLaunchTimeout|CUDA_ERROR_LAUNCH_TIMEOUT",
+        "a kernel ran longer than the watchdog of the display allows (this GPU draws the screen "
+        "too); use a smaller --chunk, a smaller --population, or a GPU without a display",
+    ),
+    (
+        r"LaunchOutOfResources|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        "a kernel asks for more registers or shared memory than this GPU has at that many "
+        "threads a block; use fewer threads a block (`channelfit tune MODEL` finds how many)",
+    ),
+    (
+        r"IllegalAddress|ILLEGAL_ADDRESS|MisalignedAddress|MISALIGNED_ADDRESS|LaunchFailure"
+        r"|LAUNCH_FAILED|IllegalInstruction|ILLEGAL_INSTRUCTION",
+        "a kernel read or wrote where it must not, and the GPU stopped it: a defect of "
+        f"channelfit; please report it with the model file; meanwhile {_CPU}",
+    ),
+)
+
+
+class CudaCompileError(InputError):
+    """Generated CUDA that the installed compiler refuses, with its message and the lines."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The current GPU; memory in bytes, of which shared memory and registers (32 bits each)
+    are given per block and per multiprocessor. Versions are CUDA's: (12, 4)."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    n_multiprocessors: int
+    memory_free: int
+    memory_total: int
+    shared_per_block: int
+    shared_per_multiprocessor: int
+    registers_per_block: int
+    registers_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    driver_version: tuple[int, int]
+    runtime_version: tuple[int, int]
+    draws_the_screen: bool
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks that a multiprocessor runs at once, and the share 0 .. 1 of its threads in them."""
+
+    blocks: int
+    fraction: float
+
+
+class Kernel:
+    """A kernel on the current device, called as `kernel(blocks, threads, arguments, shared_mem=0)`.
+
+    blocks and threads are tuples of one to three numbers; arguments are CuPy arrays and NumPy
+    scalars of exactly the types that the kernel declares; shared_mem is bytes of dynamic shared
+    memory.
+    """
+
+    # CUfunction_attribute of the driver
+    _MOST_THREADS, _LOCAL_BYTES, _REGISTERS, _MOST_DYNAMIC, _CARVEOUT = 0, 3, 4, 8, 9
+
+    def __init__(self, function: Any) -> None:
+        self.kernel = function
+
+    def __call__(
+        self,
+        blocks: tuple[int, ...],
+        threads: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        shared_mem: int = 0,
+    ) -> None:
+        self.kernel(blocks, threads, arguments, shared_mem)
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """With the registers that it takes."""
+        return self._get(self._MOST_THREADS)
+
+    @property
+    def num_regs(self) -> int:
+        """Registers of 32 bits a thread."""
+        return self._get(self._REGISTERS)
+
+    @property
+    def local_size_bytes(self) -> int:
+        """Memory a thread for what finds no register."""
+        return self._get(self._LOCAL_BYTES)
+
+    def allow_dynamic_shared(self, n_bytes: int) -> None:
+        """Let launches ask for so much shared memory; without it they get 48 KB at most."""
+        self._set(self._MOST_DYNAMIC, n_bytes)
+
+    def prefer_shared(self, percent: int) -> None:
+        """How much of the first-level cache should be shared memory."""
+        self._set(self._CARVEOUT, percent)
+
+    def _get(self, attribute: int) -> int:
+        return int(cupy().cuda.driver.funcGetAttribute(attribute, self.kernel.ptr))
+
+    def _set(self, attribute: int, value: int) -> None:
+        with gpu_errors():
+            cupy().cuda.driver.funcSetAttribute(self.kernel.ptr, attribute, value)
+
+
+@dataclass(frozen=True, eq=False)
+class CudaModule:
+    """Compiled CUDA text on the current device."""
+
+    name: str
+    text: str
+    raw: Any
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel by its name. Raises: KeyError when the text has none of that name."""
+        with self._named(f'kernel "{name}"'):
+            return Kernel(self.raw.get_function(name))
+
+    def variable(self, name: str) -> Any:
+        """CuPy's pointer to a global variable, by name. Raises: KeyError when there is none."""
+        with self._named(f'variable "{name}"'):
+            memory = cupy().cuda.UnownedMemory(self.raw.get_global_var(name), 0, self.raw)
+            return cupy().cuda.MemoryPointer(memory, 0)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if "NOT_FOUND" in str(error):
+                raise KeyError(f"{self.name} has no {what}") from None
+            raise
+
+
+@dataclass(frozen=True, eq=False)
+class Compilation:
+    """CUDA text on its way to machine code; see `compile_ahead`."""
+
+    name: str
+    text: str
+    code: Future[bytes]
+
+    @property
+    def done(self) -> bool:
+        """Whether `module` need not wait."""
+        return self.code.done()
+
+    def module(self) -> CudaModule:
+        """The kernels, loaded; waits for the compiler. Raises: as `compile_cuda`."""
+        with gpu_errors():
+            return _loaded(self.name, self.text, self.code.result())
+
+
+#: CuPy, once it was seen to work.
+_working: Any = None
+
+
+def cupy() -> Any:
+    """CuPy, with a device that it can use.
+
+    Raises: InputError, saying what is missing (CuPy, driver or device) and how to get it.
+    """
+    global _working
+    if _working is not None and sys.modules.get("cupy") is _working:
+        return _working  # asked for at every launch
+    try:
+        # before the first import: CuPy reads it then
+        os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / _MACHINE_CODE))
+        module = importlib.import_module("cupy")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "cupy":
+            raise _broken(error) from None
+        raise InputError(_without_cupy()) from None
+    except Exception as error:  # libraries of another CUDA: any error, by version of CuPy
+        raise _broken(error) from None
+    with gpu_errors():
+        try:
+            count = module.cuda.runtime.getDeviceCount()
+        except Exception as error:
+            if _meaning(str(error)) is None:
+                raise InputError(f"CuPy cannot use a GPU: {_first_line(error)}; {_CPU}") from None
+            raise
+    if not count:
+        raise InputError(f"there is no NVIDIA GPU in this machine; {_CPU}")
+    _working = module
+    return module
+
+
+def is_available() -> bool:
+    """Whether CuPy and a device can be used here."""
+    try:
+        cupy()
+    except InputError:
+        return False
+    return True
+
+
+def device() -> Device:
+    """What the current GPU is. Raises: InputError without one."""
+    cp = cupy()
+    with gpu_errors():
+        runtime = cp.cuda.runtime
+        place = runtime.getDevice()
+        found = runtime.getDeviceProperties(place)
+        free, total = runtime.memGetInfo()
+        timeout = runtime.deviceGetAttribute(runtime.cudaDevAttrKernelExecTimeout, place)
+        name = found["name"]
+        return Device(
+            name=name.decode() if isinstance(name, bytes) else str(name),
+            compute_capability=(int(found["major"]), int(found["minor"])),
+            n_multiprocessors=int(found["multiProcessorCount"]),
+            memory_free=int(free),
+            memory_total=int(total),
+            shared_per_block=int(found.get("sharedMemPerBlockOptin", found["sharedMemPerBlock"])),
+            shared_per_multiprocessor=int(found["sharedMemPerMultiprocessor"]),
+            registers_per_block=int(found["regsPerBlock"]),
+            registers_per_multiprocessor=int(found["regsPerMultiprocessor"]),
+            threads_per_multiprocessor=int(found["maxThreadsPerMultiProcessor"]),
+            driver_version=_version(runtime.driverGetVersion()),
+            runtime_version=_version(runtime.runtimeGetVersion()),
+            draws_the_screen=bool(timeout),
+        )
+
+
+def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> CudaModule:
+    """Compile CUDA C++ with NVRTC for the current device, or load what was compiled before.
+
+    Machine code is kept in the cache folder (see `cache.keep`), under the hash of text, options,
+    architecture and version of the compiler. ``-ftz=true`` is always among the options: float32
+    numbers below 1.2e-38 become 0.
+
+    Arguments:
+        text: with kernels declared `extern "C" __global__`.
+        options: of NVRTC, beside ``-std=c++17 -ftz=true`` and the architecture.
+        name: of the text, for messages.
+
+    Raises: CudaCompileError with the compiler's message and the lines it names; InputError
+    without a device, or with one that NVRTC no longer compiles for.
+    """
+    with gpu_errors():
+        return _loaded(name, text, _machine_code(text, *_options_and_key(text, options), name))
+
+
+def compile_ahead(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> Compilation:
+    """Begin what `compile_cuda` does, and let a thread go on with it: NVRTC needs no Python.
+
+    What lies in the cache folder is there at once.
+    """
+    with gpu_errors():
+        given, key = _options_and_key(text, options)
+        code: Future[bytes] = Future()
+        found = kept(_MACHINE_CODE, key)
+
+    def compiled() -> None:
+        try:
+            code.set_result(_machine_code(text, given, key, name))
+        except Exception as error:  # raised where the code is wanted
+            code.set_exception(error)
+
+    if found is not None:
+        code.set_result(found)
+    else:  # a process that ends meanwhile waits for it: a compiler must not be torn down
+        threading.Thread(target=compiled, name=f"NVRTC {name}").start()
+    return Compilation(name, text, code)
+
+
+def _loaded(name: str, text: str, code: bytes) -> CudaModule:
+    module = cupy().cuda.function.Module()
+    module.load(code)
+    return CudaModule(name, text, module)
+
+
+def _options_and_key(text: str, options: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """All options of a text, and the hash that its machine code is kept under."""
+    given = ("-std=c++17", "-ftz=true", *options, f"-arch={_architecture()}")
+    version = ".".join(map(str, cupy().cuda.nvrtc.getVersion()))
+    words = "\0".join((f"NVRTC {version}", *given, text))
+    return given, hashlib.sha256(words.encode()).hexdigest()
+
+
+def _architecture() -> str:
+    """The GPU's own; of one that NVRTC is too old to know, the newest whose code it translates."""
+    cp = cupy()
+    found = cp.cuda.runtime.getDeviceProperties(cp.cuda.runtime.getDevice())
+    own = 10 * int(found["major"]) + int(found["minor"])
+    known = [int(number) for number in cp.cuda.nvrtc.getSupportedArchs()]
+    if own in known:
+        return f"sm_{own}"
+    older = [number for number in known if number < own]
+    if not older:
+        raise InputError(
+            f"NVRTC {'.'.join(map(str, cp.cuda.nvrtc.getVersion()))} compiles for sm_{min(known)} "
+            f"and newer, but this GPU is an sm_{own}; install a CuPy for an older CUDA; {_CPU}"
+        )
+    return f"compute_{max(older)}"
+
+
+def _machine_code(text: str, options: tuple[str, ...], key: str, name: str) -> bytes:
+    """From the cache folder, or compiled and put there."""
+    code = kept(_MACHINE_CODE, key)
+    if code is None:
+        with announced(f"compiling {name} for this GPU, first time"):
+            code = _compiled(text, options, name)
+        keep(_MACHINE_CODE, key, code)
+    return code
+
+
+def _compiled(text: str, options: tuple[str, ...], name: str) -> bytes:
+    """What NVRTC makes of a text; intermediate code (PTX) for an architecture it does not know."""
+    nvrtc = cupy().cuda.nvrtc
+    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        translated = options[-1].startswith("-arch=compute")
+        code = nvrtc.getPTX(program) if translated else nvrtc.getCUBIN(program)
+        return bytes(code) if isinstance(code, (bytes, bytearray)) else code.encode()
+    except nvrtc.NVRTCError:
+        told = nvrtc.getProgramLog(program).strip().strip("\0")
+        message = re.sub(r"\S*?\w+\.cu(?=[(:]\d)", lambda _: name, told)
+        raise CudaCompileError(
+            "the generated CUDA does not compile here; please report it with the model "
+            f"file; meanwhile {_CPU}\n{message}\n{numbered_lines(text, told)}"
+        ) from None
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def numbered_lines(text: str, message: str, around: int = 3) -> str:
+    """The numbered lines of a text around those that a compiler's message names."""
+    named = [int(line) for line in re.findall(r"\.cu[(:](\d+)", message)][:5]
+    near = {line + k for line in named for k in range(-around, around + 1)}
+    lines = enumerate(text.splitlines(), 1)
+    return "\n".join(f"{i:5d}  {line}" for i, line in lines if i in near)
+
+
+@contextmanager
+def gpu_errors() -> Iterator[None]:
+    """Turns what CUDA and CuPy raise inside into an InputError that says what to do.
+
+    What has no such meaning passes on unchanged: it is a defect.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        meaning = _meaning(str(error)) if _from_cuda(error) else None
+        if meaning is None:
+            raise
+        raise InputError(meaning.format(memory=_memory(error))) from error
+
+
+def occupancy(kernel: Any, threads_per_block: int, shared_bytes: int = 0) -> Occupancy:
+    """How full a multiprocessor gets with blocks of a kernel.
+
+    Arguments:
+        kernel: of `CudaModule.kernel`.
+        shared_bytes: dynamic shared memory of a block.
+    """
+    cp = cupy()
+    with gpu_errors():
+        blocks = cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            kernel.kernel.ptr, threads_per_block, shared_bytes
+        )
+        warps = -(-threads_per_block // 32)
+        return Occupancy(blocks, 32 * warps * blocks / device().threads_per_multiprocessor)
+
+
+def timed(function: Callable[[], object], repeats: int = 7) -> float:
+    """Median seconds on the device of some calls, by CUDA's events, after one to warm up."""
+    cp = cupy()
+    with gpu_errors():
+        function()
+        seconds = []
+        for _ in range(repeats):
+            start, end = cp.cuda.Event(), cp.cuda.Event()
+            start.record()
+            function()
+            end.record()
+            end.synchronize()
+            seconds.append(cp.cuda.get_elapsed_time(start, end) / 1e3)
+    seconds.sort()
+    return float(seconds[len(seconds) // 2])
+
+
+class Readback:
+    """A copy of a small array that is on its way from the device to the host."""
+
+    def __init__(self, array: Any) -> None:
+        self._event: Any = None
+        if not hasattr(array, "get"):  # a host's array, from an optimizer tested without a GPU
+            self._host = np.array(array)
+            return
+        cp = cupy()
+        with gpu_errors():
+            self._memory = cp.cuda.alloc_pinned_memory(array.nbytes)
+            count = array.size
+            self._host = np.frombuffer(self._memory, array.dtype, count).reshape(array.shape)
+            array.get(out=self._host, blocking=False)
+            # waiting for it must not keep a core busy
+            self._event = cp.cuda.Event(block=True, disable_timing=True)
+            self._event.record()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `read` would not have to wait."""
+        with gpu_errors():
+            return self._event is None or bool(self._event.done)
+
+    def read(self) -> np.ndarray:
+        """The array as it was when it was asked for; waits for the device to get there."""
+        if self._event is not None:
+            with gpu_errors():
+                self._event.synchronize()
+        return self._host.copy()
+
+
+def to_host(array: Any) -> np.ndarray:
+    """A copy on the host of an array of the device, or of the host; waits for the device."""
+    with gpu_errors():
+        copy: np.ndarray = array.get() if hasattr(array, "get") else np.array(array)
+        return copy
+
+
+def _meaning(message: str) -> str | None:
+    return next((words for cause, words in _MEANINGS if re.search(cause, message)), None)
+
+
+def _from_cuda(error: BaseException) -> bool:
+    """An error of CuPy's own classes, or of its search for the driver's library."""
+    own = (type(error).__module__ or "").partition(".")[0]
+    return own in ("cupy", "cupy_backends") or "CuPy failed to load" in str(error)
+
+
+def _memory(error: BaseException) -> str:
+    """What was asked for and what is free, as far as it is known."""
+    parts = []
+    asked = re.search(r"allocating ([\d,]+) bytes", str(error))
+    if asked:
+        parts.append(f"{_megabytes(int(asked[1].replace(',', '')))} asked for")
+    try:
+        free, total = importlib.import_module("cupy").cuda.runtime.memGetInfo()
+        parts.append(f"{_megabytes(free)} of {_megabytes(total)} free")
+    except Exception:  # after some errors the device answers nothing any more
+        parts.append("how much is free cannot be told")
+    return ", ".join(parts)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size:,} bytes"
+
+
+def _without_cupy() -> str:
+    if platform.system() == "Darwin":
+        return f"macOS has no CUDA; {_CPU}"
+    return f"CuPy is not installed: {INSTALL} (it installs cupy-cuda12x); {_CPU}"
+
+
+def _broken(error: BaseException) -> InputError:
+    return InputError(
+        f"CuPy is installed but cannot be imported: {_first_line(error)}; install the one for "
+        f"your CUDA again: {INSTALL} (it installs cupy-cuda12x); {_CPU}"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip(" =")]
+    return lines[0].strip()[:200] if lines else type(error).__name__
+
+
+def _version(number: int) -> tuple[int, int]:
+    return number // 1000, number % 1000 // 10

@@ -1,0 +1,187 @@
+"""Elementary functions that LLVM can run on several candidates at once.
+
+A call into the C library stops the vectorizer, so the functions that rates are made of are written
+out here as straight-line arithmetic. Accuracy: 1 ulp (exp), 3 ulp (exprel, tanh), and of scores by
+modes 2 ulp (decay).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from math import factorial, floor, sqrt
+from typing import Any, TypeVar
+
+_LOG2E = 1.4426950408889634
+_LN2_HIGH = 6.93147180369123816490e-01  # ln 2 in two parts, so that n * high is exact
+_LN2_LOW = 1.90821492927058770002e-10
+_EXP = tuple(1.0 / factorial(k) for k in range(14))
+_EXPREL = tuple(1.0 / factorial(k + 1) for k in range(14))
+_EXPREL_SLOPE = tuple(1.0 / (factorial(k) * (k + 2)) for k in range(20))
+_ROUNDED = 1.5 * 2.0**52
+_POSITIVE = 2**63 - 1
+_ALL_BITS = 2**64 - 1
+#: Cells to a doubling of y, of which `cell` finds the one of a number: 2**CELL_BITS.
+CELL_BITS = 4
+_CELL_SHIFT = 52 - CELL_BITS  # bits of a double behind those that name its cell
+_FIRST_CELL = 1023 << CELL_BITS
+_CELL_BITS_OF_Y = -(1 << _CELL_SHIFT)
+_HALF_A_CELL = 1 << (_CELL_SHIFT - 1)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+# --- what is one instruction of machine code: see `lowering.PRIMITIVES` ---------------------------
+
+
+def bits_of(x: float) -> int:
+    """The bits of a double as a whole number."""
+    return int(struct.unpack("<q", struct.pack("<d", x))[0])
+
+
+def from_bits(word: int) -> float:
+    """The double that has these bits; those beyond the lowest 64 are lost, as in a register."""
+    return float(struct.unpack("<d", struct.pack("<Q", word & _ALL_BITS))[0])
+
+
+def power_of_two(n: float) -> float:
+    """2**n for a whole number -1022 <= n <= 1023."""
+    return float(2.0**n)
+
+
+def upper_product(a: int, b: int) -> int:
+    """The upper 32 bits of the product of two numbers that are below 2**32."""
+    return a * b >> 32
+
+
+def lower_product(a: int, b: int) -> int:
+    """The lower 32 bits of it."""
+    return a * b & 0xFFFFFFFF
+
+
+def inline(function: _Function) -> _Function:
+    """Marks a function to be written out wherever it is called."""
+    return function
+
+
+def apart(function: _Function) -> _Function:
+    """Marks a function to be compiled once: where calls are many in the text and long to run."""
+    return function
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+@inline
+def exp(x: float) -> float:
+    """e**x: 0 below -708, inf above 709.7, NaN stays NaN (Cody and Waite's reduction)."""
+    y = min(max(x, -708.0), 709.0)
+    n = floor(y * _LOG2E + 0.5)
+    r = (y - n * _LN2_HIGH) - n * _LN2_LOW
+    p = _EXP[13]
+    p = p * r + _EXP[12]
+    p = p * r + _EXP[11]
+    p = p * r + _EXP[10]
+    p = p * r + _EXP[9]
+    p = p * r + _EXP[8]
+    p = p * r + _EXP[7]
+    p = p * r + _EXP[6]
+    p = p * r + _EXP[5]
+    p = p * r + _EXP[4]
+    p = p * r + _EXP[3]
+    p = p * r + _EXP[2]
+    p = p * r + 1.0
+    p = p * r + 1.0
+    e = p * power_of_two(n)
+    e = 0.0 if x < -708.0 else e
+    e = float("inf") if x > 709.0 else e
+    return e if x == x else x
+
+
+@inline
+def exprel(x: float) -> float:
+    """(e**x - 1) / x, 1 at 0: Taylor series below 0.5, where the difference would cancel."""
+    p = _EXPREL[13]
+    p = p * x + _EXPREL[12]
+    p = p * x + _EXPREL[11]
+    p = p * x + _EXPREL[10]
+    p = p * x + _EXPREL[9]
+    p = p * x + _EXPREL[8]
+    p = p * x + _EXPREL[7]
+    p = p * x + _EXPREL[6]
+    p = p * x + _EXPREL[5]
+    p = p * x + _EXPREL[4]
+    p = p * x + _EXPREL[3]
+    p = p * x + _EXPREL[2]
+    p = p * x + _EXPREL[1]
+    p = p * x + 1.0
+    return p if abs(x) < 0.5 else (exp(x) - 1.0) / x
+
+
+@inline
+def exprel_slope(x: float) -> float:
+    """d exprel/dx, 1/2 at 0: by its series where the closed form would cancel."""
+    p = _EXPREL_SLOPE[19]
+    for k in range(18, -1, -1):
+        p = p * x + _EXPREL_SLOPE[k]
+    # e**x overflows late, e**x/x does not for the x that rates see; 1/x/x never does
+    return p if abs(x) < 1.0 else (1.0 - 1.0 / x) * (exp(x) / x) + 1.0 / x / x
+
+
+@inline
+def tanh(x: float) -> float:
+    """Hyperbolic tangent, from e**2x - 1 = 2x exprel(2x)."""
+    y = min(max(x, -20.0), 20.0)
+    rise = 2.0 * y * exprel(2.0 * y)
+    t = rise / (rise + 2.0)
+    return t if x == x else x
+
+
+@inline
+def decay(x: float) -> float:
+    """1 - e**-x for x >= 0, small x without cancellation; from 64 on it is 1. Accuracy: 2 ulp."""
+    y = min(x, 64.0)
+    # Adding 1.5 * 2**52 rounds to a whole number that stands in the last bits: converting it any
+    # other way would need instructions that not every processor has for vectors.
+    shifted = _ROUNDED - y * _LOG2E
+    n = shifted - _ROUNDED
+    r = (-y - n * _LN2_HIGH) - n * _LN2_LOW
+    p = _EXPREL[12]
+    p = p * r + _EXPREL[11]
+    p = p * r + _EXPREL[10]
+    p = p * r + _EXPREL[9]
+    p = p * r + _EXPREL[8]
+    p = p * r + _EXPREL[7]
+    p = p * r + _EXPREL[6]
+    p = p * r + _EXPREL[5]
+    p = p * r + _EXPREL[4]
+    p = p * r + _EXPREL[3]
+    p = p * r + _EXPREL[2]
+    p = p * r + _EXPREL[1]
+    p = p * r + 1.0
+    scale = from_bits((bits_of(shifted) + 1023) << 52)
+    return (1.0 - scale) - scale * (p * r)
+
+
+@inline
+def reciprocal(x: float) -> float:
+    """1/x."""
+    return 1.0 / x
+
+
+@inline
+def rootReciprocal(x: float) -> float:
+    """1/sqrt(x)."""
+    return 1.0 / sqrt(x)
+
+
+@inline
+def cellOf(y: float, last: int) -> int:
+    """The cell of y = 1 + l n h >= 1, its leading bits; see `transform.transform_table`."""
+    cell = ((bits_of(y) & _POSITIVE) >> _CELL_SHIFT) - _FIRST_CELL
+    return min(max(cell, 0), last)
+
+
+@inline
+def offsetInCell(y: float) -> float:
+    """How far y lies from the middle of its cell."""
+    return y - from_bits((bits_of(y) & _CELL_BITS_OF_Y) | _HALF_A_CELL)

@@ -1,0 +1,181 @@
+"""How many threads a block a kernel wants on this GPU: measured once, remembered, used again.
+
+Occupancy does not decide it: Ben-Shalom et al. 2012 (figure 4) found the fastest blocks at less
+than the highest occupancy. So `channelfit tune` measures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.cache import cache_folder
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Threads a block, and into how many jobs a candidate's work is split (None: the scorer's
+    own choice)."""
+
+    threads: int
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One launch of one kernel: seconds of a whole score, inf where the GPU refuses it; occupancy
+    0 .. 1, NaN where the scorer does not tell it."""
+
+    kernel: str
+    launch: Launch
+    seconds: float
+    occupancy: float
+
+
+class Tunable(Protocol):
+    """What a scorer offers to be tuned. It may also have
+    `launch_occupancy(kernel, threads) -> gpu.Occupancy`."""
+
+    source_hash: str
+
+    def launch_choices(self) -> Iterable[tuple[Any, ...]]:
+        """Of every kernel its name and legal threads a block: (name, (32, 64, ..)). A third item,
+        where there is one, are the numbers of jobs that it can be split into."""
+        ...
+
+    def timed_score(
+        self,
+        parameters: Any,
+        threads: Mapping[str, int],
+        jobs: Mapping[str, int] | None = None,
+    ) -> float:
+        """Median seconds on the device of a score of parameters (n_parameters, n_candidates).
+
+        threads, and jobs for kernels that have a choice of them (else not given), are by name
+        of the kernel; a kernel that is not named runs as it would. `gpu.timed` measures.
+        """
+        ...
+
+
+def remembered(source_hash: str, device: str, kernel: str) -> Launch | None:
+    """The fastest launch of a kernel that was found on a device; None if it was never tuned.
+
+    Arguments:
+        source_hash: of the generated text.
+        device: its name, as `gpu.device().name`.
+    """
+    found = _read().get(source_hash, {}).get(device, {}).get(kernel)
+    return None if found is None else Launch(found["threads"], found["jobs"])
+
+
+def remember(source_hash: str, device: str, kernel: str, launch: Launch) -> None:
+    """Keep the fastest launch in the cache folder; `remembered` finds it.
+
+    Raises: InputError when the folder cannot be written to.
+    """
+    known = _read()
+    known.setdefault(source_hash, {}).setdefault(device, {})[kernel] = asdict(launch)
+    file = _file()
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror or error}; set CHANNELFIT_CACHE to a folder "
+            "that can",
+            file,
+        ) from None
+
+
+def tune(
+    scorer: Tunable,
+    parameters: Any,
+    device: str | None = None,
+    on_measured: Callable[[Measured], object] | None = None,
+) -> list[Measured]:
+    """Measure every legal launch of a scorer's kernels and remember the fastest of each.
+
+    First the threads a block, then the number of jobs at the best of them; each kernel with the
+    best found for those before it.
+
+    Arguments:
+        parameters: (n_parameters, n_candidates), of the population that will be searched with.
+        device: name under which to remember; None for the current GPU.
+
+    Returns: all that was measured. Raises: InputError when a kernel runs with no launch at all.
+    """
+    device = gpu.device().name if device is None else device
+    rows: list[Measured] = []
+    best: dict[str, Launch] = {}
+    for kernel, threads, *more in scorer.launch_choices():
+        own = [_measure(scorer, parameters, kernel, Launch(n), best, on_measured) for n in threads]
+        fastest = min(own, key=lambda row: row.seconds)
+        if more and math.isfinite(fastest.seconds):
+            n = fastest.launch.threads
+            own += [
+                _measure(scorer, parameters, kernel, Launch(n, jobs), best, on_measured)
+                for jobs in more[0]
+            ]
+            fastest = min(own, key=lambda row: row.seconds)
+        if not math.isfinite(fastest.seconds):
+            raise InputError(
+                f'kernel "{kernel}" cannot run on {device} with any of '
+                f"{', '.join(str(n) for n in threads)} threads a block; use --backend cpu"
+            )
+        best[kernel] = fastest.launch
+        remember(scorer.source_hash, device, kernel, fastest.launch)
+        rows += own
+    return rows
+
+
+def fastest(rows: Sequence[Measured], kernel: str) -> Measured:
+    """The row of a kernel that `tune` remembered."""
+    return min((row for row in rows if row.kernel == kernel), key=lambda row: row.seconds)
+
+
+def _measure(
+    scorer: Tunable,
+    parameters: Any,
+    kernel: str,
+    launch: Launch,
+    best: Mapping[str, Launch],
+    on_measured: Callable[[Measured], object] | None,
+) -> Measured:
+    launches = {**best, kernel: launch}
+    threads = {name: one.threads for name, one in launches.items()}
+    jobs = {name: one.jobs for name, one in launches.items() if one.jobs is not None}
+    occupancy = math.nan
+    try:
+        seconds = scorer.timed_score(
+            parameters, threads=threads, **({"jobs": jobs} if jobs else {})
+        )
+        if hasattr(scorer, "launch_occupancy"):
+            occupancy = scorer.launch_occupancy(kernel, launch.threads).fraction
+    except InputError:  # more registers or shared memory than there are: a result, not a failure
+        seconds = math.inf
+    row = Measured(kernel, launch, seconds, occupancy)
+    if on_measured is not None:
+        on_measured(row)
+    return row
+
+
+def _file() -> Path:
+    return cache_folder() / "launches.json"
+
+
+def _read() -> dict[str, Any]:
+    """All that is remembered; nothing after the file was damaged, as after it was deleted."""
+    try:
+        known = json.loads(_file().read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -1,0 +1,268 @@
+"""The body of one function in LLVM's representation: instructions, names and numbers.
+
+`lowering_expressions` builds on it, and `lowering` on that.
+"""
+
+from __future__ import annotations
+
+import ast
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from channelfit.scoring.machine.kernel_text import (
+    B1,
+    F32,
+    F64,
+    FLOATS,
+    I64,
+    LLVM,
+    LoweringError,
+    Source,
+    Type,
+)
+
+#: Of a name or a constant integer: the text of an operand, or the number itself.
+Ref = str | int
+
+
+@dataclass
+class Value:
+    """A number (`ref`), or an array (`ref` points to its first element)."""
+
+    type: Type
+    ref: Ref
+    shape: tuple[Ref, ...] = ()
+    strides: tuple[Ref, ...] = ()  # in elements, of all dimensions but the last
+
+
+class Widened(Exception):
+    """A name has to hold more than it was made for."""
+
+    def __init__(self, name: str, type_: Type) -> None:
+        super().__init__(name)
+        self.name, self.type = name, type_
+
+
+def returned(types: Sequence[Type]) -> str:
+    """What LLVM calls the type of a function's results."""
+    kinds = [LLVM[t.element] for t in types]
+    return "void" if not kinds else kinds[0] if len(kinds) == 1 else "{" + ", ".join(kinds) + "}"
+
+
+def literal(value: Any, element: str) -> str:
+    """A number as LLVM writes it; of a float all its bits."""
+    if element not in FLOATS:
+        return str(int(value))
+    if element == "f32":  # LLVM writes a float with the digits of the double that it equals
+        value = struct.unpack("<f", struct.pack("<f", value))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', float(value)))[0]:016X}"
+
+
+def wider(a: Type, b: Type) -> Type:
+    """What an operation of the two gives."""
+    if a == b:
+        return a
+    if F64 in (a, b) or (F32 in (a, b) and I64 in (a, b)):
+        return F64
+    return F32 if F32 in (a, b) else I64
+
+
+@dataclass
+class Instance:
+    """A function lowered for one set of argument types."""
+
+    symbol: str
+    types: tuple[Type, ...]
+    result: tuple[Type, ...] = ()
+
+
+class Unit(Protocol):
+    """What a function is part of: `lowering.Program`."""
+
+    contract: bool
+    checked: bool
+    plainly: bool
+    declared: set[str]
+
+    def instance(
+        self,
+        source: Source,
+        node: ast.FunctionDef,
+        types: tuple[Type, ...],
+        outermost: bool = False,
+    ) -> Instance:
+        """A function for these types."""
+
+    def table(self, numbers: Sequence[Any], element: str) -> str:
+        """A constant array's symbol."""
+
+
+class Body:
+    """Instructions of a function, and what its names hold."""
+
+    def __init__(
+        self,
+        program: Unit,
+        source: Source,
+        node: ast.FunctionDef,
+        made: Instance,
+        promoted: dict[str, Type],
+        outermost: bool,
+    ) -> None:
+        self.program, self.source, self.node, self.made = program, source, node, made
+        self.promoted, self.outermost = promoted, outermost
+        self.contract = "contract " if program.contract else ""
+        self.slots: dict[str, Value] = {}  # of each name; ref, shape and strides are stack slots
+        self.body: list[str] = []
+        self.allocas: list[str] = []
+        self.heap: list[str] = []  # slots of pointers to be freed
+        self.exits: list[tuple[str, str]] = []  # labels of (break, continue)
+        self.count = 0
+        self.at: ast.AST = node
+        self.results: tuple[Type, ...] = ()
+
+    # --- text
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raises the error that names this place."""
+        number = getattr(self.at, "lineno", self.node.lineno)
+        line = self.source.lines[number - 1].strip()
+        place = f"{self.source.name}, {self.node.name}, line {number}"
+        raise LoweringError(f"{place}: {what}: {line}")
+
+    def name(self) -> str:
+        """A new name of LLVM's."""
+        self.count += 1
+        return f"%t{self.count}"
+
+    def label(self) -> str:
+        """A new label."""
+        self.count += 1
+        return f"b{self.count}"
+
+    def put(self, text: str) -> None:
+        """Adds an instruction."""
+        self.body.append("  " + text)
+
+    def let(self, text: str) -> str:
+        """Adds an instruction that has a result, and names it."""
+        name = self.name()
+        self.body.append(f"  {name} = {text}")
+        return name
+
+    def start(self, label: str) -> None:
+        """Begins a block."""
+        self.body.append(f"{label}:")
+
+    def goto(self, label: str) -> None:
+        """Ends a block."""
+        self.put(f"br label %{label}")
+
+    def slot(self, kind: str) -> str:
+        """A place on the stack, which LLVM turns into a register."""
+        self.count += 1
+        self.allocas.append(f"  %s{self.count} = alloca {kind}")
+        return f"%s{self.count}"
+
+    # --- names
+
+    def assign(self, name: str, value: Value) -> None:
+        """Gives a name a value; it keeps the type of its first, or the widest number's."""
+        if name not in self.slots:
+            type_ = value.type
+            if not type_.ndim:
+                type_ = self.promoted.get(name, type_)
+            self.slots[name] = self._slots_for(type_)
+        kept = self.slots[name]
+        if kept.type != value.type:
+            number = not (kept.type.ndim or value.type.ndim)
+            if not number or "kernel" in (kept.type.element, value.type.element):
+                self.refuse(f"{name} is {kept.type} elsewhere, and {value.type} here")
+            both = wider(kept.type, value.type)
+            if both != kept.type:
+                raise Widened(name, both)
+            value = self.to(value, kept.type)
+        kind = "ptr" if kept.type.ndim or kept.type.element == "kernel" else LLVM[kept.type.element]
+        self.put(f"store {kind} {value.ref}, ptr {kept.ref}")
+        for slot, ref in zip(kept.shape + kept.strides, value.shape + value.strides, strict=True):
+            self.put(f"store i64 {ref}, ptr {slot}")
+
+    def _slots_for(self, type_: Type) -> Value:
+        if not type_.ndim:
+            kind = "ptr" if type_.element == "kernel" else LLVM[type_.element]
+            return Value(type_, self.slot(kind))
+        shape = tuple(self.slot("i64") for _ in range(type_.ndim))
+        strides = tuple(self.slot("i64") for _ in range(type_.ndim - 1))
+        return Value(type_, self.slot("ptr"), shape, strides)
+
+    def known(self, name: str) -> Value:
+        """What a name holds now."""
+        kept = self.slots[name]
+        pointer = kept.type.ndim or kept.type.element == "kernel"
+        kind = "ptr" if pointer else LLVM[kept.type.element]
+        return Value(
+            kept.type,
+            self.let(f"load {kind}, ptr {kept.ref}"),
+            tuple(self.let(f"load i64, ptr {slot}") for slot in kept.shape),
+            tuple(self.let(f"load i64, ptr {slot}") for slot in kept.strides),
+        )
+
+    # --- numbers
+
+    def to(self, value: Value, type_: Type) -> Value:
+        """A number as one of another type."""
+        have, want = value.type.element, type_.element
+        if value.type.ndim or type_.ndim or "kernel" in (have, want):
+            self.refuse(f"{value.type} where {type_} is wanted")
+        if have == want:
+            return value
+        kind, ref = f"{LLVM[have]} {value.ref}", value.ref
+        if want in FLOATS:
+            if have == "i64" and isinstance(ref, int):
+                return Value(type_, literal(ref, want))
+            how = {"f64": "fptrunc", "f32": "fpext", "i64": "sitofp", "b1": "uitofp"}[have]
+        elif want == "i64":
+            how = "zext" if have == "b1" else "fptosi"
+        elif want == "b1" and have in FLOATS:
+            return Value(type_, self.let(f"fcmp une {kind}, {literal(0.0, have)}"))
+        elif want == "b1":
+            return Value(type_, self.let(f"icmp ne {kind}, 0"))
+        else:
+            self.refuse(f"{value.type} where {type_} is wanted")
+        return Value(type_, self.let(f"{how} {kind} to {LLVM[want]}"))
+
+    def whole(self, value: Value) -> Ref:
+        """A whole number: an index, a bound of a loop, a size."""
+        if value.type not in (I64, B1):
+            self.refuse(f"a whole number is wanted here, not {value.type}")
+        return self.to(value, I64).ref
+
+    def times(self, a: Ref, b: Ref) -> Ref:
+        """A product of whole numbers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        return a if b == 1 else b if a == 1 else self.let(f"mul nsw i64 {a}, {b}")
+
+    def plus(self, a: Ref, b: Ref) -> Ref:
+        """A sum of whole numbers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        return a if b == 0 else b if a == 0 else self.let(f"add nsw i64 {a}, {b}")
+
+    def number(self, value: Any) -> Value:
+        if isinstance(value, bool):
+            return Value(B1, int(value))
+        if isinstance(value, int):
+            return Value(I64, value)
+        if isinstance(value, float):
+            return Value(F64, literal(value, "f64"))
+        self.refuse(f"a constant {type(value).__name__} is not part of the language")
+
+    def packed(self, shape: Sequence[Ref]) -> list[Ref]:
+        """Strides of an array whose rows follow each other."""
+        strides: list[Ref] = []
+        for size in reversed(shape[1:]):
+            strides.insert(0, self.times(size, strides[0]) if strides else size)
+        return strides

@@ -1,0 +1,650 @@
+"""Expressions of kernels in LLVM's representation: operations, elements and views, calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from channelfit.scoring.machine.kernel_text import (
+    B1,
+    DTYPES,
+    F32,
+    F64,
+    FLOATS,
+    I64,
+    LLVM,
+    Source,
+    Type,
+)
+from channelfit.scoring.machine.lowering_body import Body, Ref, Value, returned, wider
+
+#: Scratch arrays of constant size up to this many bytes live on the stack; others on the heap.
+_STACK = 1024
+ALIGNMENT = 64  # bytes, of scratch: a whole vector never straddles two lines of the cache
+MATH = {"log": 1, "pow": 2, "sin": 1, "cos": 1, "sqrt": 1, "floor": 1, "ceil": 1}
+_BYTES = {"f64": 8, "f32": 4, "i64": 8, "i32": 4, "i8": 1, "b1": 1}
+_FLOAT_OPS: dict[type, str] = {
+    ast.Add: "fadd",
+    ast.Sub: "fsub",
+    ast.Mult: "fmul",
+    ast.Div: "fdiv",
+}
+_WHOLE_OPS: dict[type, str] = {
+    ast.Add: "add nsw",
+    ast.Sub: "sub nsw",
+    ast.Mult: "mul nsw",
+    ast.RShift: "ashr",
+    ast.LShift: "shl",
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+    ast.BitXor: "xor",
+}
+_FOLDED: dict[type, Callable[[int, int], int]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+}
+_RELATIONS: dict[type, tuple[str, str]] = {
+    ast.Lt: ("olt", "slt"),
+    ast.Gt: ("ogt", "sgt"),
+    ast.LtE: ("ole", "sle"),
+    ast.GtE: ("oge", "sge"),
+    ast.Eq: ("oeq", "eq"),
+    ast.NotEq: ("une", "ne"),
+}
+
+
+class Expressions(Body):
+    """Values of expressions."""
+
+    def condition(self, node: ast.expr) -> Ref:
+        """A bool."""
+        return self.to(self.value(node), B1).ref
+
+    def value(self, node: ast.expr) -> Value:
+        """A number or an array."""
+        values = self.values(node)
+        if len(values) != 1:
+            self.refuse(f"{len(values)} values where one is wanted")
+        return values[0]
+
+    def values(self, node: ast.expr) -> list[Value]:
+        """The same, of a tuple each of its parts."""
+        kind = type(node).__name__
+        method = getattr(self, f"_of_{kind}", None)
+        if method is None:
+            self.refuse(f"{kind} is not part of the language")
+        found: Value | list[Value] = method(node)
+        return found if isinstance(found, list) else [found]
+
+    def _of_Tuple(self, node: ast.Tuple) -> list[Value]:
+        return [self.value(one) for one in node.elts]
+
+    def _of_Constant(self, node: ast.Constant) -> Value:
+        return self.number(node.value)
+
+    def _of_Name(self, node: ast.Name) -> Value:
+        if node.id in self.slots:
+            return self.known(node.id)
+        kind, found = self.source.find(node.id)
+        if kind != "constant":
+            self.refuse(f"{node.id} is not known here")
+        if isinstance(found, tuple | list):
+            return self._table(list(found), self.source.elements.get(node.id, ""))
+        return self.number(found)
+
+    def _table(self, numbers: list[Any], element: str) -> Value:
+        """A constant tuple as an array; one of tuples as a matrix."""
+        shape: tuple[Ref, ...] = (len(numbers),)
+        if numbers and isinstance(numbers[0], tuple | list):
+            shape, numbers = (len(numbers), len(numbers[0])), [x for row in numbers for x in row]
+        if not numbers or not all(isinstance(x, int | float) for x in numbers):
+            self.refuse("a constant tuple holds numbers")
+        element = element or ("i64" if all(isinstance(x, int) for x in numbers) else "f64")
+        symbol = self.program.table(numbers, element)
+        return Value(Type(element, len(shape)), symbol, shape, shape[1:])
+
+    def _of_Attribute(self, node: ast.Attribute) -> Value | list[Value]:
+        text = ast.unparse(node)
+        if text in ("np.inf", "math.inf"):
+            return self.number(float("inf"))
+        if text in ("np.pi", "math.pi"):
+            return self.number(3.141592653589793)
+        array = self.value(node.value)
+        if node.attr == "shape":
+            return [Value(I64, size) for size in array.shape]
+        if node.attr == "size" and array.type.ndim:
+            size: Ref = 1
+            for one in array.shape:
+                size = self.times(size, one)
+            return Value(I64, size)
+        self.refuse(f".{node.attr} is not part of the language")
+
+    def _of_Subscript(self, node: ast.Subscript) -> Value | list[Value]:
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+            sizes = self.values(node.value)
+            if not (isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int)):
+                self.refuse("a dimension is named by a constant")
+            return sizes[node.slice.value]
+        if isinstance(node.value, ast.Name) and node.value.id not in self.slots:
+            kind, found = self.source.find(node.value.id)
+            plain = node.value.id not in self.source.elements
+            if kind == "constant" and isinstance(node.slice, ast.Constant) and plain:
+                return self.number(found[node.slice.value])
+        place = self.place(node)
+        if place.type.ndim == 0:
+            return self._read(place)
+        rows = isinstance(node.value, ast.Name) and node.value.id not in self.slots
+        if rows and isinstance(place.shape[0], int):  # a row of a constant tuple of tuples
+            return [self._read(self._dropped(place, k)) for k in range(place.shape[0])]
+        return place
+
+    def place(self, node: ast.Subscript) -> Value:
+        """A view, or an element, to which `ref` points."""
+        array = self.value(node.value)
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if len(indices) > array.type.ndim:
+            self.refuse(f"{len(indices)} indices of {array.type}")
+        offset: Ref = 0
+        shape: list[Ref] = []
+        strides: list[Ref] = []
+        steps = (*array.strides, 1) if array.type.ndim else ()
+        for index, size, step in zip(indices, array.shape, steps, strict=False):
+            if isinstance(index, ast.Slice):
+                first, last = self._range(index, size)
+                offset = self.plus(offset, self.times(first, step))
+                shape.append(self._difference(last, first))
+                strides.append(step)
+            else:
+                at = self.whole(self.value(index))
+                if isinstance(at, int) and at < 0:
+                    self.refuse("an index is not negative")
+                if self.program.checked:
+                    at = self._inside(at, size)
+                offset = self.plus(offset, self.times(at, step))
+        shape += array.shape[len(indices) :]
+        strides += steps[len(indices) :]
+        if strides and strides[-1] != 1:
+            self.refuse("the last dimension of a view is whole, or a slice")
+        kind = array.type.element
+        ref: Ref = array.ref
+        if offset != 0:
+            stored = "i8" if kind == "b1" else LLVM[kind]
+            ref = self.let(f"getelementptr inbounds {stored}, ptr {ref}, i64 {offset}")
+        return Value(Type(kind, len(shape)), ref, tuple(shape), tuple(strides[:-1]))
+
+    def _range(self, index: ast.Slice, size: Ref) -> tuple[Ref, Ref]:
+        """First and last of a slice, which ends where the array does."""
+        if index.step is not None:
+            self.refuse("a slice has no step")
+        first = self.whole(self.value(index.lower)) if index.lower else 0
+        if index.upper is None:
+            return first, size
+        last = self.whole(self.value(index.upper))
+        if isinstance(last, int) and isinstance(size, int):
+            return first, min(last, size)
+        less = self.let(f"icmp slt i64 {last}, {size}")
+        return first, self.let(f"select i1 {less}, i64 {last}, i64 {size}")
+
+    def _difference(self, a: Ref, b: Ref) -> Ref:
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self.let(f"sub nsw i64 {a}, {b}")
+
+    def _inside(self, at: Ref, size: Ref) -> Ref:
+        """An index that lies in its array; of one that does not the line is kept."""
+        good = self.let(f"icmp ult i64 {at}, {size}")
+        stray, fine = self.label(), self.label()
+        self.put(f"br i1 {good}, label %{fine}, label %{stray}")
+        self.start(stray)
+        self.put(f"store i64 {1 + getattr(self.at, 'lineno', 0)}, ptr @strayed")
+        self.goto(fine)
+        self.start(fine)
+        return self.let(f"select i1 {good}, i64 {at}, i64 0")
+
+    def _dropped(self, array: Value, i: Ref) -> Value:
+        """array[i]."""
+        step = array.strides[0] if array.strides else 1
+        kind = "i8" if array.type.element == "b1" else LLVM[array.type.element]
+        ref = self.let(f"getelementptr inbounds {kind}, ptr {array.ref}, i64 {self.times(i, step)}")
+        type_ = Type(array.type.element, array.type.ndim - 1)
+        return Value(type_, ref, array.shape[1:], array.strides[1:])
+
+    def _read(self, place: Value) -> Value:
+        """The element that `place` points to."""
+        element = place.type.element
+        if element == "b1":
+            return Value(B1, self.let(f"icmp ne i8 {self.let(f'load i8, ptr {place.ref}')}, 0"))
+        read = self.let(f"load {LLVM[element]}, ptr {place.ref}")
+        if element in ("i32", "i8"):
+            return Value(I64, self.let(f"sext {LLVM[element]} {read} to i64"))
+        return Value(Type(element), read)
+
+    def _of_UnaryOp(self, node: ast.UnaryOp) -> Value:
+        if isinstance(node.op, ast.Not):
+            return Value(B1, self.let(f"xor i1 {self.condition(node.operand)}, 1"))
+        if not isinstance(node.op, ast.USub):
+            self.refuse(f"{type(node.op).__name__} is not part of the language")
+        if isinstance(node.operand, ast.Constant) and isinstance(node.operand.value, int | float):
+            return self.number(-node.operand.value)
+        value = self.value(node.operand)
+        if value.type.element in FLOATS:
+            return Value(value.type, self.let(f"fneg {LLVM[value.type.element]} {value.ref}"))
+        ref = self.whole(value)
+        return Value(I64, -ref if isinstance(ref, int) else self.let(f"sub nsw i64 0, {ref}"))
+
+    def _of_BinOp(self, node: ast.BinOp) -> Value:
+        a, b = self.value(node.left), self.value(node.right)
+        if a.type.ndim or b.type.ndim:
+            self.refuse("arithmetic is of numbers; write a loop over the elements")
+        op = type(node.op)
+        if a.type == b.type == B1 and op in (ast.BitAnd, ast.BitOr, ast.BitXor):
+            return Value(B1, self.let(f"{_WHOLE_OPS[op]} i1 {a.ref}, {b.ref}"))
+        if op is ast.Pow:
+            return self._power(a, b)
+        if op in _WHOLE_OPS and not {a.type, b.type} & {F64, F32}:
+            return self._whole_operation(op, self.to(a, I64).ref, self.to(b, I64).ref)
+        if op in (ast.FloorDiv, ast.Mod):
+            return self._divided(op, self.whole(a), self.whole(b))
+        if op not in _FLOAT_OPS:
+            self.refuse(f"{op.__name__} of {a.type} and {b.type} is not part of the language")
+        type_ = wider(a.type, b.type)
+        type_ = F64 if type_ not in (F64, F32) else type_
+        left, right = self.to(a, type_).ref, self.to(b, type_).ref
+        kind = LLVM[type_.element]
+        return Value(type_, self.let(f"{_FLOAT_OPS[op]} {self.contract}{kind} {left}, {right}"))
+
+    def _whole_operation(self, op: type, a: Ref, b: Ref) -> Value:
+        if isinstance(a, int) and isinstance(b, int) and op in _FOLDED:
+            return Value(I64, _FOLDED[op](a, b))
+        return Value(I64, self.let(f"{_WHOLE_OPS[op]} i64 {a}, {b}"))
+
+    def _divided(self, op: type, a: Ref, b: Ref) -> Value:
+        """Quotient or remainder as Python has them: towards minus infinity."""
+        whole = op is ast.FloorDiv
+        if isinstance(a, int) and isinstance(b, int) and b:
+            return Value(I64, a // b if whole else a % b)
+        if isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+            text = f"ashr i64 {a}, {b.bit_length() - 1}" if whole else f"and i64 {a}, {b - 1}"
+            return Value(I64, self.let(text))
+        rest = self.let(f"srem i64 {a}, {b}")
+        apart = self.let(f"icmp slt i64 {self.let(f'xor i64 {rest}, {b}')}, 0")
+        off = self.let(f"and i1 {apart}, {self.let(f'icmp ne i64 {rest}, 0')}")
+        if not whole:
+            more = self.let(f"select i1 {off}, i64 {b}, i64 0")
+            return Value(I64, self.let(f"add i64 {rest}, {more}"))
+        down = self.let(f"sext i1 {off} to i64")
+        return Value(I64, self.let(f"add i64 {self.let(f'sdiv i64 {a}, {b}')}, {down}"))
+
+    def _power(self, a: Value, b: Value) -> Value:
+        base = self.to(a, F64)
+        if b.type == I64 and isinstance(b.ref, int) and 0 < b.ref <= 8:
+            ref = base.ref
+            for _ in range(b.ref - 1):
+                ref = self.let(f"fmul {self.contract}double {ref}, {base.ref}")
+            return Value(F64, ref)
+        return self._called("pow", [base, self.to(b, F64)])
+
+    def _of_BoolOp(self, node: ast.BoolOp) -> Value:
+        both = isinstance(node.op, ast.And)
+        result = self.condition(node.values[0])
+        for k, operand in enumerate(node.values[1:], 1):
+            if self._guarded(operand, node.values[:k]):
+                result = self._branched(result, both, operand)
+            else:
+                word = "and" if both else "or"
+                result = self.let(f"{word} i1 {result}, {self.condition(operand)}")
+        return Value(B1, result)
+
+    def _branched(self, known: Ref, both: bool, operand: ast.expr) -> str:
+        """`and` or `or` whose right side is computed only where it is asked for."""
+        kept, more, done = self.slot("i1"), self.label(), self.label()
+        self.put(f"store i1 {known}, ptr {kept}")
+        yes, no = (more, done) if both else (done, more)
+        self.put(f"br i1 {known}, label %{yes}, label %{no}")
+        self.start(more)
+        self.put(f"store i1 {self.condition(operand)}, ptr {kept}")
+        self.goto(done)
+        self.start(done)
+        return self.let(f"load i1, ptr {kept}")
+
+    def _guarded(self, part: ast.expr, conditions: Sequence[ast.expr]) -> bool:
+        """Whether a part may only be computed where the conditions allow."""
+        asked: set[str] = set()
+        sized: set[str] = set()
+        for condition in conditions:
+            asked |= _names(condition, inside_indices=False)
+            sized |= _sized(condition)
+        for node in ast.walk(part):
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) in sized:
+                return True
+            if isinstance(node, ast.Call) and not self._harmless(node):
+                return True
+            if isinstance(node, ast.Subscript) and asked & _names(node.slice, inside_indices=True):
+                return True
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+                return True
+        return False
+
+    def _harmless(self, node: ast.Call) -> bool:
+        """Whether a call computes a number of numbers, and can be made in vain."""
+        if not isinstance(node.func, ast.Name):
+            return ast.unparse(node.func).split(".")[0] == "np"
+        if node.func.id in ("abs", "min", "max", "int", "float", "len", *DTYPES):
+            return True
+        kind, found = self.source.find(node.func.id)
+        return kind == "math" or (kind == "function" and marked(found[1], "inline"))
+
+    def _of_Compare(self, node: ast.Compare) -> Value:
+        left, result = self.value(node.left), ""
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            if type(op) not in _RELATIONS:
+                self.refuse(f"{type(op).__name__} is not part of the language")
+            right = self.value(right_node)
+            ordered, signed = _RELATIONS[type(op)]
+            type_ = wider(left.type, right.type)
+            type_ = I64 if type_ == B1 else type_
+            a, b, kind = self.to(left, type_).ref, self.to(right, type_).ref, LLVM[type_.element]
+            text = f"fcmp {ordered}" if type_.element in FLOATS else f"icmp {signed}"
+            found = self.let(f"{text} {kind} {a}, {b}")
+            result = self.let(f"and i1 {result}, {found}") if result else found
+            left = right
+        return Value(B1, result)
+
+    def _of_IfExp(self, node: ast.IfExp) -> list[Value]:
+        test = self.condition(node.test)
+        if not any(self._guarded(part, [node.test]) for part in (node.body, node.orelse)):
+            yes, no = self.values(node.body), self.values(node.orelse)
+            return [self._chosen(test, a, b) for a, b in zip(yes, no, strict=True)]
+        labels = then, other, done = tuple(self.label() for _ in range(3))
+        self.put(f"br i1 {test}, label %{then}, label %{other}")
+        found = []
+        for label, part in zip(labels[:2], (node.body, node.orelse), strict=True):
+            self.start(label)
+            found.append((self.values(part), len(self.body)))
+            self.goto(done)
+        types = [wider(a.type, b.type) for a, b in zip(found[0][0], found[1][0], strict=True)]
+        slots = [self.slot(LLVM[t.element]) for t in types]
+        for values, place in reversed(found):  # before the jump at the end of each side
+            tail, self.body = self.body[place:], self.body[:place]
+            for value, type_, slot in zip(values, types, slots, strict=True):
+                self.put(f"store {LLVM[type_.element]} {self.to(value, type_).ref}, ptr {slot}")
+            self.body += tail
+        self.start(done)
+        return [
+            Value(t, self.let(f"load {LLVM[t.element]}, ptr {slot}"))
+            for t, slot in zip(types, slots, strict=True)
+        ]
+
+    def _chosen(self, test: Ref, a: Value, b: Value) -> Value:
+        type_ = wider(a.type, b.type)
+        kind, yes, no = LLVM[type_.element], self.to(a, type_).ref, self.to(b, type_).ref
+        return Value(type_, self.let(f"select i1 {test}, {kind} {yes}, {kind} {no}"))
+
+    # --- elements and loops
+
+    def write(self, place: Value, value: Value) -> None:
+        """An element; `place.ref` points to it."""
+        element = place.type.element
+        if value.type.ndim:
+            self.refuse("an array cannot be stored in an element")
+        if element in FLOATS:
+            value = self.to(value, Type(element))
+        elif element in ("i32", "i8"):
+            whole = self.to(value, I64)
+            value = Value(place.type, self.let(f"trunc i64 {whole.ref} to {LLVM[element]}"))
+        elif element == "b1":
+            bit = self.to(value, B1)
+            self.put(f"store i8 {self.let(f'zext i1 {bit.ref} to i8')}, ptr {place.ref}")
+            return
+        else:
+            value = self.to(value, I64)
+        self.put(f"store {LLVM[element]} {value.ref}, ptr {place.ref}")
+
+    def fill(self, place: Value, value: Value) -> None:
+        """Every element of a view."""
+        if value.type.ndim not in (0, place.type.ndim):
+            self.refuse(f"{value.type} does not fit {place.type}")
+        if place.type.ndim == 0:
+            self.write(place, value)
+            return
+
+        def one(i: str) -> None:
+            inner = self._dropped(place, i)
+            if value.type.ndim:
+                other = self._dropped(value, i)
+                self.fill(inner, other if other.type.ndim else self._read(other))
+            else:
+                self.fill(inner, value)
+
+        self.loop(0, place.shape[0], 1, one)
+
+    def loop(self, first: Ref, last: Ref, step: Ref, once: Callable[[str], None]) -> None:
+        counter = self.slot("i64")
+        head, body, next_, done = (self.label() for _ in range(4))
+        # a step that is only known when it runs is positive
+        relation = "sgt" if isinstance(step, int) and step < 0 else "slt"
+        self.put(f"store i64 {first}, ptr {counter}")
+        self.goto(head)
+        self.start(head)
+        i = self.let(f"load i64, ptr {counter}")
+        more = self.let(f"icmp {relation} i64 {i}, {last}")
+        self.put(f"br i1 {more}, label %{body}, label %{done}")
+        self.start(body)
+        self.exits.append((done, next_))
+        once(i)
+        self.exits.pop()
+        self.goto(next_)
+        self.start(next_)
+        now = self.let(f"load i64, ptr {counter}")
+        self.put(f"store i64 {self.let(f'add nsw i64 {now}, {step}')}, ptr {counter}")
+        self.goto(head)
+        self.start(done)
+
+    # --- calls
+
+    def _of_Call(self, node: ast.Call) -> Value | list[Value]:
+        if node.keywords:
+            self.refuse("arguments are given by place")
+        text = ast.unparse(node.func)
+        if text in ("np.empty", "np.zeros"):
+            return self._scratch(node, text == "np.zeros")
+        name = text.removeprefix("np.") if text.startswith("np.") else text
+        if name not in self.slots and name in (*DTYPES, "len", "abs", "min", "max"):
+            return self._builtin(name, node)
+        if text.startswith("np."):
+            if name not in MATH:
+                self.refuse(f"{text} is not part of the language")
+            return self._called(name, [self.value(a) for a in node.args])
+        if not isinstance(node.func, ast.Name):
+            self.refuse(f"{text} is not part of the language")
+        arguments = [self.value(a) for a in node.args]
+        if name in self.slots:
+            return self._through(self.known(name), arguments)
+        kind, found = self.source.find(name)
+        if kind == "math":
+            return self._called(found, arguments)
+        if kind != "function":
+            self.refuse(f"{name} is not known here")
+        return self._own(found[0], found[1], arguments)
+
+    def _builtin(self, name: str, node: ast.Call) -> Value:
+        if name == "float" and isinstance(node.args[0], ast.Constant):
+            return self.number(float(str(node.args[0].value)))
+        values = [self.value(a) for a in node.args]
+        if name == "len":
+            return Value(I64, values[0].shape[0])
+        if name in DTYPES:
+            element = DTYPES[name]
+            return self.to(values[0], Type("i64" if element in ("i32", "i8") else element))
+        if name == "abs":
+            return self._absolute(values[0])
+        result = values[0]
+        for other in values[1:]:  # Python's: the first, unless the next one beats it
+            type_ = wider(result.type, other.type)
+            a, b = self.to(result, type_), self.to(other, type_)
+            order = {"max": ("ogt", "sgt"), "min": ("olt", "slt")}[name]
+            real = type_.element in FLOATS
+            text = f"fcmp {order[0]}" if real else f"icmp {order[1]}"
+            beats = self.let(f"{text} {LLVM[type_.element]} {b.ref}, {a.ref}")
+            result = self._chosen(beats, b, a)
+        return result
+
+    def _absolute(self, value: Value) -> Value:
+        if value.type.element in FLOATS:
+            return self._intrinsic("fabs", [value])
+        ref = self.whole(value)
+        less = self.let(f"icmp slt i64 {ref}, 0")
+        turned = self.let(f"sub nsw i64 0, {ref}")
+        return Value(I64, self.let(f"select i1 {less}, i64 {turned}, i64 {ref}"))
+
+    def _intrinsic(self, name: str, values: Sequence[Value]) -> Value:
+        type_ = values[0].type
+        kind, symbol = LLVM[type_.element], f"@llvm.{name}.{type_.element}"
+        self.program.declared.add(f"declare {kind} {symbol}({', '.join([kind] * len(values))})")
+        given = ", ".join(f"{kind} {v.ref}" for v in values)
+        return Value(type_, self.let(f"call {kind} {symbol}({given})"))
+
+    def _called(self, name: str, values: list[Value]) -> Value:
+        """A function of the C library, or an instruction."""
+        if name == "bits_of":
+            return Value(I64, self.let(f"bitcast double {self.to(values[0], F64).ref} to i64"))
+        if name == "from_bits":
+            return Value(F64, self.let(f"bitcast i64 {self.whole(values[0])} to double"))
+        if name == "power_of_two":
+            n = self.let(f"fptosi double {self.to(values[0], F64).ref} to i64")
+            bits = self.let(f"shl i64 {self.let(f'add i64 {n}, 1023')}, 52")
+            return Value(F64, self.let(f"bitcast i64 {bits} to double"))
+        if name in ("upper_product", "lower_product"):
+            product = self.let(f"mul i64 {self.whole(values[0])}, {self.whole(values[1])}")
+            half = f"lshr i64 {product}, 32" if name[0] == "u" else f"and i64 {product}, 4294967295"
+            return Value(I64, self.let(half))
+        if name not in MATH or len(values) != MATH[name]:
+            self.refuse(f"{name} of {len(values)} is not part of the language")
+        values = [v if v.type == F32 and name == "sqrt" else self.to(v, F64) for v in values]
+        if name in ("sqrt", "floor", "ceil"):
+            return self._intrinsic(name, values)
+        kinds = ", ".join(["double"] * len(values))
+        # Where LLVM knows that they do nothing else, sine and cosine of one angle become one call.
+        pure = " nounwind willreturn memory(none)" if name in ("sin", "cos") else ""
+        self.program.declared.add(f"declare double @{name}({kinds}){pure}")
+        given = ", ".join(f"double {v.ref}" for v in values)
+        return Value(F64, self.let(f"call double @{name}({given})"))
+
+    def _own(
+        self, source: Source, node: ast.FunctionDef, values: list[Value]
+    ) -> Value | list[Value]:
+        """A function of the same or another text, lowered for these arguments."""
+        if len(values) != len(node.args.args):
+            self.refuse(f"{node.name} takes {len(node.args.args)} arguments, not {len(values)}")
+        for k, argument in enumerate(node.args.args):
+            wanted = ast.unparse(argument.annotation) if argument.annotation else ""
+            if wanted in ("float", "int", "bool") and not values[k].type.ndim:
+                values[k] = self.to(values[k], Type(DTYPES[wanted]))
+        made = self.program.instance(source, node, tuple(v.type for v in values))
+        given = []
+        for v in values:
+            kind = "ptr" if v.type.ndim or v.type.element == "kernel" else LLVM[v.type.element]
+            given += [f"{kind} {v.ref}", *(f"i64 {ref}" for ref in v.shape + v.strides)]
+        call = f"call {returned(made.result)} @{made.symbol}({', '.join(given)})"
+        return self._results(call, made.result)
+
+    def _results(self, call: str, types: Sequence[Type]) -> Value | list[Value]:
+        if not types:
+            self.put(call)
+            return []
+        got = self.let(call)
+        if len(types) == 1:
+            return Value(types[0], got)
+        kind = returned(types)
+        return [Value(t, self.let(f"extractvalue {kind} {got}, {k}")) for k, t in enumerate(types)]
+
+    def _through(self, kernel: Value, values: list[Value]) -> list[Value]:
+        """A kernel that was given as an argument: of arrays in rows, it returns nothing."""
+        prototype = kernel.type.prototype
+        if tuple(v.type for v in values) != prototype:
+            self.refuse(f"the kernel takes {kernel.type}, not {[str(v.type) for v in values]}")
+        given, kinds = [], []
+        for v in values:
+            kind = "ptr" if v.type.ndim else LLVM[v.type.element]
+            given += [f"{kind} {v.ref}", *(f"i64 {ref}" for ref in v.shape)]
+            kinds += [kind, *("i64" for _ in v.shape)]
+        self.put(f"call void {kernel.ref}({', '.join(given)})")
+        return []
+
+    def _scratch(self, node: ast.Call, zeros: bool) -> Value:
+        """An array of this call's own."""
+        if self.exits:
+            self.refuse("scratch is made outside loops")
+        element = "f64"
+        if len(node.args) > 1:
+            named = ast.unparse(node.args[1]).removeprefix("np.")
+            if named not in DTYPES:
+                self.refuse(f"{named} is not a type of numbers")
+            element = DTYPES[named]
+        sizes = node.args[0].elts if isinstance(node.args[0], ast.Tuple) else [node.args[0]]
+        shape = tuple(self.whole(self.value(s)) for s in sizes)
+        count: Ref = 1
+        for size in shape:
+            count = self.times(count, size)
+        strides = tuple(self.packed(shape))
+        pointer = self._room(count, element)
+        array = Value(Type(element, len(shape)), pointer, shape, strides)
+        if zeros:
+            flat = Value(Type(element, 1), pointer, (count,), ())
+            self.fill(flat, self.number(0.0 if element in FLOATS else 0))
+        return array
+
+    def _room(self, count: Ref, element: str) -> str:
+        """Aligned memory: on the stack where it is little, else freed at the end."""
+        size = _BYTES[element]
+        if isinstance(count, int) and count * size <= _STACK:
+            self.count += 1
+            kind = f"[{max(1, count * size)} x i8]"
+            self.allocas.append(f"  %s{self.count} = alloca {kind}, align {ALIGNMENT}")
+            return f"%s{self.count}"
+        wanted = self.plus(self.times(count, size), ALIGNMENT)
+        taken = self.let(f"call noalias ptr @malloc(i64 {wanted})")
+        self.heap.append(self.slot("ptr"))
+        self.put(f"store ptr {taken}, ptr {self.heap[-1]}")
+        missing, fine = self.label(), self.label()
+        none = self.let(f"icmp eq ptr {taken}, null")
+        self.put(f"br i1 {none}, label %{missing}, label %{fine}")
+        self.start(missing)
+        self.put("store i64 1, ptr @exhausted")
+        self.put("br label %exhausted")
+        self.start(fine)
+        address = self.let(f"ptrtoint ptr {taken} to i64")
+        past = self.let(f"and i64 {self.let(f'sub i64 0, {address}')}, {ALIGNMENT - 1}")
+        return self.let(f"getelementptr i8, ptr {taken}, i64 {past}")
+
+
+def marked(node: ast.FunctionDef, decorator: str) -> bool:
+    """Whether a function has this decorator: see `kernel_math`."""
+    return any(ast.unparse(d) == decorator for d in node.decorator_list)
+
+
+def _sized(condition: ast.expr) -> set[str]:
+    """The arrays whose size a condition asks about."""
+    found = set()
+    for node in ast.walk(condition):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "len":
+            found.add(ast.unparse(node.args[0]))
+        elif isinstance(node, ast.Attribute) and node.attr in ("size", "shape"):
+            found.add(ast.unparse(node.value))
+    return found
+
+
+def _names(node: ast.AST, inside_indices: bool) -> set[str]:
+    """Names in an expression; without those that only say which element is meant."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    found: set[str] = set()
+    for key, child in ast.iter_fields(node):
+        if isinstance(node, ast.Subscript) and key == "slice" and not inside_indices:
+            continue
+        for one in child if isinstance(child, list) else [child]:
+            if isinstance(one, ast.AST):
+                found |= _names(one, inside_indices)
+    return found

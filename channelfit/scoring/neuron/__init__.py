@@ -1,0 +1,1 @@
+"""NEURON, the oracle: NMODL texts and the simulations that other backends are compared with."""

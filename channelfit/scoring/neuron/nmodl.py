@@ -1,0 +1,674 @@
+"""A channel model as an NMODL file, for NEURON: what a user takes from a fit to a cell model.
+
+Schemes become KINETIC blocks and Hodgkin-Huxley gates DERIVATIVE blocks solved by ``cnexp``; a gate
+without a time constant is a value of the moment. No rate is bounded. Written apart from the printer
+of the other backends, so that a comparison with NEURON can find a mistake in either.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import sympy
+from sympy.printing.codeprinter import CodePrinter
+from sympy.printing.precedence import PRECEDENCE, precedence
+
+from channelfit.model.channel import Chain, ChannelModel, Parameter, Transition
+from channelfit.model.expressions import V, evaluate
+
+Kind = Literal["point_process", "density"]
+
+_UNITS = {
+    "mV": "(mV)",
+    "ms": "(ms)",
+    "1/ms": "(/ms)",
+    "1/mV": "(/mV)",
+    "1/(ms mV)": "(/ms/mV)",
+    "nS": "(nS)",
+    "": "(1)",
+}
+_SPANS = {
+    "(mV)": "millivolt",
+    "(nA)": "nanoamp",
+    "(mA)": "milliamp",
+    "(nS)": "nanosiemens",
+    "(S)": "siemens",
+}
+
+# Words of NMODL, hoc, C++ and of the C++ that NEURON makes of a file. A model may use them all the
+# same: they get an underscore at the end.
+_RESERVED_WORDS = """
+v t dt i j y error area celsius diam secondorder e erev gbar total rates gates exprel
+smaller larger exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2
+floor ceil fmod factorial gauss invert legendre normrand poisrand poisson exprand ramp romberg
+harmonic perpulse perstep pulse squarewave step stepforce boundary deflate derivs threshold
+scop_random set_seed spline expfit hyperbol revhyperbol sawtooth revsawtooth sigmoid revsigmoid
+schedule signal sparse cnexp derivimplicit euler runge newton simeq cvode_t cvode_v after_cvode
+first_time at_time nrn_ghk nrn_pointing net_event net_move net_send state_discontinuity lag sens
+solvefor if else while for from to forall forall1 forall2 return by with TITLE MODEL CONSTANT
+PARAMETER INDEPENDENT ASSIGNED INITIAL TERMINAL DERIVATIVE EQUATION BREAKPOINT CONDUCTANCE SOLVE
+STATE STEPPED LINEAR NONLINEAR DISCRETE FUNCTION FUNCTION_TABLE PROCEDURE INT DEFINE PARTIAL DEL
+DEL2 LOCAL USING METHOD STEADYSTATE SENS STEP WITH FROM TO BY FORALL IF ELSE WHILE START DEPEND
+SWEEP FIRST LAST KINETIC CONSERVE REACTION COMPARTMENT LONGITUDINAL_DIFFUSION UNITS UNITSON
+UNITSOFF TABLE PUTQ GETQ IFERROR SOLVEFOR PLOT VS LAG RESET MATCH NEURON SUFFIX POINT_PROCESS
+ARTIFICIAL_CELL NONSPECIFIC_CURRENT ELECTRODE_CURRENT RANGE GLOBAL POINTER BBCOREPOINTER EXTERNAL
+USEION READ WRITE VALENCE CHARGE REPRESENTS THREADSAFE PROTECT MUTEXLOCK MUTEXUNLOCK VERBATIM
+ENDVERBATIM COMMENT ENDCOMMENT INCLUDE PROTOCOL NET_RECEIVE FOR_NETCONS WATCH BEFORE AFTER
+CONSTRUCTOR DESTRUCTOR RANDOM OPTIONS KEYWORD FILE PI alignas alignof and and_eq asm auto bitand
+bitor bool break case catch char class compl const constexpr continue decltype default delete do
+double dynamic_cast enum explicit export extern false float friend goto inline int long mutable
+namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+reinterpret_cast short signed sizeof static static_assert static_cast struct switch template this
+throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t xor
+xor_eq std neuron nrn hoc size_t data get field Prop Node Datum Object Symbol Section Memb_list
+NrnThread Point_process Npy_Func main stdin stdout stderr errno NULL EOF INFINITY NAN linux unix
+f_flux b_flux
+"""
+_RESERVED = frozenset(_RESERVED_WORDS.split())
+
+
+@dataclass(frozen=True)
+class NmodlNames:
+    """What the model's names became in the file.
+
+    mechanism: of the POINT_PROCESS or SUFFIX.
+    parameters: model name -> NMODL name. States: (chain, state) -> STATE, or None for the closed
+        state of a gate, which has no variable of its own.
+    """
+
+    mechanism: str
+    parameters: Mapping[str, str]
+    states: Mapping[tuple[str, str], str | None]
+
+
+def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | None = None) -> str:
+    """The NMODL source of a channel.
+
+    Arguments:
+        model: parameters without a value get the middle of their range.
+        kind: "density" to insert in a membrane, with ``gbar`` (S/cm2) in place of the conductance;
+            or "point_process", a whole cell's channels as measured, with the conductance in nS.
+        mechanism: name of the mechanism; the model's own name without it.
+    """
+    return _Writer(model, kind, mechanism).text()
+
+
+def nmodl_names(
+    model: ChannelModel, kind: Kind = "density", mechanism: str | None = None
+) -> NmodlNames:
+    """The names used in `nmodl_text` of the same arguments."""
+    return _Writer(model, kind, mechanism).names
+
+
+def is_gate(chain: Chain) -> bool:
+    """True for a two-state gate, which needs one variable only."""
+    ends = [(t.source, t.target) for t in chain.transitions]
+    return (
+        chain.conductances == (0.0, 1.0)
+        and sorted(ends) == sorted([chain.states, chain.states[::-1]])
+        and chain.states == (f"{chain.name}_closed", f"{chain.name}_open")
+    )
+
+
+# --- names
+
+
+class _Names:
+    """Gives every quantity a name of its own that NEURON accepts."""
+
+    def __init__(self, mechanism: str) -> None:
+        self.taken = {mechanism}
+
+    def claim(self, wanted: str) -> str:
+        name = wanted
+        while _is_reserved(name) or any(n in self.taken for n in _shadows(name)):
+            name += "_"
+        self.taken.update(_shadows(name))
+        return name
+
+
+def _shadows(name: str) -> tuple[str, str, str]:
+    # NEURON declares D<state> for the derivative and <state>0 for the start of every state.
+    return name, f"D{name}", f"{name}0"
+
+
+def _is_reserved(name: str) -> bool:
+    return name in _RESERVED or re.fullmatch(r"(scheme|choice)\d*", name) is not None
+
+
+def _identifier(text: str) -> str:
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    name = name if re.match(r"[A-Za-z]", name) else f"channel_{name}"
+    return name + "_" if _is_reserved(name) else name
+
+
+# --- expressions
+
+
+@dataclass
+class _Functions:
+    """The FUNCTION blocks that the expressions turned out to need."""
+
+    blocks: dict[str, str] = field(default_factory=dict)
+
+    def need(self, name: str) -> str:
+        self.blocks[name] = _LIBRARY[name]
+        return name
+
+
+_LIBRARY = {
+    "exprel": """\
+FUNCTION exprel(x) {   : (exp(x) - 1)/x without the loss of digits near 0
+    if (x == 0) {
+        exprel = 1
+    } else {
+        exprel = exp(x/2)*sinh(x/2)/(x/2)
+    }
+}
+""",
+    "smaller": """\
+FUNCTION smaller(x, y) {
+    smaller = x
+    if (y < x) { smaller = y }
+}
+""",
+    "larger": """\
+FUNCTION larger(x, y) {
+    larger = x
+    if (y > x) { larger = y }
+}
+""",
+}
+
+
+class NmodlPrinter(CodePrinter):  # type: ignore[misc]
+    """SymPy to NMODL. Conditionals become FUNCTION blocks, since NMODL has no conditional value."""
+
+    language = "NMODL"
+
+    def __init__(
+        self,
+        names: Mapping[str, str],
+        local: Iterable[str] = (),
+        functions: _Functions | None = None,
+    ) -> None:
+        super().__init__({"order": "none"})
+        self.names, self.local = names, frozenset(local)
+        self.functions = functions if functions is not None else _Functions()
+
+    def operand(self, expression: sympy.Expr) -> str:
+        """The expression in NMODL, in brackets where a product needs them."""
+        return self._operand(expression, PRECEDENCE["Mul"])
+
+    def text(self, expression: sympy.Expr) -> str:
+        """The expression in NMODL."""
+        return str(self._print(expression))
+
+    def _print_Symbol(self, node: sympy.Symbol) -> str:
+        return str(self.names.get(node.name, node.name))
+
+    def _print_Float(self, node: sympy.Float) -> str:
+        return number(float(node))
+
+    def _print_Integer(self, node: sympy.Integer) -> str:
+        return str(int(node))
+
+    def _print_Rational(self, node: sympy.Rational) -> str:
+        return f"{node.p}.0/{node.q}.0"
+
+    def _print_NumberSymbol(self, node: sympy.Expr) -> str:
+        return number(float(node))
+
+    _print_Exp1 = _print_Pi = _print_NumberSymbol
+
+    def _print_Add(self, node: sympy.Add, order: str | None = None) -> str:
+        # As people write them: v - 5, not -5 + v.
+        terms = sorted(node.args, key=lambda a: (a.is_number, self._print(a).startswith("-")))
+        text = str(self._print(terms[0]))
+        for term in terms[1:]:
+            part = self._print(term)
+            text += f" - {part[1:]}" if part.startswith("-") else f" + {part}"
+        return text
+
+    def _print_Mul(self, node: sympy.Mul) -> str:
+        sign, over, under = "", [], []
+        for factor in sorted(node.args, key=lambda a: a == V):
+            if isinstance(factor, sympy.Rational):
+                sign = "-" if (factor.p < 0) != (sign == "-") else ""
+                over += [sympy.Integer(abs(factor.p))] if abs(factor.p) != 1 else []
+                under += [sympy.Integer(factor.q)] if factor.q != 1 else []
+            elif isinstance(factor, sympy.Pow) and factor.exp.is_number and factor.exp.is_negative:
+                under.append(
+                    sympy.Pow(factor.base, -factor.exp, evaluate=False)
+                    if factor.exp != -1
+                    else factor.base
+                )
+            else:
+                over.append(factor)
+        level = PRECEDENCE["Mul"]
+        text = sign + ("*".join(self._operand(f, level) for f in over) or "1")
+        if not under:
+            return text
+        divisor = "*".join(self._operand(f, level) for f in under)
+        single = len(under) == 1 and not isinstance(under[0], sympy.Mul)
+        return f"{text}/{divisor}" if single else f"{text}/({divisor})"
+
+    def _operand(self, node: sympy.Expr, level: int) -> str:
+        text = str(self._print(node))
+        bare = precedence(node) > level or (precedence(node) == level and "/" not in text)
+        return text if bare and not text.startswith("-") else f"({text})"
+
+    def _print_Pow(self, node: sympy.Pow, rational: bool = False) -> str:
+        base, exponent = node.args
+        if exponent == sympy.S.Half:
+            return f"sqrt({self._print(base)})"
+        if exponent.is_number and exponent.is_negative:
+            power = sympy.Pow(base, -exponent, evaluate=False) if exponent != -1 else base
+            return f"1/{self._operand(power, PRECEDENCE['Mul'] + 1)}"
+        # Brackets around a power of a power: nobody remembers which comes first.
+        below, above = (self._operand(part, PRECEDENCE["Pow"] + 1) for part in (base, exponent))
+        return f"{below}^{above}"
+
+    def _print_ExpBase(self, node: sympy.Function) -> str:
+        return f"exp({self._print(node.args[0])})"
+
+    _print_exp = _print_ExpBase
+
+    def _print_log(self, node: sympy.Function) -> str:
+        return f"log({self._print(node.args[0])})"
+
+    def _print_tanh(self, node: sympy.Function) -> str:
+        return f"tanh({self._print(node.args[0])})"
+
+    def _print_Abs(self, node: sympy.Function) -> str:
+        return f"fabs({self._print(node.args[0])})"
+
+    def _print_exprel(self, node: sympy.Function) -> str:
+        return f"{self.functions.need('exprel')}({self._print(node.args[0])})"
+
+    def _print_Function(self, node: sympy.Function) -> str:
+        raise TypeError(f"NMODL has no {type(node).__name__}")
+
+    def _print_Min(self, node: sympy.Min) -> str:
+        return self._nested("smaller", node.args)
+
+    def _print_Max(self, node: sympy.Max) -> str:
+        return self._nested("larger", node.args)
+
+    def _nested(self, function: str, arguments: Sequence[sympy.Expr]) -> str:
+        text = str(self._print(arguments[0]))
+        for argument in arguments[1:]:
+            text = f"{self.functions.need(function)}({text}, {self._print(argument)})"
+        return text
+
+    def _print_Piecewise(self, node: sympy.Piecewise) -> str:
+        # A FUNCTION sees PARAMETERs, but neither v nor the LOCALs of the procedure that calls it.
+        seen = {s.name for s in node.free_symbols} & {*self.local, V.name}
+        arguments = ", ".join(sorted(self.names.get(s, s) for s in seen)) or "unused"
+        branches = [(self._print(b.cond), self._print(b.expr)) for b in node.args]
+        name = f"choice{sum(n.startswith('choice') for n in self.functions.blocks) + 1}"
+        lines, indent = [f"FUNCTION {name}({arguments}) {{"], "    "
+        for condition, value in branches:
+            if condition == "1":
+                lines.append(f"{indent}{name} = {value}")
+                break
+            lines += [
+                f"{indent}if ({condition}) {{",
+                f"{indent}    {name} = {value}",
+                f"{indent}}} else {{",
+            ]
+            indent += "    "
+        while len(indent) > 4:
+            indent = indent[:-4]
+            lines.append(f"{indent}}}")
+        self.functions.blocks[name] = "\n".join([*lines, "}", ""])
+        return f"{name}({'0' if arguments == 'unused' else arguments})"
+
+    def _print_Relational(self, node: sympy.Basic) -> str:
+        return f"({self._print(node.lhs)}) {node.rel_op} ({self._print(node.rhs)})"
+
+    def _print_And(self, node: sympy.Basic) -> str:
+        return " && ".join(f"({self._print(a)})" for a in node.args)
+
+    def _print_Or(self, node: sympy.Basic) -> str:
+        return " || ".join(f"({self._print(a)})" for a in node.args)
+
+    def _print_Not(self, node: sympy.Basic) -> str:
+        return f"!({self._print(node.args[0])})"
+
+    def _print_BooleanTrue(self, node: sympy.Basic) -> str:
+        return "1"
+
+    def _print_BooleanFalse(self, node: sympy.Basic) -> str:
+        return "0"
+
+
+def number(value: float) -> str:
+    """The shortest text that reads back as the same float64."""
+    if not math.isfinite(value):
+        raise ValueError(f"NMODL cannot hold {value}")
+    text = repr(float(value))
+    return text.removesuffix(".0")
+
+
+# --- the file
+
+
+class _Writer:
+    """Puts the blocks together. The order of claims decides who keeps a contested name."""
+
+    def __init__(self, model: ChannelModel, kind: Kind, mechanism: str | None) -> None:
+        if kind not in ("point_process", "density"):
+            raise ValueError(f'kind "{kind}" is neither "point_process" nor "density"')
+        self.model, self.kind = model, kind
+        self.point = kind == "point_process"
+        mechanism = _identifier(mechanism or model.name)
+        names = _Names(mechanism)
+        self.gates = [c for c in model.chains if is_gate(c) and not c.instant]
+        self.instant = [c for c in model.chains if c.instant]
+        self.schemes = [c for c in model.chains if not is_gate(c)]
+        self.state: dict[tuple[str, str], str | None] = {}
+        for chain in model.chains:
+            for state in chain.states:
+                key = (chain.name, state)
+                if is_gate(chain):
+                    self.state[key] = None if state == chain.states[0] else names.claim(chain.name)
+                else:
+                    self.state[key] = names.claim(state)
+        self.parameter = {p.name: names.claim(p.name) for p in model.parameters}
+        self.used = self._used()
+        self.definition = {n: names.claim(n) for n, _ in model.definitions if n in self.used}
+        self.rate = {
+            (c.name, k): names.claim(self._rate_name(c, k))
+            for c in model.chains
+            for k in range(0 if c.instant else len(c.transitions))
+        }
+        self.names = NmodlNames(mechanism, self.parameter, self.state)
+        self.functions = _Functions()
+        translated = {**self.parameter, **self.definition}
+        self.printer = NmodlPrinter(translated, self.definition, self.functions)
+
+    def _used(self) -> set[str]:
+        """Names that some rate depends on, and so does the current."""
+        model = self.model
+        pending = [t.rate for c in model.chains for t in c.transitions]
+        pending += [model.reversal] if not self.point else [model.reversal, model.conductance]
+        definitions = dict(model.definitions)
+        used: set[str] = set()
+        while pending:
+            for name in {s.name for s in pending.pop().free_symbols} - used:
+                used.add(name)
+                if name in definitions:
+                    pending.append(definitions[name])
+        return used
+
+    def _rate_name(self, chain: Chain, k: int) -> str:
+        t = chain.transitions[k]
+        if is_gate(chain):
+            return f"{'alpha' if t.target == chain.states[1] else 'beta'}_{chain.name}"
+        return f"k_{t.source}_{t.target}"
+
+    # each method below gives one block
+
+    def text(self) -> str:
+        body = [
+            self._neuron(),
+            self._assigned(),
+            self._states(),
+            self._breakpoint(),
+            self._initial(),
+            *(self._kinetic(c) for c in self.schemes),
+            self._derivative(),
+            self._rates(),
+        ]
+        body += self.functions.blocks.values()
+        head = [self._title(), body[0], self._unit_block(), self._parameters()]
+        return "\n".join(part for part in [*head, *body[1:]] if part)
+
+    def _title(self) -> str:
+        model = self.model
+        paragraphs = [model.description, model.source and f"Source: {model.source}"]
+        if model.temperature_C is not None:
+            paragraphs.append(
+                f"The rates hold at {model.temperature_C:g} degC, whatever celsius says."
+            )
+        if not self.point:
+            paragraphs.append(
+                f"gbar is a density and belongs to the cell you build; the model's conductance is "
+                f"{self._fitted_conductance()}, of a whole cell."
+            )
+        if self.schemes:
+            paragraphs.append(
+                "METHOD sparse is implicit Euler, whose error is proportional to dt; with CVODE it "
+                "is as small as the tolerance."
+            )
+        paragraphs.append("Written by channelfit.")
+        lines = [f"TITLE {_plain(model.name)}", "", "COMMENT"]
+        for paragraph in filter(None, map(_plain, paragraphs)):
+            lines += textwrap.wrap(paragraph, 96)
+        return "\n".join([*lines, "ENDCOMMENT", ""])
+
+    def _fitted_conductance(self) -> str:
+        values = {p.name: _value(p) for p in self.model.parameters}
+        return f"{float(evaluate(self.model.conductance, values)):.6g} nS"
+
+    def _neuron(self) -> str:
+        shown = list(self._parameter_names())
+        ranges = [*shown, "i", *self.rate.values(), *map(self._value_of, self.instant)]
+        lines = textwrap.wrap(", ".join(ranges), 82, break_long_words=False)
+        return "\n".join(
+            [
+                "NEURON {",
+                f"    {'POINT_PROCESS' if self.point else 'SUFFIX'} {self.names.mechanism}",
+                "    NONSPECIFIC_CURRENT i",
+                *(f"    {'RANGE ' if k == 0 else '      '}{line}" for k, line in enumerate(lines)),
+                "    THREADSAFE",
+                "}",
+                "",
+            ]
+        )
+
+    def _parameter_names(self) -> list[str]:
+        names = [self.parameter[p.name] for p in self._kept_parameters()]
+        return names + (["erev"] if self._fixed_reversal else []) + ([] if self.point else ["gbar"])
+
+    def _kept_parameters(self) -> list[Parameter]:
+        return [p for p in self.model.parameters if self.point or p.name in self.used]
+
+    @property
+    def _fixed_reversal(self) -> bool:
+        return not self.model.reversal.free_symbols
+
+    def _unit_block(self) -> str:
+        units = ["(mV)", "(nA)", "(nS)"] if self.point else ["(mV)", "(mA)", "(S)", "(nS)"]
+        return "\n".join(["UNITS {", *(f"    {u} = ({_SPANS[u]})" for u in units), "}", ""])
+
+    def _parameters(self) -> str:
+        rows = []
+        for p in self._kept_parameters():
+            note = "held fixed" if p.fixed else f"searched from {p.lower:g} to {p.upper:g}"
+            unit = _UNITS.get(p.unit, "(1)")
+            rows.append((self.parameter[p.name], number(_value(p)), unit, note))
+        if self._fixed_reversal:
+            rows.append(("erev", number(float(self.model.reversal)), "(mV)", "reversal potential"))
+        if not self.point:
+            rows.append(("gbar", "0.001", "(S/cm2)", "set this for your cell"))
+        widths = [max(len(row[k]) for row in rows) for k in range(3)]
+        lines = [
+            f"    {name:<{widths[0]}} = {value:<{widths[1]}} {unit:<{widths[2]}}   : {note}"
+            for name, value, unit, note in rows
+        ]
+        return "\n".join(["PARAMETER {", *lines, "}", ""])
+
+    def _assigned(self) -> str:
+        rows = [("v", "(mV)"), ("i", "(nA)" if self.point else "(mA/cm2)")]
+        rows += [(name, "(/ms)") for name in self.rate.values()]
+        rows += [(self._value_of(gate), "(1)") for gate in self.instant]
+        return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in rows), "}", ""])
+
+    def _states(self) -> str:
+        at_once = {self._value_of(gate) for gate in self.instant}
+        names = [n for n in self.state.values() if n and n not in at_once]
+        if not names:
+            return ""
+        lines = textwrap.wrap(" ".join(names), 90)
+        return "\n".join(["STATE {", *(f"    {line}" for line in lines), "}", ""])
+
+    def _breakpoint(self) -> str:
+        lines = [f"    SOLVE {self._block(c)} METHOD sparse" for c in self.schemes]
+        lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
+        lines += ["    rates(v)"] if self.instant else []
+        reversal = "erev" if self._fixed_reversal else self.printer.operand(self.model.reversal)
+        opening = "*".join(self._open(c) for c in self.model.chains)
+        if self.point:
+            size = f"(0.001)*{self.printer.operand(self.model.conductance)}"  # nS mV = 0.001 nA
+        else:
+            size = "gbar"
+        lines.append(f"    i = {size}*{opening}*(v - {reversal})")
+        return "\n".join(["BREAKPOINT {", *lines, "}", ""])
+
+    def _open(self, chain: Chain) -> str:
+        if is_gate(chain):
+            text = str(self.state[chain.name, chain.states[1]])
+        else:
+            terms = [
+                (c, str(self.state[chain.name, s]))
+                for s, c in zip(chain.states, chain.conductances, strict=True)
+                if c
+            ]
+            text = " + ".join(s if c == 1 else f"{number(c)}*{s}" for c, s in terms)
+            text = f"({text})" if len(terms) > 1 else text
+        return text if chain.power == 1 else f"{text}^{chain.power}"
+
+    def _block(self, chain: Chain) -> str:
+        k = self.schemes.index(chain)
+        return "scheme" if k == 0 else f"scheme{k + 1}"
+
+    def _initial(self) -> str:
+        lines, local = ["    rates(v)"], ""
+        for gate in self.gates:
+            a, b = self._gate_rates(gate)
+            lines.append(f"    {self.state[gate.name, gate.states[1]]} = {a}/({a} + {b})")
+        for chain in self.schemes:
+            steps = _tree(chain)
+            if steps is None:
+                lines.append(f"    SOLVE {self._block(chain)} STEADYSTATE sparse")
+                continue
+            local = "    LOCAL total"
+            states = [str(self.state[chain.name, s]) for s in chain.states]
+            lines.append(
+                f"    {states[0]} = 1   : the rest by detailed balance, which a tree obeys"
+            )
+            for near, far, out, back in steps:
+                down = self._flow(chain, back)
+                ratio = f"{self._flow(chain, out)}/{f'({down})' if '*' in down else down}"
+                lines.append(f"    {states[far]} = {states[near]}*{ratio}")
+            lines.append(f"    total = {' + '.join(states)}")
+            lines += [f"    {s} = {s}/total" for s in states]
+        return "\n".join(filter(None, ["INITIAL {", local, *lines, "}"])) + "\n"
+
+    def _value_of(self, gate: Chain) -> str:
+        """The variable that holds how far a gate is open."""
+        return str(self.state[gate.name, gate.states[1]])
+
+    def _gate_rates(self, gate: Chain) -> tuple[str, str]:
+        out = next(k for k, t in enumerate(gate.transitions) if t.target == gate.states[1])
+        return self.rate[gate.name, out], self.rate[gate.name, 1 - out]
+
+    def _flow(self, chain: Chain, k: int) -> str:
+        n, name = chain.transitions[k].multiplicity, self.rate[chain.name, k]
+        return name if n == 1 else f"{n}*{name}"
+
+    def _kinetic(self, chain: Chain) -> str:
+        lines, waiting = ["    rates(v)"], list(range(len(chain.transitions)))
+        while waiting:
+            k = waiting.pop(0)
+            t = chain.transitions[k]
+            back = next((j for j in waiting if _opposite(t, chain.transitions[j])), None)
+            if back is not None:
+                waiting.remove(back)
+            here, there = (self.state[chain.name, s] for s in (t.source, t.target))
+            returning = "0" if back is None else self._flow(chain, back)
+            lines.append(f"    ~ {here} <-> {there} ({self._flow(chain, k)}, {returning})")
+        every = " + ".join(str(self.state[chain.name, s]) for s in chain.states)
+        lines.append(f"    CONSERVE {every} = 1")
+        return "\n".join([f"KINETIC {self._block(chain)} {{", *lines, "}", ""])
+
+    def _derivative(self) -> str:
+        if not self.gates:
+            return ""
+        lines = ["    rates(v)"]
+        for gate in self.gates:
+            a, b = self._gate_rates(gate)
+            x = self.state[gate.name, gate.states[1]]
+            lines.append(f"    {x}' = {a}*(1 - {x}) - {b}*{x}")
+        return "\n".join(["DERIVATIVE gates {   : exact while v stands still", *lines, "}", ""])
+
+    def _rates(self) -> str:
+        lines = []
+        if self.definition:
+            lines += textwrap.wrap(
+                f"LOCAL {', '.join(self.definition.values())}",
+                90,
+                initial_indent="    ",
+                subsequent_indent="        ",
+            )
+        for name, expression in self.model.definitions:
+            if name in self.definition:
+                lines.append(f"    {self.definition[name]} = {self.printer.text(expression)}")
+        for chain in self.model.chains:
+            if chain.instant:
+                assert chain.limit is not None
+                lines.append(f"    {self._value_of(chain)} = {self.printer.text(chain.limit)}")
+                continue
+            for k, t in enumerate(chain.transitions):
+                lines.append(f"    {self.rate[chain.name, k]} = {self.printer.text(t.rate)}")
+        return "\n".join(["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""])
+
+
+#: States up to which a product of ratios of ordinary rates is far from overflowing.
+_MAX_TREE = 9
+
+
+def _value(p: Parameter) -> float:
+    if p.value is not None:
+        return p.value
+    middle = math.sqrt(p.lower * p.upper) if p.scale == "log" else (p.lower + p.upper) / 2
+    return float(middle)
+
+
+def _plain(text: str) -> str:
+    """One line of ASCII that cannot end the comment it stands in."""
+    ascii_text = text.encode("ascii", "replace").decode()
+    return re.sub("ENDCOMMENT", "end of comment", " ".join(ascii_text.split()), flags=re.IGNORECASE)
+
+
+def _opposite(a: Transition, b: Transition) -> bool:
+    return (a.source, a.target) == (b.target, b.source)
+
+
+def _tree(chain: Chain) -> list[tuple[int, int, int, int]] | None:
+    """Walks a scheme without cycles: rows (known state, next state, rate out, rate back).
+
+    None where the scheme has a cycle, parallel transitions or one without a way back.
+    """
+    index = {s: i for i, s in enumerate(chain.states)}
+    edges = {(index[t.source], index[t.target]): k for k, t in enumerate(chain.transitions)}
+    n = len(index)
+    reversible = all(pair[::-1] in edges for pair in edges)
+    if len(edges) != len(chain.transitions) or not reversible or len(edges) != 2 * (n - 1):
+        return None
+    if n > _MAX_TREE:
+        return None
+    rows, known = [], [0]
+    for near in known:  # grows as it is walked
+        for a, b in sorted(edges):
+            if a == near and b not in known:
+                rows.append((near, b, edges[near, b], edges[b, near]))
+                known.append(b)
+    return rows if len(known) == n else None

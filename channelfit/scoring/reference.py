@@ -1,0 +1,604 @@
+"""The reference backend: NumPy in float64, written to be checked by eye rather than to be fast.
+
+It shares no code with the generated kernels. Rates come from walking the expression trees, every
+sweep is walked from its first sample to its last, and nothing is merged, reordered or unrolled.
+What it does share is the definition of the numbers: rates beyond RATE_FLOOR and RATE_CEILING are
+taken for these, held voltages are exact, and a moving voltage is integrated on the documented grid
+of sub-steps (one step or a power of two of them a sample, so that the voltage moves at most 1 mV).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sympy
+from scipy.special import gamma, gammainc
+
+from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
+from channelfit.model.expressions import evaluate
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Samples, Segment
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, Score
+
+#: mV that the voltage may move in one step of the integrator.
+MAX_STEP_MV = 1.0
+#: A step in which some state would be left more often than this is taken in quarters.
+STIFF = 1.0
+#: Points of a sample interval at which the slope of the command is looked at.
+_LOOKS = 9
+#: Numbers in one batch of propagators: bounds the memory.
+_BATCH = 2_000_000
+#: Numbers in matrices that are exponentiated together: they stay in a processor's cache.
+_AT_ONCE = 16_384
+#: Rate of leaving times duration, from which on only the ratios of rates are kept.
+_FASTEST = 2.0**40
+#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+_DEEP = 1e90
+#: Steps of `linearize` as parts of a parameter, or of the range of one that is 0: each a third of
+#: the one before. The last are small, because where the integrator changes from whole steps to
+#: quarters currents have a jump of 1e-5, which a difference must not reach across.
+_STEPS = 0.04 * 3.0 ** -np.arange(7)
+
+
+class ReferenceScorer:
+    """Scores and simulates in plain NumPy; see `backends.Scorer`.
+
+    Arguments:
+        refine: multiplies the number of sub-steps where the voltage moves, for convergence studies.
+
+    Raises:
+        InputError: any dtype but float64; this backend exists to be accurate.
+    """
+
+    backend = "reference"
+
+    def __init__(self, problem: Problem, dtype: str = "float64", refine: int = 1) -> None:
+        if dtype != "float64":
+            raise InputError(
+                f"the reference backend computes in float64 only, not {dtype}; "
+                "leave --dtype out, or use --backend cpu"
+            )
+        if refine < 1:
+            raise ValueError(f"refine must be 1 or more, not {refine}")
+        self.problem, self.dtype, self.refine = problem, dtype, refine
+        self.source_hash = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates).
+
+        NaN after a shorter sweep's end, and everywhere for a candidate that fails.
+        """
+        return self._simulate(parameters, self.problem.experiments)[0]
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
+        experiments = self.problem.fitted
+        currents, status = self._simulate(parameters, experiments)
+        cost, total = np.zeros(len(status)), 0.0
+        for experiment, current in zip(experiments, currents, strict=True):
+            recording = experiment.recording
+            assert recording is not None
+            for k in range(experiment.protocol.n_sweeps):
+                for i in range(experiment.protocol.n_times(k)):
+                    weight = experiment.weight * recording.weight[k, i]
+                    if weight > 0:
+                        with np.errstate(all="ignore"):
+                            cost += weight * (current[k, i] - recording.current_pA[k, i]) ** 2
+                        total += weight
+        if total <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        cost /= total
+        status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
+        cost[status != OK] = np.inf
+        return Score(cost, status)
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature from differences of currents; slow, right to ten digits.
+
+        Central differences, extrapolated to step zero; each sample takes the entry of the scheme
+        that agrees best with its neighbors (Ridders 1982).
+        """
+        score = self.score(parameters)
+        parameters = np.asarray(parameters, dtype=float)
+        n_parameters, n = parameters.shape
+        gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters,) * 2 + (n,))
+        free = [k for k, p in enumerate(self.problem.model.parameters) if not p.fixed]
+        columns = np.array(free, dtype=int)
+        for c in np.flatnonzero(score.status == OK):
+            residuals, jacobian = self._residuals(parameters[:, c], free)
+            curvature[columns[:, None], columns, c] = 2.0 * jacobian.T @ jacobian
+            gradient[columns, c] = 2.0 * jacobian.T @ residuals
+        return Linearization(score.cost, score.status, gradient, curvature)
+
+    def _residuals(self, theta: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals (n_samples,) and Jacobian (n_samples, n_free), squares adding to the cost."""
+        around = [theta[:, None]]
+        steps = []
+        for k in free:
+            p = self.problem.model.parameters[k]
+            steps.append(_STEPS * (abs(theta[k]) or p.upper - p.lower or 1.0))
+            for sign in (1.0, -1.0):
+                moved = np.tile(theta[:, None], len(_STEPS))
+                moved[k] += sign * steps[-1]
+                around.append(moved)
+        shown, target, weight = self._samples(np.concatenate(around, axis=1))
+        root = np.sqrt(weight / weight.sum())
+        jacobian = np.empty((len(target), len(free)))
+        for j, h in enumerate(steps):
+            first = 1 + 2 * j * len(h)
+            ahead, behind = shown[:, first : first + len(h)], shown[:, first + len(h) :]
+            jacobian[:, j] = root * _extrapolated((ahead - behind[:, : len(h)]) / (2 * h))
+        return root * (shown[:, 0] - target), jacobian
+
+    def _samples(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Currents (n_samples, n_candidates), data and weight of every sample that has a weight."""
+        experiments = self.problem.fitted
+        currents, _ = self._simulate(parameters, experiments)
+        shown, target, weights = [], [], []
+        for e, current in zip(experiments, currents, strict=True):
+            assert e.recording is not None
+            weight = e.weight * e.recording.weight
+            some = weight > 0
+            shown.append(current[some])
+            target.append(e.recording.current_pA[some])
+            weights.append(weight[some])
+        return np.concatenate(shown), np.concatenate(target), np.concatenate(weights)
+
+    def _simulate(
+        self, parameters: np.ndarray, experiments: list[Experiment] | tuple[Experiment, ...]
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        parameters = np.asarray(parameters, dtype=float)
+        n_parameters = len(self.problem.model.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        channel = _Population(self.problem.model, parameters)
+        currents = [_Walk(channel, e.protocol, self.refine).currents() for e in experiments]
+        status = channel.status()
+        for current in currents:
+            current[..., status != OK] = np.nan
+        return currents, status
+
+
+class _Population:
+    """All candidates of one call: their rates, gains, and what went wrong.
+
+    Occupancies are a list, one array (n_candidates, n_states) a chain.
+    """
+
+    def __init__(self, model: ChannelModel, parameters: np.ndarray) -> None:
+        self.model, self.n = model, parameters.shape[1]
+        self.values = dict(zip(model.parameter_names, parameters, strict=True))
+        self.not_finite = np.zeros(self.n, dtype=bool)
+        self.negative = np.zeros(self.n, dtype=bool)
+        self.conductance, self.reversal = (
+            self._constant(e) for e in (model.conductance, model.reversal)
+        )
+        self.propagators: dict[tuple[float, float], list[np.ndarray]] = {}
+
+    def status(self) -> np.ndarray:
+        """(n_candidates,) int8 of everything evaluated so far."""
+        status = np.where(self.negative, NEGATIVE_RATE, OK)
+        return np.where(self.not_finite, NOT_FINITE, status).astype(np.int8)
+
+    def _constant(self, expression: sympy.Expr) -> np.ndarray:
+        scope = self._scope(np.zeros(()), {s.name for s in expression.free_symbols})
+        value = np.broadcast_to(evaluate(expression, scope), (self.n,)).copy()
+        good = np.abs(value) < 1e300
+        self.not_finite |= ~good
+        value[~good] = 0.0
+        return value
+
+    def _scope(self, v_mV: np.ndarray, wanted: set[str]) -> dict[str, np.ndarray]:
+        """Values of v, the parameters and the definitions that `wanted` names need, in order."""
+        for name, expression in reversed(self.model.definitions):
+            if name in wanted:
+                wanted |= {s.name for s in expression.free_symbols}
+        scope: dict[str, np.ndarray] = {**self.values, "v": v_mV}
+        for name, expression in self.model.definitions:
+            if name in wanted:
+                scope[name] = evaluate(expression, scope)
+        return scope
+
+    def rates(self, chain: Chain, v_mV: np.ndarray) -> np.ndarray:
+        """Rates (n_voltages, n_candidates, n_states, n_states), 1/ms, at voltages (n_voltages,).
+
+        Element [j, i] is the rate i -> j; the diagonal is zero.
+        """
+        index = {s: i for i, s in enumerate(chain.states)}
+        out = np.zeros((len(v_mV), self.n, len(index), len(index)))
+        wanted = {s.name for t in chain.transitions for s in t.rate.free_symbols}
+        scope = self._scope(v_mV[:, None], wanted)
+        for t in chain.transitions:
+            rate = np.broadcast_to(evaluate(t.rate, scope), out.shape[:2])
+            self.not_finite |= np.isnan(rate).any(axis=0)
+            least = -RATE_CEILING if t.signed else RATE_FLOOR
+            self.negative |= ((rate < 0) & (not t.signed)).any(axis=0)
+            rate = np.clip(np.where(np.isnan(rate), RATE_FLOOR, rate), least, RATE_CEILING)
+            out[..., index[t.target], index[t.source]] = t.multiplicity * rate
+        if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
+            backward = (out[..., 1, 0] + out[..., 0, 1] <= 0).any(axis=0)
+            self.negative |= backward
+            out[:, backward] = 1.0
+        return out
+
+    def steady_state(self, v_mV: float) -> list[np.ndarray]:
+        """Occupancies at rest at a voltage."""
+        return [steady_state(self.rates(c, np.array([v_mV]))[0]) for c in self.model.chains]
+
+    def arrived(self, state: list[np.ndarray], v_mV: float) -> list[np.ndarray]:
+        """The state as a voltage begins: gates without a time constant are at rest at once."""
+        return [
+            steady_state(self.rates(c, np.array([v_mV]))[0]) if c.instant else x
+            for c, x in zip(self.model.chains, state, strict=True)
+        ]
+
+    def hold(self, state: list[np.ndarray], v_mV: float, dt_ms: float) -> list[np.ndarray]:
+        """Occupancies after dt_ms at a held voltage; exact."""
+        key = (v_mV, round(dt_ms, 9))
+        if key not in self.propagators:
+            self.propagators[key] = [
+                _held_propagator(self.rates(c, np.array([v_mV]))[0], key[1])
+                for c in self.model.chains
+            ]
+        return [_applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
+
+    def current(self, state: list[np.ndarray], v_mV: float) -> np.ndarray:
+        """(n_candidates,) pA."""
+        is_open = np.ones(self.n)
+        for chain, x in zip(self.model.chains, state, strict=True):
+            is_open *= (x @ np.array(chain.conductances)) ** chain.power
+        with np.errstate(all="ignore"):
+            return self.conductance * is_open * (v_mV - self.reversal)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """From begin to end within one piece of a segment; `sample` is read at the beginning."""
+
+    segment: Segment
+    begin_ms: float
+    duration_ms: float
+    sample: int | None = None
+
+
+class _Walk:
+    """One protocol, sweep after sweep, sample after sample."""
+
+    def __init__(self, channel: _Population, protocol: Protocol, refine: int) -> None:
+        self.channel, self.protocol, self.refine = channel, protocol, refine
+
+    def currents(self) -> np.ndarray:
+        """(n_sweeps, n_times_max, n_candidates) pA, NaN after a shorter sweep's end."""
+        p, channel = self.protocol, self.channel
+        out = np.full((p.n_sweeps, p.n_times_max, channel.n), np.nan)
+        at_rest = state = channel.steady_state(p.holding_mV)
+        for k in range(p.n_sweeps):
+            if not p.carry_over:
+                state = at_rest
+            elif k and p.rest_ms > 0:
+                state = channel.hold(state, p.holding_mV, p.rest_ms)
+            for piece, moves in _pieces(p, k):
+                walk = self._held if piece.is_constant else self._moving
+                state = walk(state, piece, moves, out[k])
+        return out
+
+    def _held(
+        self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
+    ) -> list[np.ndarray]:
+        v = float(piece.voltage(np.array([piece.start_ms]))[0])
+        state = self.channel.arrived(state, v)
+        for move in moves:
+            if move.sample is not None:
+                out[move.sample] = self.channel.current(state, v)
+            state = self.channel.hold(state, v, move.duration_ms)
+        return state
+
+    def _moving(
+        self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
+    ) -> list[np.ndarray]:
+        """Through varying voltage: chains of two states relax, others take Magnus steps."""
+        model = self.channel.model
+        steps_of = self._relaxation if model.relaxes else self._magnus
+        grids = [_step_ends(piece, move, self.refine) for move in moves]
+        widest = max(len(c.states) for c in model.chains)
+        batch = max(1, _BATCH // max(1, self.channel.n * widest**2))
+        begins = np.concatenate([grid[:-1] for grid in grids])
+        steps = np.concatenate([np.diff(grid) for grid in grids])
+        first = np.cumsum([0, *(len(grid) - 1 for grid in grids)])
+        sampled = {int(first[i]): move for i, move in enumerate(moves) if move.sample is not None}
+        for a in range(0, len(begins), batch):
+            some = slice(a, a + batch)
+            maps = [steps_of(c, piece, begins[some], steps[some]) for c in model.chains]
+            for i in range(len(begins[some])):
+                move = sampled.get(a + i)
+                if move is not None:
+                    v = float(piece.voltage(np.array([move.begin_ms]))[0])
+                    state = self.channel.arrived(state, v)
+                    out[move.sample] = self.channel.current(state, v)
+                state = [_applied(p[i], x) for p, x in zip(maps, state, strict=True)]
+        return state
+
+    def _relaxation(
+        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+    ) -> np.ndarray:
+        """x' = speed (limit - x): maps (n_steps, n_candidates, 2, 2) over each step.
+
+        With u(t) the integral of the speed from t to the end, the new x is exp(-u(begin)) x plus
+        the integral of exp(-u) limit du. The limit is the parabola in u through begin, middle and
+        end of the step; u is Simpson's.
+        """
+        if len(chain.states) == 1:
+            return np.ones((len(begins), self.channel.n, 1, 1))
+        times = begins[:, None] + steps[:, None] * np.array([0.0, 0.5, 1.0])
+        rates = self.channel.rates(chain, piece.voltage(times.ravel()))
+        rates = rates.reshape(*times.shape, *rates.shape[1:])
+        speed = rates[..., 1, 0] + rates[..., 0, 1]
+        start, middle, end = np.moveaxis(rates[..., 1, 0] / speed, 1, 0)
+        s0, s1, s2 = np.moveaxis(speed, 1, 0)
+        h = steps[:, None]
+        depth = h / 6 * (s0 + 4 * s1 + s2)
+        half = np.clip(h / 24 * (8 * s1 + 5 * s2 - s0), 0.05 * depth, 0.95 * depth)
+        depth, half = np.minimum(depth, _DEEP), np.minimum(half, _DEEP / 2)
+        moments = [gamma(k + 1) * gammainc(k + 1, depth) for k in range(3)]
+        slope = (middle - end) / half
+        bend = ((start - end) / depth - slope) / (depth - half)
+        gained = end * moments[0] + slope * moments[1] + bend * (moments[2] - half * moments[1])
+        kept = np.exp(-depth)
+        from_closed, from_open = gained, gained + kept
+        if not chain.linear:
+            # The new x lies between 0 and 1 whatever the old; rounding and parabolas may not.
+            from_closed, from_open = np.clip(gained, 0, 1), np.clip(gained + kept, 0, 1)
+        rows = [[1 - from_closed, 1 - from_open], [from_closed, from_open]]
+        return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
+
+    def _magnus(
+        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+    ) -> np.ndarray:
+        """Maps (n_steps, n_candidates, s, s); stiff candidates take the quarters of a step."""
+        maps, exits = self._exponentials(chain, piece, begins, steps)
+        stiff = exits > STIFF
+        if stiff.any():
+            fine, _ = self._exponentials(chain, piece, begins, steps / 4)
+            for k in (1, 2, 3):
+                quarter, _ = self._exponentials(chain, piece, begins + k * steps / 4, steps / 4)
+                fine = quarter @ fine
+            maps = np.where(stiff[..., None, None], fine, maps)
+        return maps
+
+    def _exponentials(
+        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials.
+
+        Where a rate changes more than 14-fold within a step one combination could turn negative;
+        it is then cut at the floor and stays a rate.
+
+        Returns:
+            Maps (n_steps, n_candidates, s, s), and (n_steps, n_candidates) the largest exit rate
+            times the step.
+        """
+        root = math.sqrt(3.0)
+        nodes = [begins + steps * (0.5 + sign * root / 6) for sign in (-1, 1)]
+        one, two = (self.channel.rates(chain, piece.voltage(t)) for t in nodes)
+        linked, h = one > 0, steps[:, None, None, None]
+        more, less = (0.25 + root / 6) * h, (0.25 - root / 6) * h
+        early = np.where(linked, np.maximum(more * one + less * two, RATE_FLOOR), 0.0)
+        late = np.where(linked, np.maximum(less * one + more * two, RATE_FLOOR), 0.0)
+        exits = early.sum(axis=2).max(axis=2) + late.sum(axis=2).max(axis=2)
+        return propagator(late) @ propagator(early), exits
+
+
+def _pieces(protocol: Protocol, sweep: int) -> Iterator[tuple[Segment, list[_Move]]]:
+    """The sweep in order: stretches of one smooth command, and the moves between samples in each.
+
+    A time within TIME_TOLERANCE sampling intervals of a sample is the time of that sample.
+    """
+    h, n = protocol.sampling_ms, protocol.n_times(sweep)
+    for segment in protocol.sweeps[sweep]:
+        for piece in _smooth(segment):
+            first, last = _first_sample(piece.start_ms, h), _first_sample(piece.end_ms, h)
+            yield piece, _moves(piece, range(first, min(n, last)), h)
+
+
+def _first_sample(t_ms: float, h: float) -> int:
+    """The first sample at or after a time."""
+    return math.ceil(t_ms / h - TIME_TOLERANCE)
+
+
+def _moves(piece: Segment, samples: range, h: float) -> list[_Move]:
+    """From the piece's start to its first sample, from sample to sample, and on to its end."""
+    tiny = TIME_TOLERANCE * h
+    if not samples:
+        return [_Move(piece, piece.start_ms, piece.end_ms - piece.start_ms)]
+    moves = []
+    if samples[0] * h - piece.start_ms > tiny:
+        moves.append(_Move(piece, piece.start_ms, samples[0] * h - piece.start_ms))
+    for k in samples:
+        left = piece.end_ms - k * h
+        whole = k != samples[-1] or abs(left - h) <= tiny
+        moves.append(_Move(piece, k * h, h if whole else left, k))
+    return moves
+
+
+def _smooth(segment: Segment) -> Iterator[Segment]:
+    """A recorded command is cut where it begins or ceases to stand still; others are whole."""
+    wave = segment.wave
+    if not isinstance(wave, Samples):
+        yield segment
+        return
+    begin, was_still = segment.start_ms, bool(wave.v_mV[1] == wave.v_mV[0])
+    knots = [
+        (float(t) + segment.start_ms, bool(still))
+        for t, still in zip(wave.times_ms[1:], [*(np.diff(wave.v_mV)[1:] == 0), True], strict=True)
+    ]
+    for t, still in [*knots, (math.inf, not knots[-1][1])]:
+        end = min(t, segment.end_ms)
+        if still != was_still and end > begin:
+            v = segment.voltage(np.array([begin]))[0]
+            shifted = Samples(wave.times_ms - (begin - segment.start_ms), wave.v_mV)
+            yield Segment(begin, end, Constant(float(v)) if was_still else shifted)
+            begin = end
+        was_still = still
+
+
+def _step_ends(piece: Segment, move: _Move, refine: int) -> np.ndarray:
+    """Times (n_steps + 1,) from one end of a move to the other: a power of two of equal steps."""
+    looks = move.begin_ms + move.duration_ms * np.linspace(0, 1, _LOOKS)
+    v = piece.voltage(np.clip(looks, piece.start_ms, piece.end_ms))
+    moved = np.abs(np.diff(v)).max() * (_LOOKS - 1)
+    # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
+    wanted = max(1.0, moved / MAX_STEP_MV * (1 - 1e-9))
+    n = 2 ** math.ceil(math.log2(wanted)) * refine
+    return np.asarray(move.begin_ms + move.duration_ms * np.arange(n + 1) / n)
+
+
+def _applied(p: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """One step of every candidate: (n, s, s) times (n, s). Rounding must not leak probability."""
+    x = np.einsum("cij,cj->ci", p, x)
+    return np.asarray(x / x.sum(axis=1, keepdims=True))
+
+
+def _extrapolated(differences: np.ndarray) -> np.ndarray:
+    """(n,) derivatives from central differences (n, n_steps), each step a third of the last."""
+    best = differences[:, 0]
+    least = np.full(len(best), np.inf)
+    column = differences
+    for order in range(1, differences.shape[1]):
+        finer, coarser = column[:, 1:], column[:, :-1]
+        new = finer + (finer - coarser) / (9.0**order - 1)
+        error = np.maximum(np.abs(new - finer), np.abs(new - coarser))
+        for k in range(new.shape[1]):
+            better = error[:, k] < least
+            best = np.where(better, new[:, k], best)
+            least = np.where(better, error[:, k], least)
+        column = new
+    return best
+
+
+# --- matrices ------------------------------------------------------------------------------------
+
+
+def steady_state(rates: np.ndarray) -> np.ndarray:
+    """Solution (..., n) of A p = 0 with sum p = 1 for rates (..., n, n), [j, i] the rate i -> j.
+
+    States are eliminated one by one, the last first (Grassmann, Taksar and Heyman 1985). Nothing is
+    subtracted, so every occupancy keeps its relative accuracy however stiff the rates are.
+    """
+    flow = np.array(rates)
+    n = flow.shape[-1]
+    if n == 2:  # the one formula that a gate whose inf exceeds 1 keeps to
+        up, down = flow[..., 1, 0], flow[..., 0, 1]
+        return np.asarray(np.stack([down, up], axis=-1) / (up + down)[..., None])
+    for k in range(n - 1, 0, -1):
+        flow[..., k, :k] /= flow[..., :k, k].sum(axis=-1, keepdims=True)
+        flow[..., :k, :k] += flow[..., :k, k, None] * flow[..., k, None, :k]
+    p = np.ones(flow.shape[:-1])
+    for k in range(1, n):
+        p[..., k] = (flow[..., k, :k] * p[..., :k]).sum(axis=-1)
+        p[..., : k + 1] /= p[..., : k + 1].sum(axis=-1, keepdims=True)
+    return p
+
+
+def _held_propagator(rates: np.ndarray, h: float) -> np.ndarray:
+    """exp(A h) of rates (..., n, n), 1/ms; of two states by the formula for a relaxation."""
+    if rates.shape[-1] != 2:
+        return propagator(rates * h)
+    up, down = rates[..., 1, 0], rates[..., 0, 1]
+    gone = -np.expm1(-(up + down) * h) / (up + down)
+    rows = [[1 - up * gone, down * gone], [up * gone, 1 - down * gone]]
+    return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
+
+
+def propagator(rates_h: np.ndarray) -> np.ndarray:
+    """exp(A h) for rates times duration (..., n, n), [j, i] from i to j, diagonal ignored.
+
+    With a the largest rate of leaving, A h = B - a I where B >= 0 (uniformization), so the series
+    of exp(B) exp(-a) adds positive terms only. It is summed for A h / 2^k, then squared k times;
+    each time the diagonal is what the column still lacks to one. Small elements thereby keep their
+    relative accuracy, which general-purpose matrix exponentials do not promise for stiff A.
+    """
+    shape, n = rates_h.shape, rates_h.shape[-1]
+    b = _slowed(rates_h.reshape(-1, n, n) * (1 - np.eye(n)))
+    leaving = b.sum(axis=1)
+    fastest = leaving.max(axis=1)
+    levels = np.maximum(0, np.ceil(np.log2(np.maximum(fastest, 1e-300))) + 1).astype(int)
+    b[:, np.arange(n), np.arange(n)] = fastest[:, None] - leaving
+    # Matrices of like levels together, a few at a time and their index last: what NumPy is fast at.
+    order = np.argsort(levels, kind="stable")
+    out = np.empty_like(b)
+    at_once = max(1, _AT_ONCE // n**2)
+    for first in range(0, len(b), at_once):
+        some = order[first : first + at_once]
+        matrices = np.ascontiguousarray(np.moveaxis(b[some], 0, -1))
+        p = _exponential(matrices, fastest[some], levels[some])
+        out[some] = np.moveaxis(p, -1, 0)
+    return out.reshape(shape)
+
+
+def _exponential(b: np.ndarray, fastest: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """exp(B - a I) of matrices (n, n, m), see `propagator`; a (m,) and the levels k (m,) ascend."""
+    scale = np.exp2(-levels)
+    b, one = b * scale, np.eye(len(b))[..., None]
+    square = _product(b, b)
+    powers = [one, b, square, _product(square, b)]
+    fourth = _product(square, square)
+    p = np.zeros_like(b)
+    for first in (12, 8, 4, 0):  # b^k/k! for k up to 15, four at a time
+        terms = (power / math.factorial(first + k) for k, power in enumerate(powers))
+        p = sum(terms, _product(fourth, p) if first < 12 else p)
+    p = _closed(p * np.exp(-fastest * scale))
+    for level in range(levels[-1]):
+        todo = p[..., np.searchsorted(levels, level, side="right") :]
+        todo[...] = _closed(_product(todo, todo))
+    return p
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a b of matrices (n, n, m)."""
+    return np.asarray(np.einsum("ikm,kjm->ijm", a, b))
+
+
+def _slowed(rates_h: np.ndarray) -> np.ndarray:
+    """Rates times duration (m, n, n), diagonal zero, of which no state is left too fast.
+
+    Where one is, A h becomes N ((1 - A h/N)^-1 - 1), a generator with the same steady state whose
+    eigenvalues -l are -l/(1 + l/N): with N = _FASTEST a trace errs by 5e-13 of its size at most.
+    Column j of the inverse tells where a channel from j is after an exponential time of mean 1/N,
+    found by letting whoever enters a state go on at once to where that state leads: no
+    subtraction.
+    """
+    fast = np.flatnonzero(rates_h.sum(axis=1).max(axis=1, initial=0.0) > _FASTEST)
+    if not fast.size:
+        return rates_h
+    n = rates_h.shape[-1]
+    # rows: the states, and then where the exponential time ended
+    leads = np.concatenate(
+        [rates_h[fast] / _FASTEST, np.tile(np.eye(n), (len(fast), 1, 1))], axis=1
+    )
+    for k in range(n):
+        way = leads[:, :, k].copy()
+        way[:, k] = 0.0
+        way /= way.sum(axis=1, keepdims=True)
+        leads += way[:, :, None] * leads[:, k, None, :]
+        leads[:, k, :] = 0.0
+        leads[:, :, k] = way
+        leads[:, np.arange(n), np.arange(n)] = 0.0
+    slowed = rates_h.copy()
+    slowed[fast] = _FASTEST * leads[:, n:, :] * (1 - np.eye(n))
+    return slowed
+
+
+def _closed(p: np.ndarray) -> np.ndarray:
+    """Columns (probabilities of where one state goes) made to sum to one by their diagonal."""
+    diagonal = np.arange(len(p))
+    p[diagonal, diagonal] = 0.0
+    p[diagonal, diagonal] = np.maximum(0.0, 1.0 - p.sum(axis=0))
+    return p

@@ -1,0 +1,134 @@
+"""Three ways to the same score: reference, cpu and cuda, chosen by `make_scorer`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from channelfit.functions.function import FunctionProblem
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+
+if TYPE_CHECKING:
+    from channelfit.problem.experiment import Problem
+
+OK, NOT_FINITE, OCCUPANCY_LOST, OUTSIDE_BOUNDS, NEGATIVE_RATE = range(5)
+STATUS_WORDS = {
+    OK: "ok",
+    NOT_FINITE: "rate or current not finite",
+    OCCUPANCY_LOST: "occupancy lost",
+    OUTSIDE_BOUNDS: "outside bounds",
+    NEGATIVE_RATE: "negative rate",
+}
+
+#: name -> (module, class, what it needs)
+BACKENDS = {
+    "reference": ("channelfit.scoring.reference", "ReferenceScorer"),
+    "cpu": ("channelfit.scoring.cpu", "CpuScorer"),
+    "cuda": ("channelfit.scoring.cuda", "CudaScorer"),
+}
+
+
+#: How a score is computed: sample by sample; sample by sample in the modes of a reversible
+#: scheme; from sums over the recording, without samples. auto: the fastest that is exact enough.
+PATHS = ("auto", "stepping", "modal", "closed-form")
+
+
+@dataclass(frozen=True)
+class Score:
+    """cost (n_candidates,) pA^2, the weighted mean square; status (n_candidates,) int8.
+
+    A failed candidate costs inf and its status says why; a cost is never NaN.
+    """
+
+    cost: np.ndarray
+    status: np.ndarray
+
+
+@dataclass(frozen=True)
+class Linearization:
+    """A score and how it changes with the parameters.
+
+    cost (n_candidates,) pA^2 and status (n_candidates,) as in `Score`.
+    gradient: (n_parameters, n_candidates), of the cost, by parameters in base units.
+    curvature: (n_parameters, n_parameters, n_candidates), ``2 J^T W J / sum w`` with J the
+        derivatives of the currents: the Gauss-Newton part of the second derivative.
+    Rows of fixed parameters are 0; so is everything of a failed candidate.
+    """
+
+    cost: np.ndarray
+    status: np.ndarray
+    gradient: np.ndarray
+    curvature: np.ndarray
+
+
+class Scorer(Protocol):
+    """What every backend offers. `parameters` is (n_parameters, n_candidates), base units."""
+
+    backend: str
+    dtype: str
+    source_hash: str
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Per experiment (n_sweeps, n_times_max, n_candidates) pA; NaN after a shorter sweep."""
+        ...
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost and status of every candidate."""
+        ...
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and Gauss-Newton curvature of every candidate, exact derivatives."""
+        ...
+
+
+def make_scorer(
+    problem: Problem, backend: str = "auto", dtype: str = "float64", path: str = "auto"
+) -> Scorer:
+    """A scorer for a problem.
+
+    Arguments:
+        backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated code), ``cuda``
+            (generated CUDA), or ``auto``: cuda where there is a GPU that can be used, else cpu.
+        dtype: ``float64``, or ``float32`` where speed matters more than the sixth digit.
+        path: one of PATHS; a scorer's class names those that it has in `paths`.
+
+    Raises:
+        InputError: an unknown backend, dtype or path, or one that cannot run here, and what to do.
+    """
+    if dtype not in ("float64", "float32"):
+        raise InputError(f'dtype "{dtype}" is not one of float64, float32')
+    if backend == "auto":
+        backend = "cuda" if gpu.is_available() else "cpu"
+    if backend not in BACKENDS:
+        raise InputError(f'backend "{backend}" is not one of auto, {", ".join(BACKENDS)}')
+    if path not in PATHS:
+        raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
+    if isinstance(problem, FunctionProblem):
+        if path != "auto":
+            raise InputError("a function has no paths; leave --path out")
+        return _function_scorer(problem, backend, dtype)
+    module, name = BACKENDS[backend]
+    kind = getattr(importlib.import_module(module), name)
+    paths = getattr(kind, "paths", ("stepping",))
+    if path not in ("auto", *paths):
+        raise InputError(f'backend {backend} has no path "{path}", only {", ".join(paths)}')
+    scorer: Scorer = (
+        kind(problem, dtype, path=path) if hasattr(kind, "paths") else kind(problem, dtype)
+    )
+    return scorer
+
+
+def _function_scorer(problem: FunctionProblem, backend: str, dtype: str) -> Any:
+    from channelfit.functions.scorers import FunctionCpu, FunctionCuda, FunctionReference
+
+    kinds: dict[str, Callable[..., Any]] = {
+        "reference": FunctionReference,
+        "cpu": FunctionCpu,
+        "cuda": FunctionCuda,
+    }
+    return kinds[backend](problem, dtype)

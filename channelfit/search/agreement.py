@@ -1,0 +1,108 @@
+"""Whether starts that knew nothing of each other ended at the same lowest cost, and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+#: Relative difference of costs that count as the same solution.
+SAME = 1e-3
+_LISTED = 3
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the independent starts of a search came to.
+
+    starts: how many were followed to their end, or until they fell hopelessly behind; arrived: of
+    them at the lowest cost of the search; wanted: how many were to arrive. lowest: the lowest cost
+    of the search first, then the next ones that independent starts came to, those that count as
+    the same once. perfect: whether nothing but rounding is left at the lowest.
+    """
+
+    starts: int
+    arrived: int
+    wanted: int
+    lowest: tuple[float, ...]
+    perfect: bool = False
+
+    @property
+    def agree(self) -> bool:
+        """Whether as many as were wanted arrived."""
+        return self.arrived >= self.wanted
+
+    def as_plain(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        return {
+            "independent_starts": self.starts,
+            "arrived": self.arrived,
+            "wanted": self.wanted,
+            "agree": self.agree,
+            "lowest_costs": list(self.lowest),
+            "perfect": self.perfect,
+        }
+
+
+def agreement(best: float, costs: np.ndarray, wanted: int, floor: float = 0.0) -> Agreement:
+    """The agreement of independent starts.
+
+    Arguments:
+        best: the lowest cost of the search, whoever found it.
+        costs: (n_starts,) of the independent starts; those not finite do not count.
+        floor: costs below it differ by rounding alone.
+    """
+    ordered = np.sort(costs[np.isfinite(costs)])
+    level = max(best * (1 + SAME), floor)
+    lowest = [best]
+    for cost in ordered[ordered > level].tolist():
+        if len(lowest) < _LISTED and cost > lowest[-1] * (1 + SAME):
+            lowest.append(cost)
+    arrived = int((ordered <= level).sum())
+    return Agreement(len(ordered), arrived, wanted, tuple(lowest), best <= floor)
+
+
+def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
+    """What `Agreement.as_plain` says, in a sentence.
+
+    Arguments:
+        unit: of the roots of the costs, which are then named in place of the costs.
+    """
+    starts, arrived, wanted = found["independent_starts"], found["arrived"], found["wanted"]
+    doubt = "another seed may end elsewhere"
+    if found["perfect"] and not found["agree"]:  # the search ended before the others could arrive
+        return f"{arrived} of {starts} had arrived when the fit was perfect, which ended the search"
+    if starts == 0:
+        return f"no independent start came to an end, so nothing speaks for this one; {doubt}"
+    if starts == 1 and arrived:
+        return f"a single independent start: there is nothing to compare it with; {doubt}"
+    of = f"{starts} independent start{'s' * (starts > 1)}"
+    if found["agree"]:
+        return f"{arrived} of {of} came to the lowest cost"
+    apart = _apart(found["lowest_costs"], unit)
+    if arrived == starts:
+        return f"all of {of} came to the lowest cost, but {wanted} were wanted to; {doubt}"
+    if arrived:
+        return f"they do not agree: only {arrived} of {of} came to the lowest cost{apart}; {doubt}"
+    return (
+        f"they do not agree: none of {of} came to the lowest cost, which was found from what was "
+        f"known already{apart}; {doubt}"
+    )
+
+
+def _apart(costs: list[float], unit: str | None) -> str:
+    if len(costs) < 2:
+        return ""
+    shown = [math.sqrt(cost) for cost in costs] if unit else costs
+    further = " and ".join(f"{cost:.5g}" for cost in shown[1:])
+    what = f" {unit}" if unit else ""
+    if not shown[0] > 0:
+        return f" ({shown[0]:.5g}{what}; the next ended, or were given up, at {further}{what})"
+    share = 100 * (shown[1] / shown[0] - 1)
+    return (
+        f" ({shown[0]:.5g}{what}; the next ended, or were given up, at {further}{what}, "
+        f"{share:.2g} % above)"
+    )

@@ -1,0 +1,225 @@
+"""Optimizers by name, with what a user wrote under `optimizer:` checked; loaded when made."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+
+if TYPE_CHECKING:
+    from channelfit.search.covariance import Covariance
+    from channelfit.search.differential import Differential
+    from channelfit.search.genetic import Genetic
+    from channelfit.search.hybrid import Hybrid
+    from channelfit.search.swarm import Swarm
+
+_FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
+#: What each optimizer can be told; `generations` is a stop rule (`make_stop_rules`).
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "genetic": ("population", "generations", "crossover_rate", "mutation_rate"),
+    "hybrid": ("scan", "starts", "agree", "patience", "generations"),
+    "swarm": ("population", "generations", *_FLIGHT),
+    "ring": ("population", "generations", "neighbors", "batch", *_FLIGHT),
+    "groups": ("population", "generations", "group", "exchange", *_FLIGHT),
+    "differential": ("population", "generations", "elite"),
+    "cma": ("population", "generations", "step"),
+    "asynchronous_ring": ("population", "iterations", "generations"),
+}
+DEFAULT_POPULATION = 1120
+#: Where it is another one: few that move often get further for as many candidates.
+DEFAULT_POPULATIONS = {"swarm": 256, "ring": 256, "groups": 256, "differential": 64, "cma": 32}
+
+
+def make_optimizer(
+    name: str,
+    settings: Mapping[str, Any],
+    n_parameters: int,
+    seed: int,
+    xp: Any = np,
+    initial: Any = None,
+) -> Any:
+    """An optimizer by name, with what a user wrote under `optimizer:`.
+
+    Arguments:
+        name: a key of OPTIMIZERS.
+        settings: by name; what is not given takes its default. `generations` may stand among
+            them, it is a stop rule (`make_stop_rules`) and is checked but not used here.
+        n_parameters: free parameters.
+        seed: 0 .. 2**64-1.
+        xp: numpy, or cupy for an optimizer that lives on the device.
+        initial: (n_parameters, n_points) starting points in the unit cube.
+
+    Raises: InputError for an unknown name or setting (with what is known) or a bad value.
+    """
+    key = "optimizer"
+    if name not in OPTIMIZERS:
+        raise InputError(unknown("optimizer", name, OPTIMIZERS), key=f"{key}.name")
+    if "generations" in settings:
+        whole(settings["generations"], f"{key}.generations", least=1)
+    own = {name: value for name, value in settings.items() if name not in ("name", "generations")}
+    for setting in own:
+        if setting not in SETTINGS[name]:
+            message = unknown("setting", setting, SETTINGS[name])
+            raise InputError(message, key=f"{key}.{setting}")
+    return OPTIMIZERS[name](own, n_parameters, seed, xp, initial)
+
+
+def _make_genetic(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Genetic:
+    from channelfit.search.genetic import Genetic
+    from channelfit.search.genetic_cuda import DeviceGenetic
+
+    population = settings.get("population", DEFAULT_POPULATION)
+    whole(population, "optimizer.population", least=1)
+    rates = {
+        name: rate(settings[name], f"optimizer.{name}")
+        for name in ("crossover_rate", "mutation_rate")
+        if name in settings
+    }
+    kind: Callable[..., Genetic] = Genetic if xp is np else DeviceGenetic
+    return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
+
+
+def _make_hybrid(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Hybrid:
+    from channelfit.search.hybrid import Hybrid
+
+    for name in settings:
+        whole(settings[name], f"optimizer.{name}", least=1)
+    return Hybrid(n_parameters, seed, **settings, initial=initial)
+
+
+def _make_asynchronous_ring(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Any:
+    from channelfit.functions.swarm_cuda import RingSearch  # which knows functions
+
+    for name in settings:
+        whole(settings[name], f"optimizer.{name}", least=1)
+    return RingSearch(seed=seed, **settings, initial=initial)
+
+
+def _make_swarm(
+    topology: str,
+    settings: Mapping[str, Any],
+    n_parameters: int,
+    seed: int,
+    xp: Any,
+    initial: Any,
+) -> Swarm:
+    from channelfit.search import swarm
+
+    kind, own = _TOPOLOGIES[topology]
+    population = _population(settings, topology, least=1)
+    counts = {k: whole(settings[k], f"optimizer.{k}", least=1) for k in own if k in settings}
+    batch = counts.pop("batch", None)
+    if batch is not None and batch > population:
+        raise InputError(
+            f"must not be above the population of {population}: {batch}", key="optimizer.batch"
+        )
+    weights = {k: number(settings[k], f"optimizer.{k}") for k in _FLIGHT if k in settings}
+    for name in ("inertia", "speed_limit"):
+        if name in weights:
+            rate(weights[name], f"optimizer.{name}")
+    for name in ("cognitive", "social"):
+        if not 0 <= weights.get(name, 0.0) <= swarm.MOST_ATTRACTION:
+            raise InputError(
+                f"must lie between 0 and {swarm.MOST_ATTRACTION:g}, not {weights[name]:g}",
+                key=f"optimizer.{name}",
+            )
+    return swarm.Swarm(
+        n_parameters,
+        population,
+        seed,
+        getattr(swarm, kind)(**counts),
+        batch=batch,
+        xp=xp,
+        initial=initial,
+        **weights,
+    )
+
+
+#: By the name of each swarm its topology in `swarm`, and the settings that it alone has.
+_TOPOLOGIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "swarm": ("Whole", ()),
+    "ring": ("Ring", ("neighbors", "batch")),
+    "groups": ("Groups", ("group", "exchange")),
+}
+
+
+def _make_differential(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Differential:
+    from channelfit.search import differential
+
+    population = _population(settings, "differential", differential.LEAST_POPULATION)
+    own = {"elite": rate(settings["elite"], "optimizer.elite")} if "elite" in settings else {}
+    return differential.Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
+
+
+def _make_covariance(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> Covariance:
+    from channelfit.search import covariance
+
+    population = _population(settings, "cma", covariance.LEAST_POPULATION)
+    own = {"step": rate(settings["step"], "optimizer.step")} if "step" in settings else {}
+    return covariance.Covariance(n_parameters, population, seed, xp=xp, initial=initial, **own)
+
+
+def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
+    population = settings.get("population", DEFAULT_POPULATIONS[optimizer])
+    return whole(population, "optimizer.population", least)
+
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "genetic": _make_genetic,
+    "hybrid": _make_hybrid,
+    "swarm": partial(_make_swarm, "swarm"),
+    "ring": partial(_make_swarm, "ring"),
+    "groups": partial(_make_swarm, "groups"),
+    "differential": _make_differential,
+    "cma": _make_covariance,
+    "asynchronous_ring": _make_asynchronous_ring,
+}
+
+#: Those that end by themselves.
+DIRECTED = ("hybrid",)
+
+
+def unknown(kind: str, name: object, known: Collection[str]) -> str:
+    """What to say of a name that is not known."""
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'
+
+
+def whole(value: Any, key: str, least: int) -> int:
+    """A whole number of at least so much. Raises InputError."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"must be a whole number, {least} or more, not {value!r}", key=key)
+    return int(value)
+
+
+def number(value: Any, key: str) -> float:
+    """A finite number. Raises InputError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise InputError(f"must be a number, not {value!r}", key=key)
+    if not math.isfinite(value):
+        raise InputError(f"must be finite, not {value}", key=key)
+    return float(value)
+
+
+def rate(value: Any, key: str) -> float:
+    """A number from 0 to 1. Raises InputError."""
+    if not 0 <= number(value, key) <= 1:
+        raise InputError(f"must lie between 0 and 1, not {value}", key=key)
+    return float(value)

@@ -1,0 +1,304 @@
+"""The genetic algorithm: tournaments, one-point crossover, uniform mutation, one elite.
+
+Source: R. Ben-Shalom, A. Aviv, B. Razon, A. Korngreen, "Optimizing ion channel models using a
+parallel genetic algorithm on graphical processors", J Neurosci Methods 206 (2012) 183-194,
+section 2.3. Every pair of parents comes from two tournaments of two; both children of a pair
+enter the next generation; the best individual passes unchanged.
+
+Written once over the array module of the population: NumPy on the host, CuPy on a device, and
+the same numbers on both, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.search import philox
+from channelfit.search.population import check_size, starting_points
+
+LARGE_POPULATION = 5000
+
+# What a draw is for: the last word of its counter.
+_INITIAL, _TOURNAMENT, _CROSSOVER, _MUTATION, _REPLACEMENT = range(5)
+
+
+def default_crossover_rate(population: int) -> float:
+    """0.1, and 0.8 for large populations (figure 6 of the paper: 112 against 11,200)."""
+    return 0.8 if population >= LARGE_POPULATION else 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class GeneticState:
+    """All that a run needs to go on: plain NumPy arrays and numbers.
+
+    population (n_parameters, n_candidates) and cost (n_candidates,) are those told last, None
+    before the first; elite (n_parameters,) is None while no cost was finite.
+    """
+
+    settings: Mapping[str, float]
+    n_parameters: int
+    seed: int
+    generation: int
+    population: np.ndarray | None
+    cost: np.ndarray | None
+    elite: np.ndarray | None
+    elite_cost: float
+    initial: np.ndarray | None
+    dtype: str
+
+
+class Genetic:
+    """Minimizes a cost over the unit cube by ask and tell.
+
+    Arguments:
+        n_parameters: free parameters, >= 1.
+        population: candidates a generation, >= 1 (the elite alone cannot improve: use more).
+        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides
+            every draw.
+        crossover_rate: probability that a pair of parents is crossed; None for the paper's
+            choice by population size.
+        mutation_rate: probability that a value is replaced by a uniform draw over its range.
+        xp: numpy or cupy, the array module of the population.
+        dtype: float64 or float32, of the population.
+        initial: (n_parameters, n_points) points of the unit cube that take the first slots of
+            the first generation; the rest is drawn uniformly.
+
+    Raises: InputError for a setting out of its range.
+    """
+
+    name = "genetic"
+
+    def __init__(
+        self,
+        n_parameters: int,
+        population: int,
+        seed: int,
+        crossover_rate: float | None = None,
+        mutation_rate: float = 0.01,
+        xp: Any = np,
+        dtype: Any = np.float64,
+        initial: Any = None,
+    ) -> None:
+        if crossover_rate is None:
+            crossover_rate = default_crossover_rate(population)
+        check_size(n_parameters, population, seed)
+        _check_rates(crossover_rate=crossover_rate, mutation_rate=mutation_rate)
+        self.n_parameters = n_parameters
+        self.population_size = population
+        self.seed = seed
+        self.crossover_rate = crossover_rate
+        self.mutation_rate = mutation_rate
+        self.xp = xp
+        self.dtype = np.dtype(dtype)
+        self.generation = 0
+        self._initial = starting_points(initial, n_parameters, population)
+        self._key = philox.split_seed(seed)
+        self._population: Any = None
+        self._cost: Any = None
+        self._elite: Any = None
+        self._elite_cost = float("inf")
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The settings in force, by the names a user writes."""
+        return {
+            "population": self.population_size,
+            "crossover_rate": self.crossover_rate,
+            "mutation_rate": self.mutation_rate,
+        }
+
+    @property
+    def best_cost(self) -> float:
+        """The lowest finite cost told so far, inf before there is one."""
+        return self._elite_cost
+
+    @property
+    def best(self) -> Any:
+        """The candidate (n_parameters,) of `best_cost`, or None."""
+        return self._elite
+
+    def ask(self) -> Any:
+        """The next candidates (n_parameters, n_candidates) in the unit cube, the elite first.
+
+        Asking again before telling gives the same candidates. As long as no cost was finite
+        there is nothing to breed from, and every generation is drawn afresh.
+        """
+        if self._elite is None:
+            return self._draw()
+        children = self.xp.empty((self.n_parameters, self.population_size), dtype=self.dtype)
+        children[:, 0] = self._elite
+        self._breed(children[:, 1:])
+        self._mutate(children)
+        return children
+
+    def tell(self, candidates: Any, cost: Any) -> None:
+        """Learn the costs of candidates.
+
+        Arguments:
+            candidates: (n_parameters, n_candidates) as asked for; kept, not copied.
+            cost: (n_candidates,); whatever is not finite counts as inf.
+
+        Of equal costs the first candidate is the better one, and the old elite before all.
+        """
+        xp = self.xp
+        candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
+        n_told = candidates.shape[-1]
+        if candidates.shape != (self.n_parameters, n_told) or cost.shape != (n_told,) or not n_told:
+            raise ValueError(
+                f"candidates {candidates.shape} and cost {cost.shape} do not fit together for "
+                f"{self.n_parameters} parameters"
+            )
+        cost = xp.where(xp.isfinite(cost), cost, np.inf)
+        first = int(cost.argmin())
+        lowest = float(cost[first])
+        if lowest < self._elite_cost:
+            self._elite, self._elite_cost = candidates[:, first].copy(), lowest
+        self._population, self._cost = candidates, cost
+        self.generation += 1
+
+    def state(self) -> GeneticState:
+        """A snapshot between tell and ask, on the host."""
+        return GeneticState(
+            settings=self.settings,
+            n_parameters=self.n_parameters,
+            seed=self.seed,
+            generation=self.generation,
+            population=_to_host(self._population),
+            cost=_to_host(self._cost),
+            elite=_to_host(self._elite),
+            elite_cost=self._elite_cost,
+            initial=self._initial,
+            dtype=self.dtype.name,
+        )
+
+    @classmethod
+    def from_state(cls, state: GeneticState, xp: Any = np) -> Genetic:
+        """The algorithm that goes on from a snapshot exactly as the one it was taken of."""
+        genetic = cls(
+            n_parameters=state.n_parameters,
+            population=int(state.settings["population"]),
+            seed=state.seed,
+            crossover_rate=state.settings["crossover_rate"],
+            mutation_rate=state.settings["mutation_rate"],
+            xp=xp,
+            dtype=state.dtype,
+            initial=state.initial,
+        )
+        genetic.generation = state.generation
+        genetic._elite_cost = state.elite_cost
+        for name in ("population", "cost", "elite"):
+            array = getattr(state, name)
+            setattr(genetic, f"_{name}", None if array is None else xp.array(array))
+        return genetic
+
+    def _words(self, first: Any, second: Any, purpose: int) -> Any:
+        """Random words (n, 4) for this generation at counters (first, second)."""
+        return philox.philox((first, second, self.generation, purpose), self._key, self.xp)
+
+    def _count(self, n: int) -> Any:
+        return self.xp.arange(n, dtype=np.uint64)
+
+    def _draw(self) -> Any:
+        """A whole population, uniform in the unit cube; given points take the first slots."""
+        population = self.xp.empty((self.n_parameters, self.population_size), dtype=self.dtype)
+        n_blocks = -(-self.population_size // 2)  # a block of four words serves two candidates
+        for parameter in range(self.n_parameters):
+            words = self._words(self._count(n_blocks), parameter, _INITIAL).reshape(-1, 2)
+            words = words[: self.population_size]
+            population[parameter] = philox.uniform(words[:, 0], words[:, 1])
+        if self._initial is not None and self.generation == 0:
+            population[:, : self._initial.shape[1]] = self.xp.asarray(self._initial)
+        return population
+
+    def _select(self, n_pairs: int) -> tuple[Any, Any]:
+        """Parents (n_pairs,), (n_pairs,): each the better of two drawn at random.
+
+        Drawn with replacement; of equal costs the one drawn first wins.
+        """
+        words = self._words(self._count(n_pairs), 0, _TOURNAMENT)
+        drawn = philox.below(words, self._population.shape[1])
+        cost = self._cost[drawn]
+        first = self.xp.where(cost[:, 1] < cost[:, 0], drawn[:, 1], drawn[:, 0])
+        second = self.xp.where(cost[:, 3] < cost[:, 2], drawn[:, 3], drawn[:, 2])
+        return first, second
+
+    def _crossover_points(self, n_pairs: int) -> Any:
+        """From which parameter on a pair (n_pairs,) exchanges its values; n_parameters: never.
+
+        One word a pair decides twice: below the threshold it means "cross", and there it is
+        itself uniform over 0 .. threshold-1, so its place in that interval is the point.
+        """
+        n = self.n_parameters
+        threshold = round(self.crossover_rate * 2**32)
+        if n == 1 or threshold == 0:
+            return self.xp.full(n_pairs, n, dtype=np.int64)
+        blocks = self._count(-(-n_pairs // 4))
+        words = self._words(blocks, 0, _CROSSOVER).reshape(-1)[:n_pairs].astype(np.uint64)
+        points = words * np.uint64(n - 1) // np.uint64(threshold) + np.uint64(1)
+        return self.xp.where(words < np.uint64(threshold), points, np.uint64(n)).astype(np.int64)
+
+    def _breed(self, children: Any) -> None:
+        """Fill (n_parameters, n_children): first children of all pairs, then second ones."""
+        n_children = children.shape[1]
+        n_pairs = -(-n_children // 2)
+        if n_pairs == 0:
+            return
+        first, second = self._select(n_pairs)
+        points = self._crossover_points(n_pairs)
+        n_seconds = n_children - n_pairs
+        parameters = self.xp.arange(self.n_parameters)[:, None]
+        # on the host a row at a time stays nearer to the cache; a device wants few launches
+        step = 1 if self.xp is np else self.n_parameters
+        for start in range(0, self.n_parameters, step):
+            rows = slice(start, start + step)
+            own = self.xp.take(self._population[rows], first, axis=1)
+            other = self.xp.take(self._population[rows], second, axis=1)
+            exchanged = points <= parameters[rows]
+            children[rows, :n_pairs] = self.xp.where(exchanged, other, own)
+            seconds = self.xp.where(exchanged, own, other)
+            children[rows, n_pairs:] = seconds[:, :n_seconds]
+
+    def _mutate(self, children: Any) -> None:
+        """Replace values of all but the elite in slot 0 by uniform draws, in place.
+
+        Whether a value mutates is decided by 40 random bits, but the first eight settle it
+        nearly always: sixteen values share a block of words, and only a value whose byte is at
+        or under the threshold's first byte gets a block of its own, which holds the other
+        32 bits and the replacement.
+        """
+        threshold = round(self.mutation_rate * 2**40)
+        n_parameters, n_candidates = children.shape
+        if threshold == 0 or n_candidates == 1:
+            return
+        whole, rest = threshold >> 32, threshold & 0xFFFFFFFF
+        n_blocks = -(-n_candidates // 16)
+        blocks = self.xp.tile(self._count(n_blocks), n_parameters)
+        rows = self.xp.repeat(self._count(n_parameters), n_blocks)
+        coarse = philox.as_bytes(self._words(blocks, rows, _MUTATION)).reshape(n_parameters, -1)
+        coarse = coarse[:, 1:n_candidates]
+        hits = self.xp.flatnonzero(coarse <= min(whole, 255))
+        parameter, candidate = hits // (n_candidates - 1), hits % (n_candidates - 1)
+        byte = coarse[parameter, candidate].astype(np.uint32)
+        candidate = candidate + 1
+        words = self._words(candidate.astype(np.uint64), parameter.astype(np.uint64), _REPLACEMENT)
+        chosen = (byte < whole) | (words[:, 0] < rest)
+        parameter, candidate, words = parameter[chosen], candidate[chosen], words[chosen]
+        children[parameter, candidate] = philox.uniform(words[:, 1], words[:, 2])
+
+
+def _check_rates(**rates: float) -> None:
+    for name, rate in rates.items():
+        if not 0 <= rate <= 1:
+            raise InputError(f"{name} must lie between 0 and 1, not {rate}")
+
+
+def _to_host(array: Any) -> Any:
+    """A copy on the host of a NumPy or CuPy array."""
+    if array is None:
+        return None
+    return array.get() if hasattr(array, "get") else np.array(array)

@@ -1,0 +1,412 @@
+"""Global search and least squares together: scan wide, refine many, go on until they agree.
+
+One round scores points spread over the whole space, takes the best that differ, and refines them
+side by side; those that fall behind are dropped on the way, and the last few that are still under
+way go on together with the next round's. From the second round on, half of the
+starts come from what is known already: the best solution with some coordinates from another one,
+or drawn anew. The search ends when enough starts that knew nothing of each other have arrived at
+the same lowest cost and a round of such relatives brought nothing better, or when several rounds
+in a row brought nothing, and nor did a look around the best; and at once where all that is left is
+the rounding of the scorer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from channelfit.search.agreement import SAME, Agreement, agreement
+from channelfit.search.least_squares import Starts, begin, improve, to_numpy
+from channelfit.search.objective import Generation, Objective, count_failures
+from channelfit.search.population import starting_points
+from channelfit.search.vicinity import around
+
+_CHUNK = 4096
+_MEMORY, _MOST_ITERATIONS = 10, 200
+#: Points around the best that are refined, and by what share a lower cost makes the search go on.
+_LOOKED_AT, _CLOSER = 8, 1e-4
+_FEW_POINTS, _MANY_POINTS, _LEADERS = 64, 512, 4
+_NONE = np.empty(0, dtype=np.intp)
+#: Largest difference of a coordinate, in shares of its range, between points that are the same.
+_NEAR = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Refined points: unit (n_free, n), cost (n,), and whether each began afresh."""
+
+    unit: np.ndarray
+    cost: np.ndarray
+    fresh: np.ndarray
+
+    def best(self) -> np.ndarray:
+        return self.unit[:, int(self.cost.argmin())]
+
+
+@dataclass(frozen=True, eq=False)
+class _UnderWay:
+    """Starts being refined, whether each began afresh, and costs (_MEMORY, n) of iterations past.
+
+    A past that a start does not have is infinite.
+    """
+
+    starts: Starts
+    fresh: np.ndarray
+    past: np.ndarray
+
+    def take(self, which: np.ndarray) -> _UnderWay:
+        return _UnderWay(self.starts.take(which), self.fresh[which], self.past[:, which])
+
+    def found(self, which: np.ndarray) -> _Found:
+        starts = self.starts
+        return _Found(starts.unit[:, which], starts.cost[which], self.fresh[which])
+
+    def and_new(self, starts: Starts, fresh: np.ndarray) -> _UnderWay:
+        past = np.full((_MEMORY, len(fresh)), np.inf)
+        return _UnderWay(
+            self.starts.joined(starts),
+            np.concatenate([self.fresh, fresh]),
+            np.concatenate([self.past, past], axis=1),
+        )
+
+    def improved(self, objective: Objective, best: float) -> _UnderWay:
+        """After one more iteration of each, less those that would not reach the best."""
+        past = np.concatenate([self.past[1:], self.starts.cost[None]])
+        starts = improve(objective, self.starts)
+        hopeless = _hopeless(past[0], starts.cost, min(best, float(starts.cost.min())))
+        return _UnderWay(replace(starts, done=starts.done | hopeless), self.fresh, past)
+
+
+@dataclass
+class Hybrid:
+    """See the module; a `DirectedOptimizer`.
+
+    Arguments:
+        n_parameters: free parameters.
+        seed: of all random numbers.
+        scan: points scored in a round; 0 for a number that suits what a score costs.
+        starts: of them refined.
+        agree: independent starts that must arrive at the lowest cost.
+        patience: rounds without a gain after which the search ends anyway.
+        initial: (n_parameters, n_points) points of the unit cube that are refined first. What
+            comes of them is no independent start's.
+    """
+
+    n_parameters: int
+    seed: int
+    scan: int = 0
+    starts: int = 0
+    agree: int = 3
+    patience: int = 4
+    initial: np.ndarray | None = None
+    name: str = field(default="hybrid", init=False)
+    ended: str = field(default="", init=False)
+    agreement: Agreement | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.starts = self.starts or max(16, 2 * self.n_parameters)
+        self.initial = starting_points(self.initial, self.n_parameters, self.starts)
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        """By the names a user writes."""
+        return {
+            "scan": self.scan,
+            "starts": self.starts,
+            "agree": self.agree,
+            "patience": self.patience,
+        }
+
+    def search(self, objective: Objective, target: float | None = None) -> Iterator[Generation]:
+        """Stage after stage; ends by itself.
+
+        Arguments:
+            target: a cost above which no fit is called perfect.
+        """
+        random = np.random.Generator(np.random.Philox(self.seed))
+        objective.previews = True
+        self.scan = self.scan or _points(objective.scorer) * self.n_parameters
+        perfect = objective.floor if target is None else min(objective.floor, target)
+        found: _Found | None = None
+        under_way: _UnderWay | None = None
+        idle = 0
+        while idle < self.patience:
+            pool = yield from self._scan(objective, random, found)
+            before = _least(found)
+            for wave in _waves(pool, found is None and not _on_gpu(objective.scorer)):
+                under_way = yield from self._refine(
+                    objective, wave, under_way, _least(found), perfect
+                )
+                found = _joined(found, under_way.found(under_way.starts.done))
+                under_way = under_way.take(~under_way.starts.done)
+                self._compare(found, objective.floor)
+                if _least(found) <= perfect:
+                    self.ended = "the fit is perfect: what is left is rounding"
+                    return
+            gained = _least(found) < before * (1 - SAME) and before > objective.floor
+            idle = 0 if gained else idle + 1
+            if found is None or under_way is None or not idle:
+                continue
+            explored = _explored(found, self.agree)
+            if not explored and idle < self.patience:
+                continue
+            found = yield from _finished(objective, found, under_way)
+            self._compare(found, objective.floor)
+            if explored or (self.agreement is not None and self.agreement.agree):
+                break
+            # nobody else arrives here: is it a minimum at all, or a ripple on the way to one?
+            before, under_way = _least(found), under_way.take(_NONE)
+            found = yield from _looked_around(objective, found)
+            self._compare(found, objective.floor)
+            idle = 0 if _least(found) < before * (1 - _CLOSER) else idle
+        self.ended = self._conclusion(idle)
+
+    def _compare(self, found: _Found, floor: float) -> None:
+        """Take stock of what independent starts came to."""
+        self.agreement = agreement(_least(found), found.cost[found.fresh], self.agree, floor)
+
+    def _conclusion(self, idle: int) -> str:
+        """Why the search ended, when it was not perfect."""
+        one = self.agreement
+        if one is not None and one.agree and idle < self.patience:
+            return f"{one.arrived} independent starts agree"
+        doubt = "" if one is not None and one.agree else ", though the starts do not agree"
+        return f"{idle} round{'s' * (idle > 1)} without a gain{doubt}"
+
+    def _scan(
+        self, objective: Objective, random: np.random.Generator, found: _Found | None
+    ) -> Generator[Generation, None, _Found]:
+        """The starts of a round, chosen by cost."""
+        parts = []
+        if found is None and self.initial is not None:
+            cost = yield from _scored(objective, self.initial, "known values")
+            parts.append(_chosen(self.initial, cost, len(cost), fresh=False))
+        n_fresh = self.starts if found is None else self.starts - self.starts // 2
+        unit = objective.sample(self.scan * n_fresh // self.starts, random)
+        cost = yield from _scored(objective, unit, "scanning")
+        parts.append(_chosen(unit, cost, n_fresh, fresh=True))
+        if found is not None:
+            n = self.starts - n_fresh
+            unit = _children(objective, found, self.scan * n // self.starts, random)
+            cost = yield from _scored(objective, unit, "crossing")
+            # The lowest, but not all from where the best lies already; and the lowest of a few.
+            lowest = _distinct(unit, cost, n - n // 2, found.best())
+            parts.append(_Found(unit[:, lowest], cost[lowest], np.zeros(len(lowest), bool)))
+            for first in range(0, 8 * (n // 2), 8):
+                few = slice(first, first + 8)
+                parts.append(_chosen(unit[:, few], cost[few], 1, fresh=False))
+        return _joined(*parts)
+
+    def _refine(
+        self,
+        objective: Objective,
+        pool: _Found,
+        others: _UnderWay | None,
+        best: float,
+        perfect: float,
+    ) -> Generator[Generation, None, _UnderWay]:
+        """Refine until all are done but a few that are not about to become the best.
+
+        Those few would cost nearly as much as all: they go on with the next round's.
+        """
+        before = objective.evaluations
+        under_way = _begun(objective, pool, others)
+        few = -(-len(under_way.fresh) // 6) if len(under_way.fresh) >= _LEADERS else 0
+        for _ in range(_MOST_ITERATIONS):
+            starts = under_way.starts
+            yield _generation(objective, starts, objective.evaluations - before, "refining")
+            before = objective.evaluations
+            if starts.cost.min(initial=np.inf) <= perfect:
+                # it alone, as far down as rounding lets it
+                starts.done[np.arange(len(starts)) != starts.cost.argmin()] = True
+            left = starts.cost[~starts.done]
+            known = min(best, starts.cost[starts.done].min(initial=np.inf))
+            if len(left) <= few and left.min(initial=np.inf) >= known * (1 - SAME):
+                break
+            under_way = under_way.improved(objective, best)
+        return under_way
+
+
+def _on_gpu(scorer: object) -> bool:
+    return getattr(scorer, "backend", "") == "cuda"
+
+
+def _points(scorer: object) -> int:
+    """Points of a scan by parameter: few where a core steps through every sample, so that scanning
+    costs less than refining."""
+    dear = not _on_gpu(scorer) and getattr(scorer, "path", "") == "stepping"
+    return _FEW_POINTS if dear else _MANY_POINTS
+
+
+def _waves(pool: _Found, first_round: bool) -> list[_Found]:
+    """The starts in the order in which they are refined: in the first round a few lead the way, and
+    tell which of the others fall behind. A GPU takes as long for a few as for all."""
+    if not len(pool.cost):
+        return []
+    if not first_round or len(pool.cost) <= _LEADERS:
+        return [pool]
+    return [
+        _Found(pool.unit[:, some], pool.cost[some], pool.fresh[some])
+        for some in (slice(_LEADERS), slice(_LEADERS, None))
+    ]
+
+
+def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _UnderWay:
+    """New starts beside those still under way."""
+    starts = begin(objective, pool.unit)
+    if others is None:
+        others = _UnderWay(starts, pool.fresh, np.empty((_MEMORY, len(pool.fresh)))).take(_NONE)
+    return others.and_new(starts, pool.fresh)
+
+
+def _least(found: _Found | None) -> float:
+    """The lowest cost so far."""
+    return math.inf if found is None else float(found.cost.min(initial=np.inf))
+
+
+def _finished(
+    objective: Objective, found: _Found, under_way: _UnderWay
+) -> Generator[Generation, None, _Found]:
+    """What was found, and those still under way that are lower yet, each at its end.
+
+    A search may end while the best of all has not, where that gains less than counts as a gain.
+    """
+    under_way = under_way.take(under_way.starts.cost < _least(found))
+    starts = under_way.starts
+    for _ in range(_MOST_ITERATIONS):
+        if starts.done.all():
+            break
+        before = objective.evaluations
+        starts = improve(objective, starts)
+        yield _generation(objective, starts, objective.evaluations - before, "refining")
+    return _joined(found, _Found(starts.unit, starts.cost, under_way.fresh))
+
+
+def _looked_around(objective: Objective, found: _Found) -> Generator[Generation, None, _Found]:
+    """What was found, and what the best points around the best lead to."""
+    if not math.isfinite(_least(found)):
+        return found
+    best = begin(objective, found.best()[:, None])
+    if not np.isfinite(best.cost[0]):
+        return found
+    near = around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
+    cost = yield from _scored(objective, near, "looking around")
+    some = _chosen(near, cost, _LOOKED_AT, fresh=False)
+    if not len(some.cost):
+        return found
+    before = objective.evaluations
+    starts = begin(objective, some.unit)
+    for _ in range(_MOST_ITERATIONS):
+        yield _generation(objective, starts, objective.evaluations - before, "looking around")
+        if starts.done.all():
+            break
+        before = objective.evaluations
+        starts = improve(objective, starts)
+    return _joined(found, _Found(starts.unit, starts.cost, some.fresh))
+
+
+def _explored(found: _Found, agree: int) -> bool:
+    """Whether enough fresh starts agree, and few minima that could compete remain unseen.
+
+    Of w distinct minima seen in n independent starts there are w (n - 1)/(n - w - 2) in all, as
+    far as one can expect (Boender and Rinnooy Kan 1987, Math Program 37:59-80).
+    """
+    costs = np.sort(found.cost[found.fresh & np.isfinite(found.cost)])
+    if not len(costs):
+        return False
+    n, rivals = len(costs), costs[costs < 4 * costs[0]]
+    w = 1 + int((np.diff(rivals) > SAME * rivals[1:]).sum())
+    arrived = int((costs <= _least(found) * (1 + SAME)).sum())
+    return arrived >= agree and w * (n - 1) < (w + 0.5) * (n - w - 2)
+
+
+def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float) -> np.ndarray:
+    """Which (n,) would not reach the best at the pace of their last ten iterations."""
+    with np.errstate(all="ignore"):
+        pace = np.log(earlier / cost) / _MEMORY
+        left = np.log(cost / (best * (1 + SAME)))
+        hopeless: np.ndarray = (cost > best * (1 + SAME)) & (left > 150 * pace)
+    return hopeless
+
+
+def _scored(
+    objective: Objective, unit: np.ndarray, stage: str
+) -> Generator[Generation, None, np.ndarray]:
+    """Costs (n_points,) of points, chunk by chunk."""
+    costs = []
+    for first in range(0, unit.shape[1], _CHUNK):
+        piece = unit[:, first : first + _CHUNK]
+        score = objective.score(piece)
+        cost, status = to_numpy(score.cost), to_numpy(score.status)
+        costs.append(cost)
+        yield _stage(objective, piece, cost, status, piece.shape[1], stage)
+    return np.concatenate(costs)
+
+
+def _generation(objective: Objective, starts: Starts, n: int, stage: str) -> Generation:
+    return _stage(objective, starts.unit, starts.cost, starts.local.status, n, stage)
+
+
+def _stage(
+    objective: Objective, unit: np.ndarray, cost: np.ndarray, status: np.ndarray, n: int, stage: str
+) -> Generation:
+    finite = np.isfinite(cost)
+    good, place = cost[finite], int(np.where(finite, cost, np.inf).argmin())
+    return Generation(
+        n_candidates=n,
+        mean=float(good.mean()) if good.size else math.nan,
+        median=float(np.median(good)) if good.size else math.nan,
+        best=float(cost[place]) if good.size else math.inf,
+        values=objective.physical(unit[:, place : place + 1])[:, 0],
+        failures=count_failures(status, finite, np),
+        stage=stage,
+    )
+
+
+def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> _Found:
+    """The n of lowest cost."""
+    order = np.argsort(cost, kind="stable")[:n]
+    order = order[np.isfinite(cost[order])]
+    return _Found(unit[:, order], cost[order], np.full(len(order), fresh))
+
+
+def _distinct(unit: np.ndarray, cost: np.ndarray, n: int, known: np.ndarray) -> list[int]:
+    """The n points of lowest cost that are near neither each other nor a known one (n_free,)."""
+    taken: list[int] = []
+    near = np.abs(unit - known[:, None]).max(axis=0) < _NEAR
+    for k in np.argsort(np.where(near, np.inf, cost), kind="stable"):
+        if len(taken) == n or near[k] or not np.isfinite(cost[k]):
+            break
+        if all(np.abs(unit[:, k] - unit[:, other]).max() > _NEAR for other in taken):
+            taken.append(int(k))
+    return taken
+
+
+def _children(
+    objective: Objective, found: _Found, n: int, random: np.random.Generator
+) -> np.ndarray:
+    """Points (n_free, n) of the best with some coordinates of another solution, or drawn anew."""
+    order = np.argsort(found.cost, kind="stable")[: max(4, len(found.cost) // 2)]
+    n_free = len(found.unit)
+    one = found.unit[:, order[(len(order) * random.random(n) ** 2).astype(int)]]
+    # relatives of the best have little that it does not have
+    strangers = np.flatnonzero(found.fresh) if found.fresh.any() else order
+    other = found.unit[:, strangers[random.integers(len(strangers), size=n)]]
+    other = np.where(random.random(n) < 0.5, other, objective.sample(n, random))
+    share = random.random(n) * 0.6
+    taken = random.random((n_free, n)) < share
+    # at least one coordinate
+    taken[random.integers(n_free, size=n), np.arange(n)] = True
+    return np.where(taken, other, one)
+
+
+def _joined(*parts: _Found | None) -> _Found:
+    known = [part for part in parts if part is not None]
+    return _Found(
+        np.concatenate([p.unit for p in known], axis=1),
+        np.concatenate([p.cost for p in known]),
+        np.concatenate([p.fresh for p in known]),
+    )

@@ -1,0 +1,230 @@
+"""A fit file and the model file that it names, as one document.
+
+What a fit file says goes before what the model's file says, key by key: of the parameters, the
+temperature, the current and the fit section. All else is the model's.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from channelfit.functions.function import is_function
+from channelfit.model.channel import (
+    ChannelModel,
+    build_model,
+    checked_name,
+    is_printed_form,
+    read_model_document,
+)
+from channelfit.reading.documents import Section, dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.units import shown
+
+_TITLES = ("name", "description", "source")
+
+
+def joined_documents(file: Path) -> tuple[dict[str, Any], Path]:
+    """The model document that a model or fit file leads to, and the file of the model."""
+    document = read_model_document(file)
+    if not isinstance(document.get("model"), str):
+        return document, file
+    root = Section(document, file)
+    root.expect(KEYS["fit file"])
+    model_file = root.resolve(root.text("model"), "model")
+    changes = [
+        (name, Section(row, file, f"parameters.{name}"))
+        for name, row in root.rows("parameters", {})
+    ]
+    model_document = read_model_document(model_file)
+    if isinstance(model_document.get("model"), str):
+        raise root.error(f"{model_file} is a fit file itself; name the model's own file", "model")
+    model_document["fit"] = _joined_fit(root, model_document.get("fit"), model_file)
+    for name, row in changes:
+        _change_parameter(model_document, name, row, model_file)
+    _change_current(root, model_document)
+    if model_document["fit"] is None:
+        del model_document["fit"]
+    return model_document, model_file
+
+
+def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
+    """The fit section of a fit file, with those keys of the model's own that it does not give.
+
+    A fit file without a fit section borrows none. A key that is null in the fit file takes the
+    model's away. Recordings stand in place of the model's simulated data, and the other way round.
+    The name, description and source of the file are those of its fit.
+    """
+    own = root.take("fit", None)
+    titles = {key: root.take(key) for key in ("name", "description", "source") if key in root}
+    if not isinstance(own, dict | None) or not isinstance(models, dict | None):
+        return own
+    twice = next((key for key in titles if key in (own or {})), None)
+    if twice:
+        raise root.error(f"{twice} is given here and under fit; keep one", twice)
+    if own is None:  # what to fit to is said, not borrowed
+        return titles or None
+    kept = _moved_data(
+        {k: v for k, v in (models or {}).items() if k not in _TITLES},
+        model_file,
+        Path(root.file or "").parent,
+    )
+    joined = titles | own
+    for given, replaced in (
+        ("experiments", ("protocols", "surrogate")),
+        ("protocols", ("experiments",)),
+    ):
+        if joined.get(given) is not None:
+            kept = {key: value for key, value in kept.items() if key not in replaced}
+    return {key: value for key, value in (kept | joined).items() if value is not None}
+
+
+def _moved_data(section: dict[str, Any], file: Path, folder: Path) -> dict[str, Any]:
+    """A fit section whose paths start from another folder."""
+    section = copy.deepcopy(section)
+
+    def move(row: Any, key: str) -> None:
+        if isinstance(row, dict) and isinstance(row.get(key), str):
+            row[key] = moved(row[key], file, folder)
+
+    if "protocols" in section:
+        names = section["protocols"]
+        section["protocols"] = [
+            moved(name, file, folder) if isinstance(name, str) else name
+            for name in (names if isinstance(names, list) else [names])
+        ]
+    rows = section.get("experiments")
+    for row in rows if isinstance(rows, list) else [rows]:
+        move(row, "protocol")
+        move(row.get("recording") if isinstance(row, dict) else None, "file")
+    return section
+
+
+def read_titles(section: Section, model_name: str) -> dict[str, Any]:
+    """What a fit is called and described as, from its section."""
+    if "name" in section:
+        model_name = checked_name(section, section.text("name"), "a fit's name")
+    return {"name": model_name} | {key: section.text(key, "") for key in _TITLES[1:]}
+
+
+def inherited_keys(file: Path, model_file: Path, joined: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of a joined fit section that only the model's file gives."""
+    if file == model_file:
+        return ()
+    own = read_model_document(file)
+    given = {*own, *(own.get("fit") or {})}
+    models = read_model_document(model_file).get("fit") or {}
+    return tuple(key for key in joined if key not in given and key in models)
+
+
+def _change_current(root: Section, document: dict[str, Any]) -> None:
+    """What a fit file says of temperature and current goes before what the model says."""
+    changed = [key for key in ("temperature", "current") if key in root]
+    if changed and (is_function(document) or is_printed_form(document)):
+        kind = "a function" if is_function(document) else "a model in the printed form"
+        raise root.error(f"{kind} has no such key that a fit file could change", changed[0])
+    if "temperature" in root:
+        document["temperature"] = root.take("temperature")
+    if "current" in root:
+        row = root.section("current")
+        row.expect(KEYS["current"])
+        known = document.get("current")
+        document["current"] = (known if isinstance(known, dict) else {}) | dict(
+            root.rows("current")
+        )
+
+
+def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path) -> ChannelModel:
+    """The model of a fit file; what that file changed is blamed on it, all else on the model's."""
+    own = read_model_document(file) if file != model_file else {}
+    try:
+        model = build_model(document, model_file)
+        if own.get("temperature") is not None and not _uses_celsius(document):
+            raise InputError(
+                f"changes nothing: no expression in {model_file.name} uses celsius, and its rates "
+                "are those of one temperature",
+                file,
+                "temperature",
+            )
+        return model
+    except InputError as error:
+        if file == model_file or error.key is None:
+            raise
+        keys = [key for key in ("temperature",) if key in own]
+        keys += [f"current.{key}" for key in own.get("current") or {}]
+        keys += [
+            f"parameters.{name}.{key}"
+            for name, row in (own.get("parameters") or {}).items()
+            for key in row
+        ]
+        if any(f"{error.key}.".startswith(f"{key}.") for key in keys):
+            raise InputError(error.message, file, error.key) from None
+        raise
+
+
+def _uses_celsius(document: Mapping[str, Any]) -> bool:
+    """Whether an expression of a raw model depends on the temperature."""
+    places = ("definitions", "rates", "gates", "parameters", "current")
+    return re.search(r"\bcelsius\b", dump_yaml({k: document.get(k) for k in places})) is not None
+
+
+def _change_parameter(document: dict[str, Any], name: str, row: Section, model_file: Path) -> None:
+    """What a fit file says of one of the model's parameters goes before what the model says.
+
+    Its numbers are in its unit, those that the model alone gives in the model's. A value of the
+    model's that a new range leaves out is no start for a fit to recordings; data cannot be
+    simulated without one.
+    """
+    known = document.get("parameters")
+    if not isinstance(known, dict) or not isinstance(known.get(name), dict):
+        listed = ", ".join(map(str, known)) if isinstance(known, dict) else "none that has a name"
+        raise row.error(f"the model has no such parameter. Known: {listed}")
+    row.expect(KEYS["function parameter" if is_function(document) else "parameter"])
+    model, given = known[name], {key: row.take(key) for key in row.given()}
+    if "unit" in given and str(given["unit"]) != str(model.get("unit", "")):
+        left = [key for key in ("range", "value", "prior") if key in model and key not in given]
+        if left:
+            raise row.error(
+                f"{model_file.name} gives the {' and '.join(left)} of {name} in "
+                f"{shown(model.get('unit', ''))}; keep that unit, or give {' and '.join(left)} "
+                "here too (null for none)",
+                "unit",
+            )
+    joined = {key: value for key, value in (model | given).items() if value is not None}
+    if "range" in given and "value" not in given and not _inside(joined):
+        if "experiments" not in (document.get("fit") or {}):
+            raise row.error(
+                f"{shown(given['range'])} leaves out the value {joined['value']:g} in "
+                f"{model_file.name}, from which data are simulated; give `value` here too",
+                "range",
+            )
+        del joined["value"]
+    known[name] = joined
+
+
+def _inside(row: Mapping[str, Any]) -> bool:
+    """Whether a raw parameter's value lies in its range, as far as both are plain numbers."""
+    span = row.get("range")
+    numbers = [row.get("value"), *(span if isinstance(span, list) else [])]
+    plain = [x for x in numbers if isinstance(x, (int, float)) and not isinstance(x, bool)]
+    if len(plain) != 3 or len(numbers) != 3 or row.get("fixed"):
+        return True
+    value, lower, upper = plain
+    return lower <= value <= upper
+
+
+def moved(name: str, file: Path, folder: str | os.PathLike[str]) -> str:
+    """A path of the user's, written so that it works from another folder."""
+    base = os.path.realpath(file.parent)
+    if Section({}, None).resolve(name, "").is_absolute():
+        return name
+    try:
+        relative = os.path.relpath(os.path.join(base, name), os.path.realpath(folder))
+    except ValueError:  # another drive
+        return os.path.join(base, name)
+    return relative.replace(os.sep, "/")

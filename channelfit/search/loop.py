@@ -1,0 +1,502 @@
+"""The one loop of a search: ask, score, tell, until a rule or the user says stop.
+
+It sees candidates and costs, never a model, and serves every optimizer and every backend.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.search.agreement import Agreement
+from channelfit.search.choose import number, unknown, whole
+from channelfit.search.objective import FAILURES, Generation, Objective, summarized
+from channelfit.search.space import SearchSpace
+
+if TYPE_CHECKING:
+    from channelfit.scoring.machine.gpu import Readback
+
+DEFAULT_GENERATIONS = 300
+
+# How far the device may run ahead of what the host has read: never idle, but little in vain when
+# a rule says stop.
+_SECONDS_AHEAD, _MOST_AHEAD = 5e-3, 16
+
+HISTORY_COLUMNS = np.dtype(
+    [
+        ("generation", np.int64),
+        ("evaluations", np.int64),
+        ("seconds", np.float64),
+        ("best_cost", np.float64),
+        ("median_cost", np.float64),
+        ("failed", np.float64),
+    ]
+)
+
+
+class Optimizer(Protocol):
+    """What the loop needs of an optimizer; candidates are (n_free, n_candidates) unit values."""
+
+    name: str
+    seed: int
+
+    @property
+    def settings(self) -> Mapping[str, float]: ...
+
+    def ask(self) -> Any: ...
+
+    def tell(self, candidates: Any, cost: Any) -> None: ...
+
+
+@runtime_checkable
+class ResidentOptimizer(Optimizer, Protocol):
+    """An optimizer on a device: what the loop needs not to wait for it."""
+
+    def breed(self, space: SearchSpace) -> Any: ...
+
+    def learn(self, score: Any) -> Readback: ...
+
+
+@runtime_checkable
+class DirectedOptimizer(Protocol):
+    """An optimizer that scores what it wants by itself, stage after stage."""
+
+    name: str
+    seed: int
+
+    @property
+    def settings(self) -> Mapping[str, float]: ...
+
+    def search(self, objective: Objective, target: float | None = None) -> Iterator[Generation]: ...
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """When to stop; the first rule that holds at the end of a generation ends the search.
+
+    Arguments:
+        generations: so many have been scored; the first, random one counts.
+        cost: the best cost has come down to this target.
+        seconds: so much time has passed.
+        evaluations: so many candidates have been scored (a generation is never cut short).
+        stagnation: so many generations in a row without a gain in the best cost of more than
+            `tolerance` times that cost.
+        tolerance: the relative gain that counts.
+
+    None switches a rule off. Raises: InputError for values that could never, or always, hold.
+    """
+
+    generations: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
+    evaluations: int | None = None
+    stagnation: int | None = None
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for name in ("generations", "evaluations", "stagnation"):
+            if (value := getattr(self, name)) is not None:
+                whole(value, f"stop.{name}", least=1)
+        if self.cost is not None:
+            number(self.cost, "stop.cost")
+        if self.seconds is not None and number(self.seconds, "stop.seconds") <= 0:
+            raise InputError(f"must be above 0, not {self.seconds:g}", key="stop.seconds")
+        if number(self.tolerance, "stop.tolerance") < 0:
+            raise InputError(f"must not be negative, not {self.tolerance:g}", key="stop.tolerance")
+
+    @property
+    def any(self) -> bool:
+        """Whether any rule is on."""
+        return any(
+            getattr(self, rule.name) is not None
+            for rule in fields(self)
+            if rule.name != "tolerance"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """What a generation brought.
+
+    mean_cost is over the candidates of this generation with a finite cost (NaN when there is
+    none); seconds_left is the least of what the rules on generations, evaluations and seconds
+    leave at the present pace, None when none of them is on; parameters (n_parameters,) are the
+    best so far in base units, None while no candidate had a finite cost; stage is what the search
+    is about, "" where it does the same from first to last.
+    """
+
+    generation: int
+    best_cost: float
+    mean_cost: float
+    evaluations: int
+    seconds: float
+    candidates_per_second: float
+    seconds_left: float | None
+    parameters: np.ndarray | None
+    stage: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """What a search found and how.
+
+    names, units, values: all parameters of the model, fixed ones too, in base units.
+    notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
+    evaluations: scored candidates, not calls. history: one row a generation with the fields of
+    `HISTORY_COLUMNS`; best_cost there is the best so far, median_cost that of the generation's
+    finite costs (of an evenly spaced sample of them where they lie on a device, see
+    `genetic_cuda.Record`), failed the share of its candidates without one.
+    cost: the scorer's `rescore` of the best candidate where it has one, else the search's.
+    stop_reason: the rule that ended the search, in words.
+    backend, dtype and source_hash are the scorer's, None where it has no such attribute.
+    agreement: of independent starts, where the search had any (`agreement.Agreement`, as plain
+    data).
+    """
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    values: np.ndarray
+    notes: tuple[str, ...]
+    cost: float
+    generations: int
+    evaluations: int
+    seconds: float
+    history: np.ndarray = field(repr=False)
+    stop_reason: str
+    seed: int
+    optimizer: str
+    settings: Mapping[str, float]
+    failures: Mapping[str, int]
+    backend: str | None = None
+    dtype: str | None = None
+    source_hash: str | None = None
+    agreement: Mapping[str, Any] | None = None
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Best values by name."""
+        return {name: float(value) for name, value in zip(self.names, self.values, strict=True)}
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        place = " ".join(part for part in (self.backend, self.dtype) if part)
+        rows = [
+            ("stopped", self.stop_reason),
+            ("cost", f"{self.cost:.6g}"),
+            ("generations", f"{self.generations}"),
+            ("evaluations", f"{self.evaluations} candidates"),
+            ("failed", ", ".join(f"{n} {what}" for what, n in self.failures.items())),
+            ("time", f"{self.seconds:.3g} s"),
+            ("optimizer", f"{self.optimizer} ({settings}), seed {self.seed}"),
+            ("backend", place),
+        ]
+        lines = [f"{key + ':':<13}{value}" for key, value in rows if value]
+        return "\n".join([*lines, "parameters:", *self._parameter_lines()])
+
+    def _parameter_lines(self) -> list[str]:
+        width = max(len(name) for name in self.names)
+        unit_width = max(len(unit) for unit in self.units)
+        table = zip(self.names, self.values, self.units, self.notes, strict=True)
+        return [
+            f"  {name:<{width}}  {value:>12.6g} {unit:<{unit_width}}  {note}".rstrip()
+            for name, value, unit, note in table
+        ]
+
+
+@dataclass
+class _Tally:
+    """What the loop has seen so far.
+
+    exact: a best cost and what the scorer's `rescore` made of it.
+    """
+
+    started: float
+    generations: int = 0
+    evaluations: int = 0
+    seconds: float = 0.0
+    cost: float = math.inf
+    values: np.ndarray | None = None
+    exact: tuple[float, float] | None = None
+    milestone: float = math.inf
+    milestone_generation: int = 0
+    failures: np.ndarray = field(default_factory=lambda: np.zeros(max(FAILURES) + 1, np.int64))
+    history: list[tuple[float, ...]] = field(default_factory=list)
+
+
+def optimize(
+    optimizer: Optimizer | DirectedOptimizer,
+    objective: Objective,
+    stop: StopRules,
+    on_generation: Callable[[Progress], object] | None = None,
+) -> FitResult:
+    """Minimize an objective.
+
+    Ctrl-C ends the search with the best so far; once that has been noticed a second one is an
+    ordinary KeyboardInterrupt. It is one too before the first generation is scored.
+
+    Raises: InputError when no stop rule is on, and when no candidate had a finite cost.
+    """
+    directed = isinstance(optimizer, DirectedOptimizer)
+    if not stop.any and not directed:
+        raise InputError("at least one rule must say when to stop", key="stop")
+    tally = _Tally(started=time.perf_counter())
+    reason: str | None = None
+    if isinstance(optimizer, DirectedOptimizer):
+        generations = optimizer.search(objective, stop.cost)
+    elif isinstance(optimizer, ResidentOptimizer) and objective.is_plain:
+        generations = _on_device(optimizer, objective, _most_generations(stop, optimizer))
+    else:
+        generations = _on_host(optimizer, objective)
+    try:
+        for generation in generations:
+            _record(tally, generation, stop.tolerance)
+            reason = _target_reached(stop, tally, objective) or _reason_to_stop(stop, tally)
+            if on_generation is not None:
+                on_generation(_progress(tally, generation, stop))
+            if reason is not None:
+                break
+    except KeyboardInterrupt:
+        if not tally.generations:
+            raise
+        reason = reason or "interrupted"
+    if reason is None:
+        reason = getattr(optimizer, "ended", "") or "nothing more to score"
+        if stop.cost is not None:
+            reason += f"; the target of {stop.cost:g} was not reached"
+    return _result(tally, optimizer, objective, reason)
+
+
+def _on_host(optimizer: Optimizer, objective: Objective) -> Iterator[Generation]:
+    """Generations, each scored and told before the next is asked for."""
+    while True:
+        candidates = optimizer.ask()
+        score = objective.score(candidates)
+        optimizer.tell(candidates, score.cost)
+        yield summarized(objective, candidates, score)
+
+
+def _on_device(
+    optimizer: ResidentOptimizer, objective: Objective, most: float
+) -> Iterator[Generation]:
+    """Generations, each read while the device is already at later ones.
+
+    It is never more than some milliseconds, or one generation, ahead, and never beyond `most`
+    generations. What is read does not depend on how far ahead it was, so neither does where a
+    rule stops the search.
+    """
+    from channelfit.search.genetic_cuda import Record
+
+    pending: deque[tuple[Readback, int]] = deque()
+    started, launched, read = time.perf_counter(), 0, 0
+
+    def next_read() -> Generation:
+        readback, n = pending[0]
+        record = Record.read(readback)
+        pending.popleft()
+        return Generation(
+            n,
+            record.mean_cost,
+            record.median_cost,
+            record.best_cost,
+            record.values,
+            record.failures,
+        )
+
+    try:
+        while pending or launched < most:
+            if launched < most:
+                physical = optimizer.breed(objective.space)
+                readback = optimizer.learn(objective.scorer.score(physical))
+                pending.append((readback, physical.shape[1]))
+                launched += 1
+            pace = (time.perf_counter() - started) / read if read else math.inf
+            ahead = 1 + min(int(_SECONDS_AHEAD / pace), _MOST_AHEAD)
+            while pending and (len(pending) > ahead or launched >= most or pending[0][0].arrived):
+                generation = next_read()
+                read += 1
+                yield generation
+    except KeyboardInterrupt:
+        while pending and pending[0][0].arrived:
+            yield next_read()
+        raise
+
+
+def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
+    """How many there will be at most, as far as the rules can tell beforehand."""
+    most = math.inf if stop.generations is None else stop.generations
+    if stop.evaluations is not None:
+        most = min(most, -(-stop.evaluations // int(optimizer.settings["population"])))
+    return most
+
+
+def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
+    """Add a scored generation.
+
+    The tally changes in the last lines only, so that an interrupt finds a whole generation in
+    it, or nothing of it.
+    """
+    best, values = tally.cost, tally.values
+    if generation.best < best:
+        best, values = generation.best, generation.values
+    failures = tally.failures + generation.failures
+    seconds = time.perf_counter() - tally.started
+    n_candidates = generation.n_candidates
+    generations, evaluations = tally.generations + 1, tally.evaluations + n_candidates
+    # a stage may score nothing: all that it tried lay outside of what is allowed
+    failed = int(generation.failures.sum()) / max(1, n_candidates)
+    row = (generations, evaluations, seconds, best, generation.median, failed)
+    if best < math.inf and not best >= tally.milestone - tolerance * abs(tally.milestone):
+        tally.milestone, tally.milestone_generation = best, generations
+    tally.cost, tally.values, tally.failures = best, values, failures
+    tally.generations, tally.evaluations, tally.seconds = generations, evaluations, seconds
+    tally.history.append(row)
+
+
+def _target_reached(stop: StopRules, tally: _Tally, objective: Objective) -> str | None:
+    """In words, whether the best cost is down to the target, by the scorer's `rescore` too: that
+    is the cost which the user is shown."""
+    if stop.cost is None or tally.values is None or tally.cost > stop.cost:
+        return None
+    if tally.exact is None or tally.exact[0] != tally.cost:
+        again = objective.rescore(tally.values)
+        tally.exact = tally.cost, tally.cost if again is None else again
+    cost = tally.exact[1]
+    return f"cost {cost:.6g} reached the target {stop.cost:g}" if cost <= stop.cost else None
+
+
+def _reason_to_stop(stop: StopRules, tally: _Tally) -> str | None:
+    """In words, the first rule that holds; None to go on."""
+    idle = tally.generations - tally.milestone_generation
+    if stop.generations is not None and tally.generations >= stop.generations:
+        return f"{_plural(tally.generations, 'generation')} done"
+    if stop.evaluations is not None and tally.evaluations >= stop.evaluations:
+        return f"{_plural(tally.evaluations, 'candidate')} scored of {stop.evaluations} allowed"
+    if stop.seconds is not None and tally.seconds >= stop.seconds:
+        return f"{tally.seconds:.3g} s passed of {stop.seconds:g} s allowed"
+    if stop.stagnation is not None and idle >= stop.stagnation:
+        return f"no relative gain above {stop.tolerance:g} in {_plural(idle, 'generation')}"
+    return None
+
+
+def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progress:
+    left = []
+    if stop.seconds is not None:
+        left.append(stop.seconds - tally.seconds)
+    for limit, done in (
+        (stop.generations, tally.generations),
+        (stop.evaluations, tally.evaluations),
+    ):
+        if limit is not None and done:
+            left.append((limit - done) * tally.seconds / done)
+    return Progress(
+        generation=tally.generations,
+        best_cost=tally.cost,
+        mean_cost=generation.mean,
+        evaluations=tally.evaluations,
+        seconds=tally.seconds,
+        candidates_per_second=tally.evaluations / max(tally.seconds, 1e-9),
+        seconds_left=max(min(left), 0.0) if left else None,
+        parameters=None if tally.values is None else tally.values.copy(),
+        stage=generation.stage,
+    )
+
+
+def _result(
+    tally: _Tally, optimizer: Optimizer | DirectedOptimizer, objective: Objective, reason: str
+) -> FitResult:
+    space, scorer = objective.space, objective.scorer
+    failures = {what: int(tally.failures[code]) for code, what in FAILURES.items()}
+    if tally.values is None:
+        counts = ", ".join(f"{n} {what}" for what, n in failures.items() if n)
+        raise InputError(
+            f"no candidate could be scored: of {_plural(tally.evaluations, 'candidate')} {counts}"
+        )
+    cost = tally.cost
+    again = objective.rescore(tally.values)
+    if again is not None:
+        cost = again
+    return FitResult(
+        names=tuple(parameter.name for parameter in space.parameters),
+        units=tuple(parameter.unit for parameter in space.parameters),
+        values=tally.values,
+        notes=_notes(space, tally.values),
+        cost=cost,
+        generations=tally.generations,
+        evaluations=tally.evaluations,
+        seconds=time.perf_counter() - tally.started,
+        history=np.array(tally.history, dtype=HISTORY_COLUMNS),
+        stop_reason=reason,
+        seed=optimizer.seed,
+        optimizer=optimizer.name,
+        settings=dict(optimizer.settings),
+        failures={what: n for what, n in failures.items() if n},
+        backend=_text(scorer, "backend"),
+        dtype=_text(scorer, "dtype"),
+        source_hash=_text(scorer, "source_hash"),
+        agreement=_agreement(optimizer),
+    )
+
+
+def _agreement(optimizer: Optimizer | DirectedOptimizer) -> dict[str, Any] | None:
+    found: Agreement | None = getattr(optimizer, "agreement", None)
+    return None if found is None else found.as_plain()
+
+
+def _notes(space: SearchSpace, values: np.ndarray) -> tuple[str, ...]:
+    notes = []
+    for parameter, value in zip(space.parameters, values, strict=True):
+        if parameter.fixed:
+            notes.append("fixed")
+        elif value == parameter.lower:
+            notes.append("at lower bound")
+        else:
+            notes.append("at upper bound" if value == parameter.upper else "")
+    return tuple(notes)
+
+
+def _text(scorer: Any, attribute: str) -> str | None:
+    value = getattr(scorer, attribute, None)
+    if value is None or isinstance(value, str):
+        return value
+    return np.dtype(value).name if attribute == "dtype" else str(value)
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def make_stop_rules(
+    stop: Mapping[str, Any] | None = None,
+    optimizer_settings: Mapping[str, Any] | None = None,
+    by_itself: bool = False,
+) -> StopRules:
+    """Stop rules from what a user wrote under `stop:` and `optimizer: generations:`.
+
+    Generations default to 300, whatever other rules there are: every search ends. One that ends
+    by itself has no such default.
+
+    Raises: InputError for unknown rules, bad values, and two different numbers of generations.
+    """
+    stop, optimizer_settings = dict(stop or {}), optimizer_settings or {}
+    known = tuple(rule.name for rule in fields(StopRules))
+    for name in stop:
+        if name not in known:
+            raise InputError(unknown("stop rule", name, known), key=f"stop.{name}")
+    rules = StopRules(**{name: value for name, value in stop.items() if value is not None})
+    generations = optimizer_settings.get("generations")
+    if generations is not None:
+        whole(generations, "optimizer.generations", least=1)
+    if None not in (generations, rules.generations) and generations != rules.generations:
+        raise InputError(
+            f"{rules.generations}, but optimizer.generations says {generations}",
+            key="stop.generations",
+        )
+    default = None if by_itself else DEFAULT_GENERATIONS
+    return replace(rules, generations=rules.generations or generations or default)

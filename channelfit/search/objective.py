@@ -1,0 +1,268 @@
+"""What an optimizer minimizes: a function of the unit cube, with derivatives, that counts.
+
+Optimizers and the loop see this and nothing of models, parameters or recordings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from channelfit.search.projection import Linear, eliminated, solve
+from channelfit.search.sampling import Constraint, allowed, sample_allowed
+from channelfit.search.space import SearchSpace, array_module
+
+if TYPE_CHECKING:
+    from channelfit.model.channel import Prior
+
+OUTSIDE_BOUNDS = 3
+# Status codes of a score, in words.
+FAILURES = {
+    1: "not finite",
+    2: "occupancy lost",
+    OUTSIDE_BOUNDS: "outside bounds",
+    4: "negative rate",
+}
+
+
+class ScoreLike(Protocol):
+    """cost (n_candidates,), inf where it failed, and status (n_candidates,), 0 where it is good."""
+
+    @property
+    def cost(self) -> Any: ...
+
+    @property
+    def status(self) -> Any: ...
+
+
+class Scorer(Protocol):
+    """Scores physical parameters (n_parameters, n_candidates)."""
+
+    def score(self, parameters: Any) -> ScoreLike: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """An objective near some points of the unit cube, arrays of the scorer's module.
+
+    cost, status (n_points,); gradient (n_free, n_points); curvature (n_free, n_free, n_points),
+    the Gauss-Newton approximation of the second derivative, positive semidefinite.
+    """
+
+    cost: Any
+    status: Any
+    gradient: Any
+    curvature: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """What scoring some candidates brought.
+
+    n_candidates: what it cost, in candidates; mean and median of the finite costs, NaN without
+    one; best: the lowest cost, or the lowest so far, and values (n_parameters,) of that candidate
+    in base units; failures (n_status,). stage: what a search of several stages is at.
+    """
+
+    n_candidates: int
+    mean: float
+    median: float
+    best: float
+    values: np.ndarray
+    failures: np.ndarray = field(default_factory=lambda: np.zeros(max(FAILURES) + 1, np.int64))
+    stage: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """cost (n_points,), inf where it failed, and status (n_points,) int8."""
+
+    cost: Any
+    status: Any
+
+
+@dataclass
+class Objective:
+    """The cost of points of the unit cube.
+
+    constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is not
+    scored. linear: the parameter that is solved, which is then no dimension of the cube.
+    prior_weight: pA^2; so much is added to the cost for every squared standard deviation of a
+    parameter from the middle of its prior. evaluations: candidates scored so far; a derivative
+    costs as many as it has columns. previews: costs come from the scorer's `preview` where it has
+    one, as a search wants them that compares costs with those of `linearize`. floor: costs up to
+    it are the scorer's rounding and no more.
+    """
+
+    space: SearchSpace
+    scorer: Any
+    constraints: tuple[Constraint, ...] = ()
+    linear: Linear | None = None
+    prior_weight: float = 0.0
+    evaluations: int = 0
+    previews: bool = False
+    floor: float = 0.0
+
+    @property
+    def n_free(self) -> int:
+        """Dimensions of the unit cube."""
+        return self.space.n_free
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the cost of a point is what the scorer says of its parameters, no more."""
+        return not (self.constraints or self.linear or self.prior_weight)
+
+    def score(self, unit: Any) -> ScoreLike:
+        """Cost and status of points (n_free, n_points)."""
+        physical = self.space.to_physical(unit)
+        if not self.constraints:
+            return self._best(physical)
+        xp = array_module(physical)
+        inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
+        n_inside, n = int(inside.size), physical.shape[1]
+        if n_inside == n:
+            return self._best(physical)
+        cost = xp.full(n, np.inf)
+        status = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8)
+        if n_inside:
+            score = self._best(xp.ascontiguousarray(physical[:, inside]))
+            cost[inside], status[inside] = score.cost, score.status
+        return Scored(cost, status)
+
+    def linearize(self, unit: Any) -> Local:
+        """Cost, gradient and curvature at points (n_free, n_points), by unit coordinates.
+
+        With a parameter solved they are those of the cost of its best value.
+        """
+        physical = self.space.to_physical(unit)
+        slope = self.space.slope(physical)
+        if not self.constraints:
+            return self._linearized(physical, slope)
+        xp = array_module(physical)
+        inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
+        n_inside, n, n_free = int(inside.size), physical.shape[1], self.n_free
+        if n_inside == n:
+            return self._linearized(physical, slope)
+        cost, gradient = xp.full(n, np.inf), xp.zeros((n_free, n))
+        status, curvature = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8), xp.zeros((n_free, n_free, n))
+        if n_inside:
+            local = self._linearized(xp.ascontiguousarray(physical[:, inside]), slope[:, inside])
+            cost[inside], status[inside] = local.cost, local.status
+            gradient[:, inside], curvature[:, :, inside] = local.gradient, local.curvature
+        return Local(cost, status, gradient, curvature)
+
+    def physical(self, unit: Any) -> np.ndarray:
+        """Parameters (n_parameters, n_points), base units, solved ones too, on the host."""
+        return to_host(self._solved(self.space.to_physical(unit)))
+
+    def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
+        """Points (n_free, n), evenly over the part of the cube that is allowed.
+
+        Raises: InputError when no point is found that is allowed.
+        """
+        return sample_allowed(self.space, self.constraints, n, random)
+
+    def penalty(self, physical: Any) -> Any:
+        """What the priors add to the cost of parameters (n_parameters, n): (n,) pA^2."""
+        total = 0.0
+        for place, prior in self._priors:
+            total = total + self.prior_weight * prior.deviation(physical[place]) ** 2
+        return total
+
+    def rescore(self, values: np.ndarray) -> float | None:
+        """The cost of parameters (n_parameters,) by the scorer's `rescore`, None without one."""
+        if not hasattr(self.scorer, "rescore"):
+            return None
+        column = values[:, None]
+        return float(np.ravel(self.scorer.rescore(column).cost + self.penalty(column))[0])
+
+    @property
+    def _priors(self) -> list[tuple[int, Prior]]:
+        parameters = enumerate(self.space.parameters)
+        return [(k, p.prior) for k, p in parameters if p.prior] if self.prior_weight else []
+
+    def _scored(self, physical: Any) -> ScoreLike:
+        """Of physical parameters, priors included."""
+        self.evaluations += physical.shape[1]
+        preview = getattr(self.scorer, "preview", None) if self.previews else None
+        score: ScoreLike = (preview or self.scorer.score)(physical)
+        if self.prior_weight:
+            return Scored(score.cost + self.penalty(physical), score.status)
+        return score
+
+    def _best(self, physical: Any) -> ScoreLike:
+        """Of physical parameters, the linear one at its best."""
+        if self.linear is None:
+            return self._scored(physical)
+        return solve(self._scored, physical, self.linear)
+
+    def _solved(self, physical: Any) -> Any:
+        """Physical parameters with the linear one at its best."""
+        if self.linear is not None:
+            solution = solve(self._scored, physical, self.linear, exact=False)
+            physical[self.linear.place] = solution.value
+        return physical
+
+    def _linearized(self, physical: Any, slope: Any) -> Local:
+        physical = self._solved(physical)
+        free, linear = list(self.space.free), self.linear
+        self.evaluations += (1 + len(free)) * physical.shape[1]
+        local = self.scorer.linearize(physical)
+        cost, gradient, curvature = local.cost, local.gradient, local.curvature
+        if self.prior_weight:
+            good = array_module(cost).isfinite(cost)
+            cost, gradient, curvature = (
+                cost + self.penalty(physical),
+                gradient.copy(),
+                curvature.copy(),
+            )
+            for place, prior in self._priors:
+                off, change = prior.deviation(physical[place]), prior.slope(physical[place])
+                gradient[place] += 2 * self.prior_weight * good * off * change
+                curvature[place, place] += 2 * self.prior_weight * good * change**2
+        if linear is None:
+            gradient, curvature = gradient[free], curvature[free][:, free]
+        else:
+            value = physical[linear.place]
+            inside = (value > linear.lower) & (value < linear.upper)
+            gradient, curvature = eliminated(gradient, curvature, linear.place, free, inside)
+        return Local(
+            cost, local.status, gradient * slope, curvature * slope[:, None] * slope[None, :]
+        )
+
+
+def summarized(objective: Objective, unit: Any, score: ScoreLike, stage: str = "") -> Generation:
+    """The generation of points (n_free, n_points) and their scores."""
+    xp = array_module(score.cost)
+    finite = xp.isfinite(score.cost)
+    costs = score.cost[finite].astype(np.float64)
+    place = int(xp.where(finite, score.cost, np.inf).argmin())
+    return Generation(
+        n_candidates=int(score.cost.size),
+        mean=float(costs.mean()) if costs.size else math.nan,
+        median=float(xp.median(costs)) if costs.size else math.nan,
+        best=float(score.cost[place]) if costs.size else math.inf,
+        values=objective.physical(unit[:, place : place + 1])[:, 0],
+        failures=count_failures(score.status, finite, xp),
+        stage=stage,
+    )
+
+
+def count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
+    """How many candidates (n_status,) failed in which way.
+
+    A cost that is not finite though its status is good counts as "not finite".
+    """
+    n = max(FAILURES) + 1
+    codes = xp.clip(xp.asarray(status)[~finite].astype(np.int64), 0, n - 1)
+    codes[codes == 0] = 1
+    return to_host(xp.bincount(codes, minlength=n))
+
+
+def to_host(array: Any) -> np.ndarray:
+    """A NumPy array of an array of any module."""
+    return np.asarray(array.get() if hasattr(array, "get") else np.array(array))

@@ -1,0 +1,117 @@
+"""One parameter solved instead of searched: the best value, given all others (variable projection).
+
+Where the current is a straight line in a parameter, as it is in a conductance, the cost is a
+parabola in it. Three points of a parabola give its lowest: two scores besides the mean square of
+the data, which is the cost of no current at all. Golub and Pereyra 1973, SIAM J Numer Anal 10:413.
+
+The parabola's value at its lowest point is a difference of larger numbers. Where fewer than two
+thirds of a double's digits would be left, that is where it comes out below `_LOST` of them, the
+lowest point is scored itself; so a cost is never less exact than 1/_LOST times the scorer's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.search.space import array_module
+
+#: A parabola's lowest value below this share of its terms is scored, not computed.
+_LOST = 1e-2
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A parameter in which the current is a straight line.
+
+    place: its row; lower, upper: its range. scale: a typical size, where the line is probed.
+    at_zero: the cost where it is 0, pA^2, if the current is proportional to it; else None.
+    """
+
+    place: int
+    lower: float
+    upper: float
+    scale: float
+    at_zero: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Best values (n_candidates,) with their cost and status."""
+
+    value: Any
+    cost: Any
+    status: Any
+
+
+def solve(
+    score: Callable[[Any], Any], physical: Any, linear: Linear, exact: bool = True
+) -> Solution:
+    """The best value of one parameter for every candidate, within its range.
+
+    Arguments:
+        score: cost and status of parameters (n_parameters, n_candidates).
+        physical: (n_parameters, n_candidates); the parameter's own row is not read.
+        exact: score the lowest points where the parabola cannot tell their cost.
+
+    Returns: cost inf, and why, where a candidate fails.
+    """
+    xp = array_module(physical)
+    probe = physical.copy()
+
+    def at(value: float) -> tuple[Any, Any]:
+        probe[linear.place] = value
+        found = score(probe)
+        return found.cost.astype(np.float64), found.status
+
+    if linear.at_zero is None:
+        center, reach = 0.5 * (linear.lower + linear.upper), 0.5 * (linear.upper - linear.lower)
+        middle = at(center)[0]
+    else:
+        center, reach = 0.0, linear.scale
+        middle = linear.at_zero
+    above, why = at(center + reach)
+    below, why_below = at(center - reach)
+    with np.errstate(all="ignore"):
+        slope = 0.5 * (above - below)
+        bend = 0.5 * (above + below) - middle
+        # without a bend no channel opens: then any value does
+        share = xp.where(bend > 0, -0.5 * slope / xp.where(bend > 0, bend, 1.0), 0.0)
+        value = xp.clip(center + reach * share, linear.lower, linear.upper)
+        share = (value - center) / reach
+        cost = middle + share * (slope + share * bend)
+        terms = xp.maximum(xp.maximum(above, below), middle) * (1 + share * share)
+    status = xp.where(xp.isfinite(above), why_below, why)
+    good = xp.isfinite(cost)
+    value = xp.where(good, value, 0.5 * (linear.lower + linear.upper))
+    cost = xp.where(good, cost, np.inf)
+    lost = xp.flatnonzero(good & (cost < _LOST * terms)) if exact else ()
+    if len(lost):
+        fine = probe[:, lost]
+        fine[linear.place] = value[lost]
+        again = score(fine)
+        cost[lost], status[lost] = again.cost, again.status
+    return Solution(value, cost, status)
+
+
+def eliminated(
+    gradient: Any, curvature: Any, row: int, free: list[int], inside: Any
+) -> tuple[Any, Any]:
+    """Derivatives by the free rows with one row solved for: the Schur complement.
+
+    Arguments:
+        gradient (n_rows, n), curvature (n_rows, n_rows, n): by all.
+        inside (n,) bool: whether the solved one lies inside its range; on a bound it stays put.
+
+    Returns: gradient (n_free, n) and curvature (n_free, n_free, n) of the cost of the best value.
+        Kaufman 1975, BIT 15:49: exact in the gradient, Gauss-Newton in the curvature.
+    """
+    xp = array_module(gradient)
+    own, mixed = curvature[row, row], curvature[free, row]
+    moves = inside & (own > 0)
+    share = xp.where(moves, mixed / xp.where(moves, own, 1.0), 0.0)
+    reduced = curvature[free][:, free] - share[:, None] * mixed[None]
+    return gradient[free] - share * gradient[row], reduced

@@ -1,0 +1,205 @@
+"""The space that is searched: the unit cube, mapped to physical parameters and back."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+
+if TYPE_CHECKING:
+    from channelfit.model.channel import Parameter
+
+_POINTS_IN_CACHE = 1024
+
+
+def array_module(array: Any) -> Any:
+    """The module an array belongs to: cupy for a CuPy array, numpy for all else."""
+    name = type(array).__module__.partition(".")[0]
+    return sys.modules["cupy"] if name == "cupy" else np
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The parameters of a model, of which those not fixed are searched.
+
+    A free parameter runs over [lower, upper], evenly in its value (scale "linear") or in its
+    logarithm (scale "log"). A fixed one keeps its value. A solved one is not searched but follows
+    from the others (see `Objective`); until then it stands in the middle of its range.
+
+    Raises: InputError, naming the parameter, for bounds that cannot be searched, for a log
+    scale that does not start above zero, for a fixed parameter without a value, and when no
+    parameter is free.
+    """
+
+    parameters: tuple[Parameter, ...]
+    solved: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for parameter in self.parameters:
+            _check(parameter)
+        if not self.free:
+            raise InputError("there is no free parameter to search", key="parameters")
+
+    @cached_property
+    def free(self) -> tuple[int, ...]:
+        """Places, among all parameters, of those that are searched."""
+        return tuple(
+            i
+            for i, parameter in enumerate(self.parameters)
+            if not parameter.fixed and parameter.name not in self.solved
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """All parameters, fixed ones too."""
+        return len(self.parameters)
+
+    @property
+    def n_free(self) -> int:
+        """Dimensions of the unit cube."""
+        return len(self.free)
+
+    def to_physical(self, unit: Any) -> Any:
+        """Physical parameters of points of the unit cube.
+
+        Arguments:
+            unit: (n_free, n_candidates); 0 is a lower bound and 1 an upper one, exactly, and
+                no rounding leads outside; values beyond 0 and 1 land on the bounds.
+
+        Returns: (n_parameters, n_candidates) float64 of the same array module, base units.
+        """
+        self._check_rows(unit, self.n_free)
+        xp = array_module(unit)
+        physical = xp.empty((self.n_parameters, unit.shape[1]), dtype=np.float64)
+        for place, parameter in enumerate(self.parameters):
+            if parameter.fixed:
+                physical[place] = parameter.value
+            elif parameter.name in self.solved:
+                physical[place] = middle(parameter)
+        for rows, in_logarithms in zip(self._rows_by_scale, (False, True), strict=True):
+            # many points on the host stay in the cache a row at a time; else fewer calls count
+            step = 1 if xp is np and unit.shape[1] > _POINTS_IN_CACHE else max(len(rows), 1)
+            for start in range(0, len(rows), step):
+                piece = rows[start : start + step]
+                physical[self._places[piece]] = self._of_rows(unit[piece], piece, in_logarithms, xp)
+        return physical
+
+    def to_unit(self, physical: Any) -> Any:
+        """The points of the unit cube (n_free, n_candidates) of physical parameters.
+
+        Arguments:
+            physical: (n_parameters, n_candidates), base units; rows of fixed parameters are
+                not read.
+
+        Raises: InputError, naming the parameter, for a value that is not inside its bounds.
+        """
+        self._check_rows(physical, self.n_parameters)
+        xp = array_module(physical)
+        unit = xp.empty((self.n_free, physical.shape[1]), dtype=np.float64)
+        for row, place in zip(unit, self.free, strict=True):
+            parameter, values = self.parameters[place], physical[place].astype(np.float64)
+            inside = (values >= parameter.lower) & (values <= parameter.upper)
+            if not bool(inside.all()):
+                raise InputError(
+                    f"{float(values[~inside][0]):g} is not inside the range "
+                    f"[{parameter.lower:g}, {parameter.upper:g}] {parameter.unit}".rstrip(),
+                    key=f"parameters.{parameter.name}",
+                )
+            row[...] = _share(values, parameter, xp)
+        return unit
+
+    def slope(self, physical: Any) -> Any:
+        """How fast physical parameters change with unit coordinates: (n_free, n_candidates).
+
+        Arguments:
+            physical: (n_parameters, n_candidates), as `to_physical` gives them.
+        """
+        xp = array_module(physical)
+        slope = xp.empty((self.n_free, physical.shape[1]), dtype=np.float64)
+        for row, place in zip(slope, self.free, strict=True):
+            parameter = self.parameters[place]
+            if parameter.scale == "linear":
+                row[...] = parameter.upper - parameter.lower
+            else:
+                row[...] = physical[place] * math.log(parameter.upper / parameter.lower)
+        return slope
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        return np.array(self.free, np.int64)
+
+    @cached_property
+    def _rows_by_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the unit cube: those of linear scale, and those in logarithms."""
+        in_logarithms = np.array([self.parameters[k].scale == "log" for k in self.free], bool)
+        return np.flatnonzero(~in_logarithms), np.flatnonzero(in_logarithms)
+
+    @cached_property
+    def _bounds(self) -> np.ndarray:
+        """(4, n_free, 1): lower, upper, and what is mixed between them, itself or logarithms."""
+        free = [self.parameters[place] for place in self.free]
+        ends = np.array([[[p.lower] for p in free], [[p.upper] for p in free]], float)
+        mixed, rows = ends.copy(), self._rows_by_scale[1]
+        mixed[:, rows] = np.log(ends[:, rows])
+        return np.concatenate([ends, mixed])
+
+    def _of_rows(self, unit: Any, rows: np.ndarray, in_logarithms: bool, xp: Any) -> Any:
+        """Physical values of some rows (n_rows, n_candidates) of one scale."""
+        lower, upper, first, last = xp.asarray(self._bounds[:, rows])
+        unit = xp.minimum(xp.maximum(unit.astype(np.float64), 0.0), 1.0)
+        # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
+        physical = (1.0 - unit) * first + unit * last
+        if in_logarithms:
+            physical = xp.exp(physical)
+            physical = xp.where(unit == 0.0, lower, xp.where(unit == 1.0, upper, physical))
+        return xp.minimum(xp.maximum(physical, lower), upper)
+
+    @staticmethod
+    def _check_rows(array: Any, n_rows: int) -> None:
+        if array.ndim != 2 or array.shape[0] != n_rows:
+            raise ValueError(f"expected an array ({n_rows}, n_candidates), not {array.shape}")
+
+
+def middle(parameter: Parameter) -> float:
+    """The middle of a parameter's range, in its scale."""
+    if parameter.scale == "log":
+        return math.sqrt(parameter.lower) * math.sqrt(parameter.upper)
+    return 0.5 * parameter.lower + 0.5 * parameter.upper
+
+
+def _check(parameter: Parameter) -> None:
+    key = f"parameters.{parameter.name}"
+    if parameter.fixed:
+        if parameter.value is None or not math.isfinite(parameter.value):
+            raise InputError("a fixed parameter needs a value", key=key)
+        return
+    bounds = f"[{parameter.lower:g}, {parameter.upper:g}]"
+    if parameter.scale not in ("linear", "log"):
+        raise InputError(f'scale must be "linear" or "log", not "{parameter.scale}"', key=key)
+    if not (math.isfinite(parameter.lower) and math.isfinite(parameter.upper)):
+        raise InputError(f"the range {bounds} must be finite", key=key)
+    if parameter.lower > parameter.upper:
+        raise InputError(f"the range {bounds} ends below its start", key=key)
+    if parameter.scale == "log" and not parameter.lower > 0:
+        raise InputError(f"scale: log needs a range that starts above 0, not {bounds}", key=key)
+
+
+def _share(values: Any, parameter: Parameter, xp: Any) -> Any:
+    """The place 0 .. 1 of values (n_candidates,) within a parameter's range."""
+    lower, upper = parameter.lower, parameter.upper
+    if lower == upper:
+        return xp.zeros_like(values)
+    if parameter.scale == "linear":
+        # halves: a range from -1e308 to 1e308 is wider than the largest number
+        share = (values / 2 - lower / 2) / (upper / 2 - lower / 2)
+    else:
+        share = (xp.log(values) - math.log(lower)) / (math.log(upper) - math.log(lower))
+        share[values == lower] = 0.0
+        share[values == upper] = 1.0
+    return xp.clip(share, 0.0, 1.0)

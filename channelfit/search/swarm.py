@@ -1,0 +1,350 @@
+"""Particle swarms: candidates that fly through the unit cube, drawn to what they and others found.
+
+    v <- inertia v + cognitive r1 (own best - x) + social r2 (leader's best - x),   x <- x + v
+
+with r1, r2 drawn anew for every particle, parameter and move. Who leads a particle is the
+topology: the best of the whole swarm, of its neighbors on a ring, or of its group.
+
+Sources: J. Kennedy, R. Eberhart, "Particle swarm optimization", ICNN (1995), and, in the order of
+the topologies: R. T. Kneusel, "Curve-fitting on graphics processors using particle swarm
+optimization", Int J Comput Intell Syst 7 (2014) 213-224; L. Mussi, Y. S. G. Nashed, S. Cagnoni,
+"GPU-based asynchronous particle swarm optimization", GECCO (2011) 1555-1562; J. Li, Q. Liu,
+"Neural network training acceleration with PSO algorithm on a GPU using OpenCL", HEART (2017).
+Weights and first velocities are those of Standard PSO 2006, for all three.
+
+Written once over the array module of the swarm: NumPy on the host, CuPy on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.search import philox
+from channelfit.search.population import check_size, starting_points
+
+# Clerc and Kennedy's constriction, as Standard PSO 2006 and Mussi et al. write it.
+INERTIA, ATTRACTION = 0.729844, 1.49618
+MOST_ATTRACTION = 10.0  # a swarm flies apart from about 4 on
+
+# What a draw is for: the last word of its counter. The genetic algorithm has 0 to 4.
+_FLIGHT = 5
+
+
+class Topology(Protocol):
+    """Who leads whom."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> Mapping[str, float]: ...
+
+    def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
+        """The particle (n_particles,) that each is drawn to.
+
+        Arguments:
+            cost: (n_particles,) of their own bests, inf where there is none; of equal ones the
+                particle itself, else the first, leads.
+            iteration: how often the swarm has moved.
+            xp: the array module of cost.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The best of all leads all."""
+
+    name = "swarm"
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
+        return xp.zeros(cost.shape[0], dtype=np.int64) + cost.argmin()
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The best among a particle and its nearest on either side leads it.
+
+    neighbors: how many on either side, 1 or more.
+    """
+
+    neighbors: int = 1
+    name = "ring"
+
+    def __post_init__(self) -> None:
+        _check_least("neighbors", self.neighbors, 1)
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """By the names a user writes."""
+        return {"neighbors": self.neighbors}
+
+    def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
+        n_particles = cost.shape[0]
+        particles = xp.arange(n_particles)
+        leader, lowest = particles, cost
+        for distance in range(1, min(self.neighbors, n_particles // 2) + 1):
+            for shift in (distance, -distance):
+                other = xp.roll(cost, shift)
+                better = other < lowest
+                leader = xp.where(better, xp.roll(particles, shift), leader)
+                lowest = xp.where(better, other, lowest)
+        return leader
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The best of its group leads a particle, and now and then the best of all.
+
+    group: particles in a group, neighbors by number; the last may have fewer. exchange: the
+    best of all leads in every so many-th iteration, 1 or more.
+    """
+
+    group: int = 16
+    exchange: int = 10
+    name = "groups"
+
+    def __post_init__(self) -> None:
+        _check_least("group", self.group, 1)
+        _check_least("exchange", self.exchange, 1)
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """By the names a user writes."""
+        return {"group": self.group, "exchange": self.exchange}
+
+    def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
+        if iteration % self.exchange == 0:
+            return Whole().leaders(cost, iteration, xp)
+        n_particles = cost.shape[0]
+        n_groups = -(-n_particles // self.group)
+        filled = xp.full(n_groups * self.group, np.inf)
+        filled[:n_particles] = cost
+        firsts = xp.arange(n_groups) * self.group
+        best = filled.reshape(n_groups, self.group).argmin(axis=1) + firsts
+        return xp.repeat(best, self.group)[:n_particles]
+
+
+class Swarm:
+    """Minimizes a cost over the unit cube by ask and tell.
+
+    The faces of the cube are mirrors: a particle that would leave is thrown back, and its velocity
+    along that parameter turns. A cost that is not finite never becomes a best. A particle whose
+    leader has no best is drawn afresh; one without a best of its own follows its leader alone.
+
+    Arguments:
+        n_parameters: free parameters, >= 1.
+        population: particles, >= 1.
+        seed: 0 .. 2**64-1; with the turn, the particle and the parameter it decides every draw.
+        topology: who leads whom.
+        inertia: share of a velocity that stays, 0 .. 1.
+        cognitive, social: pull of a particle's own best and of its leader's, 0 .. 10.
+        speed_limit: longest move along a parameter, in shares of its range, above 0 and up to 1.
+        batch: particles that move at a time, None for all. With fewer, every n-th particle
+            moves in a turn and knows what those before it have found: with half of the
+            population the even and the odd in turn, with 1 one after the other.
+        xp: numpy or cupy, the array module of the swarm.
+        dtype: float64 or float32, of the swarm.
+        initial: (n_parameters, n_points) points of the unit cube that the first particles
+            start from; the others start anywhere.
+
+    Raises: InputError for a setting out of its range.
+    """
+
+    def __init__(
+        self,
+        n_parameters: int,
+        population: int,
+        seed: int,
+        topology: Topology | None = None,
+        inertia: float = INERTIA,
+        cognitive: float = ATTRACTION,
+        social: float = ATTRACTION,
+        speed_limit: float = 1.0,
+        batch: int | None = None,
+        xp: Any = np,
+        dtype: Any = np.float64,
+        initial: Any = None,
+    ) -> None:
+        batch = population if batch is None else batch
+        check_size(n_parameters, population, seed)
+        _check_flight(inertia, cognitive, social, speed_limit)
+        if not 1 <= batch <= population:
+            raise InputError(f"batch must lie between 1 and the population, not {batch}")
+        self.n_parameters = n_parameters
+        self.population_size = population
+        self.seed = seed
+        self.topology = Whole() if topology is None else topology
+        self.inertia, self.cognitive, self.social = inertia, cognitive, social
+        self.speed_limit = speed_limit
+        self.batch = batch
+        self.xp = xp
+        self.dtype = np.dtype(dtype)
+        self.turn = 0
+        self._n_turns = -(-population // batch)
+        self._initial = starting_points(initial, n_parameters, population)
+        self._key = philox.split_seed(seed)
+        self._position = xp.zeros((n_parameters, population), dtype=self.dtype)
+        self._velocity = xp.zeros_like(self._position)
+        self._own = xp.zeros_like(self._position)
+        self._own_cost = xp.full(population, np.inf)
+        self._asked: Any = None
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.topology.name
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The settings in force, by the names a user writes."""
+        return {
+            "population": self.population_size,
+            **self.topology.settings,
+            **({} if self._n_turns == 1 else {"batch": self.batch}),
+            "inertia": self.inertia,
+            "cognitive": self.cognitive,
+            "social": self.social,
+            "speed_limit": self.speed_limit,
+        }
+
+    @property
+    def iteration(self) -> int:
+        """How often every particle has moved; the first one places it."""
+        return self.turn // self._n_turns
+
+    @property
+    def best_cost(self) -> float:
+        """The lowest finite cost told so far, inf before there is one."""
+        return float(self._own_cost.min())
+
+    @property
+    def best(self) -> Any:
+        """The candidate (n_parameters,) of `best_cost`, or None."""
+        return (
+            self._own[:, int(self._own_cost.argmin())].copy() if self.best_cost < np.inf else None
+        )
+
+    def ask(self) -> Any:
+        """The next candidates (n_parameters, n_candidates) in the unit cube.
+
+        Asking again before telling gives the same candidates.
+        """
+        if self._asked is None:
+            self._asked = self._fly()
+        return self._asked[0].copy()
+
+    def tell(self, candidates: Any, cost: Any) -> None:
+        """Learn the costs of candidates.
+
+        Arguments:
+            candidates: (n_parameters, n_candidates) as asked for.
+            cost: (n_candidates,); whatever is not finite counts as inf.
+
+        Of equal costs the older best stays.
+        """
+        xp = self.xp
+        candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
+        self._asked = self._asked or self._fly()
+        shape = self._asked[0].shape
+        if candidates.shape != shape or cost.shape != shape[1:]:
+            raise ValueError(
+                f"candidates {candidates.shape} and cost {cost.shape} are not those asked for, "
+                f"{shape}"
+            )
+        cost = xp.where(xp.isfinite(cost), cost, np.inf)
+        moved = self._moving()
+        self._position[:, moved], self._velocity[:, moved] = candidates, self._asked[1]
+        better = cost < self._own_cost[moved]
+        self._own[:, moved] = xp.where(better, candidates, self._own[:, moved])
+        self._own_cost[moved] = xp.where(better, cost, self._own_cost[moved])
+        self.turn += 1
+        self._asked = None
+
+    def _moving(self) -> slice:
+        """The particles whose turn it is."""
+        return slice(self.turn % self._n_turns, None, self._n_turns)
+
+    def _fly(self) -> tuple[Any, Any]:
+        """Where the particles of this turn come to, and how fast: (n_parameters, n_moving) both."""
+        xp, moving = self.xp, self._moving()
+        leader = self.topology.leaders(self._own_cost, self.iteration, xp)[moving]
+        proven = xp.isfinite(self._own_cost[moving])
+        led = xp.isfinite(self._own_cost[leader])
+        if self.iteration == 0:
+            led = xp.zeros_like(led)
+        position = xp.empty((self.n_parameters, leader.shape[0]), dtype=self.dtype)
+        velocity = xp.empty_like(position)
+        # on the host a row at a time stays nearer to the cache; a device wants few launches
+        step = 1 if xp is np else self.n_parameters
+        for start in range(0, self.n_parameters, step):
+            rows = slice(start, min(start + step, self.n_parameters))
+            one, two = self._draw(rows)
+            here = self._position[rows, moving]
+            own = xp.where(proven, self._own[rows, moving], here)
+            pull = self.cognitive * one * (own - here)
+            pull += self.social * two * (xp.take(self._own[rows], leader, axis=1) - here)
+            fast = self._limited(self.inertia * self._velocity[rows, moving] + pull)
+            there, fast = self._reflected(here + fast, fast)
+            start_at = self._placed(rows, one)
+            position[rows] = xp.where(led, there, start_at)
+            velocity[rows] = xp.where(led, fast, self._limited((two - start_at) / 2))
+        return position, velocity
+
+    def _draw(self, rows: slice) -> tuple[Any, Any]:
+        """Two uniform draws for each of some parameters and each moving particle."""
+        xp = self.xp
+        n_rows = rows.stop - rows.start
+        particles = xp.arange(self.population_size, dtype=np.uint64)[self._moving()]
+        parameters = xp.repeat(xp.arange(rows.start, rows.stop), particles.shape[0])
+        counter = (xp.tile(particles, n_rows), parameters.astype(np.uint64), self.turn, _FLIGHT)
+        words = philox.philox(counter, self._key, xp)
+        first, second = words[:, :2], words[:, 2:]
+        draws = (philox.uniform(pair[:, 0], pair[:, 1]) for pair in (first, second))
+        one, two = (draw.astype(self.dtype).reshape(n_rows, -1) for draw in draws)
+        return one, two
+
+    def _placed(self, rows: slice, drawn: Any) -> Any:
+        """Where particles (n_rows, n_moving) start that have nobody to follow."""
+        if self._initial is None or self.iteration > 0:
+            return drawn
+        everywhere = self.xp.zeros((drawn.shape[0], self.population_size), dtype=self.dtype)
+        everywhere[:, self._moving()] = drawn
+        everywhere[:, : self._initial.shape[1]] = self.xp.asarray(self._initial[rows])
+        return everywhere[:, self._moving()]
+
+    def _limited(self, velocity: Any) -> Any:
+        return self.xp.clip(velocity, -self.speed_limit, self.speed_limit)
+
+    def _reflected(self, position: Any, velocity: Any) -> tuple[Any, Any]:
+        """Positions up to one range beyond a face as their mirror images, velocities turned."""
+        # particles that stop at the face instead tend to stay there
+        xp = self.xp
+        below, above = position < 0.0, position > 1.0
+        inside = xp.where(below, -position, xp.where(above, 2.0 - position, position))
+        return inside, xp.where(below | above, -velocity, velocity)
+
+
+def _check_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(f"{name} must be {least} or more, not {value}")
+
+
+def _check_flight(inertia: float, cognitive: float, social: float, speed_limit: float) -> None:
+    if not 0 <= inertia <= 1:
+        raise InputError(f"inertia must lie between 0 and 1, not {inertia}")
+    for name, pull in (("cognitive", cognitive), ("social", social)):
+        if not 0 <= pull <= MOST_ATTRACTION:
+            raise InputError(f"{name} must lie between 0 and {MOST_ATTRACTION:g}, not {pull}")
+    if not 0 < speed_limit <= 1:
+        raise InputError(f"speed_limit must lie above 0 and up to 1, not {speed_limit}")
