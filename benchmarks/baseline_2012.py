@@ -67,10 +67,11 @@ import sympy
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Problem
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.scorer import NOT_FINITE, OK, Score
+from channelfit.scoring.scorer import Score
 
 THREADS = 128  # of a block, where nobody tunes
 SHARED_BYTES = 48 * 1024  # of a block: what the paper's GTX480 had, and what needs no asking for

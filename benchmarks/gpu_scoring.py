@@ -68,8 +68,9 @@ from channelfit.model.channel import ChannelModel, load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import OK
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.scorer import OK, Score, make_scorer
+from channelfit.scoring.scorer import Score, make_scorer
 from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective

@@ -44,7 +44,8 @@ from ways import (
 )
 
 from channelfit.problem.experiment import Problem
-from channelfit.scoring.scorer import OK, Score, make_scorer
+from channelfit.problem.statuses import OK
+from channelfit.scoring.scorer import Score, make_scorer
 
 POPULATION = 1 << 18
 CHECKED = 64

@@ -19,9 +19,10 @@ from channelfit.model.expressions import evaluate
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Constant, Protocol, Ramp, Samples, Segment, build_protocol
 from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.reference import ReferenceScorer, propagator, steady_state
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
+from channelfit.scoring.scorer import make_scorer
 
 MODELS = Path(__file__).parent.parent / "models"
 SHIPPED = sorted(path.stem for path in MODELS.glob("*.yaml"))

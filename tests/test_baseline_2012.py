@@ -22,8 +22,9 @@ from channelfit.model.channel import ChannelModel, build_model, load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import NOT_FINITE, OK, make_scorer
+from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))

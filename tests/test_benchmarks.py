@@ -14,8 +14,9 @@ from cuda_host import HostCupy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import NOT_FINITE, OK, Score, make_scorer
+from channelfit.scoring.scorer import Score, make_scorer
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))

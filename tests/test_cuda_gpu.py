@@ -24,10 +24,11 @@ from channelfit.model.channel import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
+from channelfit.scoring.scorer import make_scorer
 
 pytestmark = pytest.mark.gpu
 

@@ -33,13 +33,14 @@ from channelfit.model.channel import ChannelModel, build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Constant, Protocol, Segment
 from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Linearization
+from channelfit.scoring.scorer import Linearization
 
 EVERY = [*SHIPPED, "cycle", "leak"]
 #: Of them, one of each kind: a scheme of few states, one of more, gates, loops, nothing that moves.

@@ -31,6 +31,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import gathered
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer, Walk, walk
 from channelfit.scoring.kernels.cuda_source import ADD_JOBS, SWEEP, CudaSource
@@ -38,7 +39,7 @@ from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.reference import ReferenceScorer
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Score
+from channelfit.scoring.scorer import Score
 
 EVERY = [(name, dtype) for name in [*SHIPPED, "cycle", "leak"] for dtype in ("float64", "float32")]
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3}

@@ -18,7 +18,8 @@ from test_cuda_source import Host
 from channelfit.model.channel import ChannelModel, build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
-from channelfit.scoring.scorer import OK, make_scorer
+from channelfit.problem.statuses import OK
+from channelfit.scoring.scorer import make_scorer
 
 HOLDING, STEP = -80.0, 40.0
 N = 16  # candidates side by side

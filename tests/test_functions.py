@@ -21,9 +21,10 @@ from channelfit.functions.indexed_expressions import Scope, parse_indexed
 from channelfit.functions.scorers import FunctionCpu, FunctionCuda, FunctionReference
 from channelfit.functions.source import FunctionSource
 from channelfit.model.expressions import evaluate
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import NOT_FINITE, OK, make_scorer
+from channelfit.scoring.scorer import make_scorer
 from channelfit.search.fit_file import load_fit
 
 MODELS = Path(__file__).parent.parent / "models" / "functions"

@@ -15,9 +15,10 @@ from test_cuda_linearize import by_differences, errors
 from channelfit.model.channel import ChannelModel, build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
+from channelfit.scoring.scorer import make_scorer
 
 #: At once: `r`, squared. Published fits do such things: `m` passes 1 and ends at 1.09.
 GATES = {

@@ -26,12 +26,13 @@ from channelfit.model.expressions import evaluate, parse_expression, remove_sing
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.run_tree import NODES
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.kernels.derivatives import derivative, derivatives
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.reference import ReferenceScorer
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, make_scorer
+from channelfit.scoring.scorer import Linearization, make_scorer
 
 N = 5
 #: Of those that others are like (in states or gates) only the others are quick.

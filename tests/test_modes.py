@@ -19,6 +19,7 @@ from truths import shared, slow_but
 from channelfit.model.channel import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
 from channelfit.scoring.kernels.spectral import (
@@ -37,7 +38,7 @@ from channelfit.scoring.layout.exponential_tables import (
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.kernel_math import cellOf, decay, offsetInCell
 from channelfit.scoring.reference import ReferenceScorer
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, make_scorer
+from channelfit.scoring.scorer import make_scorer
 
 N_CANDIDATES = 41
 

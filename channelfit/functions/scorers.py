@@ -12,11 +12,12 @@ import numpy as np
 from channelfit.functions import function as functions
 from channelfit.functions.function import FunctionProblem
 from channelfit.functions.source import FunctionSource
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cpu import shared_kernel, usable_cores
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.machine_code import generated
-from channelfit.scoring.scorer import NOT_FINITE, OK, Score
+from channelfit.scoring.scorer import Score
 
 #: Fewer candidates than this get a warp each: a thread each would leave most of a GPU idle.
 _FEW = 16_384

@@ -18,6 +18,7 @@ import sympy
 
 from channelfit.functions.function import Data, Definition, FunctionModel, FunctionProblem
 from channelfit.functions.indexed_expressions import whole_text
+from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import PYTHON, Dialect, ScalarPrinter
 
@@ -376,11 +377,11 @@ __device__ __forceinline__ real multiplyUp(real x, unsigned mask)
 // theta[row*stride]: a parameter; data (n_columns, N_ROWS); lane: 0 .. LANES - 1 among the threads
 // in mask, all of which call this with the same theta.
 """
-_CUDA_TAIL = """
+_CUDA_TAIL = f"""
 
-#define OK 0
-#define NOT_FINITE 1
-
+{cuda_names()}
+"""
+_CUDA_TAIL += """
 __device__ __forceinline__ void conclude(double found, int i, double* cost, signed char* status)
 {
     const bool good = fabs(found) < __longlong_as_double(0x7ff0000000000000ll);

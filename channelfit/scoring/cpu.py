@@ -15,6 +15,7 @@ import numpy as np
 
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import HELD, KIND, Packed, gathered
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.kernels.cpu_source import PACKED_ARGUMENTS, CpuSource
@@ -23,7 +24,7 @@ from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
 from channelfit.scoring.machine.threads import single_threaded_blas
-from channelfit.scoring.scorer import NOT_FINITE, OK, Linearization, Score
+from channelfit.scoring.scorer import Linearization, Score
 
 if TYPE_CHECKING:
     from channelfit.scoring.cpu_tangents import Linearizer

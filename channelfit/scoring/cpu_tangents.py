@@ -32,6 +32,7 @@ from channelfit.problem.run_tree import (
     VARYING,
     Packed,
 )
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels import relaxation_kernels, tangent_kernels
 from channelfit.scoring.kernels.tangent_source import TangentSource
@@ -40,7 +41,6 @@ from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.machine.machine_code import Callback, generated
 from channelfit.scoring.machine.threads import single_threaded_blas
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK
 
 #: Of a candidate that needs every sample of a ramp; none of the statuses of `backends`.
 _UNRESOLVED = -1

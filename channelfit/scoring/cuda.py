@@ -25,6 +25,7 @@ from channelfit.problem.run_tree import (
     Packed,
     gathered,
 )
+from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.cuda_modes import Modes, jobs_that_fill, rounded
@@ -34,7 +35,7 @@ from channelfit.scoring.layout.exponential_tables import moves
 from channelfit.scoring.layout.visit_order import Schedule, schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
-from channelfit.scoring.scorer import OK, Linearization, Score
+from channelfit.scoring.scorer import Linearization, Score
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing

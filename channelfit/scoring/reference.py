@@ -23,8 +23,9 @@ from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelMod
 from channelfit.model.expressions import evaluate
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Samples, Segment
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK, Linearization, Score
+from channelfit.scoring.scorer import Linearization, Score
 
 #: mV that the voltage may move in one step of the integrator.
 MAX_STEP_MV = 1.0

@@ -16,15 +16,6 @@ from channelfit.scoring.machine import gpu
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
 
-OK, NOT_FINITE, OCCUPANCY_LOST, OUTSIDE_BOUNDS, NEGATIVE_RATE = range(5)
-STATUS_WORDS = {
-    OK: "ok",
-    NOT_FINITE: "rate or current not finite",
-    OCCUPANCY_LOST: "occupancy lost",
-    OUTSIDE_BOUNDS: "outside bounds",
-    NEGATIVE_RATE: "negative rate",
-}
-
 #: name -> (module, class, what it needs)
 BACKENDS = {
     "reference": ("channelfit.scoring.reference", "ReferenceScorer"),

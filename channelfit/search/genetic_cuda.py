@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.problem.statuses import N_STATUSES
 from channelfit.scoring.machine import gpu
 from channelfit.search.genetic import Genetic, GeneticState
 from channelfit.search.philox import CUDA_TEXT
@@ -33,10 +34,9 @@ MEDIAN_SAMPLE = 256
 
 _PAIRS, _THREADS, _MOST_BLOCKS = 128, 256, 264
 _MOST_IN_CHUNK = 16
-_N_STATUS = 5
 # Of a record, before it goes on with the best physical parameters so far.
 _FAILED = 4
-_VALUES = _FAILED + _N_STATUS
+_VALUES = _FAILED + N_STATUSES
 
 TEXT = """
 // One generation of the genetic algorithm; the definition is channelfit/search/genetic.py.
@@ -389,7 +389,7 @@ def generation_text(n_free: int) -> str:
         "PAIRS": _PAIRS,
         "THREADS": _THREADS,
         "MEDIAN_SAMPLE": MEDIAN_SAMPLE,
-        "N_STATUS": _N_STATUS,
+        "N_STATUS": N_STATUSES,
         "VALUES": _VALUES,
     }
     return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + CUDA_TEXT + TEXT
@@ -434,7 +434,7 @@ class DeviceGenetic(Genetic):
         self._next: Any = None
         self._best: Any = xp.zeros(1 + n_parameters)
         self._best[0] = np.inf
-        self._partial = xp.zeros((_MOST_BLOCKS, 4 + _N_STATUS))
+        self._partial = xp.zeros((_MOST_BLOCKS, 4 + N_STATUSES))
         self._done = xp.zeros(1, dtype=np.uint32)
         initial = self._initial
         self._start = None if initial is None else xp.asarray(np.ascontiguousarray(initial))

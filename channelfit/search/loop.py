@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from channelfit.problem.statuses import FAILURES, N_STATUSES
 from channelfit.reading.errors import InputError
 from channelfit.search.agreement import Agreement
 from channelfit.search.choose import number, unknown, whole
-from channelfit.search.objective import FAILURES, Generation, Objective, summarized
+from channelfit.search.objective import Generation, Objective, summarized
 from channelfit.search.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class _Tally:
     exact: tuple[float, float] | None = None
     milestone: float = math.inf
     milestone_generation: int = 0
-    failures: np.ndarray = field(default_factory=lambda: np.zeros(max(FAILURES) + 1, np.int64))
+    failures: np.ndarray = field(default_factory=lambda: np.zeros(N_STATUSES, np.int64))
     history: list[tuple[float, ...]] = field(default_factory=list)
 
 

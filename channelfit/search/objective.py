@@ -11,21 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from channelfit.problem.statuses import N_STATUSES, OUTSIDE_BOUNDS
 from channelfit.search.projection import Linear, eliminated, solve
 from channelfit.search.sampling import Constraint, allowed, sample_allowed
 from channelfit.search.space import SearchSpace, array_module
 
 if TYPE_CHECKING:
     from channelfit.model.channel import Prior
-
-OUTSIDE_BOUNDS = 3
-# Status codes of a score, in words.
-FAILURES = {
-    1: "not finite",
-    2: "occupancy lost",
-    OUTSIDE_BOUNDS: "outside bounds",
-    4: "negative rate",
-}
 
 
 class ScoreLike(Protocol):
@@ -72,7 +64,7 @@ class Generation:
     median: float
     best: float
     values: np.ndarray
-    failures: np.ndarray = field(default_factory=lambda: np.zeros(max(FAILURES) + 1, np.int64))
+    failures: np.ndarray = field(default_factory=lambda: np.zeros(N_STATUSES, np.int64))
     stage: str = ""
 
 
@@ -257,7 +249,7 @@ def count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
 
     A cost that is not finite though its status is good counts as "not finite".
     """
-    n = max(FAILURES) + 1
+    n = N_STATUSES
     codes = xp.clip(xp.asarray(status)[~finite].astype(np.int64), 0, n - 1)
     codes[codes == 0] = 1
     return to_host(xp.bincount(codes, minlength=n))

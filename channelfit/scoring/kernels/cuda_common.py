@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import sympy
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, Chain, ChannelModel
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
-from channelfit.scoring.scorer import NEGATIVE_RATE, NOT_FINITE, OK
 
 CUDA = Dialect(
     {

@@ -26,10 +26,10 @@ import math
 import numpy as np
 
 from channelfit.model.channel import GREATEST_OCCUPANCY, RATE_FLOOR, Chain, ChannelModel
+from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 from channelfit.scoring.kernels.fast_rates import CUDA as FAST_RATES
 from channelfit.scoring.kernels.fast_rates import GREATEST_NORM
-from channelfit.scoring.scorer import NOT_FINITE, OCCUPANCY_LOST, OK
 
 #: Names of the kernels.
 SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
@@ -407,7 +407,7 @@ class CudaSource:
 
 
 _PROGRAM = f"""
-enum {{ OK = {OK}, NOT_FINITE = {NOT_FINITE}, OCCUPANCY_LOST = {OCCUPANCY_LOST} }};  // statuses
+{cuda_names()}
 
 // --- what a thread walks through: see Schedule ---------------------------------------------------
 

@@ -15,6 +15,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from channelfit.model.channel import ChannelModel
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 from channelfit.scoring.kernels.spectral import (
     GREATEST_CANCELLATION,
@@ -26,7 +27,6 @@ from channelfit.scoring.kernels.spectral import (
 )
 from channelfit.scoring.layout.exponential_tables import DEGREE, SpectralWalk
 from channelfit.scoring.machine.kernel_math import CELL_BITS
-from channelfit.scoring.scorer import NOT_FINITE, OK
 
 #: Names of the kernels.
 SWEEP_MODES, ADD_MODES = "runSweep", "addJobs"

@@ -25,9 +25,9 @@ import hashlib
 import numpy as np
 
 from channelfit.model.channel import GREATEST_OCCUPANCY, RATE_FLOOR, ChannelModel
+from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 from channelfit.scoring.kernels.cuda_math import cuda_math
-from channelfit.scoring.scorer import NOT_FINITE, OCCUPANCY_LOST, OK
 
 #: Names of the kernels: the walk, what is before and behind it where runs are cut, and what becomes
 #: of the residuals.
@@ -529,7 +529,7 @@ INLINE void advance(const Propagator<2> &p, Dual *x) { x[0] = p.gained + p.kept*
 """
 
 _PROGRAM = f"""
-enum {{ OK = {OK}, NOT_FINITE = {NOT_FINITE}, OCCUPANCY_LOST = {OCCUPANCY_LOST} }};  // statuses
+{cuda_names()}
 
 // --- what a thread walks through -----------------------------------------------------------------
 

@@ -1,0 +1,23 @@
+"""The status of a score: whether a candidate failed and why, for all backends and languages."""
+
+OK, NOT_FINITE, OCCUPANCY_LOST, OUTSIDE_BOUNDS, NEGATIVE_RATE = range(5)
+#: What to call a failure.
+FAILURES = {
+    NOT_FINITE: "not finite",
+    OCCUPANCY_LOST: "occupancy lost",
+    OUTSIDE_BOUNDS: "outside bounds",
+    NEGATIVE_RATE: "negative rate",
+}
+N_STATUSES = 1 + len(FAILURES)
+
+
+def cuda_names() -> str:
+    """The statuses as an enumeration for generated CUDA."""
+    names = {
+        "OK": OK,
+        "NOT_FINITE": NOT_FINITE,
+        "OCCUPANCY_LOST": OCCUPANCY_LOST,
+        "OUTSIDE_BOUNDS": OUTSIDE_BOUNDS,
+        "NEGATIVE_RATE": NEGATIVE_RATE,
+    }
+    return f"enum {{ {', '.join(f'{name} = {code}' for name, code in names.items())} }};"
