@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from report import Row, compared, finish
 
-from channelfit import load_fit
+from channelfit.front.kinds import load_plan
 from channelfit.scoring import cpu
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.cpu import Modes, Stepping
 from channelfit.scoring.machine import machine_code
 from channelfit.scoring.machine.kernel_text import Source
 from channelfit.scoring.machine.machine_code import Kernel
-from channelfit.search.fit_file import Fit
+from channelfit.search.plan import FitPlan
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))
@@ -58,7 +58,7 @@ class Call:
             cpu.shared_kernel = kept
 
 
-def calls(fit: Fit, dtype: str) -> Iterator[tuple[str, Call]]:
+def calls(fit: FitPlan, dtype: str) -> Iterator[tuple[str, Call]]:
     """Stepping, and the closed form where it is the choice."""
     values = fit.problem.model.values()
     factors = np.exp(0.2 * np.random.default_rng(1).standard_normal((len(values), 64)))
@@ -124,7 +124,7 @@ def main() -> None:
     for path in sorted((ROOT / "models").glob("*.yaml")):
         if options.models and path.stem not in options.models:
             continue
-        for way, call in calls(load_fit(path), options.dtype):
+        for way, call in calls(load_plan(path), options.dtype):
             rows += measured(f"{path.stem}, {way}", call)
     finish("compiling", "Ours against Numba on the same text, one core", rows, folder=options.out)
 

@@ -90,10 +90,10 @@ class Peer:
 
 def same_problem(name: str, folder: Path, facts: dict[str, Any]) -> list[Row]:
     """How far our current and cost are from ionBench's: at its true values, at random ones."""
+    from channelfit.front.kinds import load_plan
     from channelfit.scoring.scorer import make_scorer
-    from channelfit.search.fit_file import load_fit
 
-    fit = load_fit(HERE / "problems" / f"{name}.yaml")
+    fit = load_plan(HERE / "problems" / f"{name}.yaml")
     scorer, scale = make_scorer(fit.problem), SCALES[name]
     recording = fit.problem.experiments[0].recording
     assert recording is not None
@@ -125,11 +125,11 @@ class Ours:
     """Searches by the default optimizer, or by another one with its own defaults."""
 
     def __init__(self, name: str, optimizer: str | None) -> None:
-        from channelfit.search.fit_file import load_fit
+        from channelfit.front.kinds import load_plan
 
         self.file, self.scale = HERE / "problems" / f"{name}.yaml", SCALES[name]
         self.overrides = [] if optimizer is None else [f"fit.optimizer.name={optimizer}"]
-        self.fit = load_fit(self.file, self.overrides)
+        self.fit = load_plan(self.file, self.overrides)
 
     @cached_property
     def scorer(self) -> Any:

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from report import Row, finish
 
+from channelfit.front.kinds import load_plan
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import make_optimizer
-from channelfit.search.fit_file import Fit, load_fit
+from channelfit.search.plan import FitPlan
 
 ROOT = Path(__file__).parent.parent
 MODELS = ("model_b", "model_c", "herg_beattie")
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def of_model(model: str, seeds: int, budget: int) -> tuple[list[Row], dict[str, object]]:
-    fit = load_fit(ROOT / "models" / f"{model}.yaml", backend="cpu")
+    fit = load_plan(ROOT / "models" / f"{model}.yaml", backend="cpu")
     scorer = make_scorer(fit.problem, "cpu")
     arrived = arrival(fit, scorer)
     score = lambda unit: scorer.score(fit.space.to_physical(unit)).cost  # noqa: E731
@@ -90,7 +91,7 @@ def of_model(model: str, seeds: int, budget: int) -> tuple[list[Row], dict[str, 
     return rows, {"bar": arrived, "ways": series}
 
 
-def arrival(fit: Fit, scorer: Any) -> float:
+def arrival(fit: FitPlan, scorer: Any) -> float:
     """The cost, pA^2, from which on a run counts as arrived."""
     values = np.array([[p.value] for p in fit.problem.model.parameters], dtype=float)
     if fit.noise_pA:
@@ -98,7 +99,7 @@ def arrival(fit: Fit, scorer: Any) -> float:
     return (1e-3 * peak(fit)) ** 2
 
 
-def peak(fit: Fit) -> float:
+def peak(fit: FitPlan) -> float:
     """The largest current of the data, pA."""
     traces = [e.recording.current_pA for e in fit.problem.experiments if e.recording]
     return max(float(np.abs(trace).max()) for trace in traces)

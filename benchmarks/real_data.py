@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from report import RESULTS, Row, compared, finish
 
+from channelfit.front.kinds import load_plan
 from channelfit.model.channel import ChannelModel, load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
@@ -34,7 +35,6 @@ from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import load_fit
 
 ROOT = Path(__file__).parent.parent
 FITS = ROOT / "models" / "fits"
@@ -108,7 +108,7 @@ def scaled(model: ChannelModel, experiments: tuple[Experiment, ...]) -> ChannelM
 def herg_rows(cell: str, runs: list[Done], published: ChannelModel) -> list[Row]:
     """What the runs of a cell left, how long they took, and the values of the first one."""
     name = f"herg_sine_wave_{cell}"
-    experiments = load_fit(FITS / f"{name}.yaml").problem.experiments
+    experiments = load_plan(FITS / f"{name}.yaml").problem.experiments
     known = published if cell == "16713110" else scaled(published, experiments)
     errors = [float(run.summary["rms_pA"]) for run in runs]
     first = runs[0].summary
@@ -164,7 +164,7 @@ def main() -> None:
                 shutil.copy(folder / f"{name}_0" / "traces.png", shown / "herg_sine_wave.png")
         done = optimized("nav_iv_80cp", folder, 1, wanted.backend)
     note = f"{done.summary['evaluations']:,} evaluations in {done.summary['seconds']:.0f} s"
-    sodium = load_fit(FITS / "nav_iv_80cp.yaml").problem
+    sodium = load_plan(FITS / "nav_iv_80cp.yaml").problem
     rows.append(
         compared(
             "nav_iv_80cp: fit, RMS",

@@ -24,12 +24,13 @@ from pathlib import Path
 import numpy as np
 from report import RESULTS, Row, finish, missing
 
+from channelfit.front.kinds import load_plan
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import Fit, load_fit
 from channelfit.search.least_squares import refine
 from channelfit.search.loop import optimize
 from channelfit.search.objective import Objective
+from channelfit.search.plan import FitPlan
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = (
@@ -61,7 +62,7 @@ class Run:
     evaluations_to_arrive: int | None = None
 
 
-def noisy(file: Path, wanted: argparse.Namespace) -> Fit:
+def noisy(file: Path, wanted: argparse.Namespace) -> FitPlan:
     """The file's fit, its data with noise of 1 % of the largest current, searched by default."""
     changes = [
         "fit.optimizer=null",
@@ -73,11 +74,11 @@ def noisy(file: Path, wanted: argparse.Namespace) -> Fit:
         changes[0] = f"fit.optimizer={{name: {wanted.optimizer}}}"
     currents = [
         e.recording.current_pA
-        for e in load_fit(file, changes).problem.experiments
+        for e in load_plan(file, changes).problem.experiments
         if e.recording is not None
     ]
     changes[1] = f"fit.surrogate.noise={NOISE * max(np.nanmax(np.abs(c)) for c in currents):g}"
-    return load_fit(file, changes)
+    return load_plan(file, changes)
 
 
 def runs_of(file: Path, wanted: argparse.Namespace) -> tuple[list[Run], dict[str, object]]:
@@ -120,7 +121,7 @@ def runs_of(file: Path, wanted: argparse.Namespace) -> tuple[list[Run], dict[str
     return runs, facts
 
 
-def near_truth(fit: Fit, objective: Objective) -> tuple[float, float]:
+def near_truth(fit: FitPlan, objective: Objective) -> tuple[float, float]:
     """The cost at the true values, and at the bottom of the valley that they lie in."""
     true = fit.space.to_unit(fit.problem.model.values()[:, None])
     refined = refine(objective, true)

@@ -35,8 +35,9 @@ NEW_MODEL, KNOWN_MODEL = {"cpu": 2.0, "cuda": 3.0}, {"cpu": 0.8, "cuda": None}
 INSTALLED, LATER, IMPORT, HELP = 6.0, 2.5, 0.1, 0.1
 _SCORE = """
 import sys
-from channelfit import load_fit, make_scorer
-fit = load_fit(sys.argv[1], backend=sys.argv[2])
+from channelfit.front.kinds import load_plan
+from channelfit.scoring.scorer import make_scorer
+fit = load_plan(sys.argv[1], backend=sys.argv[2])
 score = make_scorer(fit.problem, sys.argv[2]).score(fit.problem.model.values()[:, None])
 assert score.status[0] == 0
 """

@@ -26,10 +26,15 @@ ROOT = Path(__file__).parent.parent
 NEW_MODEL, KNOWN_MODEL = 3.0, 2.0  # s
 REPEATS = 2
 _EMPTY = "import cupy; cupy.zeros(1).get()"
-_IMPORTS = "from channelfit import load_fit, make_scorer; import channelfit.scoring.cuda"
+_IMPORTS = (
+    "from channelfit.front.kinds import load_plan; "
+    "from channelfit.scoring.scorer import make_scorer; import channelfit.scoring.cuda"
+)
 _SCORE = """
 import sys, time
-from channelfit import gpu, load_fit, make_scorer
+from channelfit.scoring.machine import gpu
+from channelfit.front.kinds import load_plan
+from channelfit.scoring.scorer import make_scorer
 waited = []
 def timed(call):
     def timing(*arguments):
@@ -40,7 +45,7 @@ def timed(call):
     return timing
 gpu.compile_cuda = timed(gpu.compile_cuda)
 gpu.Compilation.module = timed(gpu.Compilation.module)
-fit = load_fit(sys.argv[1], backend="cuda")
+fit = load_plan(sys.argv[1], backend="cuda")
 scorer = make_scorer(fit.problem, "cuda")
 score = scorer.score(fit.problem.model.values()[:, None])
 assert score.status[0] == 0

@@ -1,4 +1,8 @@
-"""channelfit: kinetic models of ion channels, fitted to voltage-clamp recordings."""
+"""channelfit: kinetic models of ion channels, fitted to voltage-clamp recordings.
+
+What stands in `__all__` is public: it keeps its meaning from one minor version to the next, and a
+change is announced in the changelog. Everything else may change at any time.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +10,64 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from channelfit.model.channel import ChannelModel as ChannelModel
-    from channelfit.model.channel import load_model as load_model
-    from channelfit.problem.experiment import Experiment as Experiment
-    from channelfit.problem.experiment import Problem as Problem
-    from channelfit.problem.protocol import load_protocol as load_protocol
+    from channelfit.front.fitting import fit as fit
+    from channelfit.front.progress import InputWarning as InputWarning
+    from channelfit.front.result import Fit as Fit
+    from channelfit.front.result import load as load
+    from channelfit.front.simulation import Simulation as Simulation
+    from channelfit.front.simulation import simulate as simulate
+    from channelfit.front.studies import Comparison as Comparison
+    from channelfit.front.studies import Uncertainty as Uncertainty
+    from channelfit.front.studies import compare as compare
+    from channelfit.front.studies import uncertainty as uncertainty
+    from channelfit.model.model import Model as Model
+    from channelfit.problem.protocol import Protocol as Protocol
     from channelfit.problem.recording import Recording as Recording
     from channelfit.reading.errors import InputError as InputError
-    from channelfit.scoring.scorer import Score as Score
-    from channelfit.scoring.scorer import make_scorer as make_scorer
-    from channelfit.search.fit_file import load_fit as load_fit
-    from channelfit.search.loop import FitResult as FitResult
-    from channelfit.search.loop import optimize as optimize
 
 __version__ = "0.1.0"
 
 #: Public names and where they live. Loaded when first used, so that `channelfit --help` is quick.
 _PUBLIC = {
-    "ChannelModel": "model.channel",
-    "Experiment": "problem.experiment",
-    "FitResult": "search.loop",
+    "Comparison": "front.studies",
+    "Fit": "front.result",
     "InputError": "reading.errors",
-    "Problem": "problem.experiment",
+    "InputWarning": "front.progress",
+    "Model": "model.model",
+    "Protocol": "problem.protocol",
     "Recording": "problem.recording",
-    "Score": "scoring.scorer",
-    "load_fit": "search.fit_file",
-    "load_model": "model.channel",
-    "load_protocol": "problem.protocol",
-    "make_scorer": "scoring.scorer",
-    "optimize": "search.loop",
+    "Simulation": "front.simulation",
+    "Uncertainty": "front.studies",
+    "compare": "front.studies",
+    "fit": "front.fitting",
+    "load": "front.result",
+    "simulate": "front.simulation",
+    "uncertainty": "front.studies",
 }
-__all__ = [*_PUBLIC, "__version__"]
+__all__ = [
+    "Comparison",
+    "Fit",
+    "InputError",
+    "InputWarning",
+    "Model",
+    "Protocol",
+    "Recording",
+    "Simulation",
+    "Uncertainty",
+    "__version__",
+    "compare",
+    "fit",
+    "load",
+    "simulate",
+    "uncertainty",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'channelfit' has no attribute {name!r}")
     return getattr(importlib.import_module(f"channelfit.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

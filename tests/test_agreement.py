@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from little import LITTLE, THREE_STEPS
 from truths import slow_but
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.problem.experiment import mean_square, rounding_floor
 from channelfit.reading.documents import dump_yaml
 from channelfit.results.uncertainty.assessment import assess
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.agreement import agreement, in_words
-from channelfit.search.fit_file import load_fit
 from channelfit.search.loop import FitResult, optimize
 
 _LOG = {"g": LITTLE["parameters"]["g"] | {"scale": "log"}}
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 
 def searched(file: Path, *changes: str, dtype: str = "float64") -> tuple[FitResult, float]:
     """A search, and the mean square of its data."""
-    fit = load_fit(file, changes, "cpu")
+    fit = load_plan(file, changes, "cpu")
     scorer = make_scorer(fit.problem, "cpu", dtype)
     result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
     return result, mean_square(fit.problem)
@@ -52,9 +52,9 @@ def test_a_perfect_fit_is_one_to_rounding_whatever_the_ranges(file, change, seed
 
 
 def test_what_is_perfect_depends_on_the_data_and_the_precision_alone(file):
-    fits = [load_fit(file, [change], "cpu") for change in (WIDE, "parameters.g.value=20")]
+    fits = [load_plan(file, [change], "cpu") for change in (WIDE, "parameters.g.value=20")]
     wide, twice = fits
-    plain = load_fit(file, (), "cpu").problem
+    plain = load_plan(file, (), "cpu").problem
     assert rounding_floor(wide.problem, "float64") == rounding_floor(plain, "float64")
     assert rounding_floor(twice.problem, "float64") == pytest.approx(
         4 * rounding_floor(plain, "float64"), rel=1e-9
@@ -122,7 +122,7 @@ def test_seeds_arrive_at_the_same_fit_of_a_cell_that_leaves_much_open(tmp_path, 
         )
     )
     changes = [f"fit.seed={seed}", "current.reversal=-88.4 mV"]
-    fit = load_fit(path, changes, "cpu")
+    fit = load_plan(path, changes, "cpu")
     scorer = make_scorer(fit.problem, "cpu")
     result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
     assert result.cost == pytest.approx(106.62909, rel=2e-6)

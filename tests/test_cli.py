@@ -111,11 +111,11 @@ def test_figure_is_a_picture(finished):
 
 
 def test_saved_fit_scores_the_same_and_can_be_fitted_again(finished, tmp_path):
+    from channelfit.front.kinds import load_plan
     from channelfit.scoring.scorer import make_scorer
-    from channelfit.search.fit_file import load_fit
 
     out, _ = finished
-    again = load_fit(out / "fit.yaml")
+    again = load_plan(out / "fit.yaml")
     values = again.problem.model.values()
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert values.tolist() == [p["value"] for p in summary["parameters"].values()]
@@ -277,8 +277,8 @@ def test_folder_that_cannot_be_made(tmp_path):
 
 
 def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
+    from channelfit.front.kinds import load_plan
     from channelfit.scoring.cpu import CpuScorer
-    from channelfit.search.fit_file import load_fit
 
     score, calls = CpuScorer.score, []
 
@@ -296,7 +296,7 @@ def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
     history = (tmp_path / "x" / "history.csv").read_text(encoding="utf-8").splitlines()
     assert len(history) == 3
     # the best of all generations, not of those up to the last save
-    fit = load_fit(tmp_path / "x" / "fit.yaml")
+    fit = load_plan(tmp_path / "x" / "fit.yaml")
     best = CpuScorer(fit.problem).preview(fit.problem.model.values()[:, None]).cost[0]
     assert best == pytest.approx(float(history[-1].split(",")[3]), rel=1e-6)
 

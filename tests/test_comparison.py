@@ -17,7 +17,7 @@ from channelfit.front.main import main
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import contend, weights
-from channelfit.search.fit_file import save_fit
+from channelfit.search.saved_fit import save_fit
 
 NAMES = ("a", "z", "b", "g")
 SHUT = {

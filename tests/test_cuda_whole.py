@@ -114,9 +114,9 @@ def test_tune_remembers_what_scoring_then_uses(device, monkeypatch, tmp_path):
 
 
 def test_scores_of_arrays_on_the_device_stay_there(device):
-    from channelfit.search.fit_file import load_fit
+    from channelfit.front.kinds import load_plan
 
-    fit = load_fit(MODEL_A)
+    fit = load_plan(MODEL_A)
     scorer = make_scorer(fit.problem, "cuda")
     parameters = fit.space.to_physical(np.random.default_rng(0).random((fit.space.n_free, 33)))
     here, there = scorer.score(parameters), scorer.score(gpu.cupy().asarray(parameters))

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from uncertain import Differences, curve_objective, loaded, written
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import Parameter
 from channelfit.results.uncertainty.assessment import assess
@@ -16,7 +17,7 @@ from channelfit.results.uncertainty.curvature import count_samples, estimate
 from channelfit.results.uncertainty.finishing import settled
 from channelfit.results.uncertainty.profiles import profiles
 from channelfit.scoring.scorer import Score, make_scorer
-from channelfit.search.fit_file import load_fit, save_fit
+from channelfit.search.saved_fit import save_fit
 
 ADVICE = "refines the fit first"
 
@@ -74,7 +75,7 @@ def test_it_ends_at_the_minimum_of_its_own_profiles(offset):
 
 
 def test_bounds_on_rates_that_hold_a_fit_back_are_named_and_refining_is_not_advised(tmp_path):
-    fit = load_fit(written(tmp_path, noise=5.0), ["fit.rates_within=[1.0e-4 /ms, 0.28 /ms]"])
+    fit = load_plan(written(tmp_path, noise=5.0), ["fit.rates_within=[1.0e-4 /ms, 0.28 /ms]"])
     scorer = make_scorer(fit.problem, "cpu")
     values = fit.problem.model.values()
     values[0] *= 0.8  # the true rate is 0.1*exp(0.03*40) = 0.33 at 40 mV
@@ -105,7 +106,7 @@ def test_the_command_refines_once_and_for_all(tmp_path):
     assert first["cost"] < first["cost_before_refining"]
     assert second["cost"] == pytest.approx(first["cost"], rel=1e-9)
     assert second["cost_before_refining"] == pytest.approx(first["cost"], rel=1e-9)
-    refined = load_fit(tmp_path / "sure0" / "refined.yaml")
+    refined = load_plan(tmp_path / "sure0" / "refined.yaml")
     cost = make_scorer(refined.problem).score(refined.problem.model.values()[:, None]).cost[0]
     assert cost == pytest.approx(first["cost"], rel=1e-6)
     assert count_samples(refined.problem) == count_samples(fit.problem)

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from channelfit.front.kinds import load_plan
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import Fit, fit_document, load_fit, save_fit, simulate_surrogate
+from channelfit.search.plan import FitPlan, simulate_surrogate
+from channelfit.search.saved_fit import fit_document, save_fit
 
 MODEL: dict[str, Any] = {
     "name": "little",
@@ -76,15 +78,15 @@ def recorded(folder: Path, **changes: object) -> dict[str, Any]:
 
 def complaint(path: Path, *overrides: str) -> str:
     with pytest.raises(InputError) as caught:
-        load_fit(path, overrides, "reference")
+        load_plan(path, overrides, "reference")
     return str(caught.value)
 
 
-def loaded(path: Path, *overrides: str) -> Fit:
-    return load_fit(path, overrides, "reference")
+def loaded(path: Path, *overrides: str) -> FitPlan:
+    return load_plan(path, overrides, "reference")
 
 
-def cost(fit: Fit, values: np.ndarray | None = None) -> float:
+def cost(fit: FitPlan, values: np.ndarray | None = None) -> float:
     values = fit.problem.model.values() if values is None else values
     return float(make_scorer(fit.problem, "reference").score(values[:, None]).cost[0])
 
@@ -272,7 +274,7 @@ def test_a_model_without_a_fit_section_is_shown_one(folder: Path) -> None:
     assert loaded_example(folder, example["fit"]).surrogate
 
 
-def loaded_example(folder: Path, fit: dict[str, Any]) -> Fit:
+def loaded_example(folder: Path, fit: dict[str, Any]) -> FitPlan:
     """The example of the message, its protocols replaced by one that is there."""
     return loaded(model_with(folder, fit | {"protocols": ["steps.yaml"]}))
 
@@ -646,7 +648,7 @@ needs_data = pytest.mark.skipif(
 
 @needs_data
 def test_sine_wave_fit() -> None:
-    fit = load_fit(ROOT / "models" / "fits" / "herg_sine_wave_16713110.yaml")
+    fit = load_plan(ROOT / "models" / "fits" / "herg_sine_wave_16713110.yaml")
     (experiment,) = fit.problem.experiments
     every = round(experiment.protocol.sampling_ms / 0.1)
     assert experiment.recording.current_pA.shape == (1, 80000 // every)
@@ -664,7 +666,7 @@ def test_sine_wave_fit() -> None:
 
 @needs_data
 def test_sodium_fit() -> None:
-    fit = load_fit(ROOT / "models" / "fits" / "nav_iv_80cp.yaml")
+    fit = load_plan(ROOT / "models" / "fits" / "nav_iv_80cp.yaml")
     (experiment,) = fit.problem.experiments
     recording = experiment.recording
     assert recording.current_pA.shape == (24, 1000)
@@ -682,17 +684,19 @@ def test_sodium_fit() -> None:
 
 def test_rates_within_bounds_go_with_the_fit(folder: Path) -> None:
     within = {"range": ["1.0e-3 /ms", "20 /ms"], "of": "largest"}
-    fit = load_fit(model_with(folder, SURROGATE | {"rates_within": within}), backend="reference")
+    fit = load_plan(model_with(folder, SURROGATE | {"rates_within": within}), backend="reference")
     assert [c.name for c in fit.constraints] == ["C -> O", "O -> C"]
     first = fit.make_optimizer().ask()
     objective = fit.objective(make_scorer(fit.problem, "reference"))
     assert (objective.score(first).status == 0).all()
-    again = load_fit(save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference")
+    again = load_plan(
+        save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference"
+    )
     assert [(c.lower, c.upper, c.largest) for c in again.constraints] == [(1e-3, 20, True)] * 2
 
 
 def test_bounds_that_no_candidate_can_keep_are_told_where_they_stand(folder: Path) -> None:
-    fit = load_fit(
+    fit = load_plan(
         model_with(folder, SURROGATE | {"rates_within": [900, 1000]}), backend="reference"
     )
     with pytest.raises(InputError) as error:
@@ -705,7 +709,7 @@ def test_bounds_that_no_candidate_can_keep_are_told_where_they_stand(folder: Pat
 
 
 def test_the_conductance_is_solved_when_asked(folder: Path) -> None:
-    fit = load_fit(model_with(folder, SURROGATE | {"solve": "g"}), backend="reference")
+    fit = load_plan(model_with(folder, SURROGATE | {"solve": "g"}), backend="reference")
     assert fit.space.n_free == 2
     objective = fit.objective(make_scorer(fit.problem, "reference"))
     truth = fit.problem.model.values()
@@ -749,7 +753,7 @@ def test_a_prior_counts_against_the_noise(folder: Path) -> None:
     path = model_with(
         folder, SURROGATE | {"noise": "2 pA"}, parameters=MODEL["parameters"] | {"a": a}
     )
-    fit = load_fit(path, backend="reference")
+    fit = load_plan(path, backend="reference")
     scorer = make_scorer(fit.problem, "reference")
     unit = np.array([[0.3, 0.6], [0.2, 0.2], [0.4, 0.4]])
     physical = fit.space.to_physical(unit)
@@ -758,7 +762,9 @@ def test_a_prior_counts_against_the_noise(folder: Path) -> None:
     np.testing.assert_allclose(
         grown, 0.5 * (np.log(physical[0] / 0.05) / np.log(2)) ** 2, rtol=1e-9
     )
-    again = load_fit(save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference")
+    again = load_plan(
+        save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference"
+    )
     assert again.problem.model.parameters[0].prior == fit.problem.model.parameters[0].prior
     assert again.objective(scorer).prior_weight == fit.objective(scorer).prior_weight
 

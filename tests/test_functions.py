@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.functions import scorers as function_backends
 from channelfit.functions.function import build_function
@@ -25,7 +26,6 @@ from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import load_fit
 
 MODELS = Path(__file__).parent.parent / "models" / "functions"
 ROW = np.arange(1.0, 6.0)
@@ -268,7 +268,7 @@ def test_mistakes_in_files_are_told(key, value, told):
 
 def test_an_optimizer_that_wants_derivatives_is_refused():
     with pytest.raises(InputError, match="derivatives"):
-        load_fit(MODELS / "sphere.yaml", ["fit.optimizer={name: hybrid}"])
+        load_plan(MODELS / "sphere.yaml", ["fit.optimizer={name: hybrid}"])
 
 
 def run(*arguments):
@@ -284,7 +284,7 @@ def test_optimize_writes_a_folder_that_can_be_fitted_again(name, sizes, tmp_path
     names = {path.name for path in (tmp_path / "a").iterdir()}
     assert names == {"fit.yaml", "history.csv", "summary.json", "convergence.png", "source.py"}
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    fit = load_fit(tmp_path / "a" / "fit.yaml")
+    fit = load_plan(tmp_path / "a" / "fit.yaml")
     values = [p.value for p in fit.problem.model.parameters]
     again = make_scorer(fit.problem, "reference").score(np.array(values)[:, None]).cost[0]
     assert again == summary["cost"]

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from cuda_host import DeviceArray, HostCupy
 
-from channelfit import load_fit, make_scorer
+from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.kernels.cuda_source import LISTED
 from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,7 +61,7 @@ def finished() -> None:
 
 
 def shipped(name: str) -> Problem:
-    return load_fit(ROOT / "models" / f"{name}.yaml", backend="reference").problem
+    return load_plan(ROOT / "models" / f"{name}.yaml", backend="reference").problem
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # kernels that do nothing

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from little import LITTLE
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.run_tree import Packed
@@ -19,7 +20,6 @@ from channelfit.scoring.cuda import walk
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import load_fit
 from channelfit.search.loop import optimize
 
 #: Five sweeps; the second voltage and the last duration occur in no other.
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "ramp.yaml").write_text(RAMP)
     fit = {"protocols": ["steps.yaml", "ramp.yaml"], "surrogate": {"noise": 5, "seed": 1}}
     (path / "both.yaml").write_text(dump_yaml(LITTLE | {"fit": fit}))
-    simulated = load_fit(path / "both.yaml").problem
+    simulated = load_plan(path / "both.yaml").problem
     for experiment in simulated.experiments:
         rows = experiment.recording.current_pA.T
         np.savetxt(path / f"{experiment.protocol.name}.csv", rows, delimiter=",", header="no times")
@@ -106,8 +106,8 @@ def shortened(problem: Problem, held_out: list[int]) -> Problem:
 
 def pair(folder: Path) -> tuple[Problem, Problem]:
     """A recording of steps with a ramp held out beside it, and the steps alone."""
-    beside = load_fit(file(folder, "beside", row("steps"), row("ramp", weight=0))).problem
-    return beside, load_fit(file(folder, "alone", row("steps"))).problem
+    beside = load_plan(file(folder, "beside", row("steps"), row("ramp", weight=0))).problem
+    return beside, load_plan(file(folder, "alone", row("steps"))).problem
 
 
 def test_a_score_walks_through_nothing_that_is_held_out(folder):
@@ -174,7 +174,7 @@ def test_a_search_ends_at_the_same_values_to_the_last_bit(folder):
     bounds = {"rates_within": ["1e-4 /ms", "20 /ms"]}  # reached at the ramp's end, not by the steps
     results = []
     for name, rows in (("one", [row("steps")]), ("two", [row("steps"), row("ramp", weight=0)])):
-        fit = load_fit(file(folder, name, *rows, **bounds))
+        fit = load_plan(file(folder, name, *rows, **bounds))
         scorer = make_scorer(fit.problem, "cpu")
         results.append(optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules))
     assert results[0].values.tobytes() == results[1].values.tobytes()
@@ -191,7 +191,7 @@ def test_what_was_held_out_is_predicted_at_the_end(folder, tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     steps, ramp = summary["experiments"]
     assert (steps["weight"], ramp["weight"]) == (1, 0)
-    fitted = load_fit(tmp_path / "run" / "fit.yaml").problem
+    fitted = load_plan(tmp_path / "run" / "fit.yaml").problem
     trace = make_scorer(fitted, "reference").simulate(fitted.model.values()[:, None])[1][:, :, 0]
     apart = trace - fitted.experiments[1].recording.current_pA
     assert ramp["rms_pA"] == pytest.approx(np.sqrt(np.mean(apart**2)), rel=1e-6)

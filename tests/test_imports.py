@@ -64,8 +64,9 @@ def test_a_fit_is_read_without_libraries_of_pictures_and_of_numerics():
 def test_a_score_loads_what_it_uses(model):
     code = """
 import sys
-from channelfit import load_fit, make_scorer
-fit = load_fit(sys.argv[1])
+from channelfit.front.kinds import load_plan
+from channelfit.scoring.scorer import make_scorer
+fit = load_plan(sys.argv[1])
 make_scorer(fit.problem, "cpu").score(fit.problem.model.values()[:, None])
 """
     parts = ("special", "ndimage", "optimize", "stats", "interpolate", "integrate", "signal")

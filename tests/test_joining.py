@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import load_model
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import Fit, load_fit, save_fit
+from channelfit.search.plan import FitPlan
+from channelfit.search.saved_fit import save_fit
 
 MODEL: dict[str, Any] = {
     "name": "little",
@@ -63,8 +65,8 @@ def fit_file(folder: Path, fit: object = ..., **more: object) -> Path:
     return path
 
 
-def loaded(folder: Path, fit: object = ..., **more: object) -> Fit:
-    return load_fit(fit_file(folder, fit, **more), (), "reference")
+def loaded(folder: Path, fit: object = ..., **more: object) -> FitPlan:
+    return load_plan(fit_file(folder, fit, **more), (), "reference")
 
 
 def complaint(folder: Path, fit: object = ..., **more: object) -> str:
@@ -113,7 +115,7 @@ def test_the_name_of_a_fit_is_in_titles_folder_and_summary(
         "warm",
         "little",
     )
-    assert load_fit(run / "fit.yaml", (), "reference").name == "cell 7"
+    assert load_plan(run / "fit.yaml", (), "reference").name == "cell 7"
     assert "cannot be a fit's name" in complaint(folder, {"experiments": EXPERIMENTS}, name="a/b")
     both = {"experiments": EXPERIMENTS, "name": "x"}
     assert "name is given here and under fit" in complaint(folder, both, name="y")
@@ -186,7 +188,7 @@ def test_a_saved_fit_does_not_describe_its_values_as_others(folder: Path) -> Non
             "The values are those of a fit. Of the model before this fit: values of cell 5"
         )
         (folder / "run" / "r.csv").write_text((folder / "fits" / "r.csv").read_text())
-        fit = load_fit(path, (), "reference")
+        fit = load_plan(path, (), "reference")
         assert fit.problem.model.description == saved["description"]
 
 

@@ -22,9 +22,10 @@ import pytest
 from click.testing import CliRunner
 from test_least_squares import Residuals, decays, space
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.functions import swarm_cuda
-from channelfit.functions.fit_file import FunctionFit
+from channelfit.functions.fit_file import FunctionPlan
 from channelfit.functions.run_folder import FunctionWinner
 from channelfit.functions.run_folder import summarize as summarize_function
 from channelfit.problem.experiment import Problem
@@ -35,10 +36,11 @@ from channelfit.reading.keys import KEYS
 from channelfit.results.run_folder import rescore, summarize
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import SETTINGS, make_optimizer
-from channelfit.search.fit_file import Fit, fit_document, load_fit
 from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
+from channelfit.search.plan import FitPlan
+from channelfit.search.saved_fit import fit_document
 
 # --- what the proofs start from ------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ def effect(folder: Path, file: str, told: bool) -> str:
 
     told: what is printed and written counts too, not only what is computed.
     """
-    fit = load_fit(folder / file, (), "reference")
+    fit = load_plan(folder / file, (), "reference")
     seen: list[Any] = []
     if told:
         shown = CliRunner().invoke(main, ["show", str(folder / file)])
@@ -200,7 +202,7 @@ def effect(folder: Path, file: str, told: bool) -> str:
     return "\n".join(x.tobytes().hex() if isinstance(x, np.ndarray) else str(x) for x in seen)
 
 
-def _currents(fit: Fit, scorer: Any) -> list[Any]:
+def _currents(fit: FitPlan, scorer: Any) -> list[Any]:
     seen: list[Any] = []
     for experiment in fit.problem.experiments:
         seen += [experiment.protocol.command(), experiment.protocol.times_ms]
@@ -211,9 +213,9 @@ def _currents(fit: Fit, scorer: Any) -> list[Any]:
     return seen
 
 
-def _summary(fit: Fit, result: Any, scorer: Any) -> str:
+def _summary(fit: FitPlan, result: Any, scorer: Any) -> str:
     """The summary of a run, less clocks, paths, and what is told again as it was given."""
-    if isinstance(fit, FunctionFit):
+    if isinstance(fit, FunctionPlan):
         summary = summarize_function(fit, result, scorer, FunctionWinner(result.values, 1.0))
     else:
         summary = summarize(fit, result, scorer, rescore(fit, scorer, result.values))
@@ -882,7 +884,7 @@ def test_the_search_of_a_file_is_the_one_that_runs(tmp_path: Path) -> None:
     for file, document in (("model.yaml", MODEL), ("function.yaml", FUNCTION)):
         fit = document["fit"] | search
         (tmp_path / file).write_text(dump_yaml(document | {"fit": fit}))
-        loaded = load_fit(tmp_path / file, (), "reference")
+        loaded = load_plan(tmp_path / file, (), "reference")
         scorer = make_scorer(loaded.problem, "reference")
         result = optimize(loaded.make_optimizer(), loaded.objective(scorer), loaded.stop_rules)
         assert (result.optimizer, result.evaluations, result.generations) == ("genetic", 21, 3)
@@ -892,9 +894,9 @@ def test_names_of_a_fit_are_kept_when_it_is_saved(tmp_path: Path) -> None:
     write_tables(tmp_path)
     for name, document in (("model", MODEL), ("steps", STEPS), ("fit", FIT_FILE)):
         (tmp_path / f"{name}.yaml").write_text(dump_yaml(document))
-    fit = load_fit(tmp_path / "fit.yaml", (), "reference")
+    fit = load_plan(tmp_path / "fit.yaml", (), "reference")
     document = fit_document(fit, fit.problem.model.values(), tmp_path)
     (tmp_path / "saved.yaml").write_text(dump_yaml(document))
-    again = load_fit(tmp_path / "saved.yaml", (), "reference")
+    again = load_plan(tmp_path / "saved.yaml", (), "reference")
     assert (again.name, again.description, again.source) == ("cell one", "the first", "the bench")
     assert again.problem.model.name == "little"

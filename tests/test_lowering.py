@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kernel_ways import plain, with_numba
 from test_backends import recording_of
 
-from channelfit import load_fit
+from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol
 from channelfit.scoring import cpu
@@ -26,7 +26,7 @@ from channelfit.scoring.kernels.tangent_tables import GAINS
 from channelfit.scoring.machine import machine_code
 from channelfit.scoring.machine.kernel_text import LoweringError, Source
 from channelfit.scoring.machine.machine_code import Callback, Kernel, generated
-from channelfit.search.fit_file import Fit
+from channelfit.search.plan import FitPlan
 
 MODELS = sorted((Path(__file__).parent.parent / "models").glob("*.yaml"))
 HEAD = "import numpy as np\nfrom math import floor, log, sqrt\n\n\n"
@@ -324,14 +324,14 @@ class _Calls:
         return [a.copy() for a in self.arguments if isinstance(a, np.ndarray)]
 
 
-def candidates(fit: Fit, n: int) -> np.ndarray:
+def candidates(fit: FitPlan, n: int) -> np.ndarray:
     """Some around the model's values, which exercise the same ways through the text."""
     values = fit.problem.model.values()
     factors = np.exp(0.3 * np.random.default_rng(0).standard_normal((len(values), n)))
     return np.ascontiguousarray(values[:, None] * factors)
 
 
-def ways(fit: Fit, dtype: str) -> dict[str, Any]:
+def ways(fit: FitPlan, dtype: str) -> dict[str, Any]:
     """Functions of parameters, each of which makes one call of generated code."""
     problem = fit.problem
     found: dict[str, Any] = {
@@ -355,7 +355,7 @@ QUICK = ("model_b", "na_hh")
 )
 def test_plain_python_gives_the_same_bits(path, moves, monkeypatch):
     """Without contraction, of few samples."""
-    model = load_fit(path).problem.model
+    model = load_plan(path).problem.model
     segments: list[Any] = [{"step": 20, "for": 9.5}, {"hold": 1}]
     segments += [{"ramp": [20, -30], "for": 1}] if moves else []
     protocol = build_protocol({"holding": -80, "sampling": 0.5, "segments": segments}, None)
@@ -377,7 +377,7 @@ def test_plain_python_gives_the_same_bits(path, moves, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_numba_gives_the_same_bits(path, dtype, monkeypatch):
-    fit = load_fit(path)
+    fit = load_plan(path)
     calls = _Calls(monkeypatch)
     for way, run in ways(fit, dtype).items():
         run(candidates(fit, 16))
@@ -394,7 +394,7 @@ def test_numba_gives_the_same_bits(path, dtype, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_no_index_strays(path, monkeypatch):
-    fit = load_fit(path)
+    fit = load_plan(path)
     calls = _Calls(monkeypatch)
     for run in ways(fit, "float64").values():
         run(candidates(fit, 5))
@@ -414,7 +414,7 @@ def test_numba_gives_the_same_bits_of_derivatives(name, monkeypatch):
 
     Without contraction, of which a compiler chooses where to make use.
     """
-    fit = load_fit(next(m for m in MODELS if m.stem == name))
+    fit = load_plan(next(m for m in MODELS if m.stem == name))
     calls: dict[str, tuple[Kernel, list[Any]]] = {}
     call = Kernel.__call__
 
@@ -528,7 +528,7 @@ def test_machine_code_of_other_platforms_needs_the_c_library_alone(
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    fit = load_fit(path)
+    fit = load_plan(path)
     calls = _Calls(monkeypatch)
     ways(fit, "float64")["stepping"](candidates(fit, 2))
     types = tuple(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.io import loadmat
 
+from channelfit.front.kinds import load_plan
 from channelfit.model.channel import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import protocol_cautions
@@ -21,7 +22,6 @@ from channelfit.reading.columns import advice_on_times
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import load_fit
 
 ROOT = Path(__file__).parent.parent
 DATA = os.environ.get("CHANNELFIT_DATA")
@@ -68,7 +68,7 @@ def cautions(
     fit = {"experiments": [{"protocol": protocol, "recording": recording, **row}]}
     path = folder / "fit.yaml"
     path.write_text(dump_yaml({"model": str(ROOT / f"models/{name}.yaml"), "fit": fit}))
-    return "\n".join(map(str, load_fit(path).cautions))
+    return "\n".join(map(str, load_plan(path).cautions))
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -198,8 +198,8 @@ def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents:
     document["fit"]["experiments"] = [right, wrong]
     path = tmp_path / "fit.yaml"
     path.write_text(dump_yaml(document))
-    assert {c.place for c in load_fit(path).cautions} == {f"{path}: fit.experiments[2].recording"}
-    assert load_fit(path, ["fit.experiments[2].weight=0"]).cautions == ()
+    assert {c.place for c in load_plan(path).cautions} == {f"{path}: fit.experiments[2].recording"}
+    assert load_plan(path, ["fit.experiments[2].weight=0"]).cautions == ()
 
 
 # --- protocols -----------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def refused(folder: Path, t: np.ndarray, i: np.ndarray, **time: Any) -> str:
     path = folder / "fit.yaml"
     path.write_text(dump_yaml({"model": str(ROOT / "models/model_a.yaml"), "fit": fit}))
     with pytest.raises(InputError) as caught:
-        load_fit(path)
+        load_plan(path)
     return str(caught.value)
 
 
@@ -419,7 +419,7 @@ FITS = sorted((ROOT / "models/fits").glob("*.yaml"))
 @real
 @pytest.mark.parametrize("path", FITS, ids=lambda p: p.stem)
 def test_shipped_fits_are_plausible(path: Path) -> None:
-    assert load_fit(path).cautions == ()
+    assert load_plan(path).cautions == ()
 
 
 @real
@@ -434,7 +434,7 @@ def test_shipped_fits_are_plausible(path: Path) -> None:
     ],
 )
 def test_faults_planted_in_real_recordings(path: Path, override: str, said: str) -> None:
-    told = "\n".join(map(str, load_fit(path, [f"fit.experiments[1].{override}"]).cautions))
+    told = "\n".join(map(str, load_plan(path, [f"fit.experiments[1].{override}"]).cautions))
     assert f"{path}: fit.experiments[1].recording: " in told
     assert said in told
 
@@ -443,7 +443,7 @@ def test_faults_planted_in_real_recordings(path: Path, override: str, said: str)
 @pytest.mark.parametrize("path", FITS, ids=lambda p: p.stem)
 def test_an_inverted_sign_of_a_real_recording(path: Path, tmp_path: Path) -> None:
     """The same file, negated and written anew."""
-    fit = load_fit(path)
+    fit = load_plan(path)
     recording = fit.problem.experiments[0].recording
     assert recording is not None
     current = np.nan_to_num(-recording.current_pA)
@@ -466,7 +466,7 @@ def test_an_inverted_sign_of_a_real_recording(path: Path, tmp_path: Path) -> Non
     text = re.sub(r"sampling: .*", f"sampling: {h} ms", protocol.read_text(), count=1)
     (tmp_path / "p.yaml").write_text(text)
     (tmp_path / "fit.yaml").write_text(dump_yaml(document))
-    told = "\n".join(map(str, load_fit(tmp_path / "fit.yaml").cautions))
+    told = "\n".join(map(str, load_plan(tmp_path / "fit.yaml").cautions))
     assert "flows against the driving force" in told
 
 
@@ -505,4 +505,4 @@ def test_other_real_recordings_are_plausible(tmp_path: Path, name: str, masked: 
     if not protocol:  # a small cell: the range of the conductance is that of another one
         document["parameters"] = {"g": {"range": [1, 612]}}
     (tmp_path / "fit.yaml").write_text(dump_yaml(document))
-    assert load_fit(tmp_path / "fit.yaml").cautions == ()
+    assert load_plan(tmp_path / "fit.yaml").cautions == ()

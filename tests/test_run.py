@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from channelfit.front.kinds import load_plan
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import make_optimizer
-from channelfit.search.fit_file import load_fit
 from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
@@ -116,7 +116,7 @@ def test_a_run_repeats_bit_for_bit_from_its_seed():
 
 @pytest.mark.parametrize("name", ["hybrid", "genetic"])
 def test_a_search_is_the_same_on_any_number_of_cores(name: str) -> None:
-    fit = load_fit(
+    fit = load_plan(
         Path(__file__).parent.parent / "models" / "model_a.yaml",
         [f"fit.optimizer={{name: {name}}}", "fit.stop={evaluations: 3000}"],
     )

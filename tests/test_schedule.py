@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_backends import MODELS, PROTOCOLS, model_named, recording_of
 
+from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
 from channelfit.problem.recording import Recording
@@ -26,7 +27,6 @@ from channelfit.problem.run_tree import (
     Packed,
 )
 from channelfit.scoring.layout.visit_order import Schedule, schedule
-from channelfit.search.fit_file import load_fit
 
 VOLTAGES = [-120.0, -80.0, -40.0, 20.0]
 #: Exact in binary, so that sums of them are, and no boundary falls near a sample by rounding.
@@ -190,7 +190,7 @@ def test_the_families_of_the_tests_too() -> None:
 
 
 def test_one_job_goes_to_nearly_every_voltage_once() -> None:
-    packed = load_fit(MODELS / "model_b.yaml").problem.scored
+    packed = load_plan(MODELS / "model_b.yaml").problem.scored
     order = schedule(packed)
     pairs = set(zip(packed.table_voltage.tolist(), packed.table_dt.tolist(), strict=True))
     assert len(order.voltage) <= len(pairs) + 1

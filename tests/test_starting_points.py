@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner
 from little import LITTLE, THREE_STEPS
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import load_fit, save_fit
 from channelfit.search.loop import StopRules, optimize
+from channelfit.search.saved_fit import save_fit
 
 BOUNDS = {"rates_within": ["1e-4 /ms", "20 /ms"]}
 
@@ -32,11 +33,11 @@ def rehearsal(folder: Path, **fit: object) -> Path:
 def saved(tmp_path: Path) -> Path:
     """The file of a fit at values that a search may have found."""
     values = np.array([0.102, 0.0198, 0.049, 9.9])
-    return save_fit(load_fit(rehearsal(tmp_path), (), "reference"), values, tmp_path / "run")
+    return save_fit(load_plan(rehearsal(tmp_path), (), "reference"), values, tmp_path / "run")
 
 
 def cost_at_values(path: Path) -> float:
-    problem = load_fit(path).problem
+    problem = load_plan(path).problem
     return float(make_scorer(problem, "cpu").score(problem.model.values()[:, None]).cost[0])
 
 
@@ -49,18 +50,18 @@ def test_the_first_generation_of_every_optimizer_holds_the_saved_values(saved, n
         pytest.importorskip("cma")
     changes = [f"fit.optimizer={{name: {name}}}", "fit.stop={generations: 1}"]
     changes += ["fit.rates_within=[1.0e-4 /ms, 20 /ms]"] if bounds else []
-    fit = load_fit(saved, changes)
+    fit = load_plan(saved, changes)
     known = cost_at_values(saved)
     scorer = make_scorer(fit.problem, "cpu")
     result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
     assert result.history["best_cost"][0] <= known * (1 + 1e-6)
-    anew = load_fit(saved, [*changes, "fit.start=none"])
+    anew = load_plan(saved, [*changes, "fit.start=none"])
     result = optimize(anew.make_optimizer(), anew.objective(scorer), anew.stop_rules)
     assert result.history["best_cost"][0] > known * 1.01
 
 
 def test_hybrid_refines_the_saved_values_first_and_does_not_count_them_as_independent(saved):
-    fit = load_fit(saved, ["fit.optimizer={name: hybrid}"])
+    fit = load_plan(saved, ["fit.optimizer={name: hybrid}"])
     optimizer = fit.make_optimizer()
     np.testing.assert_allclose(
         fit.space.to_physical(optimizer.initial)[:, 0], fit.problem.model.values(), rtol=1e-12
@@ -68,7 +69,7 @@ def test_hybrid_refines_the_saved_values_first_and_does_not_count_them_as_indepe
     objective = fit.objective(make_scorer(fit.problem, "cpu"))
     stages = [generation.stage for generation in optimizer.search(objective)]
     assert stages[0] == "known values"
-    alone = load_fit(saved, ["fit.optimizer={name: hybrid, patience: 1}", "fit.start=none"])
+    alone = load_plan(saved, ["fit.optimizer={name: hybrid, patience: 1}", "fit.start=none"])
     fresh = alone.make_optimizer()
     list(fresh.search(alone.objective(make_scorer(alone.problem, "cpu"))))
     first_round = optimizer.starts
@@ -85,29 +86,29 @@ def test_a_saved_fit_says_what_it_is_and_how_to_begin_anew(saved):
 @pytest.mark.parametrize("name", ["hybrid", "genetic"])
 def test_a_rehearsal_does_not_see_the_values_that_made_its_data(tmp_path, name):
     """The values are changed after the data were made: the search must not notice."""
-    fit = load_fit(rehearsal(tmp_path, optimizer={"name": name}, stop={"generations": 4}))
+    fit = load_plan(rehearsal(tmp_path, optimizer={"name": name}, stop={"generations": 4}))
     assert fit.starting_point() is None
     scorer = make_scorer(fit.problem, "cpu")
     one = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
-    moved = load_fit(tmp_path / "little.yaml", ["parameters.a.value=0.9", "parameters.g.value=77"])
+    moved = load_plan(tmp_path / "little.yaml", ["parameters.a.value=0.9", "parameters.g.value=77"])
     two = optimize(moved.make_optimizer(), fit.objective(scorer), moved.stop_rules)
     assert one.values.tobytes() == two.values.tobytes()
     with pytest.raises(InputError, match="begin at its end"):
-        load_fit(tmp_path / "little.yaml", ["fit.start=values"])
+        load_plan(tmp_path / "little.yaml", ["fit.start=values"])
 
 
 def test_values_that_cannot_be_a_start_are_refused(saved):
     with pytest.raises(InputError, match=r"cannot begin.*begin anywhere with start: none"):
-        load_fit(saved, ["fit.rates_within=[1.0e-4 /ms, 0.2 /ms]"])
-    load_fit(saved, ["fit.rates_within=[1.0e-4 /ms, 0.2 /ms]", "fit.start=none"])
+        load_plan(saved, ["fit.rates_within=[1.0e-4 /ms, 0.2 /ms]"])
+    load_plan(saved, ["fit.rates_within=[1.0e-4 /ms, 0.2 /ms]", "fit.start=none"])
     with pytest.raises(InputError, match="values .* or none was expected"):
-        load_fit(saved, ["fit.start=there"])
+        load_plan(saved, ["fit.start=there"])
 
 
 def test_a_start_on_the_bound_of_a_rate_is_taken(saved):
-    fit = load_fit(saved)
+    fit = load_plan(saved)
     top = float(0.049 * np.exp(0.0198 * 80))  # O -> C at -80 mV, the fastest rate of all
-    bound = load_fit(saved, [f"fit.rates_within=[1.0e-4 /ms, {top!r} /ms]"])
+    bound = load_plan(saved, [f"fit.rates_within=[1.0e-4 /ms, {top!r} /ms]"])
     begin = bound.starting_point()
     assert all(c.allowed(bound.space.to_physical(begin)).all() for c in bound.constraints)
     np.testing.assert_allclose(begin, fit.starting_point(), atol=1e-7)
@@ -157,6 +158,6 @@ def test_a_function_goes_on_from_its_saved_values(tmp_path):
     ]
     assert costs[2] <= costs[1] <= costs[0]
     first = StopRules(generations=1)
-    fit = load_fit(tmp_path / "three" / "fit.yaml")
+    fit = load_plan(tmp_path / "three" / "fit.yaml")
     result = optimize(fit.make_optimizer(), fit.objective(make_scorer(fit.problem, "cpu")), first)
     assert result.cost <= costs[2] * (1 + 1e-12)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from channelfit.front.kinds import load_plan
 from channelfit.model.channel import Parameter
 from channelfit.reading.documents import dump_yaml
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization, Score
-from channelfit.search.fit_file import Fit, load_fit
 from channelfit.search.objective import Objective
+from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 
 
@@ -127,5 +128,5 @@ def written(
     return path
 
 
-def loaded(folder: Path, noise: float = 20.0, seed: int = 1, **changes) -> Fit:
-    return load_fit(written(folder, noise, seed, **changes), (), "reference")
+def loaded(folder: Path, noise: float = 20.0, seed: int = 1, **changes) -> FitPlan:
+    return load_plan(written(folder, noise, seed, **changes), (), "reference")

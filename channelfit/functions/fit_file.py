@@ -1,4 +1,4 @@
-"""A function and its search: what `fit.load_fit` gives for a file with a cost or outputs."""
+"""A function and its search: the plan that a file with a cost or with outputs leads to."""
 
 from __future__ import annotations
 
@@ -6,47 +6,64 @@ import copy
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
 from channelfit.functions.function import FunctionProblem, build_function, fitted_document
-from channelfit.problem.experiment import Problem
+from channelfit.functions.swarm_cuda import RingSearch
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
-from channelfit.search.choose import make_optimizer
-from channelfit.search.fit_file import Fit, starts_from_values
+from channelfit.search.choose import OPTIMIZERS, whole
+from channelfit.search.fit_file import starts_from_values
 from channelfit.search.joined_files import inherited_keys, moved, read_titles
-from channelfit.search.loop import make_stop_rules
+from channelfit.search.plan import FitPlan, checked
 
 #: Functions have no derivatives yet.
 DEFAULT_OPTIMIZER, NEED_DERIVATIVES = "genetic", ("hybrid",)
 
 
-@dataclass(frozen=True)
-class FunctionFit(Fit):
-    """A `Fit` whose problem is a function; `function` is the same by its own type."""
+def _make_asynchronous_ring(
+    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
+) -> RingSearch:
+    for name in settings:
+        whole(settings[name], f"optimizer.{name}", least=1)
+    return RingSearch(seed=seed, **settings, initial=initial)
 
-    function: FunctionProblem = field(kw_only=True)
+
+@dataclass(frozen=True)
+class FunctionPlan(FitPlan):
+    """A `FitPlan` whose problem is a function: it has a cost, and no currents, rates or protocols."""
+
+    has_currents: ClassVar[bool] = False
+    optimizers: ClassVar[Mapping[str, Any]] = {
+        **OPTIMIZERS,
+        "asynchronous_ring": _make_asynchronous_ring,
+    }
+
+    problem: FunctionProblem  # type: ignore[assignment]
 
     def saved(self, values: np.ndarray, folder: str | os.PathLike[str]) -> dict[str, Any]:
         """A complete file with the fitted values (n_parameters,), to be saved in a folder."""
-        document = fitted_document(self.document, self.function.model, values)
-        if self.function.data is not None:
+        document = fitted_document(self.document, self.problem.model, values)
+        if self.problem.data is not None:
             document["data"]["file"] = moved(document["data"]["file"], self.model_file, folder)
         document["fit"] = copy.deepcopy(self.section) | {"start": "values"}
         return document
 
+    def failing_examples(self) -> list[str]:
+        """No sentences: a function has no rates that could be named."""
+        return []
+
     def _floor(self, scorer: Any) -> float:
-        """None is known: a cost may be below 0."""
+        """No cost is known to be the least: it may be below 0."""
         return -math.inf
 
 
-def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path) -> FunctionFit:
+def read_function_plan(document: dict[str, Any], file: Path, model_file: Path) -> FunctionPlan:
     """The fit in a document of a function.
 
     Arguments:
@@ -60,10 +77,8 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
     section.expect(KEYS["function fit"])
     settings, stop = (dict(section.rows(key, {})) for key in ("optimizer", "stop"))
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
-    if not isinstance(optimizer, str):
-        raise InputError(f"a name was expected, not {shown(optimizer)}", file, "fit.optimizer.name")
-    fit = FunctionFit(
-        cast(Problem, function),
+    plan = FunctionPlan(
+        function,
         optimizer,
         settings,
         stop,
@@ -72,21 +87,11 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
         seed=section.integer("seed", 0),
         section=copy.deepcopy(dict(document.get("fit") or {})),
         model_file=model_file,
-        function=function,
         **read_titles(section, function.model.name),
         inherited=inherited_keys(file, model_file, document.get("fit") or {}),
         start=starts_from_values(section),
     )
-    try:
-        n_free = fit.space.n_free
-    except InputError as error:
-        raise error.at(model_file) from None
-    fit.starting_point()
-    try:
-        make_optimizer(optimizer, settings, n_free, fit.seed)
-        make_stop_rules(stop, settings)
-    except InputError as error:
-        raise error.at(file, "fit") from None
+    checked(plan)
     if optimizer in NEED_DERIVATIVES:
         raise InputError(
             f"{optimizer} needs derivatives, which functions do not have; choose an optimizer that "
@@ -94,4 +99,4 @@ def load_function_fit(document: Mapping[str, Any], file: Path, model_file: Path)
             file,
             "fit.optimizer.name",
         )
-    return fit
+    return plan

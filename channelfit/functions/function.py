@@ -211,11 +211,6 @@ def _elements(
 # --- reading -------------------------------------------------------------------------------------
 
 
-def is_function(document: Mapping[str, Any]) -> bool:
-    """Whether a document describes a function rather than a channel."""
-    return any(key in document for key in ("cost", "outputs")) and "states" not in document
-
-
 def build_function(
     document: Mapping[str, Any], file: str | os.PathLike[str] | None
 ) -> FunctionProblem:

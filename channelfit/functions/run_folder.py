@@ -1,27 +1,23 @@
-"""The run folder of a function: as `runs.RunFolder`, with `convergence.png` in place of traces."""
+"""The run folder of a function: as `results.run_folder.RunFolder`, with `convergence.png` in place of traces."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from channelfit.functions.fit_file import FunctionFit
+from channelfit.functions.fit_file import FunctionPlan
 from channelfit.results.run_folder import (
     RunFolder,
-    json_text,
-    machine,
     parameter_rows,
+    provenance,
     titles,
-    versions,
     write_text,
 )
-from channelfit.scoring.machine import gpu
-from channelfit.search.fit_file import saved_text
 from channelfit.search.loop import FitResult
+from channelfit.search.saved_fit import saved_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,58 +29,39 @@ class FunctionWinner:
 
 
 class FunctionRunFolder(RunFolder):
-    """One run's folder; `fit` is a `FunctionFit`."""
+    """One run's folder; `fit` is a `FunctionPlan`."""
 
-    fit: FunctionFit
+    fit: FunctionPlan
 
-    def rescore(self, scorer: Any, values: np.ndarray) -> Any:
-        """The best candidate once more, by the reference."""
-        column = np.asarray(values, dtype=float)[:, None]
-        return FunctionWinner(column[:, 0], float(self.fit.function.cost(column)[0]))
+    def begin_drawing(self, result: FitResult, winner: Any) -> None:
+        """Does nothing: the picture is quickly drawn, at the end."""
 
-    def finish(self, result: FitResult, scorer: Any, winner: Any) -> dict[str, Any]:
-        """Writes everything; returns what stands in ``summary.json``."""
-        from channelfit.functions.pictures import convergence_figure
+    def _finish_drawing(self, result: FitResult) -> None:
+        from channelfit.functions.pictures import convergence_figure  # Matplotlib loads slowly
         from channelfit.results.report.plots import save
 
-        self._save_history(result.history.tolist())
-        self._save_fit(result.values)
-        summary = summarize(self.fit, result, scorer, winner)
-        write_text(self.path / "summary.json", json_text(summary))
-        save(convergence_figure(self.fit.function, result), self.path / "convergence.png")
-        return summary
+        save(convergence_figure(self.fit.problem, result), self.path / "convergence.png")
 
     def _save_fit(self, values: np.ndarray) -> None:
         write_text(self.path / "fit.yaml", saved_text(self.fit.saved(values, self.path)))
 
 
+def rescore(fit: FunctionPlan, scorer: Any, values: np.ndarray) -> FunctionWinner:
+    """The best candidate once more, by the reference."""
+    column = np.asarray(values, dtype=float)[:, None]
+    return FunctionWinner(column[:, 0], float(fit.problem.cost(column)[0]))
+
+
 def summarize(
-    fit: FunctionFit, result: FitResult, scorer: Any, winner: FunctionWinner
+    fit: FunctionPlan, result: FitResult, scorer: Any, winner: FunctionWinner
 ) -> dict[str, Any]:
     """The numbers of a run as plain data."""
-    on_gpu = scorer.backend == "cuda"
     return {
         **titles(fit),
-        "model": fit.function.model.name,
+        "model": fit.problem.model.name,
         "file": str(fit.file),
         "cost": winner.cost,
-        "rms_error": math.sqrt(winner.cost) if fit.function.data is not None else None,
+        "rms_error": math.sqrt(winner.cost) if fit.problem.data is not None else None,
         "parameters": parameter_rows(fit, result),
-        "stop_reason": result.stop_reason,
-        "generations": result.generations,
-        "evaluations": result.evaluations,
-        "seconds": result.seconds,
-        "candidates_per_second": result.evaluations / max(result.seconds, 1e-9),
-        "failed_candidates": dict(result.failures),
-        "optimizer": result.optimizer,
-        "settings": dict(result.settings),
-        "stop": dict(fit.stop),
-        "seed": result.seed,
-        "backend": scorer.backend,
-        "dtype": scorer.dtype,
-        "source_hash": result.source_hash,
-        "search_cost": result.cost,
-        "versions": versions(on_gpu),
-        "machine": machine() | ({"gpu": gpu.device().name} if on_gpu else {}),
-        "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
+        **provenance(fit, result, scorer),
     }

@@ -1,4 +1,4 @@
-"""The three backends for functions: as `backends.Scorer`, of which they have `score` alone."""
+"""The three backends for functions: as `scoring.scorer.Scorer`, of which they have `score` alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.cpu import shared_kernel, usable_cores
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.machine_code import generated
-from channelfit.scoring.scorer import Score
+from channelfit.scoring.scorer import Score, chosen_backend
 
 #: Fewer candidates than this get a warp each: a thread each would leave most of a GPU idle.
 _FEW = 16_384
@@ -144,3 +144,20 @@ def _checked(parameters: Any, problem: FunctionProblem, xp: Any = np) -> Any:
             f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
         )
     return parameters
+
+
+_KINDS: dict[str, Any] = {
+    "reference": FunctionReference,
+    "cpu": FunctionCpu,
+    "cuda": FunctionCuda,
+}
+
+
+def make_scorer(
+    problem: FunctionProblem, backend: str = "auto", dtype: str = "float64", path: str = "auto"
+) -> Any:
+    """A scorer for a function; arguments and errors as in `scoring.scorer.make_scorer`."""
+    backend = chosen_backend(backend, dtype)
+    if path != "auto":
+        raise InputError("a function has no paths; leave --path out")
+    return _KINDS[backend](problem, dtype)

@@ -8,6 +8,9 @@ fields of `optimizers.run.StopRules`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 KEYS: dict[str, tuple[str, ...]] = {
     # a model file
     "model": (
@@ -111,3 +114,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "function data": ("file", "inputs", "targets", "scale"),
     "function fit": ("name", "description", "source", "optimizer", "stop", "seed", "start"),
 }
+
+
+def is_function(document: Mapping[str, Any]) -> bool:
+    """Whether a document describes a function rather than a channel."""
+    return any(key in document for key in ("cost", "outputs")) and "states" not in document

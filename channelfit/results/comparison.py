@@ -9,20 +9,21 @@ among them (Akaike 1974; Schwarz 1978). Only differences between schemes mean so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.experiment import Experiment
 from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
 from channelfit.results.run_folder import Winner, rescore
 from channelfit.results.uncertainty.curvature import correlation_time, count_samples
 from channelfit.results.uncertainty.finishing import settled
-from channelfit.search.fit_file import Fit, load_fit
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.plan import FitPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class Contender:
     """
 
     label: str
-    fit: Fit
+    fit: FitPlan
     values: np.ndarray
     winner: Winner
     n_parameters: int
@@ -64,36 +65,34 @@ class Contender:
 
 
 def contend(
-    files: Sequence[Path],
+    fits: Iterable[FitPlan],
+    labels: Sequence[str],
     backend: str = "auto",
     as_is: bool = False,
-    on_file: Callable[[str], object] | None = None,
+    on_fit: Callable[[str], object] | None = None,
 ) -> list[Contender]:
     """Fits of several schemes to the same data.
 
     Arguments:
-        files: fit files with values, such as `fit.yaml` of run folders; two or more.
+        fits: with values, such as those in `fit.yaml` of run folders; two or more.
+        labels: a name for each.
         as_is: take the values as they are; else they are refined by least squares first, where the
             backend has derivatives, so that no scheme suffers from an unfinished search.
-        on_file: told each file before its turn.
+        on_fit: told each label before its turn.
 
-    Returns: in the order of the files.
+    Returns: in the order of the fits.
 
-    Raises: InputError for a file that cannot be used, and when the data are not the same.
+    Raises: InputError for a fit that cannot be used, and when the data are not the same.
     """
-    if len(files) < 2:
+    if len(labels) < 2:
         raise InputError("two or more fits are needed for a comparison")
     contenders: list[Contender] = []
-    labels = _labels(files)
-    for file, label in zip(files, labels, strict=True):
-        if on_file is not None:
-            on_file(label)
-        fit = load_fit(file, (), backend)
-        if not isinstance(fit.problem, Problem):
-            raise InputError("a function has no currents to compare", file)
+    for fit, label in zip(fits, labels, strict=True):
+        if on_fit is not None:
+            on_fit(label)
         if contenders:
-            _check_same_data(contenders[0].fit, fit, files[0], file)
-        contenders.append(_contender(fit, label, backend, as_is, file))
+            _check_same_data(contenders[0], fit)
+        contenders.append(_contender(fit, label, backend, as_is))
     return contenders
 
 
@@ -157,27 +156,29 @@ def _difference(value: float, values: Sequence[float]) -> float:
     return 0.0 if value == least else value - least
 
 
-def _labels(files: Sequence[Path]) -> list[str]:
-    """Names for files: of the folder where the file is a run's `fit.yaml`."""
-    names = [f.resolve().parent.name if f.name == "fit.yaml" else f.stem for f in files]
+def file_names(files: Sequence[Path]) -> list[str]:
+    """A name for each file, that of its folder where the file is a run's `fit.yaml`."""
+    return [f.resolve().parent.name if f.name == "fit.yaml" else f.stem for f in files]
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """The same names, with a number behind those that come more than once."""
     return [name if names.count(name) == 1 else f"{name} ({k})" for k, name in enumerate(names, 1)]
 
 
-def _contender(fit: Fit, label: str, backend: str, as_is: bool, file: Path) -> Contender:
-    from channelfit.scoring.scorer import make_scorer
-
+def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender:
     try:
         values = fit.problem.model.values()
         scorer = make_scorer(fit.problem, backend)
         objective = replace(fit, solved=()).objective(scorer)
         unit = objective.space.to_unit(values[:, None])
     except InputError as error:
-        raise error.at(file) from None
+        raise error.at(fit.file) from None
     if not as_is and hasattr(scorer, "linearize"):
         values = objective.physical(settled(objective, unit, count_samples(fit.problem)))[:, 0]
     winner = rescore(fit, scorer, values)
     if not math.isfinite(winner.cost):
-        raise InputError("the values in this file give no finite cost", file)
+        raise InputError("the values in this file give no finite cost", fit.file)
     fitted_pA: dict[str, float] = {}
     predicted_pA: dict[str, float] = {}
     for k, (e, part) in enumerate(zip(fit.problem.experiments, winner.parts, strict=True), 1):
@@ -197,7 +198,8 @@ def _contender(fit: Fit, label: str, backend: str, as_is: bool, file: Path) -> C
     )
 
 
-def _check_same_data(first: Fit, other: Fit, first_file: Path, file: Path) -> None:
+def _check_same_data(contender: Contender, other: FitPlan) -> None:
+    first, first_file, file = contender.fit, contender.fit.file, other.file
     ours, theirs = first.problem.experiments, other.problem.experiments
     hint = "; compare fits of the same experiments in the same order" + (
         " (simulated data: the `fit.yaml` of run folders refer to the same files)"

@@ -38,12 +38,14 @@ from channelfit.results.report.artist import Artist
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Experiment
     from channelfit.scoring.scorer import Scorer
-    from channelfit.search.fit_file import Fit
     from channelfit.search.loop import FitResult, Progress
+    from channelfit.search.plan import FitPlan
 
 #: Seconds between two saves of a running search.
 SAVE_EVERY = 5.0
@@ -133,10 +135,8 @@ class Winner:
         return self.quality.rms_pA
 
 
-def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
+def rescore(fit: FitPlan, scorer: Scorer, values: np.ndarray) -> Winner:
     """Traces and cost of one candidate (n_parameters,) in float64."""
-    from channelfit.scoring.scorer import make_scorer
-
     column = np.asarray(values, dtype=float)[:, None]
     traces = [c[:, :, 0] for c in scorer.simulate(column)]
     deviation = 0.0
@@ -155,23 +155,15 @@ def rescore(fit: Fit, scorer: Scorer, values: np.ndarray) -> Winner:
     return Winner(column[:, 0], traces, parts, whole, deviation)
 
 
-def open_folder(path: Path, fit: Fit, artist: Artist | None = None) -> RunFolder:
-    """The folder of a new run. Raises: InputError when it cannot be written, or holds something."""
-    from channelfit.functions.fit_file import FunctionFit
-    from channelfit.functions.run_folder import FunctionRunFolder
-
-    kind = FunctionRunFolder if isinstance(fit, FunctionFit) else RunFolder
-    return kind(path, fit, artist or Artist())
-
-
 @dataclass
 class RunFolder:
     """One run's folder while the search goes on and after it; `artist` draws the picture in it."""
 
     path: Path
-    fit: Fit
+    fit: FitPlan
     artist: Artist = field(default_factory=Artist)
     _made: bool = False
+    _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
     _saved: float = field(default_factory=time.monotonic)
     _saved_cost: float = math.inf
@@ -213,19 +205,20 @@ class RunFolder:
             self._saved_cost, values = self._best
             self._save_fit(values)
 
-    def rescore(self, scorer: Scorer, values: np.ndarray) -> Any:
-        """The best candidate once more, in float64."""
-        return rescore(self.fit, scorer, values)
+    def begin_drawing(self, result: FitResult, winner: Any) -> None:
+        """Begins with the picture, which takes long, and goes on."""
+        page = page_of(self.fit, winner, result.evaluations)
+        self.artist.begin(page, self.path / "traces.png")
 
-    def finish(self, result: FitResult, scorer: Scorer, winner: Any) -> dict[str, Any]:
-        """Writes everything; returns what stands in ``summary.json``."""
-        self.artist.begin(self._page(result, winner), self.path / "traces.png")
+    def finish(self, result: FitResult, summary: dict[str, Any]) -> None:
+        """Writes everything, and waits for the picture that `begin_drawing` has begun."""
         self._save_history(result.history.tolist())
         self._save_fit(result.values)
-        summary = summarize(self.fit, result, scorer, winner)
         write_text(self.path / "summary.json", json_text(summary))
+        self._finish_drawing(result)
+
+    def _finish_drawing(self, result: FitResult) -> None:
         self.artist.finish()
-        return summary
 
     def abandon(self) -> None:
         """After a failure: what there is so far, or no folder at all when there is nothing."""
@@ -238,13 +231,12 @@ class RunFolder:
             self.path.rmdir()
 
     def _save_fit(self, values: np.ndarray) -> None:
-        from channelfit.search.fit_file import fit_document, save_data, saved_text
-
-        if self.fit.surrogate and not any(self.path.glob("data*.csv")):
+        if not self._has_data:
             with tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_data(self.fit, Path(temporary))
-                for file in Path(temporary).glob("data*.csv"):
+                for file in Path(temporary).iterdir():
                     file.replace(self.path / file.name)
+            self._has_data = True
         write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))
 
     def _save_history(self, rows: Iterable[Sequence[float | None]]) -> None:
@@ -254,17 +246,18 @@ class RunFolder:
         writer.writerows(["" if x is None else x for x in row] for row in rows)
         write_text(self.path / "history.csv", text.getvalue())
 
-    def _page(self, result: FitResult, winner: Winner) -> Page:
-        """What ``traces.png`` shows."""
-        pairs = zip(self.fit.problem.experiments, winner.traces, strict=True)
-        return Page(
-            tuple(fitted(experiment, traces) for experiment, traces in pairs),
-            self.fit.name,
-            f"RMS {winner.rms_pA:.3g} pA after {result.evaluations:,} candidates",
-        )
+
+def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> Page:
+    """What a picture of a fit shows: data, fit, residual and command voltage of each experiment."""
+    pairs = zip(fit.problem.experiments, winner.traces, strict=True)
+    return Page(
+        tuple(fitted(experiment, traces) for experiment, traces in pairs),
+        fit.name,
+        f"RMS {winner.rms_pA:.3g} pA after {evaluations:,} candidates",
+    )
 
 
-def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
+def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
     """The numbers of a run as plain data."""
     sure, errors = _uncertainty(fit, scorer, winner)
     rows = parameter_rows(fit, result) | _ties(fit, result.values)
@@ -287,17 +280,26 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         ],
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
         "warnings": [asdict(caution) for caution in fit.cautions],
-        "stop_reason": result.stop_reason,
         "agreement": result.agreement,
+        "failing_examples": fit.failing_examples() if result.failures else [],
+        "strange_rates": fit.strange_rates(
+            result.values, scorer.dtype if scorer.backend == "cuda" else "float64"
+        ),
+        "largest_deviation_from_float64_pA": winner.deviation_pA,
+        **provenance(fit, result, scorer),
+    }
+
+
+def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any]:
+    """How a search went and what ran it: what stands in the summary of any kind of fit."""
+    on_gpu = scorer.backend == "cuda"
+    return {
+        "stop_reason": result.stop_reason,
         "generations": result.generations,
         "evaluations": result.evaluations,
         "seconds": result.seconds,
         "candidates_per_second": result.evaluations / max(result.seconds, 1e-9),
         "failed_candidates": dict(result.failures),
-        "failing_examples": fit.failing_examples() if result.failures else [],
-        "strange_rates": fit.strange_rates(
-            result.values, scorer.dtype if scorer.backend == "cuda" else "float64"
-        ),
         "optimizer": result.optimizer,
         "settings": dict(result.settings),
         "stop": dict(fit.stop),
@@ -306,14 +308,13 @@ def summarize(fit: Fit, result: FitResult, scorer: Scorer, winner: Winner) -> di
         "dtype": scorer.dtype,
         "source_hash": result.source_hash,
         "search_cost": result.cost,
-        "largest_deviation_from_float64_pA": winner.deviation_pA,
-        "versions": versions(scorer.backend == "cuda"),
-        "machine": machine() | ({"gpu": gpu.device().name} if scorer.backend == "cuda" else {}),
+        "versions": versions(on_gpu),
+        "machine": machine() | ({"gpu": gpu.device().name} if on_gpu else {}),
         "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 
 
-def titles(fit: Fit) -> dict[str, str]:
+def titles(fit: FitPlan) -> dict[str, str]:
     """What a fit is called, and described as where it says so."""
     told = {"name": fit.name, "description": fit.description, "source": fit.source}
     return {key: text for key, text in told.items() if text}
@@ -331,7 +332,7 @@ def _told(experiment: Experiment) -> dict[str, str]:
 
 
 def _uncertainty(
-    fit: Fit, scorer: Scorer, winner: Winner
+    fit: FitPlan, scorer: Scorer, winner: Winner
 ) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """How sure the winner is, as a whole and by parameter; None where the backend cannot tell."""
     from channelfit.results.uncertainty.assessment import (
@@ -340,7 +341,6 @@ def _uncertainty(
         can_assess,
         parameter_rows,
     )
-    from channelfit.scoring.scorer import make_scorer
 
     if scorer.dtype != "float64":
         scorer = make_scorer(fit.problem, scorer.backend, "float64")
@@ -353,7 +353,7 @@ def _uncertainty(
     return as_plain(judged), parameter_rows(judged.estimate, fit.problem.model)
 
 
-def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
+def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]:
     """What `summary.json` says of every parameter that is no tie."""
     rows = {}
     places = zip(fit.problem.model.parameters, result.values, result.notes, strict=True)
@@ -368,7 +368,7 @@ def parameter_rows(fit: Fit, result: FitResult) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _ties(fit: Fit, values: np.ndarray) -> dict[str, dict[str, Any]]:
+def _ties(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
     model = fit.problem.model
     found, true = model.tied_values(values), {}
     if fit.surrogate:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from channelfit.functions.function import FunctionProblem
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 
@@ -77,6 +75,20 @@ class Scorer(Protocol):
         ...
 
 
+def chosen_backend(backend: str, dtype: str) -> str:
+    """The backend that a name means here: ``auto`` is cuda where a GPU can be used, else cpu.
+
+    Raises: InputError for an unknown backend or precision.
+    """
+    if dtype not in ("float64", "float32"):
+        raise InputError(f'dtype "{dtype}" is not one of float64, float32')
+    if backend == "auto":
+        return "cuda" if gpu.is_available() else "cpu"
+    if backend not in BACKENDS:
+        raise InputError(f'backend "{backend}" is not one of auto, {", ".join(BACKENDS)}')
+    return backend
+
+
 def make_scorer(
     problem: Problem, backend: str = "auto", dtype: str = "float64", path: str = "auto"
 ) -> Scorer:
@@ -91,18 +103,9 @@ def make_scorer(
     Raises:
         InputError: an unknown backend, dtype or path, or one that cannot run here, and what to do.
     """
-    if dtype not in ("float64", "float32"):
-        raise InputError(f'dtype "{dtype}" is not one of float64, float32')
-    if backend == "auto":
-        backend = "cuda" if gpu.is_available() else "cpu"
-    if backend not in BACKENDS:
-        raise InputError(f'backend "{backend}" is not one of auto, {", ".join(BACKENDS)}')
+    backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
-    if isinstance(problem, FunctionProblem):
-        if path != "auto":
-            raise InputError("a function has no paths; leave --path out")
-        return _function_scorer(problem, backend, dtype)
     module, name = BACKENDS[backend]
     kind = getattr(importlib.import_module(module), name)
     paths = getattr(kind, "paths", ("stepping",))
@@ -112,14 +115,3 @@ def make_scorer(
         kind(problem, dtype, path=path) if hasattr(kind, "paths") else kind(problem, dtype)
     )
     return scorer
-
-
-def _function_scorer(problem: FunctionProblem, backend: str, dtype: str) -> Any:
-    from channelfit.functions.scorers import FunctionCpu, FunctionCuda, FunctionReference
-
-    kinds: dict[str, Callable[..., Any]] = {
-        "reference": FunctionReference,
-        "cpu": FunctionCpu,
-        "cuda": FunctionCuda,
-    }
-    return kinds[backend](problem, dtype)

@@ -43,6 +43,7 @@ def make_optimizer(
     seed: int,
     xp: Any = np,
     initial: Any = None,
+    makers: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Any:
     """An optimizer by name, with what a user wrote under `optimizer:`.
 
@@ -54,6 +55,7 @@ def make_optimizer(
         seed: 0 .. 2**64-1.
         xp: numpy, or cupy for an optimizer that lives on the device.
         initial: (n_parameters, n_points) starting points in the unit cube.
+        makers: what makes them, by name; OPTIMIZERS unless another kind of fit has its own.
 
     Raises: InputError for an unknown name or setting (with what is known) or a bad value.
     """
@@ -67,7 +69,7 @@ def make_optimizer(
         if setting not in SETTINGS[name]:
             message = unknown("setting", setting, SETTINGS[name])
             raise InputError(message, key=f"{key}.{setting}")
-    return OPTIMIZERS[name](own, n_parameters, seed, xp, initial)
+    return (makers or OPTIMIZERS)[name](own, n_parameters, seed, xp, initial)
 
 
 def _make_genetic(
@@ -97,14 +99,13 @@ def _make_hybrid(
     return Hybrid(n_parameters, seed, **settings, initial=initial)
 
 
-def _make_asynchronous_ring(
+def _refuse_asynchronous_ring(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Any:
-    from channelfit.functions.swarm_cuda import RingSearch  # which knows functions
-
-    for name in settings:
-        whole(settings[name], f"optimizer.{name}", least=1)
-    return RingSearch(seed=seed, **settings, initial=initial)
+    raise InputError(
+        "asynchronous_ring flies functions on a GPU; for a channel ring does with the same topology",
+        key="optimizer.name",
+    )
 
 
 def _make_swarm(
@@ -188,7 +189,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "groups": partial(_make_swarm, "groups"),
     "differential": _make_differential,
     "cma": _make_covariance,
-    "asynchronous_ring": _make_asynchronous_ring,
+    "asynchronous_ring": _refuse_asynchronous_ring,
 }
 
 #: Those that end by themselves.

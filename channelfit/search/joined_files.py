@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from channelfit.functions.function import is_function
 from channelfit.model.channel import (
     ChannelModel,
     build_model,
@@ -23,7 +22,7 @@ from channelfit.model.channel import (
 )
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys import KEYS
+from channelfit.reading.keys import KEYS, is_function
 from channelfit.reading.units import shown
 
 _TITLES = ("name", "description", "source")

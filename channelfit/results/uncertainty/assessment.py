@@ -26,7 +26,7 @@ from channelfit.results.uncertainty.finishing import settled, why_not_there
 if TYPE_CHECKING:
     from channelfit.model.channel import ChannelModel
     from channelfit.scoring.scorer import Scorer
-    from channelfit.search.fit_file import Fit
+    from channelfit.search.plan import FitPlan
 
 #: Of the peak: no recording has less noise, so the data were simulated without any.
 _NOISE_FREE = 1e-4
@@ -54,7 +54,7 @@ def can_assess(scorer: Any) -> bool:
 
 
 def assess(
-    fit: Fit,
+    fit: FitPlan,
     scorer: Scorer,
     values: np.ndarray,
     finish: bool = False,

@@ -1,0 +1,247 @@
+"""`fit`: from a model, a protocol and currents, or from a fit file, to a `Fit`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.front import kinds
+from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
+from channelfit.front.result import Fit
+from channelfit.model.model import Model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.recording import Recording, load_recording
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.run_folder import RunFolder
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.fit_file import cautions_of, plan_search
+from channelfit.search.loop import Progress, optimize
+from channelfit.search.plan import FitPlan
+
+#: What stands in messages for the file of a fit that has none.
+_CALL = Path("fit()")
+
+
+def fit(
+    model: Model | str | os.PathLike[str],
+    protocol: Any = None,
+    current: Any = None,
+    *,
+    time: Any = None,
+    weights: Any = None,
+    seed: int | None = None,
+    optimizer: str | Mapping[str, Any] | None = None,
+    stop: Mapping[str, Any] | None = None,
+    rates_within: Any = None,
+    noise: Any = None,
+    solve: Any = None,
+    start: str | None = None,
+    name: str | None = None,
+    backend: str = "auto",
+    dtype: str = "float64",
+    path: str = "auto",
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Fit:
+    """Fits the parameters of a model to recorded currents.
+
+    Either a model with a protocol and currents, or one file that says it all:
+    ``fit("fit.yaml")``. Several experiments are lists of protocols and of currents.
+
+    Arguments:
+        model: a `Model`, or a model file; alone, a fit file or a model file with a `fit` section.
+        protocol: a `Protocol` or a protocol file; or a list of them.
+        current: pA, in order of the protocol's samples: an array (n_sweeps, n_times), of a single
+            sweep also (n_times,), a column or a frame of pandas (a column a sweep), a `Recording`,
+            or a mapping as under ``recording:`` in a fit file; a list of these for a list of
+            protocols.
+        time: (n_times,) ms, if known: it is compared with the times of the protocol.
+        weights: as `current` or (n_times,): how much each sample counts, 0 for not at all.
+        seed: of the search; the same seed gives the same result. 0, or the file's.
+        optimizer: its name, or a mapping with its `name` and settings, as in a fit file.
+        stop: when to end, such as ``{"seconds": 60}``.
+        rates_within, noise, solve, start, name: as the keys of a fit file.
+        backend: what scores the candidates: auto, reference, cpu or cuda.
+        dtype: precision of the search, ``float64`` or ``float32``.
+        path: how currents are computed; auto chooses.
+        folder: where to write the run as it goes on, as ``channelfit optimize`` does; new or empty.
+            Without one nothing is written, until `Fit.save`.
+        progress: whether to show the search; None shows it in notebooks and on terminals.
+
+    Returns: a `Fit`: values, standard errors, what the data leave open, traces, pictures.
+
+    Warns:
+        InputWarning: what can be used but looks wrong, such as a trace at the amplifier's limit.
+
+    Raises:
+        InputError: what cannot be used, with its place, value and what would be right.
+
+    Example:
+        >>> import channelfit as cf
+        >>> model = cf.Model.load("models/model_b.yaml")
+        >>> steps = cf.Protocol.load("protocols/activation.yaml")
+        >>> recorded = cf.simulate(model, steps).current  # in place of a recording
+        >>> found = cf.fit(model, steps, recorded, seed=1, progress=False)
+        >>> round(found.values["gmax"], 3)
+        2.0
+    """
+    told = {
+        "optimizer": {"name": optimizer} if isinstance(optimizer, str) else optimizer,
+        "stop": stop,
+        "seed": seed,
+        "rates_within": rates_within,
+        "noise": noise,
+        "solve": solve,
+        "start": start,
+        "name": name,
+    }
+    section = {key: value for key, value in told.items() if value is not None}
+    if protocol is None and current is None:
+        if isinstance(model, Model):
+            raise InputError("a protocol and a current are needed beside a Model", _CALL)
+        if time is not None or weights is not None:
+            raise InputError("time and weights belong to a protocol and a current", _CALL)
+        plan = kinds.load_plan(model, backend=backend, changes=section)
+    elif protocol is None or current is None:
+        missing = "protocol" if protocol is None else "current"
+        raise InputError(f"a {missing} is needed too", _CALL)
+    else:
+        plan = _plan(model, protocol, current, time, weights, section)
+    with screen_for(plan.name, progress) as screen:
+        with compilations_shown(screen), nothing_collected():
+            scorer = prepared(plan, backend, dtype, path, screen)
+        made = None if folder is None else kinds.open_folder(Path(folder), plan)
+        return run(plan, scorer, made, screen)
+
+
+def _plan(
+    model: Model | str | os.PathLike[str],
+    protocol: Any,
+    current: Any,
+    time: Any,
+    weights: Any,
+    section: dict[str, Any],
+) -> FitPlan:
+    """The plan of a fit to arrays."""
+    if isinstance(model, Model):
+        channel, document = model.channel, model.document
+    else:
+        channel, document = kinds.channel_document(model)
+        document.pop("fit", None)
+    several = isinstance(protocol, list | tuple)
+    protocols, currents, times, every_weight = (
+        _listed(given, name, protocol)
+        for given, name in (
+            (protocol, "protocol"),
+            (current, "current"),
+            (time, "time"),
+            (weights, "weights"),
+        )
+    )
+    experiments = tuple(
+        _experiment(one, data, t, w, f" {k}" if several else "")
+        for k, (one, data, t, w) in enumerate(
+            zip(protocols, currents, times, every_weight, strict=True), 1
+        )
+    )
+    told = Section(section, _CALL)
+    told.expect(KEYS["fit"])
+    plan = plan_search(
+        Problem(channel, experiments),
+        told,
+        document=document,
+        file=_CALL,
+        model_file=_CALL,
+        section=section,
+        in_memory=True,
+    )
+    places = [f"experiment {k}" if several else "recording" for k in range(1, len(experiments) + 1)]
+    return replace(plan, cautions=cautions_of(plan, places))
+
+
+def _listed(given: Any, name: str, protocol: Any) -> Sequence[Any]:
+    """What was given for each protocol."""
+    if not isinstance(protocol, list | tuple):
+        return [given]
+    if given is None:
+        return [None] * len(protocol)
+    if not isinstance(given, list | tuple) or len(given) != len(protocol):
+        raise InputError(f"{name} must be a list of {len(protocol)}, one for each protocol", _CALL)
+    return given
+
+
+def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: str) -> Experiment:
+    """A protocol and what was recorded under it."""
+    command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
+    if isinstance(current, Recording | Mapping) and not (time is None and weights is None):
+        raise InputError("time and weights belong to arrays; a recording has its own", _CALL)
+    if isinstance(current, Recording):
+        same = current.current_pA.shape == (command.n_sweeps, command.n_times_max)
+        if not same or not np.allclose(current.time_ms, command.times_ms, rtol=0, atol=1e-9):
+            raise InputError("this Recording was made for another protocol", _CALL)
+        return Experiment(command, current)
+    if isinstance(current, Mapping):
+        return Experiment(command, load_recording(Section(current, None, "current"), command))
+    try:
+        recording = Recording.from_arrays(
+            command, current, time=time, weight=weights, source=f"arrays{number}"
+        )
+    except InputError as error:
+        raise InputError(error.message, f"{_CALL}{number}", error.key) from None
+    return Experiment(command, recording)
+
+
+def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:
+    """A scorer of the plan whose code is compiled; what looks wrong is told before."""
+    screen.warn(plan.cautions)
+    scorer = kinds.make_scorer(plan, backend, dtype, path)
+    free = plan.space.n_free
+    screen.title = f"{plan.name}: {plan.optimizer}, {free} free parameters, seed {plan.seed}"
+    screen.rules = plan.stop_rules
+    screen.of_currents = plan.has_currents
+    return scorer
+
+
+def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchScreen) -> Fit:
+    """Searches, scores the winner once more, judges it, and writes the folder if there is one.
+
+    After a failure the folder keeps what there is so far.
+    """
+
+    def on_generation(progress: Progress) -> None:
+        screen.update(progress)
+        if folder is not None:
+            folder.record(progress)
+
+    try:
+        if folder is not None:
+            folder.save_source(scorer)
+        screen.begin("scoring the first generation")
+        optimizer = plan.make_optimizer(getattr(scorer, "xp", np))
+        try:
+            result = optimize(optimizer, plan.objective(scorer), plan.stop_rules, on_generation)
+        except InputError as error:
+            why = "; ".join(plan.failing_examples())
+            raise InputError(f"{error}; for instance {why}", plan.file) if why else error from None
+        screen.begin("judging the fit")
+        with compilations_shown(screen):
+            winner = kinds.rescore(plan, scorer, result.values)
+            if folder is not None:
+                folder.begin_drawing(result, winner)
+            summary = kinds.summarize(plan, result, scorer, winner)
+            if folder is not None:
+                folder.finish(result, summary)
+    except BaseException:
+        if folder is not None:
+            folder.abandon()
+        raise
+    return Fit(plan, scorer, result, winner, summary)

@@ -1,0 +1,149 @@
+"""The two kinds of what can be fitted, channels and functions, chosen here and nowhere else.
+
+A channel has currents under protocols; a function has a cost. The same optimizers search both, and
+everything else that differs between them stands in a `Kind`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.model.channel import ChannelModel
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import is_function
+from channelfit.results import run_folder
+from channelfit.results.report.artist import Artist
+from channelfit.results.run_folder import RunFolder
+from channelfit.scoring import scorer as scoring
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.fit_file import read_fit_document, read_plan
+from channelfit.search.joined_files import build_fitted_model
+from channelfit.search.loop import FitResult
+from channelfit.search.plan import FitPlan, with_data
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs between channels and functions.
+
+    Attributes:
+        read: the plan, without simulated data, from a document, the file of its fit section and
+            the file of the model.
+        make_scorer: what scores a problem, from the problem, backend, precision and path.
+        rescore: the best candidate once more, in float64, from plan, scorer and values.
+        summarize: the numbers of a run as plain data, from plan, result, scorer and winner.
+        run_folder: the folder that a run writes, from its path, the plan and an artist.
+    """
+
+    read: Callable[[dict[str, Any], Path, Path], FitPlan]
+    make_scorer: Callable[..., Any]
+    rescore: Callable[..., Any]
+    summarize: Callable[..., dict[str, Any]]
+    run_folder: type[RunFolder]
+
+
+_CHANNEL = Kind(read_plan, scoring.make_scorer, run_folder.rescore, run_folder.summarize, RunFolder)
+
+
+@cache
+def _function() -> Kind:
+    # imported here, so that whoever fits a channel does not wait for what serves functions
+    from channelfit.functions import fit_file, scorers
+    from channelfit.functions import run_folder as folders
+
+    return Kind(
+        fit_file.read_function_plan,
+        scorers.make_scorer,
+        folders.rescore,
+        folders.summarize,
+        folders.FunctionRunFolder,
+    )
+
+
+def _kind(plan: FitPlan) -> Kind:
+    return _CHANNEL if plan.has_currents else _function()
+
+
+def load_plan(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    backend: str = "auto",
+    changes: Mapping[str, Any] | None = None,
+) -> FitPlan:
+    """What to fit: from a model file with a `fit` section, or a fit file that names its model.
+
+    Arguments:
+        path: the file.
+        overrides: ``dotted.key=value`` each, the value in YAML, e.g.
+            ``fit.optimizer.population=1000`` or ``parameters.gmax.value=3``; they are applied to
+            the model document, or under ``fit.`` to the fit section, before anything is checked.
+            A list's entries count from 1: ``fit.experiments[1].weight=2``.
+        backend: what simulates the data, where they are to be simulated.
+        changes: entries of the fit section that go before the file's.
+
+    Returns: the plan, with its data.
+
+    Raises:
+        InputError: anything that cannot be used, with file, key and what would be right.
+    """
+    file = Path(path)
+    document, model_file = read_fit_document(file, overrides)
+    if changes:
+        document["fit"] = {**(document.get("fit") or {}), **changes}
+    kind = _function() if is_function(document) else _CHANNEL
+    plan = kind.read(document, file, model_file)
+    return with_data(plan, kind.make_scorer(plan.problem, backend)) if plan.surrogate else plan
+
+
+def make_scorer(
+    plan: FitPlan, backend: str = "auto", dtype: str = "float64", path: str = "auto"
+) -> Scorer:
+    """What scores the candidates of a plan; see `scoring.scorer.make_scorer`."""
+    scorer: Scorer = _kind(plan).make_scorer(plan.problem, backend, dtype, path)
+    return scorer
+
+
+def rescore(plan: FitPlan, scorer: Scorer, values: np.ndarray) -> Any:
+    """The best candidate (n_parameters,) once more, in float64."""
+    return _kind(plan).rescore(plan, scorer, values)
+
+
+def summarize(plan: FitPlan, result: FitResult, scorer: Scorer, winner: Any) -> dict[str, Any]:
+    """The numbers of a run as plain data, which is what stands in ``summary.json``."""
+    return _kind(plan).summarize(plan, result, scorer, winner)
+
+
+def open_folder(path: Path, plan: FitPlan, artist: Artist | None = None) -> RunFolder:
+    """The folder of a new run.
+
+    Raises: InputError when it cannot be written, or holds something already.
+    """
+    return _kind(plan).run_folder(path, plan, artist or Artist())
+
+
+def channel_document(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> tuple[ChannelModel, dict[str, Any]]:
+    """The model of a model file or a fit file, and its whole document, the fit section included.
+
+    Raises: InputError for what cannot be used, and for a function, which has no currents.
+    """
+    file = Path(path)
+    document, model_file = read_fit_document(file, overrides)
+    if is_function(document):
+        raise InputError("a function has no currents; only optimize and show serve it", file)
+    return build_fitted_model(document, file, model_file), document
+
+
+def with_currents(plan: FitPlan, what: str = "only optimize and show serve it") -> FitPlan:
+    """The same plan. Raises InputError for a function, which has no currents."""
+    if not plan.has_currents:
+        raise InputError(f"a function has no currents; {what}", plan.file)
+    return plan

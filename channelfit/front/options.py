@@ -1,0 +1,166 @@
+"""What several commands share: their options, and how a file that they name is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from channelfit.reading.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from channelfit.model.channel import ChannelModel
+    from channelfit.reading.cautions import Caution
+    from channelfit.results.report.terminal import SearchScreen
+    from channelfit.scoring.scorer import Scorer
+    from channelfit.search.plan import FitPlan
+
+set_option = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change one entry of the file for this call, e.g. parameters.gmax.value=3 or "
+    "fit.optimizer.mutation_rate=0.02. May be given several times.",
+)
+model_argument = click.argument("model", type=click.Path(path_type=Path))
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(["auto", "reference", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="What computes the currents.",
+)
+path_option = click.option(
+    "--path",
+    type=click.Choice(["auto", "stepping", "modal", "closed-form"]),
+    default="auto",
+    show_default=True,
+    help="How: sample by sample; in a scheme's modes; or without samples, from sums over the "
+    "recording. A backend may have one only.",
+)
+
+
+def dtype_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option of a precision, with what it is the precision of."""
+    return click.option(
+        "--dtype",
+        type=click.Choice(["float64", "float32"]),
+        default="float64",
+        show_default=True,
+        help=what,
+    )
+
+
+def as_overrides(
+    file: Path,
+    overrides: Sequence[str],
+    seed: int | None,
+    population: int | None,
+    generations: int | None,
+    optimizer: str | None,
+) -> list[str]:
+    """The options as overrides of the file, after those that the user wrote out."""
+    options = list(overrides)
+    if optimizer is not None:
+        if _optimizer_of(file) not in (None, optimizer):
+            options.insert(0, "fit.optimizer={}")
+        options.append(f"fit.optimizer.name={optimizer}")
+    if seed is not None:
+        options.append(f"fit.seed={seed}")
+    if population is not None:
+        options.append(f"fit.optimizer.population={population}")
+    if generations is not None:
+        options.append(f"fit.optimizer.generations={generations}")
+        if _gives_generations_to_stop(file):
+            options.append(f"fit.stop.generations={generations}")
+    return options
+
+
+def _optimizer_of(file: Path) -> str | None:
+    """The search method that a file's settings are for; None where it has no settings."""
+    from channelfit.search.fit_file import default_optimizer, read_fit_document
+
+    fit = read_fit_document(file)[0].get("fit")
+    section = fit.get("optimizer") if isinstance(fit, dict) else None
+    return (
+        str(section.get("name", default_optimizer(section))) if isinstance(section, dict) else None
+    )
+
+
+def _gives_generations_to_stop(file: Path) -> bool:
+    """A file may give the number in either place; both must then agree."""
+    from channelfit.search.fit_file import read_fit_document
+
+    fit = read_fit_document(file)[0].get("fit")
+    stop = fit.get("stop") if isinstance(fit, dict) else None
+    return isinstance(stop, dict) and "generations" in stop
+
+
+def _backend_line(scorer: Scorer, asked: str) -> str:
+    """Which backend, and why it."""
+    from channelfit.front.doctor import backends
+
+    state = backends()
+    why = "as asked"
+    if asked == "auto":
+        missing = [f"{name} {row.state}" for name, row in state.items() if not row.usable]
+        why = "; ".join(["auto: the fastest here", *missing])
+    return f"backend {scorer.backend}, {scorer.dtype} ({why})"
+
+
+def prepare(
+    file: Path, options: Sequence[str], backend: str, dtype: str, path: str, screen: SearchScreen
+) -> tuple[FitPlan, Scorer]:
+    """The plan of a file and its scorer, with what there is to say of both on the screen."""
+    from channelfit.front.fitting import prepared
+    from channelfit.front.kinds import load_plan
+
+    screen.begin(f"reading {file.name} and its data")
+    fit = load_plan(file, options, backend)
+    scorer = prepared(fit, backend, dtype, path, screen)
+    screen.say(screen.title)
+    if fit.inherited:
+        screen.say(f"from the fit section of {fit.model_file.name}: {', '.join(fit.inherited)}")
+    screen.say(_backend_line(scorer, backend))
+    return fit, scorer
+
+
+def model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, np.ndarray, str]:
+    """The model, its values, and the name that a fit file gives, else its own."""
+    channel, document = load_channel(file, overrides)
+    name = str((document.get("fit") or {}).get("name", channel.name))
+    try:
+        return channel, channel.values(), name
+    except InputError as error:
+        raise error.at(file) from None
+
+
+def load_channel(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str, Any]]:
+    """The model of a model file or a fit file, and the whole document; warns of what looks wrong."""
+    from channelfit.front.kinds import channel_document
+
+    channel, document = channel_document(file, overrides)
+    warn(channel.cautions)
+    return channel, document
+
+
+def warn(cautions: Iterable[Caution]) -> None:
+    """What looks wrong, on standard error, before the work."""
+    from channelfit.results.report.terminal import SearchScreen
+
+    SearchScreen("").warn(cautions)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """A place that cannot be written to is the user's mistake, not ours."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", place) from None

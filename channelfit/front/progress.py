@@ -1,0 +1,178 @@
+"""How work is shown while it goes on: on a terminal, in a notebook, or not at all.
+
+Whatever is compiled is announced, and an interrupt is an interrupt even where it reaches the
+compiler.
+"""
+
+from __future__ import annotations
+
+import gc
+import html
+import importlib
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from channelfit.reading.cautions import Caution
+from channelfit.reading.errors import InputError
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.scoring.machine.notices import told_to
+
+if TYPE_CHECKING:
+    from channelfit.search.loop import Progress
+
+#: Seconds between two changes of what a notebook shows.
+_REFRESH = 0.2
+
+
+class InputWarning(UserWarning):
+    """Something in the input can be used but is probably not what was meant; the text says where."""
+
+
+class PythonScreen(SearchScreen):
+    """Shows nothing on a screen; what looks wrong becomes a Python warning."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title, quiet=True)
+
+    def warn(self, cautions: Iterable[Caution]) -> None:
+        """Each caution as an `InputWarning`."""
+        for caution in cautions:
+            warnings.warn(str(caution), InputWarning, stacklevel=5)
+
+
+class NotebookScreen(PythonScreen):
+    """The search as a few lines below a notebook's cell, which change while it goes on."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title)
+        self._shown: Any = None
+        self._changed = 0.0
+
+    def __enter__(self) -> NotebookScreen:
+        notebook: Any = importlib.import_module("IPython.display")  # present where a notebook is
+        self._html = notebook.HTML
+        self._shown = notebook.display(self._html(""), display_id=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._show("")
+
+    def begin(self, stage: str) -> None:
+        """Names what is being done now."""
+        super().begin(stage)
+        self._show(stage)
+
+    def update(self, progress: Progress) -> None:
+        """Shows the best cost and the pace after a generation."""
+        super().update(progress)
+        if time.monotonic() - self._changed > _REFRESH:
+            self._show(f"{self.title}\n{self.line(progress)}  {self._spark()}")
+
+    def _show(self, text: str) -> None:
+        if self._shown is not None:
+            self._shown.update(self._html(f"<pre>{html.escape(text)}</pre>" if text else ""))
+            self._changed = time.monotonic()
+
+
+def screen_for(title: str, progress: bool | None) -> SearchScreen:
+    """What shows the work of a Python call.
+
+    Arguments:
+        progress: whether to show it; None shows it in notebooks and on terminals.
+    """
+    if progress is False:
+        return PythonScreen(title)
+    if _in_notebook():
+        return NotebookScreen(title)
+    if progress or sys.stderr.isatty():
+        return SearchScreen(title)
+    return PythonScreen(title)
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this."""
+    shell: Any = sys.modules.get("IPython")
+    running = shell.get_ipython() if shell is not None else None
+    return running is not None and hasattr(running, "kernel")
+
+
+class _Notice:
+    """Shows on a screen what is announced, and then again what was there before."""
+
+    def __init__(self, screen: SearchScreen) -> None:
+        self.screen, self.depth, self.said, self.before = screen, 0, False, ""
+
+    def begins(self, what: str) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self.before = self.screen.stage
+            self.screen.begin(what)
+            if not self.said and not self.screen.live:
+                self.screen.say(self.screen.stage)
+            self.said = True
+
+    def ends(self) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.screen.begin(self.before)
+
+
+@contextmanager
+def compilations_shown(screen: SearchScreen) -> Iterator[None]:
+    """Says so when something is really compiled, which is done once for each model.
+
+    An interrupt inside the compiler can come out of it as any error; here it is an interrupt again.
+    """
+    notice = _Notice(screen)
+    with told_to(notice), _noting_interrupts() as interrupted:
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception:
+            if interrupted and notice.said:
+                raise KeyboardInterrupt from None
+            raise
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Keeps the garbage collector from searching, over and over, what is built once and stays."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+@contextmanager
+def _noting_interrupts() -> Iterator[list[bool]]:
+    """A list that is no longer empty once Ctrl-C was pressed."""
+    seen: list[bool] = []
+
+    def note(number: int, frame: Any) -> None:
+        seen.append(True)
+        signal.default_int_handler(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)

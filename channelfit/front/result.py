@@ -1,0 +1,298 @@
+"""What a fit gives to a Python user: values, how sure they are, traces, pictures and files."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.front import kinds
+from channelfit.front.table import table_of
+from channelfit.model.model import Model
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.results.run_folder import json_text, page_of
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.loop import FitResult
+from channelfit.search.plan import FitPlan
+from channelfit.search.saved_fit import fit_document
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Columns of the table of parameters, after the value.
+_COLUMNS = ("value", "unit", "standard_error", "interval_low", "interval_high", "lower", "upper")
+
+
+class Fit:
+    """A finished fit: what `channelfit.fit` returns, and `channelfit.load` reads back.
+
+    Attributes:
+        plan: what was fitted and how: the problem with its model and data, and the search.
+        scorer: what scored the candidates; it can simulate and score others.
+        result: the search as it went (`FitResult`): best values, history, why it stopped.
+        summary: all numbers as plain data, as in ``summary.json`` of a run folder.
+    """
+
+    def __init__(
+        self,
+        plan: FitPlan,
+        scorer: Scorer,
+        result: FitResult,
+        winner: Any,
+        summary: Mapping[str, Any],
+    ) -> None:
+        self.plan, self.scorer, self.result = plan, scorer, result
+        self.summary: dict[str, Any] = json.loads(json_text(dict(summary)))
+        self._winner = winner
+
+    @property
+    def name(self) -> str:
+        """What the fit is called, in titles and folders."""
+        return self.plan.name
+
+    @property
+    def cost(self) -> float:
+        """The weighted mean square of data minus fit, pA^2; of a function, what it says."""
+        return float(self._winner.cost)
+
+    @property
+    def rms(self) -> float:
+        """The root of the cost, pA: how far a sample lies from the fit, on average."""
+        return float(np.sqrt(self.cost))
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Fitted values by parameter, in base units (ms, mV, nS, pA); fixed ones are among them."""
+        return {name: float(row["value"]) for name, row in self._rows.items()}
+
+    @property
+    def errors(self) -> dict[str, float | None]:
+        """Standard errors by parameter, in the units of the values.
+
+        None for a fixed parameter, and for all where the backend has no derivatives.
+        """
+        return {name: row.get("standard_error") for name, row in self._rows.items()}
+
+    @property
+    def parameters(self) -> Any:
+        """A row a parameter: value, unit, standard error, 95 % interval and range.
+
+        A DataFrame where pandas is installed, else a `Table` that is indexed in the same way:
+        ``fit.parameters.loc["gmax", "value"]``.
+        """
+        return table_of({name: flat(row) for name, row in self._rows.items()}, _COLUMNS)
+
+    @property
+    def open(self) -> list[str]:
+        """What the data do not determine, a sentence each; empty where they determine all."""
+        return [row["text"] for row in self._uncertainty.get("undetermined", ())]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the standard errors rest on, in words."""
+        return list(self._uncertainty.get("remarks", ()))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What looked wrong in the model and the data before the search."""
+        return [str(caution) for caution in self.plan.cautions]
+
+    @property
+    def traces(self) -> list[np.ndarray]:
+        """The fitted current of each experiment, (n_sweeps, n_times) pA; NaN after a sweep's end."""
+        kinds.with_currents(self.plan, "so it has no traces")
+        return [np.array(trace) for trace in self._winner.traces]
+
+    @property
+    def residuals(self) -> list[np.ndarray | None]:
+        """Data minus fit of each experiment, (n_sweeps, n_times) pA.
+
+        NaN where a sample has no weight; None for an experiment that has no recording.
+        """
+        found: list[np.ndarray | None] = []
+        for experiment, trace in zip(self.plan.problem.experiments, self.traces, strict=True):
+            recording = experiment.recording
+            if recording is None:
+                found.append(None)
+            else:
+                apart = recording.current_pA - trace
+                found.append(np.where(recording.weight > 0, apart, np.nan))
+        return found
+
+    @property
+    def model(self) -> Model:
+        """The model with the fitted values, to be simulated, changed, saved or fitted again."""
+        kinds.with_currents(self.plan, "so there is no model of a channel")
+        document = fit_document(self.plan, self.result.values, self.plan.file.parent)
+        return Model.from_yaml(dump_yaml({k: v for k, v in document.items() if k != "fit"}))
+
+    def plot(self) -> Figure:
+        """Command voltage, data with the fit, and residuals of every experiment.
+
+        Returns: a figure of Matplotlib, which a notebook shows, and ``savefig`` saves.
+        """
+        from channelfit.front.pictures import shown_in_notebooks, traces_picture
+
+        if not self.plan.has_currents:
+            from channelfit.functions.pictures import convergence_figure  # loads Matplotlib
+
+            return shown_in_notebooks(
+                convergence_figure(self.plan.problem, self.result)  # type: ignore[arg-type]
+            )
+        return traces_picture(page_of(self.plan, self._winner, self.result.evaluations))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes a run folder: ``fit.yaml``, ``summary.json``, ``history.csv``, a picture, source.
+
+        ``fit.yaml`` can be read by `load`, simulated and fitted again, here and by the command
+        line. Data and protocols that were given as arrays are written beside it.
+
+        Arguments:
+            folder: new or empty; a run never overwrites another.
+
+        Returns: the folder.
+
+        Raises: InputError when the folder holds something already or cannot be written.
+        """
+        made = kinds.open_folder(Path(folder), self.plan)
+        made.save_source(self.scorer)
+        made.begin_drawing(self.result, self._winner)
+        made.finish(self.result, self.summary)
+        return made.path
+
+    @property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        rows: dict[str, dict[str, Any]] = self.summary["parameters"]
+        return rows
+
+    @property
+    def _uncertainty(self) -> dict[str, Any]:
+        return self.summary.get("uncertainty") or {}
+
+    def _lines(self) -> list[str]:
+        from channelfit.results.report.terminal import result_lines
+
+        return result_lines(self.summary)
+
+    def __repr__(self) -> str:
+        return f"<Fit {self.name}: cost {self.cost:.6g}, {len(self._rows)} parameters>"
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from channelfit.results.report.terminal import result_table
+
+        text = io.StringIO()
+        console = Console(file=text, width=110, highlight=False, color_system=None)
+        console.print(result_table(self._rows))
+        return "\n".join([text.getvalue(), *self._lines()])
+
+    def _repr_html_(self) -> str:
+        table = self.parameters._repr_html_()
+        lines = html.escape("\n".join(self._lines()))
+        return f"<h4>{html.escape(self.name)}</h4>{table}<pre>{lines}</pre>"
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the summary, its interval as two entries."""
+    low, high = row.get("interval") or (None, None)
+    return {**row, "interval_low": low, "interval_high": high}
+
+
+def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
+    """A fit that was saved: a run folder, or a fit file whose parameters have values.
+
+    Arguments:
+        path: a folder that `Fit.save` or ``channelfit optimize`` wrote, or its ``fit.yaml``.
+        backend: what computes its traces: auto, reference, cpu or cuda.
+
+    Returns: the fit, with its traces computed anew. Standard errors are those that were saved, or
+    are computed where there is no ``summary.json``.
+
+    Raises:
+        InputError: no such file, something in it cannot be used, or a parameter has no value.
+
+    Example:
+        >>> import channelfit as cf
+        >>> fit = cf.load("models/model_b.yaml")
+        >>> fit.values["gmax"]
+        2.0
+    """
+    file = Path(path)
+    if file.is_dir():
+        file /= "fit.yaml"
+    plan = kinds.load_plan(file, backend=backend)
+    try:
+        values = plan.problem.model.values()
+    except InputError as error:
+        raise error.at(file) from None
+    scorer = kinds.make_scorer(plan, backend)
+    winner = kinds.rescore(plan, scorer, values)
+    saved = _saved_summary(file)
+    result = _result(plan, scorer, values, float(winner.cost), saved, _saved_history(file))
+    summary = saved or kinds.summarize(plan, result, scorer, winner)
+    return Fit(plan, scorer, result, winner, summary)
+
+
+def _saved_summary(file: Path) -> dict[str, Any]:
+    place = file.parent / "summary.json"
+    if file.name != "fit.yaml" or not place.exists():
+        return {}
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+        return dict(found) if "parameters" in found else {}
+    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise InputError(f"cannot be read: {error}", place) from None
+
+
+def _saved_history(file: Path) -> np.ndarray:
+    place = file.parent / "history.csv"
+    if file.name != "fit.yaml" or not place.exists():
+        return np.empty((0, 6))
+    try:
+        with place.open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.reader(lines))[1:]
+        table = [[float(x) if x else np.nan for x in row] for row in rows]
+        return np.array(table, dtype=float).reshape(len(table), -1)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", place) from None
+
+
+def _result(
+    plan: FitPlan,
+    scorer: Scorer,
+    values: np.ndarray,
+    cost: float,
+    saved: Mapping[str, Any],
+    history: np.ndarray,
+) -> FitResult:
+    """The search of a saved fit, as far as its summary tells."""
+    parameters, rows = plan.problem.model.parameters, saved.get("parameters", {})
+    return FitResult(
+        names=tuple(p.name for p in parameters),
+        units=tuple(p.unit for p in parameters),
+        values=values,
+        notes=tuple(rows.get(p.name, {}).get("note", "") for p in parameters),
+        cost=saved.get("search_cost", cost),
+        generations=saved.get("generations", 0),
+        evaluations=saved.get("evaluations", 0),
+        seconds=saved.get("seconds", 0.0),
+        history=history,
+        stop_reason=saved.get("stop_reason", "values of a file"),
+        seed=saved.get("seed", plan.seed),
+        optimizer=saved.get("optimizer", plan.optimizer),
+        settings=saved.get("settings", plan.settings),
+        failures=saved.get("failed_candidates", {}),
+        backend=saved.get("backend", scorer.backend),
+        dtype=saved.get("dtype", scorer.dtype),
+        source_hash=saved.get("source_hash", scorer.source_hash),
+        agreement=saved.get("agreement"),
+    )

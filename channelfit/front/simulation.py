@@ -1,0 +1,181 @@
+"""The current of a model under a protocol, for Python users and for the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from channelfit.front import kinds
+from channelfit.front.progress import compilations_shown, screen_for
+from channelfit.front.result import Fit
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model import Model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.extreme_rates import CEILINGS, extremes, voltages_of
+from channelfit.problem.plausibility import protocol_cautions
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import InputError
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.report.traces import Page, Traces
+from channelfit.results.run_folder import write_text
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A simulated current.
+
+    Attributes:
+        model: the name of the model.
+        protocol: what it was simulated under.
+        current: (n_sweeps, n_times) pA; NaN after the end of a shorter sweep.
+        remarks: rates that no channel has, each in a sentence with its voltage and value.
+    """
+
+    model: str
+    protocol: Protocol
+    current: np.ndarray
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def time(self) -> np.ndarray:
+        """Times of the samples, (n_times,) ms, the same for each sweep."""
+        return self.protocol.times_ms
+
+    @property
+    def voltage(self) -> np.ndarray:
+        """Command voltage, (n_sweeps, n_times) mV; NaN after the end of a shorter sweep."""
+        return self.protocol.command()
+
+    @property
+    def page(self) -> Page:
+        """What a picture of it shows."""
+        return Page((Traces(self.protocol, self.current, title=self.protocol.name),), self.model)
+
+    def plot(self) -> Figure:
+        """Command voltage and current; a figure of Matplotlib, which a notebook shows."""
+        from channelfit.front.pictures import traces_picture  # loads Matplotlib
+
+        return traces_picture(self.page)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Writes time (ms), and current (pA) and voltage (mV) of every sweep, a row a sample.
+
+        A file that is there is replaced. Raises InputError where it cannot be written.
+        """
+        names = ["time_ms"]
+        for k in range(1, self.protocol.n_sweeps + 1):
+            names += [f"sweep_{k}_current_pA", f"sweep_{k}_voltage_mV"]
+        lines = [",".join(names)]
+        columns = [row for pair in zip(self.current, self.voltage, strict=True) for row in pair]
+        table = zip(*(c.tolist() for c in columns), strict=True)
+        for t, row in zip(self.time.tolist(), table, strict=True):
+            cells = ["" if x != x else f"{x:.9g}" for x in row]
+            lines.append(",".join([f"{t:.9g}", *cells]))
+        write_text(Path(path), "\n".join(lines) + "\n")
+        return Path(path)
+
+    def __repr__(self) -> str:
+        sweeps, times = self.current.shape
+        return f"<Simulation of {self.model}: {sweeps} sweeps of {times} samples>"
+
+
+def simulate(
+    model: Model | Fit | str | os.PathLike[str],
+    protocol: Protocol | str | os.PathLike[str],
+    *,
+    values: Mapping[str, float] | None = None,
+    backend: str = "auto",
+    dtype: str = "float64",
+    path: str = "auto",
+    progress: bool | None = None,
+) -> Simulation:
+    """The current of a model under a protocol.
+
+    Arguments:
+        model: a `Model`, a `Fit` (whose fitted values are taken), or a model or fit file.
+        protocol: a `Protocol`, or a protocol file.
+        values: of parameters by name, in base units (ms, mV, nS, pA), in place of the model's.
+        backend: what computes: auto, reference, cpu or cuda.
+        dtype: ``float64`` or ``float32``.
+        path: how it is computed, such as ``stepping``; auto chooses.
+        progress: whether to show that something is compiled; None shows it in notebooks and on
+            terminals.
+
+    Returns: a `Simulation` with `time`, `current` and `voltage`.
+
+    Raises:
+        InputError: a parameter without a value, one that the model does not have, or values at
+            which a rate is not finite.
+
+    Example:
+        >>> import channelfit as cf
+        >>> steps = cf.Protocol.load("protocols/activation.yaml")
+        >>> found = cf.simulate("models/model_b.yaml", steps, values={"gmax": 3.0})
+        >>> found.current.shape == (steps.n_sweeps, len(found.time))
+        True
+    """
+    own = model.model if isinstance(model, Fit) else model
+    channel = own.channel if isinstance(own, Model) else kinds.channel_document(own)[0]
+    command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
+    with screen_for(channel.name, progress) as screen, compilations_shown(screen):
+        screen.warn(channel.cautions)
+        found = simulated(channel, _values(channel, values), command, backend, dtype, path, screen)
+        return found
+
+
+def _values(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.ndarray:
+    """All values, (n_parameters,): the model's own, but for those that are changed."""
+    changed = dict(changed or {})
+    names = [p.name for p in channel.parameters]
+    strange = next((name for name in changed if name not in names), None)
+    if strange is not None:
+        raise InputError(f"the model has no such parameter; it has {', '.join(names)}", key=strange)
+    found = []
+    for p in channel.parameters:
+        value = changed.get(p.name, p.value)
+        if value is None:
+            raise InputError("this parameter has no value; give one in `values`", key=p.name)
+        found.append(float(value))
+    return np.array(found)
+
+
+def simulated(
+    channel: ChannelModel,
+    values: np.ndarray,
+    protocol: Protocol,
+    backend: str,
+    dtype: str,
+    path: str,
+    screen: SearchScreen,
+    name: str = "",
+    file: str | os.PathLike[str] | None = None,
+    place: str = "protocol",
+) -> Simulation:
+    """A simulation at values (n_parameters,), with what looks wrong told on a screen before it.
+
+    Arguments:
+        name: of the simulation, the model's by default.
+        file, place: where model and protocol stand, for messages.
+
+    Raises: InputError for values at which the model has no finite current.
+    """
+    screen.warn(protocol_cautions(protocol, place))
+    on_gpu = backend == "cuda" or (backend == "auto" and gpu.is_available())
+    ceilings = CEILINGS[dtype if on_gpu else "float64"]
+    strange = extremes(channel, values, voltages_of([protocol]), ceilings)
+    if strange and strange[0].fails:
+        raise InputError("; ".join(str(e) for e in strange if e.fails), file)
+    screen.begin("simulating")
+    scorer = make_scorer(Problem(channel, (Experiment(protocol),)), backend, dtype, path)
+    current = scorer.simulate(values[:, None])[0][:, :, 0]
+    return Simulation(name or channel.name, protocol, current, tuple(str(e) for e in strange))

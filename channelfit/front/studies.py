@@ -1,0 +1,535 @@
+"""How sure a fit is, and which of several schemes fits best: for Python users and the commands."""
+
+from __future__ import annotations
+
+import csv
+import html
+import importlib.util
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.front import kinds
+from channelfit.front.progress import compilations_shown, screen_for
+from channelfit.front.result import Fit, flat
+from channelfit.front.table import table_of
+from channelfit.reading.errors import InputError
+from channelfit.results import comparison
+from channelfit.results.run_folder import json_text, make_folder, titles, write_text
+from channelfit.results.uncertainty.assessment import (
+    Assessment,
+    as_plain,
+    assess,
+    can_assess,
+    judge,
+    parameter_rows,
+)
+from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.results.uncertainty.families import INSTALL, Family, families, good_fits
+from channelfit.results.uncertainty.posterior import Posterior, sample_posterior
+from channelfit.results.uncertainty.profiles import Profile, profiles
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.plan import FitPlan
+from channelfit.search.saved_fit import fit_document, saved_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: A cost this much lower than before refining is worth a file of its own.
+_REFINED = 1 - 1e-4
+_COLUMNS = ("value", "unit", "standard_error", "interval_low", "interval_high", "lower", "upper")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for besides the standard errors.
+
+    Attributes:
+        profiles: names of parameters, "all" among them for every one; none for no profiles.
+        families: starts of the search for other fits, 0 for no search.
+        steps: of the posterior, 0 for none; walkers: how many, None for four a parameter.
+        seed: of starts and walkers.
+    """
+
+    profiles: tuple[str, ...] = ()
+    families: int = 0
+    steps: int = 0
+    walkers: int | None = None
+    seed: int = 0
+
+
+class Uncertainty:
+    """How sure a fit is: what `channelfit.uncertainty` returns.
+
+    Attributes:
+        summary: all numbers as plain data, as in ``uncertainty.json``.
+        profiles: a `Profile` for each parameter that was asked for.
+        families: other fits as good as this one, in groups that nothing connects.
+        posterior: samples of all parameters that the data allow, or None.
+    """
+
+    def __init__(
+        self,
+        plan: FitPlan,
+        judged: Assessment,
+        found_profiles: Sequence[Profile],
+        found_families: Sequence[Family],
+        posterior: Posterior | None,
+    ) -> None:
+        self.plan, self._judged = plan, judged
+        self.profiles, self.families = tuple(found_profiles), tuple(found_families)
+        self.posterior = posterior
+        told = _summary(plan, judged, found_profiles, found_families, posterior)
+        self.summary: dict[str, Any] = json.loads(json_text(told))
+
+    @property
+    def parameters(self) -> Any:
+        """A row a parameter: value, unit, standard error, 95 % interval, range.
+
+        A DataFrame where pandas is installed, else a `Table`. The values are those of the refined
+        fit.
+        """
+        rows = self.summary["parameters"]
+        return table_of({name: flat(row) for name, row in rows.items()}, _COLUMNS)
+
+    @property
+    def errors(self) -> dict[str, float | None]:
+        """Standard errors by parameter, in base units; None for a fixed parameter."""
+        rows = self.summary["parameters"]
+        return {name: row.get("standard_error") for name, row in rows.items()}
+
+    @property
+    def open(self) -> list[str]:
+        """What the data do not determine, a sentence each."""
+        return [row["text"] for row in self.summary["uncertainty"]["undetermined"]]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the standard errors rest on, in words."""
+        return list(self.summary["uncertainty"]["remarks"])
+
+    def plot(self) -> Figure:
+        """Intervals of all parameters and how they depend on each other; see `save` for the rest."""
+        from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
+        from channelfit.results.report import uncertainty as pictures
+
+        return shown_in_notebooks(pictures.intervals_figure(self._judged.estimate, self.plan.name))
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Writes ``uncertainty.json``, pictures and tables of what was asked for.
+
+        ``refined.yaml`` is written too, where refining made the fit better.
+
+        Returns: the files. Raises InputError when the folder cannot be written.
+        """
+        from channelfit.results.report import plots  # these load Matplotlib
+        from channelfit.results.report import uncertainty as pictures
+
+        folder, found, name = Path(folder), self._judged.estimate, self.plan.name
+        make_folder(folder)
+        drawn = [("uncertainty.png", pictures.intervals_figure(found, name))]
+        tables = []
+        if self.profiles:
+            figure = pictures.profiles_figure(found, self.profiles, f"{name}: profiles")
+            drawn.append(("profiles.png", figure))
+            tables.append(("profiles.csv", _profile_table(found, self.profiles)))
+        if self.families:
+            title = f"{name}: equally good fits"
+            drawn.append(("families.png", pictures.families_figure(found, self.families, title)))
+        if self.posterior is not None:
+            figure = pictures.posterior_figure(found, self.posterior, f"{name}: posterior")
+            drawn.append(("posterior.png", figure))
+            names, samples = self.posterior.names, self.posterior.samples
+            tables.append(("posterior.csv", _table(names, samples.T)))
+        tables += self._refined(folder)
+        tables.append(("uncertainty.json", json_text(self.summary)))
+        for file, figure in drawn:
+            plots.save(figure, folder / file)
+        for file, text in tables:
+            write_text(folder / file, text)
+        return [folder / file for file, _ in (tables[-1], *drawn, *tables[:-1])]
+
+    def _refined(self, folder: Path) -> list[tuple[str, str]]:
+        """The refined fit as a file, where it is better and its data stand in files."""
+        found, before = self._judged.estimate, self._judged.refined_from
+        in_files = not (self.plan.surrogate or self.plan.in_memory)
+        if not in_files or not before or found.cost >= before * _REFINED:
+            return []
+        values = found.objective.physical(found.unit[:, None])[:, 0]
+        return [("refined.yaml", saved_text(fit_document(self.plan, values, folder)))]
+
+    def __repr__(self) -> str:
+        return f"<Uncertainty of {self.plan.name}: {len(self.open)} things left open>"
+
+    def _repr_html_(self) -> str:
+        lines = "\n".join([*self.open, *self.remarks])
+        return f"{self.parameters._repr_html_()}<pre>{html.escape(lines)}</pre>"
+
+
+def uncertainty(
+    fit: Fit | str | os.PathLike[str],
+    *,
+    profiles: str | Sequence[str] = (),
+    families: int = 0,
+    posterior: int = 0,
+    walkers: int | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Uncertainty:
+    """How sure the values of a fit are, and what the data leave open.
+
+    The values are refined by least squares first. Standard errors and intervals come from the
+    curvature of the cost and the noise in the residuals.
+
+    Arguments:
+        fit: a `Fit`, or what `load` reads.
+        profiles: names of parameters whose profile likelihoods are wanted, or "all".
+        families: from how many starts to look for other fits as good as this one.
+        posterior: how many steps each walker takes to sample the posterior.
+        walkers: how many walkers; four a parameter and at least 32 by default.
+        seed: of starts and walkers.
+        progress: whether to show the work; None shows it in notebooks and on terminals.
+
+    Returns: an `Uncertainty`.
+
+    Raises:
+        InputError: an unknown parameter, a backend without derivatives, a package that is missing.
+
+    Example:
+        >>> import channelfit as cf
+        >>> found = cf.uncertainty("models/model_b.yaml", progress=False)
+        >>> found.errors["gmax"] > 0
+        True
+    """
+    from channelfit.front.result import load
+
+    own = fit if isinstance(fit, Fit) else load(fit)
+    names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
+    wanted = Wanted(names, families, posterior, walkers, seed)
+    with screen_for(own.name, progress) as screen, compilations_shown(screen):
+        return study(own.plan, own.scorer, own.result.values, wanted, screen.begin)
+
+
+def study(
+    fit: FitPlan,
+    scorer: Scorer,
+    values: np.ndarray,
+    wanted: Wanted,
+    begin: Callable[[str], object] = lambda stage: None,
+) -> Uncertainty:
+    """Judges a fit.
+
+    Arguments:
+        values: (n_parameters,), base units.
+        begin: told what is being done now.
+
+    Raises: InputError when the backend has no derivatives, a name is unknown, something is missing.
+    """
+    kinds.with_currents(fit)
+    if scorer.dtype != "float64":
+        scorer = kinds.make_scorer(fit, scorer.backend)
+    if not can_assess(scorer):
+        raise InputError(
+            f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
+        )
+    _check_installed(wanted)
+    begin("refining the fit")
+    judged = assess(fit, scorer, values, finish=True)
+    places = _places(judged.estimate, wanted.profiles)
+    found_profiles: list[Profile] = []
+    if places:
+        found, found_profiles = profiles(
+            judged.estimate, places, on_profile=lambda name: begin(f"profile of {name}")
+        )
+        if found is not judged.estimate:
+            judged = judge(found, judged.refined_from)
+    found = judged.estimate
+    found_families: list[Family] = []
+    if wanted.families:
+        begin(f"refining {wanted.families} other starts")
+        found_families = families(found, *good_fits(found, wanted.families, wanted.seed))
+    posterior = None
+    if wanted.steps:
+        posterior = sample_posterior(
+            found,
+            wanted.steps,
+            wanted.walkers,
+            wanted.seed,
+            lambda k: begin(f"step {k} of {wanted.steps}") if k % 50 == 0 else None,
+        )
+    return Uncertainty(fit, judged, found_profiles, found_families, posterior)
+
+
+def _check_installed(wanted: Wanted) -> None:
+    """Before anything takes long."""
+    needed = [
+        ("sklearn", "scikit-learn", wanted.families),
+        ("emcee", "emcee", wanted.steps),
+        ("corner", "corner", wanted.steps),
+    ]
+    for module, package, asked in needed:
+        if asked and importlib.util.find_spec(module) is None:
+            raise InputError(f"this needs {package}; {INSTALL} installs it")
+
+
+def _places(found: Estimate, names: Sequence[str]) -> list[int]:
+    if "all" in names:
+        return list(range(len(found.names)))
+    for name in names:
+        if name not in found.names:
+            known = ", ".join(found.names)
+            raise InputError(f'no free parameter "{name}" to profile. There is: {known}, or all')
+    return [found.names.index(name) for name in names]
+
+
+def _profile_table(found: Estimate, found_profiles: Sequence[Profile]) -> str:
+    """A row a point: the parameter that was held, chi square, and all parameters."""
+    space = found.objective.space
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["held", "chi_square", *(p.name for p in space.parameters)])
+    for one in found_profiles:
+        columns = found.objective.physical(one.unit).T
+        for chi_square, row in zip(one.chi_square, columns, strict=True):
+            writer.writerow([one.name, f"{chi_square:.9g}", *(f"{x:.9g}" for x in row)])
+    return text.getvalue()
+
+
+def _table(names: Sequence[str], rows: np.ndarray) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([f"{x:.9g}" for x in row] for row in rows)
+    return text.getvalue()
+
+
+def _summary(
+    fit: FitPlan,
+    judged: Assessment,
+    found_profiles: Sequence[Profile],
+    found_families: Sequence[Family],
+    posterior: Posterior | None,
+) -> dict[str, Any]:
+    found = judged.estimate
+    values = found.objective.physical(found.unit[:, None])[:, 0]
+    rows = {}
+    model = fit.problem.model
+    sure = parameter_rows(found, model)
+    for parameter, value in zip(found.objective.space.parameters, values, strict=True):
+        rows[parameter.name] = {
+            "value": float(value),
+            "unit": parameter.unit,
+            "lower": parameter.lower,
+            "upper": parameter.upper,
+            **({"note": "fixed"} if parameter.fixed else {}),
+            **sure.get(parameter.name, {}),
+        }
+    tied = model.tied_values(values)
+    for tie in model.ties:
+        rows[tie.name] = {
+            "value": tied[tie.name],
+            "unit": tie.unit,
+            "lower": tie.lower,
+            "upper": tie.upper,
+            "note": "tied",
+            **sure[tie.name],
+        }
+    for place, side in enumerate(found.pushed):
+        if side:
+            rows[found.names[place]]["note"] = f"at {'upper' if side > 0 else 'lower'} bound"
+    out: dict[str, Any] = {
+        **titles(fit),
+        "model": fit.problem.model.name,
+        "file": str(fit.file),
+        "cost": found.cost,
+        "cost_before_refining": judged.refined_from,
+        "parameters": rows,
+        "uncertainty": as_plain(judged),
+    }
+    if found_profiles:
+        out["profiles"] = {
+            p.name: {
+                "interval": [p.lower, p.upper],
+                "open_below": p.open_below,
+                "open_above": p.open_above,
+                "values": p.values.tolist(),
+                "chi_square": p.chi_square.tolist(),
+            }
+            for p in found_profiles
+        }
+    if found_families:
+        out["families"] = [_family(found, family) for family in found_families]
+    if posterior is not None:
+        out["posterior"] = _posterior(posterior)
+    return out
+
+
+def _family(found: Estimate, family: Family) -> dict[str, Any]:
+    names = [p.name for p in found.objective.space.parameters]
+    physical = found.objective.physical(family.unit)
+    return {
+        "fits": family.unit.shape[1],
+        "least_chi_square": float(family.chi_square[family.best]),
+        "best": dict(zip(names, physical[:, family.best].tolist(), strict=True)),
+        "medoid": dict(zip(names, physical[:, family.medoid].tolist(), strict=True)),
+        "least": dict(zip(names, physical.min(axis=1).tolist(), strict=True)),
+        "largest": dict(zip(names, physical.max(axis=1).tolist(), strict=True)),
+    }
+
+
+def _posterior(posterior: Posterior) -> dict[str, Any]:
+    lower, upper = posterior.interval()
+    return {
+        "walkers": posterior.n_walkers,
+        "steps": posterior.n_steps,
+        "burn_in": posterior.burn_in,
+        "acceptance": posterior.acceptance,
+        "warnings": list(posterior.warnings),
+        "parameters": {
+            name: {
+                "median": float(posterior.median[k]),
+                "interval": [float(lower[k]), float(upper[k])],
+                "autocorrelation_steps": float(posterior.autocorrelation[k]),
+                "r_hat": float(posterior.r_hat[k]),
+            }
+            for k, name in enumerate(posterior.names)
+        },
+    }
+
+
+# --- compare -----------------------------------------------------------------------------------
+
+
+class Comparison:
+    """Several schemes on the same data: what `channelfit.compare` returns.
+
+    Attributes:
+        summary: all numbers as plain data, as in ``comparison.json``.
+    """
+
+    def __init__(self, contenders: Sequence[comparison.Contender]) -> None:
+        self._contenders = tuple(contenders)
+        told = {
+            "fits": comparison.as_plain(contenders),
+            "remarks": comparison.remarks(contenders),
+            "warnings": list(dict.fromkeys(str(w) for c in contenders for w in c.fit.cautions)),
+        }
+        self.summary: dict[str, Any] = json.loads(json_text(told))
+
+    @property
+    def table(self) -> Any:
+        """A row a fit: cost (pA^2), free parameters, differences of AIC and BIC, and weights.
+
+        The weights tell how likely each scheme is the best of them. A DataFrame where pandas is
+        installed, else a `Table`.
+        """
+        columns = (
+            "cost",
+            "free_parameters",
+            "samples",
+            "aic_difference",
+            "aic_weight",
+            "bic_difference",
+            "bic_weight",
+        )
+        return table_of({row["label"]: row for row in self.summary["fits"]}, columns)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the criteria rest on, in words."""
+        return list(self.summary["remarks"])
+
+    def plot(self) -> Figure:
+        """Data and all fits of every experiment; a figure of Matplotlib."""
+        from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
+        from channelfit.results.comparison_pictures import comparison_figure
+
+        title = ", ".join(c.label for c in self._contenders)
+        title = title if len(title) < 70 else f"{len(self._contenders)} fits"
+        return shown_in_notebooks(comparison_figure(self._contenders, title))
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Writes ``comparison.json`` and ``comparison.png``; returns both.
+
+        Raises: InputError when the folder cannot be written.
+        """
+        from channelfit.results.report import plots  # loads Matplotlib
+
+        folder = Path(folder)
+        make_folder(folder)
+        written = [folder / "comparison.json", folder / "comparison.png"]
+        write_text(written[0], json_text(self.summary))
+        plots.save(self.plot(), written[1])
+        return written
+
+    def __repr__(self) -> str:
+        best = min(self._contenders, key=lambda c: c.aic)
+        return f"<Comparison of {len(self._contenders)} fits; the best by AIC is {best.label}>"
+
+    def _repr_html_(self) -> str:
+        return f"{self.table._repr_html_()}<pre>{html.escape(chr(10).join(self.remarks))}</pre>"
+
+
+def compare(
+    *fits: Fit | str | os.PathLike[str],
+    as_is: bool = False,
+    backend: str = "auto",
+    progress: bool | None = None,
+) -> Comparison:
+    """Compares fits of different schemes to the same data.
+
+    Cost, parameters, and the information criteria of Akaike and Schwarz: differences to the best,
+    and how likely each scheme is the best. Experiments with weight 0 were held out of the fits, and
+    are predicted here.
+
+    Arguments:
+        fits: two or more, each a `Fit`, a run folder or a fit file with values.
+        as_is: take the values as they are; else least squares refines them first.
+        backend: what computes: auto, reference, cpu or cuda.
+        progress: whether to show the work; None shows it in notebooks and on terminals.
+
+    Returns: a `Comparison`.
+
+    Raises:
+        InputError: fewer than two fits, or fits of different data.
+
+    Example:
+        >>> import channelfit as cf
+        >>> model = cf.Model.load("models/model_b.yaml")
+        >>> steps = cf.Protocol.load("protocols/activation.yaml")
+        >>> recorded = cf.simulate(model, steps).current
+        >>> one, other = (cf.fit(model, steps, recorded, seed=s, progress=False) for s in (1, 2))
+        >>> len(cf.compare(one, other, progress=False).table)
+        2
+    """
+    plans, names = [], []
+    for given in fits:
+        if isinstance(given, Fit):
+            plans.append(given.plan.with_values(given.result.values))
+            names.append(given.name)
+        else:
+            file = Path(given) / "fit.yaml" if Path(given).is_dir() else Path(given)
+            plans.append(kinds.load_plan(file, backend=backend))
+            names += comparison.file_names([file])
+    labels = comparison.told_apart(names)
+    with screen_for("comparison", progress) as screen, compilations_shown(screen):
+        return contended(plans, labels, backend, as_is, screen.begin)
+
+
+def contended(
+    fits: Iterable[FitPlan],
+    labels: Sequence[str],
+    backend: str,
+    as_is: bool,
+    begin: Callable[[str], object] = lambda stage: None,
+) -> Comparison:
+    """A comparison of plans with values; see `compare`."""
+    checked = (kinds.with_currents(fit, "nothing to compare") for fit in fits)
+    found = comparison.contend(checked, labels, backend, as_is, lambda label: begin(f"fit {label}"))
+    return Comparison(found)

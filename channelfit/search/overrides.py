@@ -1,0 +1,102 @@
+"""Single entries of a file changed for one call: ``dotted.key=value``, the value in YAML.
+
+A list's entries count from 1: ``fit.experiments[1].weight=2``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from channelfit.reading.documents import parse_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
+
+#: Mappings that an override may begin where the file has none.
+_MAY_BEGIN = {("fit",), ("fit", "optimizer"), ("fit", "stop"), ("fit", "surrogate")}
+
+
+def override(document: dict[str, Any], text: str, file: Path) -> None:
+    """Apply one ``dotted.key=value`` to a document, in place.
+
+    Raises: InputError for a text of another form, or a place that the document does not have.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
+    joined = "".join(p if p.startswith("[") or not k else f".{p}" for k, p in enumerate(parts))
+    if not equals or not parts or joined != key or "\n" in text or "\r" in text:
+        raise InputError(
+            f"{shown(text)} is not of the form key=value; write for example "
+            "fit.optimizer.population=1000"
+        )
+    place: Any = document
+    for k, part in enumerate(parts[:-1]):
+        place = _within(place, tuple(parts[:k]), part, key, file)
+    _put(place, tuple(parts[:-1]), parts[-1], _value(value, key), key, file)
+
+
+def _value(text: str, key: str) -> Any:
+    """A scalar, a list or a mapping in YAML."""
+    try:
+        return parse_yaml(f"value: {text}")["value"]
+    except InputError as error:
+        raise InputError(f"{shown(text.strip())}: {error.message}", key=key) from None
+
+
+def _within(place: Any, path: tuple[str, ...], part: str, key: str, file: Path) -> Any:
+    """The mapping or list that `part` names within the one at `path`."""
+    if part.startswith("["):
+        return _slot(place, path, part, key, file)[0]
+    _check_mapping(place, path, key, file)
+    if place.get(part) is None:
+        if (*path, part) not in _MAY_BEGIN:
+            raise _no_such(place, path, part, key, file)
+        place[part] = {}
+    return place[part]
+
+
+def _put(place: Any, path: tuple[str, ...], part: str, value: Any, key: str, file: Path) -> None:
+    if part.startswith("["):
+        entries = _slot(place, path, part, key, file)[1]
+        entries[int(part[1:-1]) - 1] = value
+        return
+    _check_mapping(place, path, key, file)
+    # a key that the readers would never ask for is refused here where it has no place at all
+    if not path and part not in place and part != "fit":
+        raise _no_such(place, path, part, key, file)
+    place[part] = value
+
+
+def _slot(
+    place: Any, path: tuple[str, ...], part: str, key: str, file: Path
+) -> tuple[Any, list[Any]]:
+    """Entry [n], counted from 1, of the list at `path`, and the list."""
+    if not isinstance(place, list):
+        raise InputError(f"{_joined(path)} is not a list", file, key)
+    n = int(part[1:-1])
+    if not 1 <= n <= len(place):
+        raise InputError(f"{_joined(path)} has entries 1 to {len(place)}, not {n}", file, key)
+    return place[n - 1], place
+
+
+def _check_mapping(place: Any, path: tuple[str, ...], key: str, file: Path) -> None:
+    if not isinstance(place, dict):
+        raise InputError(f"{_joined(path)} is {shown(place)}, it has no keys", file, key)
+
+
+def _no_such(
+    place: Mapping[str, Any], path: tuple[str, ...], part: str, key: str, file: Path
+) -> InputError:
+    known = [str(k) for k in place] + ([] if path or "fit" in place else ["fit"])
+    close = difflib.get_close_matches(part, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    where = f" in {_joined(path)}" if path else ""
+    return InputError(f'no "{part[:40]}"{where}{hint} There is: {", ".join(known)}', file, key)
+
+
+def _joined(path: tuple[str, ...]) -> str:
+    return ".".join(path).replace(".[", "[") or "the file"

@@ -1,0 +1,295 @@
+"""What is to be fitted, and how: a problem with the search that is wanted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem, mean_square, n_scored, rounding_floor
+from channelfit.problem.extreme_rates import CEILINGS, examples, extremes, voltages_of
+from channelfit.problem.rate_bounds import Bounded
+from channelfit.problem.recording import Recording, masks
+from channelfit.reading.cautions import Caution
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.choose import DIRECTED, OPTIMIZERS, make_optimizer
+from channelfit.search.loop import StopRules, make_stop_rules
+from channelfit.search.objective import Objective
+from channelfit.search.projection import Linear
+from channelfit.search.space import SearchSpace, middle
+
+#: Of the unit cube: how far beside values on a bound the search may begin, and tries of each.
+_HAIRS, _TRIES = (1e-14, 1e-12, 1e-10, 1e-8), 20
+#: Candidates among which reasons for failures are looked for.
+_EXAMPLES = 256
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """A problem and the search that is wanted for it.
+
+    Attributes:
+        problem: the model and its experiments.
+        optimizer: the name of the search method.
+        settings, stop: what the user wrote of it and of when to end, without `name`;
+            `make_optimizer` and `stop_rules` turn them into objects.
+        document: the raw model document, overrides applied, without its `fit` section.
+        file: where the `fit` section stands, from which its relative paths start.
+        surrogate: whether the data are simulated from the parameters' values.
+        noise_pA, data_seed: standard deviation and seed of the Gaussian noise of such data.
+        seed: of the search.
+        section: the raw `fit` section.
+        model_file: where the model stands.
+        constraints: what candidates must keep to besides the parameters' ranges.
+        solved: names of parameters that follow from the others, at most one.
+        prior_noise_pA: standard deviation of a sample, by which priors are weighed against the data.
+        name: of the fit, in titles, the run folder and the summary: the fit file's own, else the
+            model's.
+        description, source: the fit file's.
+        inherited: keys of the model's fit section that hold beside those of a fit file.
+        cautions: what looks wrong in model and data.
+        start: whether the search begins at the parameters' values, as one does that goes on from a
+            saved fit.
+        in_memory: whether protocols and recordings were given as arrays, so that a saved fit has to
+            write them.
+    """
+
+    #: Whether there are currents to simulate, and not only a cost.
+    has_currents: ClassVar[bool] = True
+    #: The optimizers that this kind of fit may name, and what makes them.
+    optimizers: ClassVar[Mapping[str, Any]] = OPTIMIZERS
+
+    problem: Problem
+    optimizer: str
+    settings: dict[str, Any]
+    stop: dict[str, Any]
+    document: dict[str, Any]
+    file: Path
+    surrogate: bool = False
+    noise_pA: float = 0.0
+    data_seed: int = 0
+    seed: int = 0
+    section: dict[str, Any] = field(default_factory=dict)
+    model_file: Path = Path()
+    constraints: tuple[Bounded, ...] = ()
+    solved: tuple[str, ...] = ()
+    prior_noise_pA: float = 0.0
+    name: str = ""
+    description: str = ""
+    source: str = ""
+    inherited: tuple[str, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    start: bool = False
+    in_memory: bool = False
+
+    @property
+    def space(self) -> SearchSpace:
+        """The space that is searched."""
+        return SearchSpace(self.problem.model.parameters, self.solved)
+
+    def objective(self, scorer: Scorer | None) -> Objective:
+        """What the search minimizes, scored by a scorer of this problem."""
+        return Objective(
+            self.space,
+            scorer,
+            self.constraints,
+            self._linear(),
+            self._prior_weight(),
+            floor=0.0 if scorer is None else self._floor(scorer),
+        )
+
+    def _floor(self, scorer: Scorer) -> float:
+        """The cost up to which all is rounding."""
+        return rounding_floor(self.problem, scorer.dtype)
+
+    def strange_rates(self, values: np.ndarray, dtype: str = "float64") -> list[str]:
+        """What `extremes` finds at parameters (n_parameters,), base units, in sentences."""
+        found = extremes(self.problem.model, values, self._voltages(), CEILINGS[dtype])
+        return [str(extreme) for extreme in found]
+
+    def failing_examples(self) -> list[str]:
+        """Why candidates fail, each with the values of one: looked for among a few hundred."""
+        draw = np.random.Generator(np.random.Philox(self.seed))
+        unit = draw.random((self.space.n_free, _EXAMPLES))
+        return examples(self.problem.model, self.space.to_physical(unit), self._voltages())
+
+    def _voltages(self) -> np.ndarray:
+        return voltages_of(e.protocol for e in self.problem.experiments)
+
+    def _linear(self) -> Linear | None:
+        """The solved parameter, as `search.projection` wants it."""
+        model = self.problem.model
+        for place, p in enumerate(model.parameters):
+            if p.name not in self.solved:
+                continue
+            at_zero = None
+            if model.linear_parameters()[p.name]:
+                none = self._prior_weight() * p.prior.deviation(0.0) ** 2 if p.prior else 0.0
+                at_zero = mean_square(self.problem) + none
+            largest = max(abs(p.lower), abs(p.upper))
+            return Linear(place, p.lower, p.upper, abs(middle(p)) or largest, at_zero)
+        return None
+
+    def _prior_weight(self) -> float:
+        """pA^2 that a squared standard deviation from a prior's center costs.
+
+        n cost/(2 noise^2) + deviation^2/2 is the negative logarithm of the posterior; times
+        2 noise^2/n it is in the cost's own unit.
+        """
+        if not any(p.prior for p in self.problem.model.parameters):
+            return 0.0
+        return self.prior_noise_pA**2 / n_scored(self.problem)
+
+    def with_values(self, values: np.ndarray) -> FitPlan:
+        """The same plan with values (n_parameters,), base units, as the model's own."""
+        model = self.problem.model
+        pairs = zip(model.parameters, values, strict=True)
+        parameters = tuple(replace(p, value=float(value)) for p, value in pairs)
+        problem = replace(self.problem, model=replace(model, parameters=parameters))
+        return replace(self, problem=problem)
+
+    @property
+    def stop_rules(self) -> StopRules:
+        """When the search ends."""
+        return make_stop_rules(self.stop, self.settings, self.optimizer in DIRECTED)
+
+    def make_optimizer(self, xp: Any = np, initial: Any = None) -> Any:
+        """The optimizer, ready to ask; arguments as in `choose.make_optimizer`.
+
+        Without initial points it begins with the parameters' values, where that is wanted; and
+        where there are constraints, the rest of its first population, if it has one, is drawn from
+        what they allow.
+        """
+        make = partial(
+            make_optimizer,
+            self.optimizer,
+            self.settings,
+            self.space.n_free,
+            self.seed,
+            xp,
+            makers=self.optimizers,
+        )
+        if initial is not None:
+            return make(initial)
+        begin = self.starting_point()
+        optimizer = make(begin)
+        population = optimizer.settings.get("population")
+        if self.constraints and population:
+            random = np.random.Generator(np.random.Philox(self.seed))
+            try:
+                first = self.objective(None).sample(int(population), random)
+            except InputError as error:
+                raise error.at(self.file, "fit") from None
+            if begin is not None:
+                first[:, :1] = begin
+            optimizer = make(first)
+        return optimizer
+
+    def starting_point(self) -> np.ndarray | None:
+        """Where the search begins, (n_free, 1) in the unit cube; None where it begins anywhere.
+
+        Raises: InputError for values that the ranges, or the bounds on rates, do not allow.
+        """
+        if not self.start:
+            return None
+        space = self.space
+        try:
+            for place in space.free:
+                if space.parameters[place].value is None:
+                    raise InputError(f"{space.parameters[place].name} has none")
+            values = np.array([p.value for p in space.parameters], dtype=float)
+            unit = np.asarray(space.to_unit(values[:, None]))
+        except InputError as error:
+            raise InputError(
+                f"the search cannot begin at the parameters' values ({error.message}); change "
+                f"them, or begin anywhere with start: none",
+                self.file,
+                error.key or "fit.start",
+            ) from None
+        # a value on the very bound of a rate may be beyond it by rounding, so: a hair beside it
+        random = np.random.Generator(np.random.Philox(self.seed))
+        for reach in (0.0, *np.repeat(_HAIRS, _TRIES)):
+            hair = reach * random.uniform(-1, 1, unit.shape)
+            beside: np.ndarray = np.clip(unit + hair, 0.0, 1.0)
+            outside = [
+                c.name for c in self.constraints if not c.allowed(space.to_physical(beside)).all()
+            ]
+            if not outside:
+                return beside
+        raise InputError(
+            f"the search cannot begin at the parameters' values, which break the bounds of "
+            f"{', '.join(outside)}; change them, or begin anywhere with start: none",
+            self.file,
+            "fit.start",
+        )
+
+
+def checked(plan: FitPlan) -> FitPlan:
+    """The same plan. Raises InputError, with file and key, for what the search would refuse."""
+    if not isinstance(plan.optimizer, str):
+        raise InputError(
+            f"a name was expected, not {shown(plan.optimizer)}", plan.file, "fit.optimizer.name"
+        )
+    try:
+        n_free = plan.space.n_free
+    except InputError as error:
+        raise error.at(plan.model_file) from None
+    try:
+        make_optimizer(plan.optimizer, plan.settings, n_free, plan.seed, makers=plan.optimizers)
+        make_stop_rules(plan.stop, plan.settings)
+    except InputError as error:
+        raise error.at(plan.file, "fit") from None
+    plan.starting_point()
+    return plan
+
+
+def with_data(plan: FitPlan, scorer: Scorer) -> FitPlan:
+    """The same plan with its data: simulated where it asks for that, else as they are.
+
+    Arguments:
+        scorer: simulates; of this plan's problem.
+    """
+    if not plan.surrogate:
+        return plan
+    try:
+        problem = simulate_surrogate(plan.problem, scorer, plan.noise_pA, plan.data_seed)
+    except InputError as error:
+        raise error.at(plan.model_file) from None
+    return replace(plan, problem=problem)
+
+
+def simulate_surrogate(
+    problem: Problem, scorer: Scorer, noise_pA: float = 0.0, seed: int = 0
+) -> Problem:
+    """The problem with data simulated from the parameters' values.
+
+    Arguments:
+        scorer: simulates; of this problem's model and protocols.
+        noise_pA: standard deviation of the Gaussian noise that is added to every sample.
+        seed: of the noise; the same seed gives the same noise on every machine and backend.
+
+    Raises: InputError when a parameter has no value, or the values give no finite current.
+    """
+    values = problem.model.values()
+    currents = [c[:, :, 0] for c in scorer.simulate(values[:, None])]
+    random = np.random.Generator(np.random.Philox(seed))
+    experiments = []
+    for k, (experiment, current) in enumerate(zip(problem.experiments, currents, strict=True), 1):
+        weight = masks([], experiment.protocol)
+        if not np.all(np.isfinite(current[weight > 0])):
+            raise InputError(
+                f"under {experiment.protocol.name} the parameters' values give no finite current, "
+                "so no surrogate data; change the values",
+                key="parameters",
+            )
+        data = current + noise_pA * random.standard_normal(current.shape)
+        source = f"simulated from the parameters' values, noise {noise_pA:g} pA, seed {seed}"
+        recording = Recording(experiment.protocol.times_ms, data, weight, source=f"{source} ({k})")
+        experiments.append(replace(experiment, recording=recording))
+    return replace(problem, experiments=tuple(experiments))

@@ -1,0 +1,218 @@
+"""A fit written as YAML: the model with its fitted values, and the fit section that made them.
+
+What is written can be read, simulated and fitted again.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.model.channel import ChannelModel, is_printed_form
+from channelfit.problem.experiment import Experiment
+from channelfit.reading.documents import dump_yaml
+from channelfit.search.joined_files import moved
+from channelfit.search.plan import FitPlan
+
+#: Where a saved fit has told what its values are, what the model was described as follows.
+_BEFORE = " Of the model before this fit: "
+#: What stands above a saved fit.
+_SAVED = """\
+# Saved by channelfit: each value below is the best that a search found. `start: values` in the fit
+# section makes the next `channelfit optimize` of this file begin there; with start: none, or
+# --set fit.start=none, it begins anywhere.
+"""
+
+
+def save_fit(plan: FitPlan, values: np.ndarray, folder: str | os.PathLike[str]) -> Path:
+    """Write ``fit.yaml``, and for a surrogate fit its data, into a folder; returns its path.
+
+    `load_fit` of that file gives the same problem with the fitted values (n_parameters,).
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_data(plan, folder)
+    path = folder / "fit.yaml"
+    path.write_text(saved_text(fit_document(plan, values, folder)), encoding="utf-8")
+    return path
+
+
+def save_data(plan: FitPlan, folder: Path) -> None:
+    """Writes into a folder what stands in no file yet: simulated data, arrays, their protocols."""
+    for k, experiment in enumerate(plan.problem.experiments):
+        if plan.surrogate or plan.in_memory:
+            _write_table(folder / _numbered(plan, k, "data", "csv"), experiment)
+        if plan.in_memory:
+            experiment.protocol.save(folder / _numbered(plan, k, "protocol", "yaml"))
+
+
+def saved_text(document: Mapping[str, Any]) -> str:
+    """The YAML of a saved fit, with what it is above."""
+    return _SAVED + dump_yaml(document)
+
+
+def fit_document(
+    plan: FitPlan, values: np.ndarray, folder: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """A complete model file with fitted values and the fit section, to be saved in a folder.
+
+    Paths are rewritten to start from there; ``${NAME}`` placeholders stay. Surrogate data came
+    from the values before the fit, so the document refers to them as recordings, which `save_fit`
+    writes, and does not simulate new ones.
+
+    Arguments:
+        values: (n_parameters,), base units.
+    """
+    document = copy.deepcopy(plan.document)
+    if is_printed_form(document):
+        for row, value in zip(document["model"]["params"], values, strict=True):
+            row["val"] = float(value)
+    else:
+        _put_values(document, plan.problem.model, values)
+        _retell(document, plan)
+    section = copy.deepcopy(plan.section)
+    if plan.in_memory:
+        section |= {
+            "experiments": [_written(plan, k) for k in range(len(plan.problem.experiments))]
+        }
+    elif plan.surrogate:
+        section = _with_data(plan, section)
+    rows = section["experiments"]
+    section["experiments"] = rows = rows if isinstance(rows, list) else [rows]
+    for row in rows if not plan.in_memory else ():
+        row["protocol"] = moved(row["protocol"], plan.file, folder)
+        if not plan.surrogate:
+            row["recording"]["file"] = moved(row["recording"]["file"], plan.file, folder)
+    document["fit"] = section | {"start": "values"}
+    return document
+
+
+def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarray) -> None:
+    """Values, ranges and units of the raw document, in base units."""
+    for parameter, value in zip(model.parameters, values, strict=True):
+        row = document["parameters"][parameter.name]
+        if "range" in row:
+            row["range"] = [parameter.lower, parameter.upper]
+        row["value"] = float(value)
+        if parameter.unit:
+            row["unit"] = parameter.unit
+        if parameter.prior:
+            row["prior"] = {parameter.prior.kind: [parameter.prior.center, parameter.prior.spread]}
+    current = document["current"]
+    if current.keys() & {"area", "capacitance"} and model.conductance.is_Number:
+        current["conductance"] = f"{float(model.conductance)!r} nS"
+    for size in ("area", "capacitance"):  # by which everything has been multiplied now
+        current.pop(size, None)
+    for tie in model.ties:
+        row = document["parameters"][tie.name]
+        if tie.lower is not None:
+            row["range"] = [tie.lower, tie.upper]
+        if tie.unit:
+            row["unit"] = tie.unit
+
+
+def _retell(document: dict[str, Any], plan: FitPlan) -> None:
+    """A description and a source that are true of the fitted values, in a raw document."""
+    experiments = plan.problem.experiments
+    sources = [
+        "simulated" if plan.surrogate or e.recording is None else e.recording.source
+        for e in experiments
+    ]
+    data = ", ".join(
+        f"{e.protocol.name} ({source})"
+        for e, source in zip(experiments, sources, strict=True)
+        if e.weight > 0
+    )
+    told = {"description": f"Values fitted to {data}.", "source": "The values are those of a plan."}
+    for key, text in told.items():
+        first, mark, before = str(document.get(key) or "").strip().partition(_BEFORE)
+        before = before if mark else first
+        document[key] = text + (_BEFORE + before if before else "")
+
+
+def _with_data(plan: FitPlan, section: dict[str, Any]) -> dict[str, Any]:
+    """The fit section with the surrogate data as recordings in place of `protocols`."""
+    protocols = section.pop("protocols")
+    section.pop("surrogate", None)
+    names = protocols if isinstance(protocols, list) else [protocols]
+    rows = [{"protocol": name, "recording": _table_row(plan, k)} for k, name in enumerate(names)]
+    return {"experiments": rows, **section}
+
+
+def _written(plan: FitPlan, k: int) -> dict[str, Any]:
+    """An experiment whose protocol and recording `save_data` writes."""
+    experiment = plan.problem.experiments[k]
+    recording = experiment.recording
+    assert recording is not None
+    row: dict[str, Any] = {
+        "protocol": _numbered(plan, k, "protocol", "yaml"),
+        "recording": _table_row(plan, k),
+    }
+    if np.isnan(recording.current_pA).any():
+        row["recording"]["missing"] = "mask"
+    if experiment.weight != 1:
+        row["weight"] = float(experiment.weight)
+    windows = _windows(experiment)
+    return row | ({"mask": windows} if windows else {})
+
+
+def _windows(experiment: Experiment) -> list[dict[str, Any]]:
+    """The weights of samples as masks: each stretch of a sweep whose weight is not 1."""
+    protocol, recording = experiment.protocol, experiment.recording
+    assert recording is not None
+    rows = []
+    for sweep, weights in enumerate(recording.weight):
+        weights = weights[: protocol.n_times(sweep)]
+        edges = np.flatnonzero(np.diff(weights)) + 1
+        for start, end in pairwise([0, *edges.tolist(), len(weights)]):
+            if weights[start] != 1:
+                rows.append(
+                    {
+                        "from": f"{_between(start, protocol.sampling_ms)!r} ms",
+                        "to": f"{_between(end, protocol.sampling_ms)!r} ms",
+                        "weight": float(weights[start]),
+                        "sweeps": [sweep + 1],
+                    }
+                )
+    return rows
+
+
+def _between(sample: int, sampling_ms: float) -> float:
+    """A time half a sample before a sample, ms."""
+    return (sample - 0.5) * sampling_ms
+
+
+def _table_row(plan: FitPlan, k: int) -> dict[str, Any]:
+    """How a fit file tells of a recording that `save_data` writes."""
+    recording = plan.problem.experiments[k].recording
+    return {
+        "file": _numbered(plan, k, "data", "csv"),
+        "time": {"column": "time_ms", "unit": "ms"},
+        "current": {"columns": "all", "unit": "pA"},
+        "source": recording.source if recording else "",
+    }
+
+
+def _numbered(plan: FitPlan, k: int, stem: str, suffix: str) -> str:
+    """A file name, with the number of the experiment where there are several."""
+    number = "" if len(plan.problem.experiments) == 1 else f"_{k + 1}"
+    return f"{stem}{number}.{suffix}"
+
+
+def _write_table(path: Path, experiment: Experiment) -> None:
+    """time_ms and a column of pA for each sweep; empty cells after a shorter sweep's end."""
+    recording = experiment.recording
+    assert recording is not None
+    names = ["time_ms", *(f"sweep_{k + 1}_pA" for k in range(len(recording.current_pA)))]
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(",".join(names) + "\n")
+        for t, row in zip(recording.time_ms.tolist(), recording.current_pA.T.tolist(), strict=True):
+            # repr gives back every bit, so the cost of a saved fit is that of the run
+            cells = ["" if x != x else repr(x) for x in row]
+            file.write(",".join([repr(round(t, 9)), *cells]) + "\n")
