@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from channelfit.model.channel import ChannelModel as ChannelModel
     from channelfit.model.channel import load_model as load_model
+    from channelfit.model.model import Model as Model
     from channelfit.problem.experiment import Experiment as Experiment
     from channelfit.problem.experiment import Problem as Problem
+    from channelfit.problem.protocol import Protocol as Protocol
     from channelfit.problem.protocol import load_protocol as load_protocol
     from channelfit.problem.recording import Recording as Recording
     from channelfit.reading.errors import InputError as InputError
@@ -27,7 +29,9 @@ _PUBLIC = {
     "Experiment": "problem.experiment",
     "FitResult": "search.loop",
     "InputError": "reading.errors",
+    "Model": "model.model",
     "Problem": "problem.experiment",
+    "Protocol": "problem.protocol",
     "Recording": "problem.recording",
     "Score": "scoring.scorer",
     "load_fit": "search.fit_file",
