@@ -644,6 +644,8 @@ def proofs() -> dict[tuple[str, str], Proof]:
         sampling=(2, 3),
         header=(True, False),
     )
+    family = (("segments/1", {"recorded": {"file": "v.csv", "header": True, "sampling": 2}}),)
+    show("recorded", "steps", "segments/1/recorded", family, columns=(["1", "2"], ["2", "1"]))
     show(
         "recorded", "steps", "segments/1/recorded", recorded, "is the unit right?", unit=("mV", "V")
     )

@@ -229,6 +229,23 @@ def test_a_recorded_command(tmp_path: Path) -> None:
     assert recorded(tmp_path, "file: b.csv.gz, sampling: 1").n_times(0) == 10
 
 
+def test_a_recorded_command_for_every_sweep(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t,v,w\n0,1,5\n1,2,6\n2,3,7\n")
+    rows = "holding: -80\nsampling: 1\nsegments:\n  - {recorded: {file: a.csv, "
+    for columns in ("columns: [v, w]", "columns: all"):
+        (tmp_path / "p.yaml").write_text(rows + columns + ", time: {column: t}}, for: 3}\n")
+        made = load_protocol(tmp_path / "p.yaml")
+        assert made.command().tolist() == [[1, 2, 3], [5, 6, 7]]
+    for columns, message in (
+        ("columns: []", r"segments\[1\].recorded.columns: 1 to 10000 columns are accepted"),
+        ("columns: [v], column: v", "recorded: either column or columns was expected, not both"),
+        ("columns: [v, x]", 'no column "x"; there are: t, v, w'),
+    ):
+        (tmp_path / "p.yaml").write_text(rows + columns + ", time: {column: t}}, for: 3}\n")
+        with pytest.raises(InputError, match=message):
+            load_protocol(tmp_path / "p.yaml")
+
+
 @pytest.mark.parametrize(
     ("rows", "rest", "message"),
     [

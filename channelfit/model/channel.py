@@ -373,10 +373,7 @@ def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> ChannelModel:
     """A model from plain data; `file` names its origin in errors."""
-    root = Section(document, file)
-    if is_printed_form(document):
-        root.expect(KEYS["printed file"])
-        return _build_compact(root.section("model"), Path(file).stem if file else "model")
+    root = Section(modern_form(document, file), file)
     root.expect(KEYS["model"])
     names = {
         "name": _model_name(root, file),
@@ -400,6 +397,17 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     else:
         chains = (_scheme(root, scope),)
     return _finish(root, scope, names, parameters, chains, current, membrane, celsius)
+
+
+def modern_form(
+    document: Mapping[str, Any], file: str | os.PathLike[str] | None
+) -> Mapping[str, Any]:
+    """A model document as it is; one in the compact form of 2012 by the keys of a model file."""
+    if not is_printed_form(document):
+        return document
+    root = Section(document, file)
+    root.expect(KEYS["printed file"])
+    return _from_compact(root.section("model"), Path(file).stem if file else "model")
 
 
 def is_printed_form(document: Mapping[str, Any]) -> bool:
@@ -960,7 +968,7 @@ def _from_printed_form(text: str) -> str:
     return "{" + re.sub(r",\s*$", "", "".join(parts).rstrip()) + "}"
 
 
-def _build_compact(root: Section, name: str) -> ChannelModel:
+def _from_compact(root: Section, name: str) -> dict[str, Any]:
     """The compact form of Ben-Shalom et al. 2012: numbered states, ``k12 = ...``, gmax last."""
     root.expect(KEYS["printed model"])
     n_states = root.integer("nStates", least=1)
@@ -995,20 +1003,17 @@ def _build_compact(root: Section, name: str) -> ChannelModel:
     reversal = root.quantity("eRev", "voltage")
     if not parameters:
         raise root.error("at least the conductance is needed", "params")
-    return build_model(
-        {
-            "name": name,
-            "states": states,
-            "rates": rates,
-            "parameters": parameters,
-            "current": {
-                "open": [states[k - 1] for k in numbers],
-                "conductance": list(parameters)[-1],
-                "reversal": reversal,
-            },
+    return {
+        "name": name,
+        "states": states,
+        "rates": rates,
+        "parameters": parameters,
+        "current": {
+            "open": [states[k - 1] for k in numbers],
+            "conductance": list(parameters)[-1],
+            "reversal": reversal,
         },
-        root.file,
-    )
+    }
 
 
 def _check_count(root: Section, key: str, count: int) -> None:

@@ -8,144 +8,73 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from channelfit.reading.columns import advice_on_times
-from channelfit.reading.documents import Section, read_yaml
+from channelfit.problem.arguments import (
+    CountedSamples,
+    check_lengths,
+    durations,
+    even_step,
+    numbers,
+    quantities,
+)
+from channelfit.problem.segments import (
+    Tabled,
+    read_sweeps,
+    segment_rows,
+    unusable_command,
+    written,
+)
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
+from channelfit.reading.documents import Section, dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.tables import Table, column, read_columns
-from channelfit.reading.units import parse_quantity, shown, unit_factor
+from channelfit.reading.plain import plain, write_text
+from channelfit.reading.units import shown
+
+__all__ = [
+    "TIME_TOLERANCE",
+    "Constant",
+    "Protocol",
+    "Ramp",
+    "Samples",
+    "Segment",
+    "Sines",
+    "Wave",
+    "build_protocol",
+    "load_protocol",
+]
 
 _MAX_SAMPLES = 20_000_000
-_MAX_SWEEPS = 10_000
 #: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.
 _MAX_MV = 1000.0
-#: Samples that a jump in a recorded command may take, and how far these may stray from even.
-_JUMP_SAMPLES = 3
-_UNEVEN = 1e-3
-#: Two times closer than this fraction of the sampling interval are the same time.
-TIME_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A held voltage."""
-
-    v_mV: float
-
-    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms."""
-        return np.full(np.shape(t_ms), self.v_mV)
-
-
-@dataclass(frozen=True)
-class Ramp:
-    """A straight line from the segment's start to its end."""
-
-    v_start_mV: float
-    v_end_mV: float
-
-    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms."""
-        part = (np.asarray(t_ms) - start_ms) / (end_ms - start_ms)
-        return np.asarray(self.v_start_mV + (self.v_end_mV - self.v_start_mV) * part)
-
-
-@dataclass(frozen=True)
-class Sines:
-    """``offset + sum amplitude * sin(omega * (t - origin) + phase)``, t the time in the sweep."""
-
-    offset_mV: float
-    amplitudes_mV: tuple[float, ...]
-    omegas_per_ms: tuple[float, ...]
-    phases: tuple[float, ...]
-    origin_ms: float
-
-    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms."""
-        t = np.asarray(t_ms)[..., None] - self.origin_ms
-        waves = np.asarray(self.amplitudes_mV) * np.sin(
-            np.asarray(self.omegas_per_ms) * t + np.asarray(self.phases)
-        )
-        return np.asarray(self.offset_mV + waves.sum(axis=-1))
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """A recorded command, read as straight lines between its samples; times from segment start."""
-
-    times_ms: np.ndarray
-    v_mV: np.ndarray
-
-    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms; held at the last sample after it."""
-        return np.asarray(np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV))
-
-    def jump_times_ms(self, sampling_ms: float, least_mV: float) -> np.ndarray:
-        """When the command jumps: at the first sample that shows it, from the segment's start.
-
-        A jump takes one to three samples, filtered as it may be, is larger than `least_mV` and than
-        the noise of the command, and four times as steep as what lies before and after it: the
-        upstroke of an action potential is none.
-        """
-        dt, dv = np.diff(self.times_ms), np.diff(self.v_mV)
-        slope = np.abs(dv / dt)
-        even = np.ptp(dt) < _UNEVEN * dt.min()
-        longest = _JUMP_SAMPLES * max(sampling_ms, float(dt[0]) if even else 0.0)
-        noise = 8 * 1.4826 * float(np.median(np.abs(dv - np.median(dv))))
-        padded = np.concatenate([[0.0, 0.0], slope, [0.0, 0.0]])
-        found, free = list[float](), 0
-        for k in map(int, np.flatnonzero(slope * longest > least_mV)):
-            for width in range(1, min(_JUMP_SAMPLES, len(dv) - k) + 1):
-                span = float(self.times_ms[k + width] - self.times_ms[k])
-                total = abs(float(self.v_mV[k + width] - self.v_mV[k]))
-                around = max(*padded[k : k + 2], *padded[k + width + 2 : k + width + 4])
-                if (
-                    k >= free
-                    and span <= longest * (1 + _UNEVEN)
-                    and abs(dv[k]) > 0.1 * total
-                    and total > max(least_mV, noise)
-                    and total > 4 * around * span
-                ):
-                    late = dt[k] <= sampling_ms * (1 + _UNEVEN)
-                    found.append(float(self.times_ms[k + 1 if late else k]))
-                    free = k + width
-        return np.array(found)
-
-
-Wave = Constant | Ramp | Sines | Samples
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A stretch [start_ms, end_ms) of one sweep and the voltage in it."""
-
-    start_ms: float
-    end_ms: float
-    wave: Wave
-
-    @property
-    def is_constant(self) -> bool:
-        """True where the voltage is held."""
-        return isinstance(self.wave, Constant)
-
-    def voltage(self, t_ms: np.ndarray) -> np.ndarray:
-        """mV at sweep times t_ms (any shape)."""
-        return self.wave.voltage(t_ms, self.start_ms, self.end_ms)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Protocol:
-    """Sweeps, how they are sampled, and what lies between them.
+    """The command voltage of an experiment: sweeps of segments, and how they are sampled.
 
-    Each sweep starts from the steady state at `holding_mV`; with `carry_over` only the first does,
-    and `rest_ms` at the holding potential lie between one sweep and the next.
+    Make one with `Protocol.steps`, `Protocol.from_segments`, `Protocol.from_command` or
+    `Protocol.load`. Each sweep starts from the steady state at the holding potential; with
+    `carry_over` only the first does, and `rest_ms` at the holding potential lie between one sweep
+    and the next. Voltages are in mV, times in ms.
+
+    Example:
+        >>> import channelfit as cf
+        >>> protocol = cf.Protocol.steps(
+        ...     levels=range(-60, 41, 20), duration=40, before=5, holding=-80, sampling=0.1
+        ... )
+        >>> protocol
+        <Protocol steps: 6 sweeps of 450 samples every 0.1 ms, holding -80 mV>
+        >>> protocol.voltage().shape
+        (6, 450)
     """
 
     name: str
@@ -156,6 +85,343 @@ class Protocol:
     rest_ms: float = 0.0
     description: str = ""
     source: str = ""
+
+    @classmethod
+    def steps(
+        cls,
+        levels: Any,
+        duration: Any,
+        *,
+        holding: float | str,
+        sampling: float | str,
+        before: Any = 0.0,
+        after: Any = 0.0,
+        after_level: Any = None,
+        between_sweeps: str | Mapping[str, Any] = "steady state",
+        name: str = "steps",
+        description: str = "",
+        source: str = "",
+    ) -> Protocol:
+        """A step of the voltage, or a family of steps: one sweep for each level or duration.
+
+        Each of `levels`, `duration`, `before`, `after` and `after_level` is a number, text with a
+        unit (``"0.2 s"``), or a list, range or array (n_sweeps,) of these with one value for each
+        sweep. Those that are lists vary together and need equal lengths.
+
+        Arguments:
+            levels: mV, of the step.
+            duration: ms, of the step.
+            holding: mV, before the step and between sweeps.
+            sampling: ms, from one sample to the next.
+            before: ms at the holding potential before the step.
+            after: ms after the step.
+            after_level: mV after the step, such as the voltage of a tail current; the holding
+                potential without it.
+            between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
+            name: what the protocol is called.
+            description: what it is for, in words.
+            source: where it comes from.
+
+        Raises:
+            InputError: an argument that cannot be used, with its name and what would be right.
+
+        Example:
+            A tail-current protocol, and recovery after pauses of different lengths:
+
+            >>> import channelfit as cf
+            >>> tails = cf.Protocol.steps(
+            ...     levels=[-40, 0, 40], duration="1 s", after=500, after_level=-50,
+            ...     holding=-80, sampling=1,
+            ... )
+            >>> tails.voltage([0, 999, 1000])
+            array([[-40., -40., -50.],
+                   [  0.,   0., -50.],
+                   [ 40.,  40., -50.]])
+            >>> cf.Protocol.steps(-100, [1, 10, 100], holding=-80, sampling=0.5, name="pauses")
+            <Protocol pauses: 3 sweeps of 2 to 200 samples every 0.5 ms, holding -80 mV>
+        """
+        given = {
+            "levels": quantities(levels, "levels", "voltage"),
+            "duration": durations(duration, "duration"),
+            "before": durations(before, "before"),
+            "after": durations(after, "after"),
+        }
+        if after_level is not None:
+            given["after_level"] = quantities(after_level, "after_level", "voltage")
+            if not any(given["after"]):
+                raise InputError("a level after the step needs a duration `after`", None, "after")
+        check_lengths(given)
+        family = {key: {"values": values} for key, values in given.items() if any(values)}
+        rows = [{"step": {"values": given["levels"]}, "for": family.get("duration", 0)}]
+        if "before" in family:
+            rows.insert(0, {"hold": family["before"]})
+        if "after" in family and after_level is None:
+            rows.append({"hold": family["after"]})
+        elif "after" in family:
+            rows.append({"step": {"values": given["after_level"]}, "for": family["after"]})
+        return cls.from_segments(
+            rows,
+            holding=holding,
+            sampling=sampling,
+            between_sweeps=between_sweeps,
+            name=name,
+            description=description,
+            source=source,
+        )
+
+    @classmethod
+    def from_segments(
+        cls,
+        segments: Sequence[Mapping[str, Any]],
+        *,
+        holding: float | str,
+        sampling: float | str,
+        between_sweeps: str | Mapping[str, Any] = "steady state",
+        name: str = "protocol",
+        description: str = "",
+        source: str = "",
+    ) -> Protocol:
+        """A protocol from rows of segments; the arguments are the keys of a protocol file.
+
+        Arguments:
+            segments: one mapping each: ``{"hold": 5}``, ``{"step": 40, "for": 20}``,
+                ``{"ramp": [-120, 60], "for": 400}``, ``{"sines": {..}, "for": ..}`` or
+                ``{"recorded": {"file": .., ..}}``. Instead of one value, ``hold``, ``step`` and
+                ``for`` take ``{"values": [..]}`` or ``{"from": .., "to": .., "by": ..}``: one
+                sweep for each value. Numbers are mV and ms; text such as ``"0.2 s"`` has a unit.
+            holding: mV, between sweeps and in rows that hold.
+            sampling: ms, from one sample to the next.
+            between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
+            name: what the protocol is called.
+            description: what it is for, in words.
+            source: where it comes from.
+
+        Raises:
+            InputError: anything that cannot be used, with the argument and the key in it.
+
+        Example:
+            >>> import channelfit as cf
+            >>> cf.Protocol.from_segments(
+            ...     [
+            ...         {"hold": 5},
+            ...         {"step": {"from": -80, "to": 40, "by": 10}, "for": 40},
+            ...         {"ramp": [40, -120], "for": 100},
+            ...     ],
+            ...     holding=-100,
+            ...     sampling=0.1,
+            ...     name="steps and a ramp",
+            ... )
+            <Protocol steps and a ramp: 13 sweeps of 1450 samples every 0.1 ms, holding -100 mV>
+        """
+        given = {
+            "name": name,
+            "description": description,
+            "source": source,
+            "holding": holding,
+            "sampling": sampling,
+            "between_sweeps": between_sweeps,
+            "segments": segments,
+        }
+        return build_protocol(plain(given), None)
+
+    @classmethod
+    def from_command(
+        cls,
+        time: Any,
+        voltage: Any,
+        *,
+        holding: float | str,
+        sampling: float | str | None = None,
+        between_sweeps: str | Mapping[str, Any] = "steady state",
+        name: str = "recorded command",
+        description: str = "",
+        source: str = "",
+    ) -> Protocol:
+        """A protocol from a command voltage that was recorded, or computed, sample by sample.
+
+        The voltage is a straight line from each sample to the next, and the last sample is held
+        for one more interval, so that a sweep has as many samples as the command has.
+
+        Arguments:
+            time: (n_times,) ms, increasing; the first sample begins the sweep.
+            voltage: mV, (n_times,), or (n_sweeps, n_times) with a row for each sweep.
+            holding: mV, before the first sample and between sweeps.
+            sampling: ms, from one sample of the protocol to the next; needed only where the times
+                are not evenly spaced, or where the current was sampled at another interval.
+            between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
+            name: what the protocol is called.
+            description: what it is for, in words.
+            source: where it comes from.
+
+        Raises:
+            InputError: arrays of other shapes, turned, no numbers, NaN or infinite; times that do
+                not increase, or are uneven without `sampling`; more than 1000 mV.
+
+        Example:
+            >>> import channelfit as cf
+            >>> import numpy as np
+            >>> time = np.arange(0, 100, 0.5)
+            >>> cf.Protocol.from_command(time, 30*np.sin(0.1*time) - 40, holding=-40)
+            <Protocol recorded command: 1 sweep of 200 samples every 0.5 ms, holding -40 mV>
+        """
+        times, commands = numbers(time, "time"), numbers(voltage, "voltage")
+        if times.ndim != 1 or len(times) < 2:
+            raise InputError(
+                f"one row of two or more times was expected, not {times.shape}", None, "time"
+            )
+        rows = commands[None] if commands.ndim == 1 else commands
+        if rows.ndim != 2 or rows.shape[1] != len(times) or not len(rows):
+            turned = ": it is turned, give voltage.T" if rows.shape[:1] == times.shape else ""
+            raise InputError(
+                f"its shape is {commands.shape}, but time has {len(times)} samples, so "
+                f"({len(times)},) or (n_sweeps, {len(times)}) was expected{turned}",
+                None,
+                "voltage",
+            )
+        for row in rows:
+            if fault := unusable_command(times, row, CountedSamples()):
+                raise InputError(f"not a usable command voltage: {fault}", None, "time, voltage")
+        times = times - times[0]
+        step = even_step(times) if sampling is None else sampling
+        end = round(float(times[-1]) + float(np.diff(times)[-1]), 9)
+        sweeps = tuple((Segment(0.0, end, Samples(times, row)),) for row in rows)
+        root = Section(
+            plain(
+                {
+                    "name": name,
+                    "description": description,
+                    "source": source,
+                    "holding": holding,
+                    "sampling": step,
+                    "between_sweeps": between_sweeps,
+                }
+            ),
+            None,
+        )
+        root.expect(KEYS["protocol"])
+        return _built(root, name, sweeps)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Protocol:
+        """The protocol in a YAML file.
+
+        Arguments:
+            path: the file; the tables of recorded commands that it names are looked for beside it.
+
+        Raises:
+            InputError: anything that cannot be used, with file, key and what would be right.
+
+        Example:
+            >>> import channelfit as cf
+            >>> cf.Protocol.load("protocols/activation.yaml")
+            <Protocol activation: 13 sweeps of 500 samples every 0.1 ms, holding -100 mV>
+        """
+        return load_protocol(path)
+
+    def to_yaml(self) -> str:
+        """The protocol as the text of a protocol file; reading it gives an equal protocol.
+
+        Raises:
+            InputError: a recorded command, which needs a table beside the file (use `save`); or
+                sweeps that one protocol file cannot hold together.
+
+        Example:
+            >>> import channelfit as cf
+            >>> print(cf.Protocol.steps([0, 20], 10, holding=-80, sampling=0.1).to_yaml())
+            name: steps
+            holding: -80 mV
+            sampling: 0.1 ms
+            segments:
+            - step:
+                values: [0 mV, 20 mV]
+              for: 10 ms
+            <BLANKLINE>
+        """
+        document = self._document(_no_table)
+        self._check_written(build_protocol(document, None))
+        return dump_yaml(document)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
+        """Write the protocol file, and recorded commands as tables (CSV) beside it.
+
+        Arguments:
+            path: the file to write; tables are called after it.
+            overwrite: whether files of these names may be replaced.
+
+        Returns:
+            The path of the protocol file.
+
+        Raises:
+            InputError: a file exists and `overwrite` is false, it cannot be written, or the sweeps
+                are such that one protocol file cannot hold them together.
+
+        Example:
+            >>> import channelfit as cf
+            >>> protocol = cf.Protocol.steps([0, 20], 10, holding=-80, sampling=0.1)
+            >>> path = protocol.save("my_steps.yaml")
+            >>> cf.Protocol.load(path) == protocol
+            True
+        """
+        path = Path(path)
+        tables: dict[str, str] = {}
+
+        def tabled(commands: Sequence[Samples]) -> dict[str, Any]:
+            file = f"{path.stem}_command{len(tables) + 1 if tables else ''}.csv"
+            tables[file], names = _table(commands)
+            columns = {"column": names[0]} if len(names) == 1 else {"columns": names}
+            return {"file": file, **columns, "unit": "mV", "time": {"column": "time", "unit": "ms"}}
+
+        texts = {path.name: dump_yaml(self._document(tabled)), **tables}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in texts.items():
+                write_text(text, Path(folder) / name)
+            self._check_written(load_protocol(Path(folder) / path.name))
+        for name in () if overwrite else texts:
+            if (path.parent / name).exists():
+                raise InputError(
+                    "this file exists already; choose another name, or replace it with "
+                    "overwrite=True",
+                    path.parent / name,
+                )
+        for name, text in texts.items():
+            write_text(text, path.parent / name, overwrite)
+        return path
+
+    def _document(self, tabled: Tabled) -> dict[str, Any]:
+        """The protocol by the keys of a protocol file."""
+        between: Any = "carry over" if self.carry_over else "steady state"
+        if self.rest_ms > 0:
+            between = {"carry_over": self.carry_over, "rest": written(self.rest_ms, "ms")}
+        document = {
+            "name": self.name,
+            "description": self.description,
+            "source": self.source,
+            "holding": written(self.holding_mV, "mV"),
+            "sampling": written(self.sampling_ms, "ms"),
+            "between_sweeps": between,
+            "segments": segment_rows(self.sweeps, self.holding_mV, tabled),
+        }
+        usual = {"description": "", "source": "", "between_sweeps": "steady state"}
+        return {key: value for key, value in document.items() if value != usual.get(key, ...)}
+
+    def _check_written(self, again: Protocol) -> None:
+        """Refuse to write what would be read as another protocol."""
+        differ = [f.name for f in fields(self) if getattr(self, f.name) != getattr(again, f.name)]
+        if differ:
+            raise InputError(
+                f"this protocol cannot be written as YAML: {', '.join(differ)} would differ when "
+                "it is read again (times in a file are whole multiples of 1e-9 ms, segments follow "
+                "each other without a gap, and text has no blanks at its ends)"
+            )
+
+    def __repr__(self) -> str:
+        counts = sorted({self.n_times(k) for k in range(self.n_sweeps)})
+        samples = str(counts[0]) + (f" to {counts[-1]}" if len(counts) > 1 else "")
+        sweeps = f"{self.n_sweeps} sweep{'s' * (self.n_sweeps != 1)}"
+        return (
+            f"<Protocol {self.name}: {sweeps} of {samples} samples every {self.sampling_ms:g} ms, "
+            f"holding {self.holding_mV:g} mV>"
+        )
 
     @property
     def n_sweeps(self) -> int:
@@ -192,6 +458,39 @@ class Protocol:
         for row, sweep, k in zip(out, self.sweeps, range(self.n_sweeps), strict=True):
             for segment, (a, b) in zip(sweep, self.sample_ranges(k), strict=True):
                 row[a:b] = segment.voltage(np.maximum(t[a:b], segment.start_ms))
+        return out
+
+    def voltage(self, times_ms: Any = None) -> np.ndarray:
+        """The command voltage of every sweep, mV; NaN where a sweep has ended, or not begun.
+
+        Arguments:
+            times_ms: (n,) ms from the start of a sweep; without it the samples' times, `times_ms`.
+
+        Returns:
+            (n_sweeps, n) mV.
+
+        Raises:
+            InputError: times that are no numbers, or not in one row.
+
+        Example:
+            >>> import channelfit as cf
+            >>> ramp = cf.Protocol.from_segments(
+            ...     [{"ramp": [-80, 20], "for": 100}], holding=-80, sampling=1
+            ... )
+            >>> ramp.voltage([0, 50, 100])
+            array([[-80., -30.,  nan]])
+        """
+        if times_ms is None:
+            return self.command()
+        t = np.atleast_1d(numbers(times_ms, "times_ms"))
+        if t.ndim != 1:
+            raise InputError(f"one row of times was expected, not {t.shape}", None, "times_ms")
+        tiny = TIME_TOLERANCE * self.sampling_ms
+        out = np.full((self.n_sweeps, len(t)), np.nan)
+        for row, sweep in zip(out, self.sweeps, strict=True):
+            for segment in sweep:
+                inside = (t >= segment.start_ms - tiny) & (t < segment.end_ms - tiny)
+                row[inside] = segment.voltage(np.maximum(t[inside], segment.start_ms))
         return out
 
     def step_times_ms(self, sweep: int, least_mV: float = 1.0) -> np.ndarray:
@@ -235,21 +534,25 @@ def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | N
     """A protocol from plain data; `file` names its origin in errors and anchors relative paths."""
     root = Section(document, file)
     root.expect(KEYS["protocol"])
-    name = root.text("name", os.path.splitext(os.path.basename(file))[0] if file else "protocol")
+    name = os.path.splitext(os.path.basename(file))[0] if file else "protocol"
+    return _built(root, name)
+
+
+def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = ()) -> Protocol:
+    """The protocol that a document describes; its sweeps may be there already.
+
+    Arguments:
+        name: what it is called where it has no name.
+    """
+    name = root.text("name", name)
     description, source = root.text("description", ""), root.text("source", "")
     holding = root.quantity("holding", "voltage")
     sampling = root.quantity("sampling", "time")
     if sampling <= 0:
         raise root.error(f"a sampling interval above 0 was expected, not {sampling:g}", "sampling")
     carry_over, rest = _between(root)
-    rows = root.items("segments")
+    sweeps = sweeps or read_sweeps(root, holding)
     root.finish()
-    if not rows:
-        raise root.error("at least one segment is needed", "segments")
-    pieces = [
-        _Piece(Section(row, file, f"segments[{i}]"), holding) for i, row in enumerate(rows, 1)
-    ]
-    sweeps = _lay_out(root, pieces)
     _check_size(root, sweeps, sampling)
     for k, sweep in enumerate(sweeps):
         for segment in sweep:
@@ -313,176 +616,25 @@ def _between(root: Section) -> tuple[bool, float]:
     return raw == "carry over", 0.0
 
 
-class _Piece:
-    """One row of `segments`: a wave and a duration for every sweep, or one for all."""
-
-    def __init__(self, row: Section, holding_mV: float) -> None:
-        self.row = row
-        row.expect(KEYS["segment"])
-        kinds = [k for k in ("hold", "step", "ramp", "sines", "recorded") if k in row]
-        if len(kinds) != 1:
-            raise row.error("one of hold, step, ramp, sines, recorded was expected in each segment")
-        kind = kinds[0]
-        self.durations: list[float] = []
-        if kind == "hold":
-            self.waves: list[Any] = [Constant(holding_mV)]
-            self.durations = _family(row, "hold", "time")
-        elif kind == "step":
-            self.waves = [Constant(v) for v in _family(row, "step", "voltage")]
-        elif kind == "ramp":
-            self.waves = [_ramp(row)]
-        elif kind == "sines":
-            self.waves = [_sines(row)]
-        else:
-            wave = _recorded(row)
-            self.waves = [wave]
-            if "for" not in row:
-                self.durations = [float(wave.times_ms[-1])]
-        if not self.durations:
-            self.durations = _family(row, "for", "time")
-        row.finish()
-        if min(self.durations) < 0 or (kind != "step" and kind != "hold" and 0 in self.durations):
-            raise row.error(f"a duration above 0 was expected, not {min(self.durations):g} ms")
-        if 1 < len(self.waves) != len(self.durations) > 1:
-            raise row.error(
-                f"{len(self.waves)} voltages but {len(self.durations)} durations; "
-                "families in one protocol vary together and need equal lengths"
-            )
-        self.count = max(len(self.waves), len(self.durations))
-
-    def at(self, sweep: int) -> tuple[Any, float]:
-        """Wave and duration of this piece in a sweep."""
-        pick = [values[sweep if len(values) > 1 else 0] for values in (self.waves, self.durations)]
-        return pick[0], pick[1]
+# --- writing -----------------------------------------------------------------------------------
 
 
-def _lay_out(root: Section, pieces: list[_Piece]) -> tuple[tuple[Segment, ...], ...]:
-    counts = {p.count for p in pieces if p.count > 1}
-    if len(counts) > 1:
-        raise root.error(
-            f"families of {', '.join(map(str, sorted(counts)))} values; families in one protocol "
-            "vary together and need equal lengths",
-            "segments",
-        )
-    sweeps = []
-    for k in range(max(counts, default=1)):
-        t, row = 0.0, []
-        for wave, duration in (p.at(k) for p in pieces):
-            end = round(t + duration, 9)
-            if isinstance(wave, Sines) and math.isnan(wave.origin_ms):
-                wave = Sines(wave.offset_mV, wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, t)
-            if end > t:
-                row.append(Segment(t, end, wave))
-            t = end
-        if not row:
-            raise root.error(f"sweep {k + 1} has no duration", "segments")
-        sweeps.append(tuple(row))
-    return tuple(sweeps)
-
-
-def _family(row: Section, key: str, dimension: str) -> list[float]:
-    """One value, a list under `values`, or from / to / by."""
-    raw = row.take(key)
-    if not isinstance(raw, Mapping):
-        return [row.quantity(key, dimension)]
-    inner = row.section(key)
-    inner.expect(KEYS["family"])
-    if "values" in inner:
-        values = [_quantity(inner, x, "values", dimension) for x in inner.items("values")]
-        inner.finish()
-    else:
-        start, stop, by = (inner.quantity(k, dimension) for k in ("from", "to", "by"))
-        inner.finish()
-        if by == 0 or (stop - start) / by < 0:
-            raise inner.error(f"steps of {by:g} do not lead from {start:g} to {stop:g}", "by")
-        if (stop - start) / by >= _MAX_SWEEPS:
-            raise inner.error(f"more than {_MAX_SWEEPS} sweeps", "by")
-        values = [round(start + i * by, 9) for i in range(int((stop - start) / by + 1e-9) + 1)]
-    if not 1 <= len(values) <= _MAX_SWEEPS:
-        raise inner.error(f"1 to {_MAX_SWEEPS} values are accepted", "values")
-    return values
-
-
-def _quantity(section: Section, value: object, key: str, dimension: str) -> float:
-    try:
-        return parse_quantity(value, dimension)
-    except InputError as error:
-        raise error.at(section.file, section.path(key)) from None
-
-
-def _ramp(row: Section) -> Ramp:
-    ends = row.items("ramp")
-    if len(ends) != 2:
-        raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
-    start, end = (_quantity(row, v, "ramp", "voltage") for v in ends)
-    return Ramp(start, end)
-
-
-def _sines(row: Section) -> Sines:
-    inner = row.section("sines")
-    inner.expect(KEYS["sines"])
-    offset = inner.quantity("offset", "voltage", 0.0)
-    origin = inner.quantity("origin", "time", math.nan)
-    terms = []
-    for i, raw in enumerate(inner.items("terms"), 1):
-        term = Section(raw, row.file, inner.path(f"terms[{i}]"))
-        term.expect(KEYS["sine"])
-        amplitude = term.quantity("amplitude", "voltage")
-        if "frequency" in term:
-            omega = 2 * math.pi * term.quantity("frequency", "rate")
-        else:
-            omega = term.quantity("omega", "rate")
-        terms.append((amplitude, omega, term.number("phase", 0.0)))
-        term.finish()
-    inner.finish()
-    if not terms:
-        raise inner.error("at least one term is needed", "terms")
-    amplitudes, omegas, phases = zip(*terms, strict=True)
-    return Sines(offset, amplitudes, omegas, phases, origin)
-
-
-def _out_of_order(times_ms: np.ndarray, table: Table) -> str:
-    """Where times (n,) do not increase, and what to do about it."""
-    k = int((np.diff(times_ms) <= 0).argmax())
-    return (
-        f"its times must increase, but in {table.place(k + 1)} {times_ms[k + 1]:g} ms follows "
-        f"{times_ms[k]:g} ms; {advice_on_times(times_ms, k)}"
+def _no_table(commands: Sequence[Samples]) -> dict[str, Any]:
+    raise InputError(
+        "a recorded command cannot stand in YAML; use save(path), which writes it as a table "
+        "beside the protocol file"
     )
 
 
-def _recorded(row: Section) -> Samples:
-    inner = row.section("recorded")
-    inner.expect(KEYS["recorded"])
-    name = inner.text("file")
-    path = inner.resolve(name, "file")
-    header = inner.flag("header", False) if "header" in inner else inner.take("header", None)
-    table = read_columns(path, header)
-    v = column(table, inner.text("column"), path)
-    try:
-        v = v * unit_factor(inner.text("unit", "mV"), "voltage")[0]
-    except InputError as error:
-        raise error.at(row.file, inner.path("unit")) from None
-    if "time" in inner:
-        time = inner.section("time")
-        time.expect(KEYS["recorded time"])
-        t = column(table, time.text("column"), path)
-        try:
-            t = (t - t[0]) * unit_factor(time.text("unit", "ms"), "time")[0]
-        except InputError as error:
-            raise error.at(row.file, time.path("unit")) from None
-        time.finish()
-    else:
-        step = inner.quantity("sampling", "time")
-        if step <= 0:
-            raise inner.error(f"a sampling interval above 0 was expected, not {step:g}", "sampling")
-        t = np.arange(len(v)) * step
-    inner.finish()
-    bad = np.flatnonzero(~np.isfinite(v) | ~np.isfinite(t))
-    if len(v) < 2 or bad.size or not np.all(np.diff(t) > 0):
-        where = "two rows are the least"
-        if len(v) > 1 and not bad.size:
-            where = _out_of_order(t, table)
-        elif bad.size:
-            where = f"{table.place(bad[0])} is not finite"
-        raise InputError(f"not a usable command voltage: {where}", path)
-    return Samples(t, v)
+def _table(commands: Sequence[Samples]) -> tuple[str, list[str]]:
+    """Recorded commands of equal times as CSV, and the names of their columns."""
+    times = commands[0].times_ms
+    if not all(np.array_equal(times, command.times_ms) for command in commands):
+        raise InputError(
+            "the recorded commands of the sweeps have different times, which one protocol file "
+            "cannot hold; write a protocol for each sweep"
+        )
+    names = [f"sweep{k}" for k in range(1, len(commands) + 1)]
+    rows: Iterable[Iterable[float]] = zip(times, *(c.v_mV for c in commands), strict=True)
+    lines = [",".join(map(repr, map(float, row))) for row in rows]
+    return "\n".join([",".join(["time", *names]), *lines, ""]), names

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.problem.arguments import numbers
 from channelfit.problem.protocol import TIME_TOLERANCE, Protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.columns import advice_on_times, other_clock
@@ -26,11 +27,24 @@ _UNMODELLED = ("capacitance", "series_resistance")
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording under one protocol.
+    """Currents that were recorded under a protocol, and the weight of every sample.
 
-    time_ms: (n_times,) from the start of a sweep.
-    current_pA, weight: (n_sweeps, n_times). Weight 0 masks a sample; where no current is known it
-    is NaN and its weight is 0. cautions: what looks wrong in it.
+    Make one with `Recording.from_arrays`. A weight of 0 leaves a sample out of the cost; where no
+    current is known it is NaN and its weight is 0.
+
+    Attributes:
+        time_ms: (n_times,) ms from the start of a sweep.
+        current_pA: (n_sweeps, n_times) pA, outward positive.
+        weight: (n_sweeps, n_times), 0 or more.
+        source: what the recording is called in messages and plots.
+        cautions: what looks wrong in it and is used nevertheless.
+
+    Example:
+        >>> import channelfit as cf
+        >>> protocol = cf.Protocol.steps([0, 20], duration=1.5, holding=-80, sampling=0.5)
+        >>> recording = cf.Recording.from_arrays(protocol, [[0.0, 1.5, 2.0], [0.0, 3.0, 4.0]])
+        >>> recording.current_pA.shape
+        (2, 3)
     """
 
     time_ms: np.ndarray
@@ -49,38 +63,44 @@ class Recording:
         weight: Any = None,
         source: str = "arrays",
     ) -> Recording:
-        """A recording from arrays that are in memory, checked against its protocol.
+        """A recording from arrays, lists or columns of pandas, checked against its protocol.
 
         Arguments:
-            protocol: what it was recorded under.
-            current: (n_sweeps, n_times) pA, or (n_times,) of a single sweep. A sweep that is
-                shorter than others is filled up with anything.
-            time: (n_times,) ms from the start of a sweep, to be compared with the protocol's.
-            weight: of every sample, in the shape of the current, or (n_times,) for all sweeps;
-                0 leaves a sample out, and its current may then be NaN. Without it every sample
-                counts once.
-            source: what the recording is called.
+            protocol: what was commanded while it was recorded.
+            current: pA, outward positive: (n_sweeps, n_times), a row for each sweep. A single
+                sweep may be (n_times,). Sweeps of different lengths may be a list of rows, each as
+                long as its sweep; in an array, what stands after the end of a shorter sweep is
+                ignored.
+            time: (n_times,) ms from the start of a sweep, to be compared with the protocol's
+                `times_ms`; without it the samples are taken to be at those times.
+            weight: of every sample, in the shape of the current, or (n_times,) for all sweeps.
+                A weight of 0 leaves a sample out, and its current may then be NaN. Without it every
+                sample counts once.
+            source: what the recording is called in messages and plots.
 
         Raises:
-            InputError: arrays of another shape than the protocol's, turned, no numbers; a NaN or
-                infinite current of weight above 0; a negative, infinite or NaN weight, or none
+            InputError: arrays of another shape than the protocol's, turned, or no numbers; a NaN
+                or infinite current of weight above 0; a negative, infinite or NaN weight, or none
                 above 0; times that are not the protocol's, such as seconds.
 
         Example:
-            >>> from channelfit.problem.protocol import build_protocol
-            >>> protocol = build_protocol(
-            ...     {"sampling": 0.5, "holding": -80, "segments": [{"step": 20, "for": 1.5}]}, None
+            >>> import channelfit as cf
+            >>> import numpy as np
+            >>> protocol = cf.Protocol.steps(20, duration=1.5, holding=-80, sampling=0.5)
+            >>> current = np.array([np.nan, 1.5, 2.0])
+            >>> recording = cf.Recording.from_arrays(
+            ...     protocol, current, time=[0, 0.5, 1], weight=np.isfinite(current)
             ... )
-            >>> Recording.from_arrays(protocol, [0.0, 1.5, 2.0]).current_pA
-            array([[0. , 1.5, 2. ]])
+            >>> recording.weight
+            array([[0., 1., 1.]])
         """
         shape = (protocol.n_sweeps, protocol.n_times_max)
         if time is not None:
-            _check_clock(_numbers(time, "time"), protocol)
-        traces = _in_sweeps(_numbers(current, "current"), "current", protocol)
+            _check_clock(numbers(time, "time"), protocol)
+        traces = _in_sweeps(numbers(_filled_up(current, protocol), "current"), "current", protocol)
         weights = np.ones(shape)
         if weight is not None:
-            given = _numbers(weight, "weight")
+            given = numbers(_filled_up(weight, protocol), "weight")
             whole = np.broadcast_to(given, shape) if given.shape == shape[1:] else given
             weights = _in_sweeps(whole, "weight", protocol).copy()
         lengths = np.array([protocol.n_times(k) for k in range(shape[0])])
@@ -99,22 +119,26 @@ class Recording:
         if len(bad):
             raise InputError(
                 f"the current of {_sample(bad[0])} is {traces[tuple(bad[0])]:g}"
-                f"{_and_more(len(bad))}; give samples without a current the weight 0",
+                f"{_and_more(len(bad))}; give samples without a current the weight 0, for example "
+                "weight=numpy.isfinite(current)",
                 source,
             )
         traces = np.where(inside & np.isfinite(traces), traces, np.nan)
         return cls(protocol.times_ms, traces, weights, source)
 
 
-def _numbers(values: Any, name: str) -> np.ndarray:
-    """An array of floats, of lists, columns of pandas, or whatever NumPy makes one of."""
-    try:
-        found = np.asarray(values)
-        if found.dtype.kind not in "fiub":
-            raise ValueError(f"it holds {found.dtype}")
-        return found.astype(float)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of numbers: {error}") from None
+def _filled_up(rows: Any, protocol: Protocol) -> Any:
+    """A list of sweeps of different lengths, each as long as its sweep, filled up with NaN."""
+    if not isinstance(rows, (list, tuple)) or len(rows) != protocol.n_sweeps:
+        return rows
+    lengths = [len(row) if hasattr(row, "__len__") else 0 for row in rows]
+    wanted = [protocol.n_times(k) for k in range(protocol.n_sweeps)]
+    if lengths != wanted or len(set(wanted)) == 1:
+        return rows
+    filled = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
+    for k, row in enumerate(rows):
+        filled[k, : wanted[k]] = numbers(row, f"sweep {k} (counted from 0)")
+    return filled
 
 
 def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
@@ -124,9 +148,12 @@ def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
     if values.shape == shape:
         return values
     turned = f": it is turned, give {name}.T" if values.shape == shape[::-1] else ""
+    sweeps = f"{shape[0]} sweep{'s' * (shape[0] > 1)}"
     raise InputError(
-        f"{name} is {values.shape}, but {protocol.name or 'the protocol'} has {shape[0]} sweeps of "
-        f"{shape[1]} samples, {shape}{turned}"
+        f"its shape is {values.shape}, but {protocol.name or 'the protocol'} has {sweeps} of "
+        f"{shape[1]} samples, {shape}{turned}",
+        None,
+        name,
     )
 
 
@@ -134,14 +161,20 @@ def _check_clock(time: np.ndarray, protocol: Protocol) -> None:
     """Times must be those of the protocol."""
     wanted, slack = protocol.times_ms, _TIME_SLACK * protocol.sampling_ms
     if time.shape != wanted.shape:
-        raise InputError(f"time is {time.shape}, but a sweep has {len(wanted)} samples")
+        raise InputError(
+            f"its shape is {time.shape}, but a sweep has {len(wanted)} samples, {wanted.shape}",
+            None,
+            "time",
+        )
     stray = np.flatnonzero(~(np.abs(time - wanted) <= slack))
     if stray.size:
         k, seconds = int(stray[0]), np.allclose(1e3 * time, wanted, rtol=0, atol=slack)
         told = "these are seconds: give 1000*time" if seconds else "correct times, or the protocol"
         raise InputError(
-            f"time {k} is {time[k]:g} ms where the protocol has {wanted[k]:g} ms"
-            f"{_and_more(stray.size)}; {told}"
+            f"sample {k} (counted from 0) is at {time[k]:g} ms where the protocol has "
+            f"{wanted[k]:g} ms{_and_more(stray.size)}; {told}",
+            None,
+            "time",
         )
 
 

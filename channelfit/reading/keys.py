@@ -95,7 +95,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "family": ("values", "from", "to", "by"),
     "sines": ("offset", "origin", "terms"),
     "sine": ("amplitude", "frequency", "omega", "phase"),
-    "recorded": ("file", "header", "column", "unit", "time", "sampling"),
+    "recorded": ("file", "header", "column", "columns", "unit", "time", "sampling"),
     "recorded time": ("column", "unit"),
     # a function file
     "function": (

@@ -1,0 +1,251 @@
+"""A model written in Python: the same keys as in a model file, and the same checks."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from channelfit.model.channel import (
+    ChannelModel,
+    build_model,
+    modern_form,
+    read_model_document,
+)
+from channelfit.reading.documents import Section, dump_yaml, parse_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.plain import plain, write_text
+
+
+class Model:
+    """A kinetic model of one ion channel.
+
+    The arguments are the keys of a model file, one to one. Give either `states` and `rates`, or
+    `gates`. Everything is checked here, so that a model that exists can be used. What is passed in
+    is copied: changing it later does not change the model.
+
+    Arguments:
+        name: what the model is called in titles and file names.
+        description: what it describes, in words.
+        source: where it comes from, such as a paper.
+        temperature: degC, a number or text with a unit (``"22 degC"``); expressions can then use
+            ``celsius``.
+        states: names of the states, such as ``["C", "O"]``.
+        rates: expressions in 1/ms by transition, such as ``{"C -> O": "a*exp(z*v)"}``. They may
+            use the voltage ``v`` (mV), parameters, definitions and the functions exp, log, sqrt,
+            abs, tanh, min, max and exprel. ``"balance"`` is the rate that microscopic
+            reversibility leaves.
+        gates: Hodgkin-Huxley gates by name, each a mapping of ``power`` and either ``alpha`` and
+            ``beta`` (1/ms), or ``inf`` and ``tau`` (ms).
+        definitions: named expressions that rates, gates and other definitions may use.
+        parameters: by name, each a mapping of ``range: [lower, upper]`` and, where wanted,
+            ``unit``, ``value``, ``scale`` ("linear" or "log"), ``fixed``, ``prior`` or ``tie``.
+        current: a mapping of ``conductance`` and ``reversal`` (each a quantity such as
+            ``"-90 mV"``, or an expression of parameters), and ``open`` for a model of states: the
+            conducting states, or their relative conductances. ``area`` or ``capacitance`` is
+            needed for a conductance per either.
+
+    Raises:
+        InputError: anything that cannot be used, with the argument (and the key in it), the value
+            and what would be right. An unknown argument is one of these.
+
+    Example:
+        >>> import channelfit as cf
+        >>> model = cf.Model(
+        ...     name="two states",
+        ...     states=["C", "O"],
+        ...     rates={"C -> O": "a*exp(z*v)", "O -> C": "b"},
+        ...     current={"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
+        ...     parameters={
+        ...         "a": {"range": [0.001, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
+        ...         "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
+        ...         "b": {"range": [0.001, 1], "unit": "1/ms", "scale": "log", "value": 0.05},
+        ...         "g": {"range": [1, 100], "unit": "nS", "value": 10},
+        ...     },
+        ... )
+        >>> model
+        <Model two states: states C, O; 4 parameters>
+        >>> model.channel.values()
+        array([ 0.1 ,  0.02,  0.05, 10.  ])
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        source: str | None = None,
+        temperature: float | str | None = None,
+        states: Sequence[str] | None = None,
+        rates: Mapping[str, Any] | None = None,
+        gates: Mapping[str, Mapping[str, Any]] | None = None,
+        definitions: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        current: Mapping[str, Any] | None = None,
+        **unknown: Any,
+    ) -> None:
+        if "fit" in unknown:
+            raise InputError(
+                "a model made in Python holds no fit section; give its settings to the function "
+                "that fits",
+                key="fit",
+            )
+        Section(unknown, None).expect([key for key in KEYS["model"] if key != "fit"])
+        given = {
+            "name": name,
+            "description": description,
+            "source": source,
+            "temperature": temperature,
+            "parameters": parameters,
+            "definitions": definitions,
+            "states": states,
+            "rates": rates,
+            "gates": gates,
+            "current": current,
+        }
+        self._take({key: value for key, value in given.items() if value is not None}, None)
+
+    def _take(self, document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> None:
+        """Check a document and keep a plain copy of it."""
+        whole = plain(document)
+        whole.pop("fit", None)
+        self._channel = build_model(whole, file)
+        for key in ("name", "description", "source"):
+            whole[key] = getattr(self._channel, key)
+        order = KEYS["model"]
+        self._document = {key: whole[key] for key in order if whole.get(key, "") != ""}
+
+    @classmethod
+    def _from_document(
+        cls, document: Mapping[str, Any], file: str | os.PathLike[str] | None
+    ) -> Model:
+        if isinstance(document.get("model"), str):
+            raise InputError(
+                "this is a fit file, which may change the model that it names; load the model's "
+                f"own file, {document['model']}, or the whole fit with channelfit.load_fit",
+                file,
+                "model",
+            )
+        model = cls.__new__(cls)
+        model._take(modern_form(document, file), file)
+        return model
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Model:
+        """The model in a YAML file, or in a file of the compact form of Ben-Shalom et al. 2012.
+
+        A `fit` section in the file is left out.
+
+        Arguments:
+            path: the model file.
+
+        Raises:
+            InputError: the file cannot be read or used, with file, key and what would be right; a
+                fit file, since it can change the model that it names.
+
+        Example:
+            >>> import channelfit as cf
+            >>> cf.Model.load("models/na_hh.yaml")
+            <Model na_hh: gates m^3, h; 11 parameters>
+        """
+        return cls._from_document(read_model_document(path), path)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Model:
+        """The model in a YAML text, such as `to_yaml` gives.
+
+        Raises:
+            InputError: the text is not YAML, or not a model; with line or key.
+
+        Example:
+            >>> import channelfit as cf
+            >>> model = cf.Model.load("models/k_hh_gate.yaml")
+            >>> cf.Model.from_yaml(model.to_yaml()) == model
+            True
+        """
+        if not isinstance(text, str):
+            raise InputError(f"YAML text was expected, not a {type(text).__name__}")
+        return cls._from_document(parse_yaml(text), None)
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return self._channel.name
+
+    @property
+    def channel(self) -> ChannelModel:
+        """The checked model: states or gates, rates as expressions, parameters in base units.
+
+        Base units are ms, mV, nS, pA and 1/ms.
+
+        Example:
+            >>> import channelfit as cf
+            >>> cf.Model.load("models/model_a.yaml").channel.parameter_names
+            ('a12', 'z12', 'a21', 'z21', 'gmax')
+        """
+        return self._channel
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """A copy of what the model was made from, by the keys of a model file, as plain data.
+
+        Example:
+            >>> import channelfit as cf
+            >>> cf.Model.load("models/model_a.yaml").document["states"]
+            ['C', 'O']
+        """
+        return copy.deepcopy(self._document)
+
+    def to_yaml(self) -> str:
+        """The model as the text of a model file; reading it gives an equal model.
+
+        Example:
+            >>> import channelfit as cf
+            >>> print(cf.Model.load("models/model_a.yaml").to_yaml().splitlines()[0])
+            name: model_a
+        """
+        return dump_yaml(self._document)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
+        """Write the model file and return its path.
+
+        Arguments:
+            path: the file to write.
+            overwrite: whether a file of that name may be replaced.
+
+        Raises:
+            InputError: the file exists and `overwrite` is false, or it cannot be written.
+
+        Example:
+            >>> import channelfit as cf
+            >>> path = cf.Model.load("models/model_a.yaml").save("my_model.yaml")
+            >>> cf.Model.load(path)
+            <Model model_a: states C, O; 5 parameters>
+        """
+        return write_text(self.to_yaml(), path, overwrite)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same channel; cautions, which name a file, are not compared."""
+        if not isinstance(other, Model):
+            return NotImplemented
+        return replace(self._channel, cautions=()) == replace(other._channel, cautions=())
+
+    def __repr__(self) -> str:
+        channel = self._channel
+        if "gates" in self._document:
+            gates = (c.name + (f"^{c.power}" if c.power > 1 else "") for c in channel.chains)
+            parts = "gates " + ", ".join(gates)
+        else:
+            shown = channel.states[:8]
+            more = f" and {len(channel.states) - 8} more" if len(channel.states) > 8 else ""
+            parts = "states " + ", ".join(shown) + more
+        count = f"{len(channel.parameters)} parameter{'s' * (len(channel.parameters) != 1)}"
+        fixed = sum(p.fixed for p in channel.parameters)
+        count += f" ({fixed} fixed)" if fixed else ""
+        odd = len(channel.cautions)
+        told = f"; {odd} caution{'s' * (odd > 1)} in .channel.cautions" if odd else ""
+        return f"<Model {channel.name}: {parts}; {count}{told}>"

@@ -1,0 +1,409 @@
+"""The rows of `segments` in a protocol file: read into sweeps, and written from them.
+
+A row is one wave and one duration for all sweeps, or a family of either: a value for each sweep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines, Wave
+from channelfit.reading.columns import advice_on_times
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.tables import Table, column, read_columns
+from channelfit.reading.units import parse_quantity, shown, unit_factor
+
+_MAX_SWEEPS = 10_000
+#: ms: digits to which the ends of segments are rounded, so that sums of durations are even numbers.
+_DIGITS = 9
+
+Sweep = tuple[Segment, ...]
+#: Puts the commands of one row, one or one a sweep, into a table, and gives its keys in the file.
+Tabled = Callable[[Sequence[Samples]], dict[str, Any]]
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
+    """The sweeps that the rows of `segments` describe.
+
+    Arguments:
+        root: the protocol, of which `segments` is read.
+        holding_mV: the voltage of rows that hold.
+
+    Raises:
+        InputError: no rows, a row that cannot be used, or families of different lengths.
+    """
+    rows = root.items("segments")
+    if not rows:
+        raise root.error("at least one segment is needed", "segments")
+    pieces = [
+        _Row(Section(row, root.file, root.path(f"segments[{i}]")), holding_mV)
+        for i, row in enumerate(rows, 1)
+    ]
+    counts = {piece.count for piece in pieces if piece.count > 1}
+    if len(counts) > 1:
+        raise root.error(
+            f"families of {', '.join(map(str, sorted(counts)))} values; families in one protocol "
+            "vary together and need equal lengths",
+            "segments",
+        )
+    sweeps = [_laid_out(pieces, sweep) for sweep in range(max(counts, default=1))]
+    for k, sweep in enumerate(sweeps):
+        if not sweep:
+            raise root.error(f"sweep {k + 1} has no duration", "segments")
+    return tuple(sweeps)
+
+
+class _Row:
+    """One row of `segments`: a wave and a duration for every sweep, or one for all."""
+
+    def __init__(self, row: Section, holding_mV: float) -> None:
+        row.expect(KEYS["segment"])
+        kinds = [k for k in ("hold", "step", "ramp", "sines", "recorded") if k in row]
+        if len(kinds) != 1:
+            raise row.error("one of hold, step, ramp, sines, recorded was expected in each segment")
+        kind = kinds[0]
+        self.waves, self.durations = _read_waves(row, kind, holding_mV)
+        if not self.durations:
+            self.durations = _family(row, "for", "time")
+        row.finish()
+        shortest = min(self.durations)
+        if shortest < 0 or (shortest == 0 and kind not in ("step", "hold")):
+            raise row.error(f"a duration above 0 was expected, not {shortest:g} ms")
+        if 1 < len(self.waves) != len(self.durations) > 1:
+            raise row.error(
+                f"{len(self.waves)} voltages but {len(self.durations)} durations; "
+                "families in one protocol vary together and need equal lengths"
+            )
+        self.count = max(len(self.waves), len(self.durations))
+
+    def at(self, sweep: int) -> tuple[Wave, float]:
+        """The wave and the duration, ms, of this row in a sweep."""
+        return (
+            self.waves[sweep if len(self.waves) > 1 else 0],
+            self.durations[sweep if len(self.durations) > 1 else 0],
+        )
+
+
+def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wave], list[float]]:
+    """The waves of a row, and its durations where `for` does not give them."""
+    if kind == "hold":
+        return [Constant(holding_mV)], _family(row, "hold", "time")
+    if kind == "step":
+        return [Constant(v) for v in _family(row, "step", "voltage")], []
+    if kind == "ramp":
+        return [_ramp(row)], []
+    if kind == "sines":
+        return [_sines(row)], []
+    waves = _recorded(row)
+    return waves, [] if "for" in row else [float(waves[0].times_ms[-1])]
+
+
+def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
+    """One sweep: the rows one after the other, those of no duration left out."""
+    start, segments = 0.0, list[Segment]()
+    for wave, duration in (piece.at(sweep) for piece in pieces):
+        end = round(start + duration, _DIGITS)
+        if isinstance(wave, Sines) and math.isnan(wave.origin_ms):
+            wave = replace(wave, origin_ms=start)
+        if end > start:
+            segments.append(Segment(start, end, wave))
+        start = end
+    return tuple(segments)
+
+
+def _family(row: Section, key: str, dimension: str) -> list[float]:
+    """One value, a list under `values`, or from / to / by."""
+    raw = row.take(key)
+    if not isinstance(raw, Mapping):
+        return [row.quantity(key, dimension)]
+    inner = row.section(key)
+    inner.expect(KEYS["family"])
+    if "values" in inner:
+        values = [_quantity(inner, x, "values", dimension) for x in inner.items("values")]
+        inner.finish()
+    else:
+        start, stop, by = (inner.quantity(k, dimension) for k in ("from", "to", "by"))
+        inner.finish()
+        if by == 0 or (stop - start) / by < 0:
+            raise inner.error(f"steps of {by:g} do not lead from {start:g} to {stop:g}", "by")
+        if (stop - start) / by >= _MAX_SWEEPS:
+            raise inner.error(f"more than {_MAX_SWEEPS} sweeps", "by")
+        values = _stepped(start, stop, by)
+    if not 1 <= len(values) <= _MAX_SWEEPS:
+        raise inner.error(f"1 to {_MAX_SWEEPS} values are accepted", "values")
+    return values
+
+
+def _stepped(start: float, stop: float, by: float) -> list[float]:
+    """The values from start to stop, both included where `by` leads there."""
+    count = int((stop - start) / by + 1e-9) + 1
+    return [round(start + i * by, _DIGITS) for i in range(count)]
+
+
+def _quantity(section: Section, value: object, key: str, dimension: str) -> float:
+    try:
+        return parse_quantity(value, dimension)
+    except InputError as error:
+        raise error.at(section.file, section.path(key)) from None
+
+
+def _ramp(row: Section) -> Ramp:
+    ends = row.items("ramp")
+    if len(ends) != 2:
+        raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
+    start, end = (_quantity(row, v, "ramp", "voltage") for v in ends)
+    return Ramp(start, end)
+
+
+def _sines(row: Section) -> Sines:
+    inner = row.section("sines")
+    inner.expect(KEYS["sines"])
+    offset = inner.quantity("offset", "voltage", 0.0)
+    origin = inner.quantity("origin", "time", math.nan)
+    terms = []
+    for i, raw in enumerate(inner.items("terms"), 1):
+        term = Section(raw, row.file, inner.path(f"terms[{i}]"))
+        term.expect(KEYS["sine"])
+        amplitude = term.quantity("amplitude", "voltage")
+        if "frequency" in term:
+            omega = 2 * math.pi * term.quantity("frequency", "rate")
+        else:
+            omega = term.quantity("omega", "rate")
+        terms.append((amplitude, omega, term.number("phase", 0.0)))
+        term.finish()
+    inner.finish()
+    if not terms:
+        raise inner.error("at least one term is needed", "terms")
+    amplitudes, omegas, phases = zip(*terms, strict=True)
+    return Sines(offset, amplitudes, omegas, phases, origin)
+
+
+def _recorded(row: Section) -> list[Samples]:
+    """The commands in the columns of a table: one for all sweeps, or one a sweep."""
+    inner = row.section("recorded")
+    inner.expect(KEYS["recorded"])
+    path = inner.resolve(inner.text("file"), "file")
+    header = inner.flag("header", False) if "header" in inner else inner.take("header", None)
+    table = read_columns(path, header)
+    clock, factor = "", 0.0
+    if "time" in inner:
+        time = inner.section("time")
+        time.expect(KEYS["recorded time"])
+        clock, factor = time.text("column"), _factor(time, "ms", "time")
+        time.finish()
+    to_mV = _factor(inner, "mV", "voltage")
+    commands = [column(table, name, path) * to_mV for name in _column_names(inner, table, clock)]
+    if clock:
+        stamps = column(table, clock, path)
+        times = (stamps - stamps[0]) * factor
+    else:
+        step = inner.quantity("sampling", "time")
+        if step <= 0:
+            raise inner.error(f"a sampling interval above 0 was expected, not {step:g}", "sampling")
+        times = np.arange(len(commands[0])) * step
+    inner.finish()
+    for command in commands:
+        if fault := unusable_command(times, command, table):
+            raise InputError(f"not a usable command voltage: {fault}", path)
+    return [Samples(times, command) for command in commands]
+
+
+def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
+    """The columns of a recorded command: one, or those of a family of sweeps."""
+    if "columns" not in inner:
+        return [inner.text("column")]
+    if "column" in inner:
+        raise inner.error("either column or columns was expected, not both")
+    if inner.take("columns") == "all":
+        names = [name for name, values in table.items() if values.ndim == 1 and name != clock]
+    else:
+        names = [str(name) for name in inner.items("columns")]
+    if not 1 <= len(names) <= _MAX_SWEEPS:
+        raise inner.error(f"1 to {_MAX_SWEEPS} columns are accepted", "columns")
+    return names
+
+
+def _factor(section: Section, base: str, dimension: str) -> float:
+    """The factor from the section's `unit` to the base unit."""
+    try:
+        return unit_factor(section.text("unit", base), dimension)[0]
+    except InputError as error:
+        raise error.at(section.file, section.path("unit")) from None
+
+
+def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> str:
+    """Why a recorded command (n,) mV at times (n,) ms cannot be used; empty where it can.
+
+    Arguments:
+        table: tells how its source counts the samples.
+    """
+    bad = np.flatnonzero(~np.isfinite(v_mV) | ~np.isfinite(times_ms))
+    if bad.size:
+        return f"{table.place(bad[0])} is not finite"
+    if len(v_mV) < 2:
+        return "two rows are the least"
+    late = np.flatnonzero(np.diff(times_ms) <= 0)
+    if not late.size:
+        return ""
+    k = int(late[0])
+    return (
+        f"its times must increase, but in {table.place(k + 1)} {times_ms[k + 1]:g} ms follows "
+        f"{times_ms[k]:g} ms; {advice_on_times(times_ms, k)}"
+    )
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def segment_rows(
+    sweeps: Sequence[Sweep], holding_mV: float, tabled: Tabled
+) -> list[dict[str, Any]]:
+    """The rows of `segments` that describe sweeps.
+
+    Arguments:
+        holding_mV: segments at this voltage are written as `hold`.
+        tabled: what becomes of recorded commands.
+
+    Raises:
+        InputError: sweeps that differ by more than voltages and durations of steps.
+    """
+    rows = _aligned(sweeps)
+    starts = [0.0] * len(sweeps)
+    written = []
+    families = any(_varies(row) for row in rows)
+    for place, row in enumerate(rows):
+        durations = [_duration(start, s) for start, s in zip(starts, row, strict=True)]
+        starts = [start if s is None else s.end_ms for start, s in zip(starts, row, strict=True)]
+        force = place == 0 and not families and len(sweeps) > 1
+        time = _written_family(durations, "ms", force)
+        written.append(_written_row(row, time, holding_mV, tabled))
+    return written
+
+
+def _aligned(sweeps: Sequence[Sweep]) -> list[tuple[Segment | None, ...]]:
+    """Segments of all sweeps in rows; None where a sweep has fewer held segments than others."""
+    stages = [list(_stages(sweep)) for sweep in sweeps]
+    if len({len(each) for each in stages}) > 1:
+        raise _different("numbers of ramps, sines or recorded commands")
+    rows: list[tuple[Segment | None, ...]] = []
+    for stage in zip(*stages, strict=True):
+        rows += zip_longest(*(held for held, _ in stage))
+        if stage[0][1] is not None:
+            rows.append(tuple(varying for _, varying in stage))
+    return rows
+
+
+def _stages(sweep: Sweep) -> Iterator[tuple[list[Segment], Segment | None]]:
+    """Held segments and the varying one after them, until the sweep ends with held ones."""
+    held: list[Segment] = []
+    for segment in sweep:
+        if segment.is_constant:
+            held.append(segment)
+        else:
+            yield held, segment
+            held = []
+    yield held, None
+
+
+def _varies(row: Sequence[Segment | None]) -> bool:
+    """Whether a row becomes a family by itself."""
+    first = row[0]
+    if first is None or None in row:
+        return True
+    return any(
+        s is not None
+        and (s.wave != first.wave or s.end_ms - s.start_ms != first.end_ms - first.start_ms)
+        for s in row
+    )
+
+
+def _duration(start: float, segment: Segment | None) -> float:
+    """The shortest number, ms, that leads from here to the end of a segment."""
+    if segment is None:
+        return 0.0
+    short = round(segment.end_ms - start, _DIGITS)
+    exact = round(start + short, _DIGITS) == segment.end_ms
+    return short if exact else segment.end_ms - start
+
+
+def _written_row(
+    row: Sequence[Segment | None], time: Any, holding_mV: float, tabled: Tabled
+) -> dict[str, Any]:
+    segments = [segment for segment in row if segment is not None]
+    waves = [segment.wave for segment in segments]
+    first = waves[0]
+    if isinstance(first, Constant):
+        return _written_step(row, time, holding_mV)
+    if isinstance(first, Samples):
+        commands = [wave for wave in waves if isinstance(wave, Samples)]
+        if len(commands) < len(waves):
+            raise _different("kinds of segments")
+        same = all(wave == first for wave in commands)
+        return {"recorded": tabled(commands[:1] if same else commands), "for": time}
+    if isinstance(first, Ramp) and all(wave == first for wave in waves):
+        ends = [written(first.v_start_mV, "mV"), written(first.v_end_mV, "mV")]
+        return {"ramp": ends, "for": time}
+    if isinstance(first, Sines):
+        alike = [isinstance(w, Sines) and replace(w, origin_ms=first.origin_ms) for w in waves]
+        origins = {wave.origin_ms for wave in waves if isinstance(wave, Sines)}
+        own = all(isinstance(s.wave, Sines) and s.wave.origin_ms == s.start_ms for s in segments)
+        if all(wave == first for wave in alike) and (own or len(origins) == 1):
+            return {"sines": _written_sines(first, own), "for": time}
+    raise _different("ramps or sines")
+
+
+def _written_step(row: Sequence[Segment | None], time: Any, holding_mV: float) -> dict[str, Any]:
+    held = [s.wave.v_mV if s and isinstance(s.wave, Constant) else None for s in row]
+    known = [v for v in held if v is not None]
+    if all(v == holding_mV for v in known):
+        return {"hold": time}
+    voltages = [known[0] if v is None else v for v in held]
+    return {"step": _written_family(voltages, "mV"), "for": time}
+
+
+def _written_sines(wave: Sines, own_origin: bool) -> dict[str, Any]:
+    terms = [
+        {"amplitude": written(a, "mV"), "omega": written(w, "1/ms"), "phase": p}
+        for a, w, p in zip(wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, strict=True)
+    ]
+    origin = {} if own_origin else {"origin": written(wave.origin_ms, "ms")}
+    return {"offset": written(wave.offset_mV, "mV"), "terms": terms, **origin}
+
+
+def _written_family(values: Sequence[float], unit: str, force: bool = False) -> Any:
+    """One quantity where all values are equal, else from / to / by where that says it, or a list.
+
+    Arguments:
+        force: write a list in any case, since nothing else says how many sweeps there are.
+    """
+    if len(set(values)) == 1 and not force:
+        return written(values[0], unit)
+    by = round(values[1] - values[0], _DIGITS)
+    if len(values) > 2 and by != 0 and _stepped(values[0], values[-1], by) == list(values):
+        ends = {"from": values[0], "to": values[-1], "by": by}
+        return {key: written(value, unit) for key, value in ends.items()}
+    return {"values": [written(value, unit) for value in values]}
+
+
+def written(value: float, unit: str) -> str:
+    """A quantity in the fewest digits that give it back."""
+    short = f"{value:g}"
+    return f"{short if float(short) == value else repr(value)} {unit}"
+
+
+def _different(what: str) -> InputError:
+    return InputError(
+        f"the sweeps have different {what}, which one protocol file cannot hold; write a protocol "
+        "for each sweep"
+    )

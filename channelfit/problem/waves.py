@@ -1,0 +1,130 @@
+"""What the command voltage does within one segment of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+#: Two times closer than this fraction of the sampling interval are the same time.
+TIME_TOLERANCE = 1e-6
+#: Samples that a jump in a recorded command may take, and how far these may stray from even.
+_JUMP_SAMPLES = 3
+_UNEVEN = 1e-3
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A held voltage."""
+
+    v_mV: float
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms."""
+        return np.full(np.shape(t_ms), self.v_mV)
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A straight line from the segment's start to its end."""
+
+    v_start_mV: float
+    v_end_mV: float
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms."""
+        part = (np.asarray(t_ms) - start_ms) / (end_ms - start_ms)
+        return np.asarray(self.v_start_mV + (self.v_end_mV - self.v_start_mV) * part)
+
+
+@dataclass(frozen=True)
+class Sines:
+    """``offset + sum amplitude * sin(omega * (t - origin) + phase)``, t the time in the sweep."""
+
+    offset_mV: float
+    amplitudes_mV: tuple[float, ...]
+    omegas_per_ms: tuple[float, ...]
+    phases: tuple[float, ...]
+    origin_ms: float
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms."""
+        t = np.asarray(t_ms)[..., None] - self.origin_ms
+        waves = np.asarray(self.amplitudes_mV) * np.sin(
+            np.asarray(self.omegas_per_ms) * t + np.asarray(self.phases)
+        )
+        return np.asarray(self.offset_mV + waves.sum(axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A recorded command, read as straight lines between its samples; times from segment start."""
+
+    times_ms: np.ndarray
+    v_mV: np.ndarray
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same samples at the same times."""
+        if not isinstance(other, Samples):
+            return NotImplemented
+        pairs = ((self.times_ms, other.times_ms), (self.v_mV, other.v_mV))
+        return all(np.array_equal(ours, theirs) for ours, theirs in pairs)
+
+    def __hash__(self) -> int:
+        return hash((self.times_ms.tobytes(), self.v_mV.tobytes()))
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """mV at sweep times t_ms; held at the last sample after it."""
+        return np.asarray(np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV))
+
+    def jump_times_ms(self, sampling_ms: float, least_mV: float) -> np.ndarray:
+        """When the command jumps: at the first sample that shows it, from the segment's start.
+
+        A jump takes one to three samples, filtered as it may be, is larger than `least_mV` and than
+        the noise of the command, and four times as steep as what lies before and after it: the
+        upstroke of an action potential is none.
+        """
+        dt, dv = np.diff(self.times_ms), np.diff(self.v_mV)
+        slope = np.abs(dv / dt)
+        even = np.ptp(dt) < _UNEVEN * dt.min()
+        longest = _JUMP_SAMPLES * max(sampling_ms, float(dt[0]) if even else 0.0)
+        noise = 8 * 1.4826 * float(np.median(np.abs(dv - np.median(dv))))
+        padded = np.concatenate([[0.0, 0.0], slope, [0.0, 0.0]])
+        found, free = list[float](), 0
+        for k in map(int, np.flatnonzero(slope * longest > least_mV)):
+            for width in range(1, min(_JUMP_SAMPLES, len(dv) - k) + 1):
+                span = float(self.times_ms[k + width] - self.times_ms[k])
+                total = abs(float(self.v_mV[k + width] - self.v_mV[k]))
+                around = max(*padded[k : k + 2], *padded[k + width + 2 : k + width + 4])
+                if (
+                    k >= free
+                    and span <= longest * (1 + _UNEVEN)
+                    and abs(dv[k]) > 0.1 * total
+                    and total > max(least_mV, noise)
+                    and total > 4 * around * span
+                ):
+                    late = dt[k] <= sampling_ms * (1 + _UNEVEN)
+                    found.append(float(self.times_ms[k + 1 if late else k]))
+                    free = k + width
+        return np.array(found)
+
+
+Wave = Constant | Ramp | Sines | Samples
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch [start_ms, end_ms) of one sweep and the voltage in it."""
+
+    start_ms: float
+    end_ms: float
+    wave: Wave
+
+    @property
+    def is_constant(self) -> bool:
+        """True where the voltage is held."""
+        return isinstance(self.wave, Constant)
+
+    def voltage(self, t_ms: np.ndarray) -> np.ndarray:
+        """mV at sweep times t_ms (any shape)."""
+        return self.wave.voltage(t_ms, self.start_ms, self.end_ms)
