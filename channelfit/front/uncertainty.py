@@ -15,6 +15,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
+from channelfit.results.comparison_pictures import comparison_figure
 from channelfit.results.report import plots
 from channelfit.results.report import uncertainty as pictures
 from channelfit.results.run_folder import json_text, make_folder, titles, write_text
@@ -301,6 +302,6 @@ def compare(
     write_text(written[0], json_text(summary))
     title = ", ".join(c.label for c in contenders)
     title = title if len(title) < 70 else f"{len(contenders)} fits"
-    plots.save(pictures.comparison_figure(contenders, title), written[1])
+    plots.save(comparison_figure(contenders, title), written[1])
     plain: dict[str, Any] = json.loads(json_text(summary))
     return plain, written
