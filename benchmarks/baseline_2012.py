@@ -71,6 +71,7 @@ from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Score
 
 THREADS = 128  # of a block, where nobody tunes
@@ -558,7 +559,7 @@ class Baseline2012:
                     "runSweep", blocks, self.threads, tuple(arguments), self.shared_bytes
                 )
                 if keep:
-                    keep(part, gpu.to_host(out))
+                    keep(part, to_host(out))
         return chi
 
 

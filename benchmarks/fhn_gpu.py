@@ -32,6 +32,7 @@ from channelfit.fitzhugh_nagumo.cuda import (
     RungeKuttaCuda,
 )
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 
 DX, DT = 0.5, 0.1
 BIG, OTHERS = 2**24, (2**20, 2**27)
@@ -112,7 +113,7 @@ def copy_rate(cp: Any) -> float:
 def checks(cp: Any) -> list[Row]:
     rows = []
     cable = Cable(CHECKED, DX)
-    v, w = (gpu.to_host(a) for a in state(cp, CHECKED, "float64"))
+    v, w = (to_host(a) for a in state(cp, CHECKED, "float64"))
     for make, reference in (
         (ExplicitCuda, Explicit),
         (RungeKuttaCuda, RungeKutta),

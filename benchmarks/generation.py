@@ -27,6 +27,7 @@ from ways import arguments, results_folder
 
 from channelfit.model.channel import load_model
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.genetic import Genetic
 from channelfit.search.genetic_cuda import DeviceGenetic
@@ -95,7 +96,7 @@ def _scored(genetic: Genetic, space: SearchSpace, scorer: Any, copy: bool) -> tu
     candidates = genetic.ask()
     physical = space.to_physical(candidates)
     cost = scorer.score(physical).cost
-    return candidates, gpu.to_host(cost) if copy else cost
+    return candidates, to_host(cost) if copy else cost
 
 
 def main() -> None:

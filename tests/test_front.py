@@ -21,7 +21,7 @@ from channelfit.results.report.terminal import SearchScreen
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "model_b.yaml"
 STEPS = {"name": "two steps", "sampling": 0.5, "holding": -80}
-SEGMENTS = [{"step": [-40, 0, 40], "for": 60}, {"step": -60, "for": 30}]
+SEGMENTS = [{"step": {"values": [-40, 0, 40]}, "for": 60}, {"step": -60, "for": 30}]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,9 @@ def test_arrays_come_to_a_fit(fitted, model, recorded):
     np.testing.assert_allclose(residual, recorded - trace, rtol=0, atol=1e-12)
     assert fitted.cost == pytest.approx(np.mean(residual**2), rel=1e-12)
     assert fitted.open == []
-    assert "cost" in repr(fitted) and "gmax" in str(fitted) and "RMS" in str(fitted)
+    assert "cost" in repr(fitted)
+    assert "gmax" in str(fitted)
+    assert "RMS" in str(fitted)
 
 
 def test_a_file_says_it_all():
@@ -93,7 +95,8 @@ def test_two_experiments_and_weights(model, protocol, recorded):
         optimizer="genetic",
     )
     first, other = found.residuals
-    assert np.isnan(first[:, :20]).all() and np.isfinite(first[:, 20:]).all()
+    assert np.isnan(first[:, :20]).all()
+    assert np.isfinite(first[:, 20:]).all()
     assert other.shape == second.shape
 
 
@@ -316,7 +319,8 @@ def test_tables_with_and_without_pandas(fitted, monkeypatch):
     assert isinstance(plain, Table)
     assert plain.loc["gmax", "value"] == frame.loc["gmax", "value"] == fitted.values["gmax"]
     assert plain["unit"]["gmax"] == frame["unit"]["gmax"]
-    assert plain.index == list(frame.index) and list(plain) == list(frame)
+    assert plain.index == list(frame.index)
+    assert list(plain) == list(frame)
     with pytest.raises(KeyError, match="there is value"):
         plain["values"]
 
@@ -324,12 +328,15 @@ def test_tables_with_and_without_pandas(fitted, monkeypatch):
 def test_names_are_harmless_in_html(monkeypatch):
     monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     shown = table_of({"<script>": {"value": "<b>"}}, ["value"])._repr_html_()
-    assert "<script>" not in shown and "<b>" not in shown and "&lt;script&gt;" in shown
+    assert "<script>" not in shown
+    assert "<b>" not in shown
+    assert "&lt;script&gt;" in shown
 
 
 def test_what_a_notebook_shows(fitted, protocol):
     page = fitted._repr_html_()
-    assert "gmax" in page and "RMS" in page
+    assert "gmax" in page
+    assert "RMS" in page
     assert fitted.plot()._repr_png_().startswith(b"\x89PNG")
     assert cf.simulate(fitted, protocol).plot()._repr_png_().startswith(b"\x89PNG")
 
@@ -371,7 +378,8 @@ def test_public_names_are_there_and_told_of():
         if name != "__version__":
             assert len(public.__doc__) > 60, name
             assert public.__module__.startswith("channelfit."), name
-    assert sorted(cf.__all__) == sorted(set(cf.__all__)) and set(dir(cf)) == set(cf.__all__)
+    assert sorted(cf.__all__) == sorted(set(cf.__all__))
+    assert set(dir(cf)) == set(cf.__all__)
 
 
 def test_importing_loads_nothing_heavy():

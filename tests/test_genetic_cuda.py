@@ -15,6 +15,7 @@ from truths import slow_but
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
 from channelfit.search.genetic_cuda import MEDIAN_SAMPLE, DeviceGenetic, Record, generation_text
@@ -80,8 +81,8 @@ def assert_same_run(host: Genetic, device: DeviceGenetic, kind: str, generations
         expected = host.ask()
         physical = device.breed(space)
         found = device.ask()
-        np.testing.assert_array_equal(gpu.to_host(found), expected)
-        assert_same_physical(space, gpu.to_host(physical), expected)
+        np.testing.assert_array_equal(to_host(found), expected)
+        assert_same_physical(space, to_host(physical), expected)
         cost = costs(host.population_size, generation, kind)
         status = np.arange(cost.size).astype(np.int8) % 6 - 1
         host.tell(expected, cost)
@@ -92,7 +93,7 @@ def assert_same_run(host: Genetic, device: DeviceGenetic, kind: str, generations
         if host.best is None:
             assert device.best is None
         else:
-            np.testing.assert_array_equal(gpu.to_host(device.best), host.best)
+            np.testing.assert_array_equal(to_host(device.best), host.best)
 
 
 def assert_same_physical(space: SearchSpace, physical: np.ndarray, unit: np.ndarray) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.search.space import SearchSpace, array_module
+from channelfit.scoring.machine.arrays import array_module
+from channelfit.search.space import SearchSpace
 
 FINITE = st.floats(-1e300, 1e300, allow_subnormal=False)
 POSITIVE = st.floats(1e-30, 1e30)

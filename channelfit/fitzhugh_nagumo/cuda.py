@@ -26,6 +26,7 @@ from channelfit.fitzhugh_nagumo.equation import (
 )
 from channelfit.fitzhugh_nagumo.runge_kutta import EULER_STABLE, REACH, STABLE
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.arrays import to_host
 
 #: kernel(name, blocks, threads, arguments, bytes of shared memory)
 Launch = Callable[[str, int, int, Sequence[Any], int], None]
@@ -80,7 +81,7 @@ class CupyDevice:
 
     def host(self, array: Any) -> np.ndarray:
         """A copy on the host; waits for the device."""
-        return self._gpu.to_host(array)
+        return to_host(array)
 
     def free_bytes(self) -> int:
         """Of memory that nobody has taken yet."""

@@ -142,7 +142,7 @@ def model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelMode
 
 
 def load_channel(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str, Any]]:
-    """The model of a model file or a fit file, and the whole document; warns of what looks wrong."""
+    """The model of a model or fit file, and the whole document; warns of what looks wrong."""
     from channelfit.front.kinds import channel_document
 
     channel, document = channel_document(file, overrides)

@@ -32,7 +32,7 @@ _REFRESH = 0.2
 
 
 class InputWarning(UserWarning):
-    """Something in the input can be used but is probably not what was meant; the text says where."""
+    """Something in the input can be used but is probably not meant; the text says where."""
 
 
 class PythonScreen(SearchScreen):

@@ -107,7 +107,7 @@ class Fit:
 
     @property
     def traces(self) -> list[np.ndarray]:
-        """The fitted current of each experiment, (n_sweeps, n_times) pA; NaN after a sweep's end."""
+        """The fitted current of each experiment, (n_sweeps, n_times) pA; NaN after its end."""
         kinds.with_currents(self.plan, "so it has no traces")
         return [np.array(trace) for trace in self._winner.traces]
 

@@ -115,7 +115,7 @@ class Uncertainty:
         return list(self.summary["uncertainty"]["remarks"])
 
     def plot(self) -> Figure:
-        """Intervals of all parameters and how they depend on each other; see `save` for the rest."""
+        """Intervals of all parameters and how they depend on each other; `save` draws the rest."""
         from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
         from channelfit.results.report import uncertainty as pictures
 

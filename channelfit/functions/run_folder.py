@@ -1,4 +1,4 @@
-"""The run folder of a function: as `results.run_folder.RunFolder`, with `convergence.png` in place of traces."""
+"""The run folder of a function: as that of a channel, with a picture of the costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three backends for functions: as `scoring.scorer.Scorer`, of which they have `score` alone."""
+"""The three backends for functions. Of what a `scoring.scorer.Scorer` can do they score alone."""
 
 from __future__ import annotations
 

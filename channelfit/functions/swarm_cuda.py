@@ -37,6 +37,7 @@ import numpy as np
 from channelfit.functions.function import FunctionProblem
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Generation, Objective, summarized
 from channelfit.search.philox import CUDA_TEXT
 from channelfit.search.population import check_size
@@ -430,20 +431,20 @@ class DeviceSwarm:
     @property
     def costs(self) -> np.ndarray:
         """Every particle's own best cost (n_swarms, n_particles), inf where it has none."""
-        return gpu.to_host(self._cost)
+        return to_host(self._cost)
 
     @property
     def positions(self) -> np.ndarray:
         """Where every particle is: physical parameters (n_swarms, n_particles, n_parameters)."""
-        return self._physical(gpu.to_host(self._flight)[:, :, 0])
+        return self._physical(to_host(self._flight)[:, :, 0])
 
     @property
     def bests(self) -> np.ndarray:
         """Every particle's own best: physical parameters (n_swarms, n_particles, n_parameters)."""
-        return self._physical(gpu.to_host(self._best))
+        return self._physical(to_host(self._best))
 
     def _physical(self, coordinates: np.ndarray) -> np.ndarray:
-        logarithmic = gpu.to_host(self._range)[2] != 0
+        logarithmic = to_host(self._range)[2] != 0
         values = coordinates.astype(np.float64)
         values[..., logarithmic] = np.exp(values[..., logarithmic])
         return values

@@ -103,7 +103,7 @@ def _refuse_asynchronous_ring(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Any:
     raise InputError(
-        "asynchronous_ring flies functions on a GPU; for a channel ring does with the same topology",
+        "asynchronous_ring flies functions on a GPU; for a channel, ring has the same topology",
         key="optimizer.name",
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.search.objective import to_host
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.population import check_size, starting_points
 
 INSTALL = 'pip install "channelfit[cma]"'

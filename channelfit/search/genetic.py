@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.population import check_size, starting_points
 
@@ -168,9 +169,9 @@ class Genetic:
             n_parameters=self.n_parameters,
             seed=self.seed,
             generation=self.generation,
-            population=_to_host(self._population),
-            cost=_to_host(self._cost),
-            elite=_to_host(self._elite),
+            population=None if self._population is None else to_host(self._population),
+            cost=None if self._cost is None else to_host(self._cost),
+            elite=None if self._elite is None else to_host(self._elite),
             elite_cost=self._elite_cost,
             initial=self._initial,
             dtype=self.dtype.name,
@@ -295,10 +296,3 @@ def _check_rates(**rates: float) -> None:
     for name, rate in rates.items():
         if not 0 <= rate <= 1:
             raise InputError(f"{name} must lie between 0 and 1, not {rate}")
-
-
-def _to_host(array: Any) -> Any:
-    """A copy on the host of a NumPy or CuPy array."""
-    if array is None:
-        return None
-    return array.get() if hasattr(array, "get") else np.array(array)

@@ -25,6 +25,7 @@ import numpy as np
 
 from channelfit.problem.statuses import N_STATUSES
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.genetic import Genetic, GeneticState
 from channelfit.search.philox import CUDA_TEXT
 from channelfit.search.space import SearchSpace
@@ -500,15 +501,15 @@ class DeviceGenetic(Genetic):
     def state(self) -> GeneticState:
         """A snapshot between tell and ask, on the host."""
         told = self.generation > 0
-        cost = gpu.to_host(self._cost) if told else None
-        best = gpu.to_host(self._best)
+        cost = to_host(self._cost) if told else None
+        best = to_host(self._best)
         found = bool(best[0] < np.inf)
         return GeneticState(
             settings=self.settings,
             n_parameters=self.n_parameters,
             seed=self.seed,
             generation=self.generation,
-            population=np.ascontiguousarray(gpu.to_host(self._rows).T) if told else None,
+            population=np.ascontiguousarray(to_host(self._rows).T) if told else None,
             cost=None if cost is None else np.where(np.isfinite(cost), cost, np.inf),
             elite=best[1:] if found else None,
             elite_cost=float(best[0]),
@@ -560,7 +561,7 @@ class DeviceGenetic(Genetic):
         self._range, self._place = xp.asarray(bounds), xp.asarray(place)
         self._record = xp.full(_VALUES + n_all, np.nan)
         if space is not None and self.generation and (best := self.best) is not None:
-            self._record[_VALUES:] = xp.asarray(space.to_physical(gpu.to_host(best)[:, None])[:, 0])
+            self._record[_VALUES:] = xp.asarray(space.to_physical(to_host(best)[:, None])[:, 0])
 
     def _make_next(self) -> None:
         n = self.population_size

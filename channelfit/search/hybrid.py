@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.agreement import SAME, Agreement, agreement
-from channelfit.search.least_squares import Starts, begin, improve, to_numpy
+from channelfit.search.least_squares import Starts, begin, improve
 from channelfit.search.objective import Generation, Objective, count_failures
 from channelfit.search.population import starting_points
 from channelfit.search.vicinity import around
@@ -340,7 +341,7 @@ def _scored(
     for first in range(0, unit.shape[1], _CHUNK):
         piece = unit[:, first : first + _CHUNK]
         score = objective.score(piece)
-        cost, status = to_numpy(score.cost), to_numpy(score.status)
+        cost, status = to_host(score.cost), to_host(score.status)
         costs.append(cost)
         yield _stage(objective, piece, cost, status, piece.shape[1], stage)
     return np.concatenate(costs)

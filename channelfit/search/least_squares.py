@@ -11,10 +11,10 @@ out of the cube goes to the face, while the others take the step that is best th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Local, Objective
 
 #: Dampings tried at once, as multiples of a start's own.
@@ -95,7 +95,7 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
     trial = np.clip(old.unit[:, None, :] + steps, 0.0, 1.0)
     n_free, n_trials, n = trial.shape
     score = objective.score(trial.reshape(n_free, -1))
-    cost = np.where(np.isfinite(promise), to_numpy(score.cost).reshape(n_trials, n), np.inf)
+    cost = np.where(np.isfinite(promise), to_host(score.cost).reshape(n_trials, n), np.inf)
     best, places = cost.argmin(axis=0), np.arange(n)
     gained = old.cost - cost[best, places]
     better = gained > 0
@@ -219,9 +219,4 @@ def _bounded(
 
 
 def _host(local: Local) -> Local:
-    return Local(*(to_numpy(a) for a in vars(local).values()))
-
-
-def to_numpy(array: Any) -> np.ndarray:
-    """An array on the host."""
-    return np.asarray(array.get() if hasattr(array, "get") else array)
+    return Local(*(to_host(a) for a in vars(local).values()))

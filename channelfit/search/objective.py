@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from channelfit.problem.statuses import N_STATUSES, OUTSIDE_BOUNDS
+from channelfit.scoring.machine.arrays import array_module, to_host
 from channelfit.search.projection import Linear, eliminated, solve
 from channelfit.search.sampling import Constraint, allowed, sample_allowed
-from channelfit.search.space import SearchSpace, array_module
+from channelfit.search.space import SearchSpace
 
 if TYPE_CHECKING:
     from channelfit.model.channel import Prior
@@ -253,8 +254,3 @@ def count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
     codes = xp.clip(xp.asarray(status)[~finite].astype(np.int64), 0, n - 1)
     codes[codes == 0] = 1
     return to_host(xp.bincount(codes, minlength=n))
-
-
-def to_host(array: Any) -> np.ndarray:
-    """A NumPy array of an array of any module."""
-    return np.asarray(array.get() if hasattr(array, "get") else np.array(array))

@@ -48,7 +48,7 @@ class FitPlan:
         model_file: where the model stands.
         constraints: what candidates must keep to besides the parameters' ranges.
         solved: names of parameters that follow from the others, at most one.
-        prior_noise_pA: standard deviation of a sample, by which priors are weighed against the data.
+        prior_noise_pA: standard deviation of a sample, which weighs priors against the data.
         name: of the fit, in titles, the run folder and the summary: the fit file's own, else the
             model's.
         description, source: the fit file's.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.search.objective import to_host
+from channelfit.scoring.machine.arrays import to_host
 
 
 def check_size(n_parameters: int, population: int, seed: int) -> None:
@@ -27,7 +27,7 @@ def starting_points(initial: Any, n_parameters: int, population: int) -> np.ndar
     """
     if initial is None:
         return None
-    points = np.array(to_host(initial), dtype=np.float64)
+    points = to_host(initial).astype(np.float64)
     points = points[:, None] if points.ndim == 1 else points
     if points.ndim != 2 or points.shape[0] != n_parameters:
         raise InputError(

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.search.space import array_module
+from channelfit.scoring.machine.arrays import array_module
 
 #: A parabola's lowest value below this share of its terms is scored, not computed.
 _LOST = 1e-2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.arrays import array_module
 
 if TYPE_CHECKING:
     from channelfit.model.channel import Parameter
 
 _POINTS_IN_CACHE = 1024
-
-
-def array_module(array: Any) -> Any:
-    """The module an array belongs to: cupy for a CuPy array, numpy for all else."""
-    name = type(array).__module__.partition(".")[0]
-    return sys.modules["cupy"] if name == "cupy" else np
 
 
 @dataclass(frozen=True)

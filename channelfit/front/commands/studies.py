@@ -1,4 +1,4 @@
-"""`channelfit uncertainty` and `channelfit compare`: how sure a fit is, and which scheme is best."""
+"""`channelfit uncertainty` and `channelfit compare`: how sure a fit is, which scheme is best."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Figures of how sure a fit is: intervals and correlations, profiles, families, posterior; and of
-several schemes on the same data."""
+"""Figures of how sure a fit is: intervals and correlations, profiles, families, posterior."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodF
 
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.results.comparison import Contender
 from channelfit.results.report.plots import (
     COLORS,
     DATA,
@@ -25,9 +23,7 @@ from channelfit.results.report.plots import (
     MUTED,
     SINGLE,
     ZOOM,
-    Traces,
     styled,
-    traces_figure,
 )
 from channelfit.results.report.texts import brief, briefs, one_line, settle
 from channelfit.results.uncertainty.curvature import LEVEL, Estimate, quantile
@@ -174,25 +170,6 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
             parse_math=False,
         )
     return figure
-
-
-def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
-    """Every experiment's data over all fits, and what each leaves."""
-    panels = []
-    for k, experiment in enumerate(contenders[0].fit.problem.experiments):
-        recording, first = experiment.recording, contenders[0].winner.traces[k]
-        panels.append(
-            Traces(
-                experiment.protocol,
-                first,
-                None if recording is None else recording.current_pA,
-                None if recording is None else recording.weight,
-                experiment.protocol.name + ("" if experiment.weight > 0 else ", held out"),
-                rivals=tuple(c.winner.traces[k] for c in contenders[1:]),
-            )
-        )
-    labels = [c.label for c in contenders]
-    return traces_figure(panels, title, names=("data", *labels, "fit − data"))
 
 
 # --- pieces ------------------------------------------------------------------------------------

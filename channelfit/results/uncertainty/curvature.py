@@ -22,7 +22,8 @@ import numpy as np
 
 from channelfit.model.graphs import components
 from channelfit.reading.errors import InputError
-from channelfit.search.objective import Objective, to_host
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.search.objective import Objective
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem

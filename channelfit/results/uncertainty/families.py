@@ -19,8 +19,8 @@ from scipy.spatial.distance import pdist, squareform
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.least_squares import refine
-from channelfit.search.objective import to_host
 
 _NEIGHBORS = 6
 _LOOKS = 11  # on the straight line between two fits

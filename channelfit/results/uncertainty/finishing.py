@@ -14,8 +14,9 @@ import math
 import numpy as np
 
 from channelfit.results.uncertainty.curvature import Estimate, estimate
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.agreement import SAME
-from channelfit.search.least_squares import refine, to_numpy
+from channelfit.search.least_squares import refine
 from channelfit.search.objective import Objective
 
 #: Standard errors at which points are tried, to either side.
@@ -43,7 +44,7 @@ def settled(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarra
         if not math.isfinite(cost) or n_samples <= len(unit):
             return unit
         points = _around(estimate(objective, unit[:, 0], n_samples))
-        tried = to_numpy(objective.score(points).cost)
+        tried = to_host(objective.score(points).cost)
         order = np.argsort(tried, kind="stable")[:_REFINED]
         lower, lower_cost = _refined(objective, points[:, order[np.isfinite(tried[order])]])
         if not lower_cost < cost * (1 - _GAIN / n_samples):
@@ -56,7 +57,7 @@ def why_not_there(found: Estimate) -> str | None:
     """Which bounds on rates stand between a fit and the minimum of its parabola; None for none."""
     objective = found.objective
     local = objective.linearize(found.unit[:, None])
-    step = -found.covariance @ to_numpy(local.gradient)[:, 0]  # its length does not matter
+    step = -found.covariance @ to_host(local.gradient)[:, 0]  # its length does not matter
     longest = float(np.abs(step).max(initial=0.0))
     if not longest > 0:
         return None

@@ -16,7 +16,7 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.curvature import LEVEL, Estimate
 from channelfit.results.uncertainty.families import INSTALL
-from channelfit.search.objective import to_host
+from channelfit.scoring.machine.arrays import to_host
 
 #: A chain should be so many autocorrelation times long (emcee's own advice).
 LONG_ENOUGH = 50

@@ -474,13 +474,6 @@ class Readback:
         return self._host.copy()
 
 
-def to_host(array: Any) -> np.ndarray:
-    """A copy on the host of an array of the device, or of the host; waits for the device."""
-    with gpu_errors():
-        copy: np.ndarray = array.get() if hasattr(array, "get") else np.array(array)
-        return copy
-
-
 def _meaning(message: str) -> str | None:
     return next((words for cause, words in _MEANINGS if re.search(cause, message)), None)
 

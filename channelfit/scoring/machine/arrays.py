@@ -1,0 +1,29 @@
+"""Arrays that may lie on the host (NumPy) or on a GPU (CuPy), handled without importing CuPy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from channelfit.scoring.machine.gpu import gpu_errors
+
+
+def array_module(array: Any) -> Any:
+    """Return the module whose functions work on an array: cupy for a CuPy array, else numpy."""
+    name = type(array).__module__.partition(".")[0]
+    return sys.modules["cupy"] if name == "cupy" else np
+
+
+def to_host(array: Any) -> np.ndarray:
+    """Return a NumPy copy of an array, wherever it lies; changing the copy leaves it as it was.
+
+    A copy from a GPU waits until the GPU has computed the array. Anything that `numpy.array`
+    takes is accepted, too.
+
+    Raises: InputError, in plain words, for what CUDA reports meanwhile.
+    """
+    with gpu_errors():
+        copy: np.ndarray = array.get() if hasattr(array, "get") else np.array(array)
+        return copy
