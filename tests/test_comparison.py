@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 from uncertain import MODEL, STEPS, loaded
 
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.comparison import contend, weights
+from channelfit.results import comparison
+from channelfit.results.comparison import Contender, file_names, weights
 from channelfit.search.saved_fit import save_fit
 
 NAMES = ("a", "z", "b", "g")
@@ -29,6 +32,11 @@ SHUT = {
         "r": {"range": [1e-3, 10], "unit": "1/ms", "scale": "log", "value": 0.1},
     },
 }
+
+
+def contend(files: Sequence[Path], backend: str = "auto", as_is: bool = False) -> list[Contender]:
+    plans = (load_plan(file, backend=backend) for file in files)
+    return comparison.contend(plans, file_names(files), backend, as_is)
 
 
 def run(*arguments: object) -> Result:

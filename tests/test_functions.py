@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.front.kinds import load_plan
+from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
 from channelfit.functions import scorers as function_backends
 from channelfit.functions.function import build_function
@@ -25,7 +25,6 @@ from channelfit.model.expressions import evaluate
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import make_scorer
 
 MODELS = Path(__file__).parent.parent / "models" / "functions"
 ROW = np.arange(1.0, 6.0)
@@ -286,7 +285,7 @@ def test_optimize_writes_a_folder_that_can_be_fitted_again(name, sizes, tmp_path
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     fit = load_plan(tmp_path / "a" / "fit.yaml")
     values = [p.value for p in fit.problem.model.parameters]
-    again = make_scorer(fit.problem, "reference").score(np.array(values)[:, None]).cost[0]
+    again = make_scorer(fit, "reference").score(np.array(values)[:, None]).cost[0]
     assert again == summary["cost"]
     assert (summary["rms_error"] is None) == (name == "sphere")
     result = run("optimize", tmp_path / "a" / "fit.yaml", "--out", tmp_path / "b", *options)

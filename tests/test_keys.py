@@ -22,19 +22,17 @@ import pytest
 from click.testing import CliRunner
 from test_least_squares import Residuals, decays, space
 
-from channelfit.front.kinds import load_plan
+from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
 from channelfit.functions import swarm_cuda
 from channelfit.functions.fit_file import FunctionPlan
 from channelfit.functions.run_folder import FunctionWinner
 from channelfit.functions.run_folder import summarize as summarize_function
-from channelfit.problem.experiment import Problem
 from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.results.run_folder import rescore, summarize
-from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import SETTINGS, make_optimizer
 from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
@@ -185,12 +183,12 @@ def effect(folder: Path, file: str, told: bool) -> str:
         shown = CliRunner().invoke(main, ["show", str(folder / file)])
         assert shown.exit_code == 0, shown.output
         seen.append(shown.output)
-    scorer = make_scorer(fit.problem, "reference")
+    scorer = make_scorer(fit, "reference")
     objective = fit.objective(scorer)
     unit = np.random.default_rng(0).random((objective.n_free, 5))
     score = objective.score(unit)
     seen += [objective.physical(unit), score.cost, score.status]
-    if isinstance(fit.problem, Problem):
+    if fit.has_currents:
         seen += _currents(fit, scorer)
     generations = StopRules(generations=2)
     result = optimize(
@@ -796,7 +794,7 @@ def searched(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(swarm_cuda, "AsynchronousRing", Launches)
         monkeypatch.setattr(swarm_cuda, "FunctionProblem", object)
         objective.scorer.backend, objective.scorer.problem = "cuda", object()
-    optimizer = make_optimizer(name, settings, 4, 3)
+    optimizer = make_optimizer(name, settings, 4, 3, makers=FunctionPlan.optimizers)
     limit = 400 if name == "hybrid" else 20
     result = optimize(optimizer, objective, StopRules(generations=limit))
     rows = result.history[["evaluations", "best_cost", "median_cost"]]
@@ -844,7 +842,7 @@ def test_a_setting_of_an_optimizer_acts(
 @pytest.mark.parametrize("name", SETTINGS)
 def test_generations_of_an_optimizer_are_a_rule_to_stop(name: str) -> None:
     settings = SEARCHES[name][1] | {"generations": 3}
-    make_optimizer(name, settings, 4, 3)
+    make_optimizer(name, settings, 4, 3, makers=FunctionPlan.optimizers)
     assert make_stop_rules({}, settings).generations == 3
 
 
@@ -887,7 +885,7 @@ def test_the_search_of_a_file_is_the_one_that_runs(tmp_path: Path) -> None:
         fit = document["fit"] | search
         (tmp_path / file).write_text(dump_yaml(document | {"fit": fit}))
         loaded = load_plan(tmp_path / file, (), "reference")
-        scorer = make_scorer(loaded.problem, "reference")
+        scorer = make_scorer(loaded, "reference")
         result = optimize(loaded.make_optimizer(), loaded.objective(scorer), loaded.stop_rules)
         assert (result.optimizer, result.evaluations, result.generations) == ("genetic", 21, 3)
 

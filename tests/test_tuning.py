@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import types
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
 
+from channelfit.front import kinds
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 from channelfit.results.report import plots, terminal
@@ -18,7 +20,6 @@ from channelfit.scoring import scorer as backends
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.machine.launch_tuning import Launch, Measured
-from channelfit.search import fit_file as fit
 
 DEVICE = "NVIDIA H200"
 
@@ -171,10 +172,10 @@ def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
         made.append((backend, dtype, path))
         return Scorer(problem)
 
-    monkeypatch.setattr("channelfit.scoring.scorer.make_scorer", make_scorer)
     monkeypatch.setattr(gpu, "device", lambda: types.SimpleNamespace(name=DEVICE))
     monkeypatch.setattr(gpu, "cupy", lambda: np)
-    monkeypatch.setattr(fit, "make_scorer", make_scorer)
+    played = dataclasses.replace(kinds._CHANNEL, make_scorer=make_scorer)
+    monkeypatch.setattr(kinds, "_CHANNEL", played)
     out = tmp_path / "deep" / "x"
     result = CliRunner().invoke(
         main,

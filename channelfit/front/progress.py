@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import html
 import importlib
+import math
 import signal
 import sys
 import threading
@@ -44,7 +45,15 @@ class PythonScreen(SearchScreen):
     def warn(self, cautions: Iterable[Caution]) -> None:
         """Each caution as an `InputWarning`."""
         for caution in cautions:
-            warnings.warn(str(caution), InputWarning, stacklevel=5)
+            warnings.warn(str(caution), InputWarning, stacklevel=_outside())
+
+
+def _outside() -> int:
+    """How many calls above a warning the caller of channelfit is."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("channelfit."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class NotebookScreen(PythonScreen):
@@ -73,6 +82,7 @@ class NotebookScreen(PythonScreen):
         """Names what is being done now."""
         super().begin(stage)
         self._show(stage)
+        self._changed = -math.inf  # the first generation is shown at once
 
     def update(self, progress: Progress) -> None:
         """Shows the best cost and the pace after a generation."""

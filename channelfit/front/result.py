@@ -224,7 +224,7 @@ def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
         >>> import channelfit as cf
         >>> fit = cf.load("models/model_b.yaml")
         >>> fit.values["gmax"]
-        2.0
+        5.0
     """
     file = Path(path)
     if file.is_dir():
