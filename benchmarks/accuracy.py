@@ -21,7 +21,7 @@ import numpy as np
 from report import Row, finish
 from scoring import candidates
 
-from channelfit.front.validation import FASTEST, drawn_in
+from channelfit.front.commands.validation import FASTEST, drawn_in
 from channelfit.model.channel import ChannelModel, load_model
 from channelfit.model.expressions import evaluate
 from channelfit.problem.experiment import Experiment, Problem

@@ -51,7 +51,7 @@ from channelfit.fitzhugh_nagumo import (
     RungeKutta,
     simulate,
 )
-from channelfit.front.doctor import cores
+from channelfit.front.commands.doctor import cores
 
 A, GAMMA, EPSILON, DX = 0.01, 2.0, 0.01, 0.5
 #: Newton's tolerance in parts of the error that is aimed at.

@@ -32,7 +32,7 @@ from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
 from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, ExplicitCuda
 from channelfit.fitzhugh_nagumo.pictures import save
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
-from channelfit.front.doctor import cores
+from channelfit.front.commands.doctor import cores
 from channelfit.results.report.plots import STYLE
 from channelfit.scoring.machine import gpu
 

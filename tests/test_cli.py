@@ -256,7 +256,7 @@ def test_bad_input_is_one_message(arguments, words, tmp_path, monkeypatch):
 
 
 def test_cuda_missing_says_what_to_do(tmp_path):
-    from channelfit.front.doctor import backends
+    from channelfit.front.commands.doctor import backends
 
     if backends()["cuda"].usable:
         pytest.skip("there is a GPU here")
@@ -465,7 +465,7 @@ def test_validate_without_neuron_says_how_to_get_it(tmp_path):
 
 
 def test_validate_compares_with_neuron(tmp_path):
-    from channelfit.front import doctor
+    from channelfit.front.commands import doctor
 
     for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
         if not need.usable:
@@ -477,7 +477,7 @@ def test_validate_compares_with_neuron(tmp_path):
 
 
 def test_validate_fails_beyond_the_tolerance(monkeypatch):
-    from channelfit.front import doctor, validation
+    from channelfit.front.commands import doctor, validation
 
     for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
         if not need.usable:
@@ -489,7 +489,7 @@ def test_validate_fails_beyond_the_tolerance(monkeypatch):
 
 
 def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_path):
-    from channelfit.front import doctor
+    from channelfit.front.commands import doctor
 
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
     (tmp_path / "kernel.py").write_bytes(b"x" * 2_000_000)
@@ -501,7 +501,7 @@ def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_p
 
 
 def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
-    from channelfit.front import doctor
+    from channelfit.front.commands import doctor
 
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from channelfit.front.commands.validation import FASTEST, _drawn
 from channelfit.front.main import main
-from channelfit.front.validation import FASTEST, _drawn
 from channelfit.model.channel import ChannelModel, build_model
 from channelfit.problem.extreme_rates import (
     CEILINGS,

@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 
-from channelfit.front import doctor
+from channelfit.front.commands import doctor
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 

@@ -444,7 +444,7 @@ def _on_the_processor(
     name: str, equation: Equation, cable: Cable, noise: float, seed: int
 ) -> Scheme:
     from channelfit import fitzhugh_nagumo as schemes
-    from channelfit.front.doctor import cores
+    from channelfit.front.commands.doctor import cores
 
     if name == "adaptive":
         return schemes.Adaptive(equation, cable)
@@ -535,7 +535,7 @@ def _trust(
     Of a run with noise another one without it, `again`, is judged.
     """
     from channelfit.fitzhugh_nagumo import accuracy
-    from channelfit.front.doctor import cores
+    from channelfit.front.commands.doctor import cores
 
     warnings, estimate, told = [], None, "a comparison would take too long"
     try:

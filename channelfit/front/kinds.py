@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel
+from channelfit.model.channel import ChannelModel, build_model
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
 from channelfit.results import run_folder
@@ -27,6 +27,9 @@ from channelfit.search.fit_file import read_fit_document, read_plan
 from channelfit.search.joined_files import build_fitted_model
 from channelfit.search.loop import FitResult
 from channelfit.search.plan import FitPlan, with_data
+
+if TYPE_CHECKING:
+    from channelfit.functions.function import FunctionProblem
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Kind:
         rescore: the best candidate once more, in float64, from plan, scorer and values.
         summarize: the numbers of a run as plain data, from plan, result, scorer and winner.
         run_folder: the folder that a run writes, from its path, the plan and an artist.
+        build: the model or function itself, from a document and its file.
     """
 
     read: Callable[[dict[str, Any], Path, Path], FitPlan]
@@ -47,15 +51,18 @@ class Kind:
     rescore: Callable[..., Any]
     summarize: Callable[..., dict[str, Any]]
     run_folder: type[RunFolder]
+    build: Callable[..., Any]
 
 
-_CHANNEL = Kind(read_plan, scoring.make_scorer, run_folder.rescore, run_folder.summarize, RunFolder)
+_CHANNEL = Kind(
+    read_plan, scoring.make_scorer, run_folder.rescore, run_folder.summarize, RunFolder, build_model
+)
 
 
 @cache
 def _function() -> Kind:
     # imported here, so that whoever fits a channel does not wait for what serves functions
-    from channelfit.functions import fit_file, scorers
+    from channelfit.functions import fit_file, function, scorers
     from channelfit.functions import run_folder as folders
 
     return Kind(
@@ -64,6 +71,7 @@ def _function() -> Kind:
         folders.rescore,
         folders.summarize,
         folders.FunctionRunFolder,
+        function.build_function,
     )
 
 
@@ -140,6 +148,17 @@ def channel_document(
     if is_function(document):
         raise InputError("a function has no currents; only optimize and show serve it", file)
     return build_fitted_model(document, file, model_file), document
+
+
+def function_of(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> FunctionProblem | None:
+    """The function that a file describes; None where it describes a channel."""
+    document, file = read_fit_document(Path(path), overrides)
+    if not is_function(document):
+        return None
+    problem: FunctionProblem = _function().build(document, file)
+    return problem
 
 
 def with_currents(plan: FitPlan, what: str = "only optimize and show serve it") -> FitPlan:

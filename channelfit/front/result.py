@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
 
 from channelfit.front import kinds
 from channelfit.front.table import table_of
 from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.results.report.terminal import result_lines, result_table
 from channelfit.results.run_folder import json_text, page_of
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.loop import FitResult
@@ -178,18 +180,12 @@ class Fit:
         return self.summary.get("uncertainty") or {}
 
     def _lines(self) -> list[str]:
-        from channelfit.results.report.terminal import result_lines
-
         return result_lines(self.summary)
 
     def __repr__(self) -> str:
         return f"<Fit {self.name}: cost {self.cost:.6g}, {len(self._rows)} parameters>"
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        from channelfit.results.report.terminal import result_table
-
         text = io.StringIO()
         console = Console(file=text, width=110, highlight=False, color_system=None)
         console.print(result_table(self._rows))

@@ -17,7 +17,7 @@ import numpy as np
 
 from channelfit.front import kinds
 from channelfit.front.progress import compilations_shown, screen_for
-from channelfit.front.result import Fit, flat
+from channelfit.front.result import Fit, flat, load
 from channelfit.front.table import table_of
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
@@ -207,8 +207,6 @@ def uncertainty(
         >>> found.errors["gmax"] > 0
         True
     """
-    from channelfit.front.result import load
-
     own = fit if isinstance(fit, Fit) else load(fit)
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
     wanted = Wanted(names, families, posterior, walkers, seed)

@@ -37,6 +37,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
+from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
@@ -335,22 +336,18 @@ def _uncertainty(
     fit: FitPlan, scorer: Scorer, winner: Winner
 ) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """How sure the winner is, as a whole and by parameter; None where the backend cannot tell."""
-    from channelfit.results.uncertainty.assessment import (
-        as_plain,
-        assess,
-        can_assess,
-        parameter_rows,
-    )
 
     if scorer.dtype != "float64":
         scorer = make_scorer(fit.problem, scorer.backend, "float64")
-    if not can_assess(scorer):
+    if not assessment.can_assess(scorer):
         return None, {}
     try:
-        judged = assess(fit, scorer, winner.values, traces=winner.traces)
+        judged = assessment.assess(fit, scorer, winner.values, traces=winner.traces)
     except InputError as error:  # too few samples: the fit itself stands
         return {"remarks": [str(error)], "undetermined": []}, {}
-    return as_plain(judged), parameter_rows(judged.estimate, fit.problem.model)
+    return assessment.as_plain(judged), assessment.parameter_rows(
+        judged.estimate, fit.problem.model
+    )
 
 
 def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]:

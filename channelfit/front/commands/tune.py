@@ -6,34 +6,18 @@ from pathlib import Path
 
 import click
 
-from channelfit.front.options import (
+from channelfit.front.commands.inputs import (
     as_overrides,
-    dtype_option,
-    model_argument,
-    path_option,
     prepare,
-    set_option,
     writing,
 )
+from channelfit.front.progress import compilations_shown
+from channelfit.results.report import plots, terminal
+from channelfit.results.run_folder import file_name
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine import launch_tuning as tuning
 
 
-@click.command(short_help="Find the fastest threads a block on this GPU.")
-@model_argument
-@click.option(
-    "--population",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Candidates to score each time. [default: the file's]",
-)
-@dtype_option("Precision of the search to be tuned.")
-@path_option
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE.png",
-    help="Where to draw time and occupancy. [default: MODEL-launches.png here]",
-)
-@set_option
 def tune(
     model: Path,
     population: int | None,
@@ -42,23 +26,7 @@ def tune(
     out: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
-    """Measure how fast MODEL is scored on this GPU with every number of threads a block.
-
-    The fastest is remembered in the cache folder, for this model and this GPU, and every later
-    `optimize` uses it. Prints a table, and draws time and occupancy against threads a block. The
-    cpu backend has nothing to tune.
-
-    \b
-    Examples
-      channelfit tune models/model_b.yaml --population 1000000
-      channelfit tune models/herg_markov.yaml --dtype float32 --out launches.png
-    """
-    from channelfit.front.progress import compilations_shown
-    from channelfit.results.report import plots, terminal
-    from channelfit.results.run_folder import file_name
-    from channelfit.scoring.machine import gpu
-    from channelfit.scoring.machine import launch_tuning as tuning
-
+    """Times a model on this GPU, remembers the fastest launches, and draws them."""
     device = gpu.device()
     options = as_overrides(model, overrides, None, population, None, None)
     with terminal.SearchScreen(model.name) as screen, compilations_shown(screen):

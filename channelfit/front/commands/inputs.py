@@ -1,60 +1,24 @@
-"""What several commands share: their options, and how a file that they name is read."""
+"""How the files and options that several commands take become plans, models and scorers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
+import numpy as np
 
+from channelfit.front.commands.doctor import backends
+from channelfit.front.fitting import prepared
+from channelfit.front.kinds import channel_document, load_plan
+from channelfit.model.channel import ChannelModel
+from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from channelfit.model.channel import ChannelModel
-    from channelfit.reading.cautions import Caution
-    from channelfit.results.report.terminal import SearchScreen
-    from channelfit.scoring.scorer import Scorer
-    from channelfit.search.plan import FitPlan
-
-set_option = click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change one entry of the file for this call, e.g. parameters.gmax.value=3 or "
-    "fit.optimizer.mutation_rate=0.02. May be given several times.",
-)
-model_argument = click.argument("model", type=click.Path(path_type=Path))
-backend_option = click.option(
-    "--backend",
-    type=click.Choice(["auto", "reference", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="What computes the currents.",
-)
-path_option = click.option(
-    "--path",
-    type=click.Choice(["auto", "stepping", "modal", "closed-form"]),
-    default="auto",
-    show_default=True,
-    help="How: sample by sample; in a scheme's modes; or without samples, from sums over the "
-    "recording. A backend may have one only.",
-)
-
-
-def dtype_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option of a precision, with what it is the precision of."""
-    return click.option(
-        "--dtype",
-        type=click.Choice(["float64", "float32"]),
-        default="float64",
-        show_default=True,
-        help=what,
-    )
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.fit_file import default_optimizer, read_fit_document
+from channelfit.search.plan import FitPlan
 
 
 def as_overrides(
@@ -84,8 +48,6 @@ def as_overrides(
 
 def _optimizer_of(file: Path) -> str | None:
     """The search method that a file's settings are for; None where it has no settings."""
-    from channelfit.search.fit_file import default_optimizer, read_fit_document
-
     fit = read_fit_document(file)[0].get("fit")
     section = fit.get("optimizer") if isinstance(fit, dict) else None
     return (
@@ -95,8 +57,6 @@ def _optimizer_of(file: Path) -> str | None:
 
 def _gives_generations_to_stop(file: Path) -> bool:
     """A file may give the number in either place; both must then agree."""
-    from channelfit.search.fit_file import read_fit_document
-
     fit = read_fit_document(file)[0].get("fit")
     stop = fit.get("stop") if isinstance(fit, dict) else None
     return isinstance(stop, dict) and "generations" in stop
@@ -104,8 +64,6 @@ def _gives_generations_to_stop(file: Path) -> bool:
 
 def _backend_line(scorer: Scorer, asked: str) -> str:
     """Which backend, and why it."""
-    from channelfit.front.doctor import backends
-
     state = backends()
     why = "as asked"
     if asked == "auto":
@@ -118,9 +76,6 @@ def prepare(
     file: Path, options: Sequence[str], backend: str, dtype: str, path: str, screen: SearchScreen
 ) -> tuple[FitPlan, Scorer]:
     """The plan of a file and its scorer, with what there is to say of both on the screen."""
-    from channelfit.front.fitting import prepared
-    from channelfit.front.kinds import load_plan
-
     screen.begin(f"reading {file.name} and its data")
     fit = load_plan(file, options, backend)
     scorer = prepared(fit, backend, dtype, path, screen)
@@ -143,8 +98,6 @@ def model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelMode
 
 def load_channel(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str, Any]]:
     """The model of a model or fit file, and the whole document; warns of what looks wrong."""
-    from channelfit.front.kinds import channel_document
-
     channel, document = channel_document(file, overrides)
     warn(channel.cautions)
     return channel, document
@@ -152,8 +105,6 @@ def load_channel(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, di
 
 def warn(cautions: Iterable[Caution]) -> None:
     """What looks wrong, on standard error, before the work."""
-    from channelfit.results.report.terminal import SearchScreen
-
     SearchScreen("").warn(cautions)
 
 
