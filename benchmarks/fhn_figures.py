@@ -30,6 +30,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from fhn_neuron import fitzhugh_nagumo_cable
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from report import RESULTS, Row, finish
@@ -52,7 +53,6 @@ from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_t
 from channelfit.fitzhugh_nagumo.simulation import order
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.results.report.plots import STYLE
-from channelfit.scoring.neuron.oracle import fitzhugh_nagumo_cable
 
 PAPER = Equation(a=0.01, gamma=2.0, epsilon=0.01)
 SOLVERS: dict[str, Callable[..., np.ndarray]] = {
