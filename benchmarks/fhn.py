@@ -51,7 +51,7 @@ from channelfit.fitzhugh_nagumo import (
     RungeKutta,
     simulate,
 )
-from channelfit.front.commands.doctor import cores
+from channelfit.scoring.machine.threads import usable_cores
 
 A, GAMMA, EPSILON, DX = 0.01, 2.0, 0.01, 0.5
 #: Newton's tolerance in parts of the error that is aimed at.
@@ -247,7 +247,7 @@ def by_py_pde(n: int, end: float, method: str) -> Solve:
 
 def ours(scheme: type, n: int, end: float, **more: Any) -> Solve:
     cable = Cable(n, DX)
-    solver = scheme(Equation(A, GAMMA, EPSILON), cable, n_threads=cores(), **more)
+    solver = scheme(Equation(A, GAMMA, EPSILON), cable, n_threads=usable_cores(), **more)
     v = impulse(cable.x)
     key = "tolerance" if scheme is Chebyshev else "dt"
     return lambda level: simulate(solver, v, 0, [end], **{key: level}).v[0, 0]
@@ -338,7 +338,7 @@ def same_scheme(n: int, steps: int) -> list[Row]:
             rates[1],
             "M node-steps/s",
             rates[0],
-            f"{cores()} threads",
+            f"{usable_cores()} threads",
         )
     )
     return rows

@@ -30,6 +30,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from fhn_neuron import fitzhugh_nagumo_cable
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from report import RESULTS, Row, finish
@@ -49,10 +50,8 @@ from channelfit.fitzhugh_nagumo import (
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_time_figure
-from channelfit.fitzhugh_nagumo.simulation import order
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.results.report.plots import STYLE
-from channelfit.scoring.neuron.oracle import fitzhugh_nagumo_cable
 
 PAPER = Equation(a=0.01, gamma=2.0, epsilon=0.01)
 SOLVERS: dict[str, Callable[..., np.ndarray]] = {
@@ -70,6 +69,11 @@ def drawing(columns: int, rows: int = 1, height: float = 2.4, **more: Any) -> tu
 
 def keep(figure: Figure, name: str) -> None:
     save(figure, RESULTS / f"fhn_figure_{name}.png")
+
+
+def order(steps: Any, errors: Any) -> float:
+    """The slope of log error against log step, by least squares."""
+    return float(np.polyfit(np.log(np.asarray(steps)), np.log(np.asarray(errors)), 1)[0])
 
 
 def rms(x: np.ndarray) -> float:

@@ -74,7 +74,7 @@ RUNGE_KUTTA = [  # as EXPLICIT
     (14, 4, 14),
     (16, 4, 16),
 ]
-RUNGE_KUTTA_FLOPS = 76  # see `cuda_source`
+RUNGE_KUTTA_FLOPS = 76  # see `channelfit/fitzhugh_nagumo/cuda/explicit.py`
 CRANK_NICOLSON = [  # nodes a thread, threads, blocks a multiprocessor, steps a pass
     (8, 256, 2, 4),
     (8, 256, 2, 1),

@@ -32,9 +32,9 @@ from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
 from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, ExplicitCuda
 from channelfit.fitzhugh_nagumo.pictures import save
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
-from channelfit.front.commands.doctor import cores
 from channelfit.results.report.plots import STYLE
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import usable_cores
 
 SIZES = tuple(2**k for k in range(10, 25, 2))
 DX, DT = 0.5, 0.1
@@ -130,7 +130,7 @@ def figures(cp: Any) -> dict[str, dict[str, Way]]:
     return {
         "figure 5, explicit, everything": {
             "processor, one core": whole(on(Explicit)),
-            "processor, all cores": whole(on(Explicit, n_threads=cores())),
+            "processor, all cores": whole(on(Explicit, n_threads=usable_cores())),
             "GPU, with transfers": whole(on(ExplicitCuda), True),
             "GPU": whole(on(ExplicitCuda)),
         },

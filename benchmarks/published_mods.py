@@ -31,7 +31,7 @@ from channelfit.model.channel import ChannelModel, load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Segment
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron.oracle import compile_mechanism, neuron_hoc
+from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.scorer import make_scorer
 
 Array = npt.NDArray[np.float64]

@@ -1,10 +1,11 @@
-"""The figures of README.md, as the committed results have them.
+"""Compares the figures in README.md and docs/*.md with the committed results of the benchmarks.
 
     python benchmarks/readme.py
 
-Prints every statement that a benchmark's last results make, with the command that measures it, and
-marks those that README.md does not have word for word. The tests ask for all of them: who measures
-again states again. What concerns the FitzHugh-Nagumo equation is not among them.
+From the results files this script makes the statements that they allow, such as a row of a table or
+half a sentence, and prints each with the benchmark that measures it. A statement that no page holds
+word for word (line breaks apart) is marked MISSING. A test asks that none is missing, so whoever
+measures again also updates the pages.
 """
 
 from __future__ import annotations
@@ -18,43 +19,43 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parent.parent / "README.md"
-#: (results without .json, what README.md says of them)
+ROOT = Path(__file__).parent.parent
+#: (name of the benchmark, words that a page must hold)
 Statement = tuple[str, str]
 
 
 def results(name: str) -> dict[str, dict[str, Any]]:
-    """Rows of a results file by name; of equal names the first."""
+    """The rows of a results file by their names; of rows with the same name, the first."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     return {row["name"]: row for row in reversed(rows)}
 
 
 def value(rows: dict[str, dict[str, Any]], name: str) -> float:
-    """The figure of a row."""
+    """The measured number in the row of that name."""
     return float(rows[name]["value"])
 
 
 def digits(x: float, n: int = 2) -> str:
-    """With n significant digits and no exponent: 0.010, 1.0, 15."""
+    """The number with n significant digits and without an exponent: 0.010, 1.0, 15."""
     rounded = float(f"{x:.{n}g}")
-    return f"{rounded:#.{n}g}".rstrip(".") if rounded < 10**n else f"{rounded:,.0f}"
+    return f"{rounded:#.{n}g}".rstrip(".") if rounded < min(10**n, 1000) else f"{rounded:,.0f}"
 
 
 def at_most(x: float) -> str:
-    """Rounded up to one digit: 6e-10."""
+    """The number rounded up to one digit: 6e-10."""
     up = Decimal(x).quantize(Decimal(1).scaleb(Decimal(x).adjusted()), ROUND_CEILING)
     return re.sub(r"e-0?", "e-", f"{up:.0e}")
 
 
 def slowest(row: dict[str, Any]) -> float:
-    """The slowest seed, of a row that has the median."""
+    """Seconds of the slowest seed, which the note of a row with the median names."""
     found = re.search(r"slowest that did (\S+) s", row["note"])
     assert found is not None
     return float(found[1])
 
 
 def searches() -> Iterator[Statement]:
-    """How often and how soon the searches arrive."""
+    """How often and how soon searches of surrogate data arrive."""
     on = {name: results(name) for name in ("surrogates", "surrogates_cuda")}
     models = [name.split(":")[0] for name in on["surrogates"] if name.endswith("arrived")]
     for model in models:
@@ -92,24 +93,27 @@ def recordings() -> Iterator[Statement]:
     cells = [f"herg_sine_wave_{cell}: search, median" for cell in (16713110, 16715049)]
     cpu, gpu = results("real_data"), results("real_data_cuda")
     first, second = (value(cpu, name) for name in cells)
-    yield "real_data", f"in {first:.1f} s on the two cores, of cell 16715049 in {second:.1f} s"
+    yield "real_data", f"took {first:.1f} s on the two cores for cell 16713110"
+    yield "real_data", f"and {second:.1f} s for cell 16715049"
     first, second = (value(gpu, name) for name in cells)
-    yield "real_data_cuda", f"the H200 in {first:.2f} and {second:.2f} s"
+    yield "real_data_cuda", f"on the H200 it took {first:.2f} and {second:.2f} s (medians)"
     left = value(cpu, "herg_sine_wave_16713110: fit, RMS, worst seed")
-    yield "real_data", f"{left:.1f} pA (root mean square) remain"
-    yield "real_data", f"--seed 0`. {left:.1f} pA remain."
+    yield "real_data", f"Of the first cell {left:.1f} pA (root mean square) remain"
     unseen = cpu["ap_16713110: predicted, RMS"]
     yield (
         "real_data",
-        f"predicted to {unseen['value']:.1f} pA, by the published values to "
-        f"{unseen['against']:.1f}",
+        f"predicted to {unseen['value']:.1f} pA, and by the published values to "
+        f"{unseen['against']:.1f} pA",
     )
     peer = results("ionbench")
     ours = [
         f"{value(peer, f'{name}, ours: time to the threshold, median'):.2g}"
         for name in ("staircase_hh", "loewe_ikr")
     ]
-    yield "ionbench", f"in {ours[0]} s (median), `loewe2016.IKr` by all ten, in {ours[1]} s"
+    yield (
+        "ionbench",
+        f"`staircase.HH`, in {ours[0]} s (median), and of `loewe2016.IKr`, in {ours[1]} s",
+    )
     best = [
         peer[f"{name}: best of theirs / ours, median"] for name in ("staircase_hh", "loewe_ikr")
     ]
@@ -128,7 +132,7 @@ def recordings() -> Iterator[Statement]:
         for name in ("differential", "cma")
     }
     others = [row["value"] for key, row in rows.items() if not key.endswith(tuple(came))]
-    yield "optimizers", f"cost in {came['differential']} of 15 runs"
+    yield "optimizers", f"values' cost in {came['differential']} of 15 runs"
     yield "optimizers", f"`cma` in {came['cma']}, the swarms and the genetic algorithm in none"
     yield "optimizers", f"{min(others):.1g} to {max(others):.1g} % of the data's peak"
 
@@ -159,11 +163,14 @@ def on_a_gpu() -> Iterator[Statement]:
     row = results("generation")["1,048,576: a generation"]
     yield (
         "generation",
-        f"takes {row['value'] / 1e3:.2f} ms there, {row['ratio']:.2f} times its scores",
+        f"takes {row['value'] / 1e3:.2f} ms on the H200, {row['ratio']:.2f} times its scores alone",
     )
     wave = results("gpu_scoring_herg")
     name = "hERG sine wave, 80,000 samples, random, 131,072 candidates: stepping, float32"
-    yield "gpu_scoring --parts herg", f"{value(wave, name) / 1e6:.1f} million random candidates"
+    yield (
+        "gpu_scoring --parts herg",
+        f"{value(wave, name) / 1e6:.1f} million random candidates are scored a second",
+    )
     waits = results("waiting_gpu")
     new, known = (
         sorted(row["value"] for name, row in waits.items() if name.endswith(kind))
@@ -171,8 +178,8 @@ def on_a_gpu() -> Iterator[Statement]:
     )
     yield (
         "waiting_gpu",
-        f"takes {new[0]:.1f} to {new[-1]:.1f} s there, process and compilation "
-        f"included, a known one's {known[0]:.1f} to {known[-1]:.1f} s",
+        f"takes {new[0]:.1f} to {new[-1]:.1f} s, process and compilation included, "
+        f"and a known one's {known[0]:.1f} to {known[-1]:.1f} s",
     )
     exact = results("gpu_scoring_accuracy")
     least = min(row["value"] for key, row in exact.items() if key.endswith("cuda, float64"))
@@ -185,26 +192,16 @@ def on_a_gpu() -> Iterator[Statement]:
 
 
 def _chains() -> Iterator[Statement]:
-    """Ratios of our fastest way, for 2 to 9 states."""
+    """How many times as fast as the 2012 design our fastest way is, for 2 to 9 states."""
     rows = results("states")
-
-    def ratios(samples: int, name: str) -> str:
-        what = "x {samples} samples: fastest of ours over {name}"
-        some = [
-            rows[f"{n} states {what.format(samples=samples, name=name)}"]["ratio"]
-            for n in range(2, 10)
+    for n in range(2, 10):
+        ratios = [
+            rows[f"{n} states x {samples} samples: fastest of ours over {design}"]["ratio"]
+            for design in ("2012 design", "2012 design, in registers")
+            for samples in (500, 5000)
         ]
-        *first, last = (digits(x, 3 if x >= 100 else 2) for x in some)
-        return f"{', '.join(first)} and {last}"
-
-    design, unbound = "2012 design", "2012 design, in registers"
-    yield (
-        "states",
-        f"Chains of 2 to 9 states: the fastest way is {ratios(500, design)} times the "
-        f"design of 2012 at 500 samples a sweep, {ratios(5000, design)} times at 5,000; "
-        f"{ratios(500, unbound)} and {ratios(5000, unbound)} times the same text in registers "
-        "(`benchmarks/states.py`, which has every way).",
-    )
+        cells = (digits(ratio, 3 if ratio >= 100 else 2) for ratio in ratios)
+        yield "states", f"| {n} | {' | '.join(cells)} |"
 
 
 def on_a_processor() -> Iterator[Statement]:
@@ -223,7 +220,7 @@ def on_a_processor() -> Iterator[Statement]:
     fit = results("fit_model_b")
     later, first = "whole command, later, median", "whole command, first (compiles)"
     yield "fit_model_b", f"end within {at_most(value(fit, 'RMS, worst'))} % RMS"
-    yield "fit_model_b", f"in {value(fit, later):.1f} s each (median)"
+    yield "fit_model_b", f"ends in {value(fit, later):.1f} s each (median)"
     yield "fit_model_b", f"the first, which compiles, in {value(fit, first):.0f} s"
     yield "fit_model_b", f"the first fit compiles it: {value(fit, first):.0f} s"
     worst = {
@@ -264,23 +261,131 @@ def on_a_processor() -> Iterator[Statement]:
     yield "sine_wave", f"{scheme[0]} (stiff) to {scheme[1]} of the five-state scheme"
 
 
+#: (name in docs/cable.md, name in the results of fhn.py)
+_PEERS = (
+    ("CVODE (BDF; scikit-sundae)", "CVODE BDF, banded"),
+    ("CVODE (Adams)", "CVODE Adams, banded"),
+    ("SciPy: VODE", "SciPy VODE, banded"),
+    ("SciPy: LSODA", "SciPy solve_ivp LSODA, banded"),
+    ("py-pde: Runge-Kutta, Numba", "py-pde Runge-Kutta, Numba"),
+    ("twenty plain lines of Runge-Kutta for Numba", "twenty plain lines of Runge-Kutta"),
+    ("**Runge-Kutta**", "ours, Runge-Kutta"),
+    ("**Chebyshev**", "ours, Chebyshev"),
+    ("**Crank-Nicolson**", "ours, Crank-Nicolson"),
+    ("**forward Euler**", "ours, forward Euler"),
+)
+_CABLES = (
+    "N = 401, t = 100, error 0.001",
+    "N = 401, t = 100, error 1e-05",
+    "N = 100,000, t = 5, error 1e-05",
+)
+
+
+def on_a_cable() -> Iterator[Statement]:
+    """Times at equal error of the FitzHugh-Nagumo solvers on two cores."""
+    rows = results("fhn")
+    for told, name in _PEERS:
+        times = [value(rows, f"{name}: {cable}") for cable in _CABLES]
+        cells = (digits(t, 3 if t >= 100 else 2) for t in times)
+        yield "fhn", f"| {told} | {' | '.join(cells)} |"
+    ours = [rows[f"ours, Runge-Kutta: {cable}"] for cable in _CABLES]
+    first, second, third = (digits(row["ratio"]) for row in ours)
+    yield "fhn", f"{first}, {second} and {third} times as fast as the fastest of them"
+    plain = [re.search(r"(\S+) times the plain lines", row["note"]) for row in ours]
+    first, second, third = (found[1] for found in plain if found)
+    yield "fhn", f"{first}, {second} and {third} times as fast as the plain lines"
+
+
+#: (name in docs/cable.md, name in the results of fhn_gpu.py with the precision left open)
+_LONG, _SHORT = "N = 16,777,216", "N = 1,048,576"
+_CABLES_OF_A_GPU = (
+    ("explicit, 2²⁴ nodes", f"explicit {{}}, {_LONG}"),
+    ("explicit, 2²⁰ nodes", f"explicit {{}}, {_SHORT}"),
+    ("Runge-Kutta, 2²⁴ nodes", f"Runge-Kutta {{}}, {_LONG}, against forward Euler"),
+    ("Runge-Kutta, 2²⁰ nodes", f"Runge-Kutta {{}}, {_SHORT}, against forward Euler"),
+    ("explicit, 10,000 cables of 401 nodes", "explicit {}, 10,000 cables of 401 nodes"),
+    ("Runge-Kutta, 10,000 cables of 401 nodes", "Runge-Kutta {}, 10,000 cables of 401 nodes"),
+    (
+        "adaptive, the same cables (nodes of the uniform grid)",
+        "adaptive {}, 10,000 cables of 401 nodes",
+    ),
+    ("Crank-Nicolson, 10,000 cables of 401 nodes", "Crank-Nicolson {}, 10,000 cables of 401 nodes"),
+    (
+        "a whole Crank-Nicolson step, 2²⁴ nodes",
+        f"Crank-Nicolson step {{}}, {_LONG}, against one cuSPARSE solve",
+    ),
+    (
+        "a whole Crank-Nicolson step, 2²⁰ nodes",
+        f"Crank-Nicolson step {{}}, {_SHORT}, against one cuSPARSE solve",
+    ),
+    (
+        "a Crank-Nicolson step, 2²⁴ nodes, dt/dx² = 10",
+        f"Crank-Nicolson step {{}}, {_LONG}, dt/dx^2 = 10, auto",
+    ),
+    ("the same, dt/dx² = 100", f"Crank-Nicolson step {{}}, {_LONG}, dt/dx^2 = 100, auto"),
+    ("the same, dt/dx² = 1,000", f"Crank-Nicolson step {{}}, {_LONG}, dt/dx^2 = 1000, auto"),
+    (
+        "the same, dt/dx² = 100,000, where one system goes over memory",
+        f"Crank-Nicolson step {{}}, {_LONG}, dt/dx^2 = 100000, auto",
+    ),
+)
+
+
+def on_a_cable_of_a_gpu() -> Iterator[Statement]:
+    """Node-steps a second of the FitzHugh-Nagumo solvers on one GPU."""
+    rows = results("fhn_gpu")
+
+    def line(told: str, numbers: list[float]) -> Statement:
+        cells = (digits(x, 4 if x >= 1000 else 3) for x in numbers)
+        return "fhn_gpu", f"| {told} | {' | '.join(cells)} |"
+
+    precisions = ("float64", "float32")
+    for told, name in _CABLES_OF_A_GPU:
+        yield line(told, [value(rows, name.format(one)) for one in precisions])
+    for told, name in (
+        ("explicit, 2²⁴ nodes, one step a pass", f"explicit {{}}, {_LONG}"),
+        (
+            "one tridiagonal solve by cuSPARSE, 2²⁴ nodes",
+            f"Crank-Nicolson step {{}}, {_LONG}, against one cuSPARSE solve",
+        ),
+        (
+            "one tridiagonal solve by cuSPARSE, 2²⁰ nodes",
+            f"Crank-Nicolson step {{}}, {_SHORT}, against one cuSPARSE solve",
+        ),
+    ):
+        yield line(told, [float(rows[name.format(one)]["against"]) for one in precisions])
+
+
 def statements() -> list[Statement]:
-    """All of them."""
-    return [*searches(), *recordings(), *on_a_gpu(), *on_a_processor()]
+    """All statements that the committed results make."""
+    return [
+        *searches(),
+        *recordings(),
+        *on_a_gpu(),
+        *on_a_processor(),
+        *on_a_cable(),
+        *on_a_cable_of_a_gpu(),
+    ]
+
+
+def pages() -> str:
+    """The text of README.md and of every page in docs/, one after another."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def absent(text: str) -> list[Statement]:
-    """The statements that a text does not have, whatever its line breaks."""
+    """The statements that a text does not hold, whatever its line breaks."""
     plain = " ".join(text.split())
     return [(name, told) for name, told in statements() if told not in plain]
 
 
 def main() -> None:
-    gone = absent(README.read_text(encoding="utf-8"))
+    gone = absent(pages())
     for one in statements():
         print(f"{'MISSING ' if one in gone else ''}benchmarks/{one[0]}: {one[1]}")
     if gone:
-        sys.exit(f"README.md lacks {len(gone)} statements")
+        sys.exit(f"README.md and docs/*.md lack {len(gone)} statements")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from channelfit.scoring.scorer import make_scorer
 ROOT = Path(__file__).parent.parent
 FITS = ROOT / "models" / "fits"
 CELLS = ("16713110", "16715049")
-_AP = {
+AP = {
     "file": "${CHANNELFIT_DATA}/herg_sine_wave/ap_16713110.mat",
     "current": {"column": "T", "unit": "nA"},
     "sampling": "0.1 ms",
@@ -148,7 +148,7 @@ def main() -> None:
     rows: list[Row] = []
     published = load_model(ROOT / "models" / "herg_beattie.yaml")
     action_potential = load_protocol(ROOT / "protocols" / "herg_ap.yaml")
-    unseen = (Experiment(action_potential, load_recording(Section(_AP, None), action_potential)),)
+    unseen = (Experiment(action_potential, load_recording(Section(AP, None), action_potential)),)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for cell in CELLS:

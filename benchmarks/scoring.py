@@ -65,7 +65,8 @@ def rate(call: Callable[[], Any], n: int, repeats: int = 5) -> float:
 def neuron_rate(model: ChannelModel, protocols: list[Protocol], n: int = 10) -> float:
     """One NEURON core as it is used: compiled KINETIC scheme, SEClamp, dt = the sampling interval,
     the current recorded into a Vector; only the clamp's level is set from Python."""
-    from channelfit.scoring.neuron.oracle import NeuronOracle, neuron_hoc
+    from channelfit.scoring.neuron.mechanisms import neuron_hoc
+    from channelfit.scoring.neuron.oracle import NeuronOracle
 
     h = neuron_hoc()
     mod = ROOT / "tests" / "mod" / f"{model.name}.mod"

@@ -139,7 +139,7 @@ FAULTS = [
     ),
     Fault(
         "fhn, CUDA: the end as its own neighbor",
-        "fitzhugh_nagumo/cuda_source.py",
+        "fitzhugh_nagumo/cuda/explicit.py",
         "NODES > 1 ? v[NODES > 1 ? 1 : 0] : right",
         "NODES > 1 ? v[0] : right",
         "fitzhugh_nagumo_cuda",

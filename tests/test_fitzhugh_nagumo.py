@@ -24,7 +24,7 @@ from channelfit.fitzhugh_nagumo import (
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.noise import add_noise
-from channelfit.fitzhugh_nagumo.simulation import order, pulse_edges
+from channelfit.fitzhugh_nagumo.simulation import pulse_edges
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.reading.errors import InputError
 
@@ -55,6 +55,11 @@ def truth(equation, cable, v, w, t, drive=0.0):
 
     y = solve_ivp(f, (0, t), np.concatenate([v, w]), "DOP853", rtol=1e-12, atol=1e-13).y[:, -1]
     return y[:n], y[n:]
+
+
+def order(steps, errors):
+    """The slope of log error against log step, by least squares."""
+    return float(np.polyfit(np.log(np.asarray(steps)), np.log(np.asarray(errors)), 1)[0])
 
 
 def some_state(cable):

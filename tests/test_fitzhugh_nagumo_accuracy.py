@@ -264,7 +264,7 @@ def test_memory_that_ends_during_the_work_is_told(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(simulation, "starting_state", full)
     result = fhn("--out", tmp_path / "a")
     assert result.exit_code == 2
-    assert "memory: there is too little of it (Unable to allocate 3.2 GiB)" in result.stderr
+    assert "memory: there is not enough of it (Unable to allocate 3.2 GiB)" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.polynomial import chebyshev as polynomials
-from test_fitzhugh_nagumo import ENDS, pulsed, some_state, truth
+from test_fitzhugh_nagumo import ENDS, order, pulsed, some_state, truth
 
 from channelfit.fitzhugh_nagumo import Cable, Chebyshev, Equation, Pulse, simulate, wave_speed
 from channelfit.fitzhugh_nagumo import chebyshev as ch
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.simulation import order
 from channelfit.reading.errors import InputError
 
 

@@ -16,7 +16,6 @@ from channelfit.fitzhugh_nagumo import (
     Equation,
     Explicit,
     Pulse,
-    cuda,
     simulate,
 )
 from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients
@@ -24,9 +23,12 @@ from channelfit.fitzhugh_nagumo.cuda import (
     CrankNicolsonCuda,
     CupyDevice,
     ExplicitCuda,
-    cyclic_levels,
 )
-from channelfit.fitzhugh_nagumo.cuda_source import adaptive_text, crank_nicolson_text, explicit_text
+from channelfit.fitzhugh_nagumo.cuda import crank_nicolson as cuda_crank_nicolson
+from channelfit.fitzhugh_nagumo.cuda.adaptive import adaptive_text
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import cyclic_levels
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson_text
+from channelfit.fitzhugh_nagumo.cuda.explicit import explicit_text
 from channelfit.reading.errors import InputError
 
 ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
@@ -114,7 +116,7 @@ def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_crank_nicolson_in_parts(device, monkeypatch, ends, n_nodes, dtype):
     """Parts of 64 nodes, of which the last may be one node; dt/dx^2 = 400: all feel each other."""
-    monkeypatch.setattr(cuda, "_JOINERS", 4)
+    monkeypatch.setattr(cuda_crank_nicolson, "_JOINERS", 4)
     equation = Equation(a=np.array([0.13, 0.02, 0.2]), gamma=1.7, epsilon=0.05, diffusion=0.8)
     cable = Cable(n_nodes, 0.05, *ends, stimulus=(Pulse(0.3, 1, 9),))
     scheme = CrankNicolsonCuda(
@@ -160,7 +162,7 @@ def test_crank_nicolson_tiles(device, ends, nodes, threads, dt):
 @pytest.mark.parametrize("solver", ["parts", "auto"])
 def test_crank_nicolson_of_ends_felt_from_afar(device, monkeypatch, ends, solver):
     """dt/dx^2 = 100: the usual tile is too short; wider ones, or one system over memory."""
-    monkeypatch.setattr(cuda, "_WIDE", (8, 128, 1))
+    monkeypatch.setattr(cuda_crank_nicolson, "_WIDE", (8, 128, 1))
     cable = Cable(3000, 0.1, *ends)
     scheme = CrankNicolsonCuda(
         Equation(),
@@ -186,7 +188,7 @@ def test_wide_tiles_are_taken_where_they_must_be(device):
         tiles = scheme._tiles(10**6, step.decay(), 8)
         chosen.append(tiles and (tiles.shape, tiles.steps))
     assert chosen[0] == ((scheme.nodes, scheme.threads, scheme.blocks), 4)
-    assert chosen[1] == (cuda._WIDE, 4)
+    assert chosen[1] == (cuda_crank_nicolson._WIDE, 4)
     assert chosen[2] is None
 
 

@@ -1,5 +1,8 @@
 """Crank-Nicolson and Chebyshev against the same cable in NEURON, grids refined on both sides."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.interpolate import CubicSpline
@@ -15,12 +18,10 @@ from channelfit.fitzhugh_nagumo import (
     simulate,
 )
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.scoring.neuron.oracle import _FITZHUGH_NAGUMO as MECHANISM
-from channelfit.scoring.neuron.oracle import (
-    NeuronUnavailable,
-    compile_mechanism,
-    fitzhugh_nagumo_cable,
-)
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from fhn_neuron import MECHANISM, fitzhugh_nagumo_cable
 
 LENGTH, TIMES = 60.0, np.arange(0, 70.5, 0.5)
 

@@ -5,14 +5,13 @@ import re
 import numpy as np
 import pytest
 from cuda_host import compile_with_nvrtc
-from test_fitzhugh_nagumo import ENDS, pulsed, some_state, truth
+from test_fitzhugh_nagumo import ENDS, order, pulsed, some_state, truth
 from test_fitzhugh_nagumo_cuda import assert_same, device  # noqa: F401
 
 from channelfit.fitzhugh_nagumo import Cable, Equation, Pulse, RungeKutta, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda import RungeKuttaCuda
-from channelfit.fitzhugh_nagumo.cuda_source import explicit_text
-from channelfit.fitzhugh_nagumo.simulation import order
+from channelfit.fitzhugh_nagumo.cuda.explicit import explicit_text
 from channelfit.reading.errors import InputError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fitzhugh_nagumo import truth
+from test_fitzhugh_nagumo import order, truth
 from test_fitzhugh_nagumo_cuda import device  # noqa: F401
 
 from channelfit.fitzhugh_nagumo import (
@@ -21,7 +21,7 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo.adaptive import _in_use, _place
 from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, ExplicitCuda
-from channelfit.fitzhugh_nagumo.simulation import order, pulse_edges
+from channelfit.fitzhugh_nagumo.simulation import pulse_edges
 from channelfit.reading.errors import InputError
 
 SCHEMES = {

@@ -17,6 +17,7 @@ import mpmath
 import numpy as np
 import pytest
 import yaml
+from kschan import KSChanOracle
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
@@ -25,19 +26,11 @@ from channelfit.model.expressions import evaluate
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Constant, Protocol, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron import oracle as neuron_oracle
+from channelfit.scoring.neuron import mechanisms
+from channelfit.scoring.neuron.comparison import compare, random_candidates
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
-from channelfit.scoring.neuron.oracle import (
-    IntegrationFailed,
-    KSChanOracle,
-    NeuronOracle,
-    NeuronUnavailable,
-    compare,
-    compile_mechanism,
-    random_candidates,
-    steady_state,
-    validate,
-)
+from channelfit.scoring.neuron.oracle import CLAMP, IntegrationFailed, NeuronOracle, steady_state
 from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent
@@ -51,10 +44,10 @@ Rates = Callable[[np.ndarray, float], tuple[list[float], list[float]]]
 def neuron() -> Any:
     """NEURON with a working compiler; tests that ask for it skip without, and say why."""
     try:
-        compile_mechanism(neuron_oracle._CLAMP.format(terms=16, name="clamp"))
+        compile_mechanism(CLAMP)
     except NeuronUnavailable as error:
         pytest.skip(str(error))
-    return neuron_oracle.neuron_hoc()
+    return mechanisms.neuron_hoc()
 
 
 def model(name: str) -> ChannelModel:
@@ -509,7 +502,8 @@ def test_a_missing_number_is_an_infinite_error(neuron: Any) -> None:
     def silent(parameters: np.ndarray) -> list[np.ndarray]:
         return [np.full((STEPS.n_sweeps, STEPS.n_times_max, parameters.shape[1]), np.nan)]
 
-    assert validate(channel, [STEPS], silent, 1, seed=0)[0].relative_error == np.inf
+    (worst,) = compare(NeuronOracle(channel), [STEPS], silent, channel.values())
+    assert worst.relative_error == np.inf
 
 
 def test_random_candidates_span_the_ranges() -> None:
@@ -529,10 +523,10 @@ def test_without_neuron_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "neuron", None)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     with pytest.raises(NeuronUnavailable, match=r'pip install "channelfit\[neuron\]"'):
-        neuron_oracle.neuron_hoc()
+        mechanisms.neuron_hoc()
     monkeypatch.setattr(platform, "system", lambda: "Windows")
     with pytest.raises(NeuronUnavailable, match="installer"):
-        neuron_oracle.neuron_hoc()
+        mechanisms.neuron_hoc()
 
 
 def test_a_mechanism_that_does_not_compile_is_told(neuron: Any, tmp_path: Path) -> None:
@@ -634,9 +628,9 @@ def test_mechanisms_are_kept_where_the_user_wants_all_that_is_compiled(
         runs.append(folder)
 
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(neuron_oracle, "_compile", compiled)
-    monkeypatch.setattr(neuron_oracle, "_load", lambda *_: None)
-    monkeypatch.setattr(neuron_oracle, "_loaded", set())
+    monkeypatch.setattr(mechanisms, "_compile", compiled)
+    monkeypatch.setattr(mechanisms, "_load", lambda *_: None)
+    monkeypatch.setattr(mechanisms, "_loaded", set())
     for _ in range(2):
         name = compile_mechanism("NEURON { SUFFIX nothing }")
     assert runs == [tmp_path / "neuron" / name]

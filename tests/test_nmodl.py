@@ -7,7 +7,8 @@ import pytest
 
 from channelfit.model.channel import ChannelModel, build_model
 from channelfit.model.expressions import parse_expression, remove_singularities
-from channelfit.scoring.neuron.nmodl import NmodlPrinter, nmodl_names, nmodl_text
+from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
+from channelfit.scoring.neuron.nmodl_printer import NmodlPrinter
 
 EXPRESSIONS = [
     ("a*exp(z*v)", "a*exp(z*v)"),

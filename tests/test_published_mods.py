@@ -23,7 +23,7 @@ from channelfit.model.expressions import evaluate, parse_expression
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron.oracle import NeuronUnavailable, compile_mechanism, neuron_hoc
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism, neuron_hoc
 from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent

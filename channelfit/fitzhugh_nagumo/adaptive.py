@@ -23,6 +23,7 @@ import numpy as np
 
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.machine_code import kernel
 
@@ -232,7 +233,7 @@ def _steps(
     return n, done
 
 
-class Adaptive:
+class Adaptive(Scheme):
     """The explicit scheme on a grid that follows the wave.
 
     Arguments:

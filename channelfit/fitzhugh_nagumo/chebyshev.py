@@ -21,7 +21,6 @@ what creeps in from the cut ends of a tile moves one node a stage and never reac
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ import numpy as np
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
 from channelfit.fitzhugh_nagumo.explicit import row_length
+from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.kernel_math import apart, bits_of, from_bits
 from channelfit.scoring.machine.machine_code import kernel
@@ -383,7 +383,7 @@ def _tiles(
     return worst, radius
 
 
-class Chebyshev:
+class Chebyshev(Scheme):
     """Runge-Kutta-Chebyshev for one cable, or for many of the same grid.
 
     Arguments:
@@ -393,10 +393,10 @@ class Chebyshev:
     name = "Chebyshev"
 
     def __init__(self, equation: Equation, cable: Cable, n_threads: int = 1) -> None:
-        self.equation, self.cable, self.n_threads = equation, cable, n_threads
+        self.equation, self.cable = equation, cable
         self.kinds = end_kinds(cable)
         self._facts = _no_facts(1)
-        self._pool = ThreadPoolExecutor(n_threads)
+        self._workers = Workers(n_threads)
 
     def restart(self) -> None:
         """Steps and stages are counted from none."""
@@ -460,13 +460,8 @@ class Chebyshev:
             ]
             return np.array([x[0] for x in states]), np.array([x[1] for x in states]), steps
         v, w = v.copy(), w.copy()
-
-        def run(first: int, last: int) -> Any:
-            return _cables(
-                first, last, v, w, stimulus, rows, self.kinds, steps, span, tolerance, self._facts
-            )
-
-        if not all(self._share(run, len(v))):
+        arguments = v, w, stimulus, rows, self.kinds, steps, span, tolerance, self._facts
+        if not all(self._workers.share(_cables, len(v), *arguments)):
             raise _no_step(tolerance)
         return v, w, steps
 
@@ -487,18 +482,8 @@ class Chebyshev:
         while left > 1e-14 * span:
             h, s = _planned(wanted, left, radius, table)
             new = np.empty_like(v), np.empty_like(w)
-
-            def run(
-                first: int,
-                last: int,
-                old: tuple[Array, Array] = (v, w),
-                new: tuple[Array, Array] = new,
-                h: float = h,
-                s: int = s,
-            ) -> Any:
-                return _tiles(first, last, *old, *new, drive, q, self.kinds, h, s, table)
-
-            found = np.array(self._share(run, -(-len(v) // _TILE)))
+            arguments = v, w, *new, drive, q, self.kinds, h, s, table
+            found = np.array(self._workers.share(_tiles, -(-len(v) // _TILE), *arguments))
             error = float(np.max(found[:, 0]))
             passed, wanted = _judged(self._facts[k], h, s, wanted, error, tolerance)
             if passed:
@@ -507,14 +492,6 @@ class Chebyshev:
                 raise _no_step(tolerance)
         steps[k] = wanted
         return v, w
-
-    def _share(self, run: Any, n_jobs: int) -> list[Any]:
-        """What run(first, last) returns, from threads that share the jobs."""
-        parts = min(4 * self.n_threads, n_jobs) if self.n_threads > 1 else 1
-        if parts == 1:
-            return [run(0, n_jobs)]
-        edges = np.linspace(0, n_jobs, parts + 1).astype(int).tolist()
-        return list(self._pool.map(run, edges[:-1], edges[1:]))
 
 
 def _no_facts(n_cables: int) -> Array:

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, Scheme, simulate
+from channelfit.fitzhugh_nagumo.scheme import Scheme
+from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, simulate
 from channelfit.reading.errors import InputError
 
 #: Tolerance of the first trial; part of the largest stable step that is taken.
@@ -147,7 +148,7 @@ class _Task:
             float(np.max(np.abs(a - b))) for a, b in ((fine.v, coarse.v), (fine.w, coarse.w))
         )
         left = _MARGIN * apart / (ratio**work.power - 1)
-        rounding = _ROUNDING * float(np.finfo(getattr(scheme, "dtype", "float64")).eps)
+        rounding = _ROUNDING * float(np.finfo(scheme.dtype).eps)
         return Trial(scheme, work, level, fine, left, rounding, int(coarse.facts["steps"]))
 
     def trial(self, scheme: Scheme, level: float) -> Trial:

@@ -7,7 +7,6 @@ ends moves one node a step and never reaches the tile.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
 from channelfit.fitzhugh_nagumo.noise import add_noise
+from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
 from channelfit.scoring.machine.machine_code import kernel
 
 _TILE = 2048  # with both variables of both times it fits the first or second cache
@@ -135,7 +135,7 @@ def _tiles(
             v_new[cable, g], w_new[cable, g] = one[g - low + 1], recovery[g - low]
 
 
-class Explicit:
+class Explicit(Scheme):
     """Forward Euler for one cable, or for many of the same grid.
 
     Arguments:
@@ -154,10 +154,10 @@ class Explicit:
         seed: int = 0,
         n_threads: int = 1,
     ) -> None:
-        self.equation, self.cable, self.n_threads = equation, cable, n_threads
+        self.equation, self.cable = equation, cable
         self.noise, self.seed, self.steps_done = noise, seed, 0
         self.kinds = end_kinds(cable)
-        self._pool = ThreadPoolExecutor(n_threads)
+        self._workers = Workers(n_threads)
 
     def restart(self) -> None:
         """The noise begins with its first step again."""
@@ -189,22 +189,9 @@ class Explicit:
         while n_steps > 0:
             count = min(a_pass, n_steps)
             v_new, w_new = np.empty_like(v), np.empty_like(w)
-
-            def run(
-                first: int,
-                last: int,
-                old: tuple[Array, Array] = (v, w),
-                new: tuple[Array, Array] = (v_new, w_new),
-                count: int = count,
-            ) -> None:
-                self._pass(first, last, tile, *old, stimulus, *new, table, dt, count)
-
-            parts = min(4 * self.n_threads, n_jobs) if self.n_threads > 1 else 1
-            edges = np.linspace(0, n_jobs, parts + 1).astype(int).tolist()
-            if parts == 1:
-                run(0, n_jobs)
-            else:
-                list(self._pool.map(run, edges[:-1], edges[1:]))
+            self._workers.share(
+                self._pass, n_jobs, tile, v, w, stimulus, v_new, w_new, table, dt, count
+            )
             v, w, n_steps = v_new, w_new, n_steps - count
             self.steps_done += count
         return v, w

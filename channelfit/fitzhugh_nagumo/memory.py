@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from channelfit.reading.errors import InputError
 
@@ -31,17 +30,16 @@ def check_host(n_frames: int, n_cables: int, n_nodes: int) -> None:
     _check(needed, available(), f"{n_frames} frames of ", n_cables, n_nodes, "this machine")
 
 
-def check_device(scheme: Any, n_cables: int, controlled: bool) -> None:
-    """Refuses cables that the memory of a scheme's GPU cannot hold; for others does nothing.
+def check_device(bytes_a_node: int, free: int, n_cables: int, n_nodes: int) -> None:
+    """Refuses cables that the memory of a GPU cannot hold.
+
+    Arguments:
+        bytes_a_node: what a run takes of the device's memory. free: bytes that are not in use.
 
     Raises:
-        InputError: as `check_host`.
+        InputError: what is needed, what is free, and which options make it less.
     """
-    if not hasattr(scheme, "bytes_a_node"):
-        return
-    n_nodes = scheme.cable.n_nodes
-    needed = n_cables * n_nodes * scheme.bytes_a_node(controlled)
-    _check(needed, scheme.device.free_bytes(), "", n_cables, n_nodes, "the GPU")
+    _check(n_cables * n_nodes * bytes_a_node, free, "", n_cables, n_nodes, "the GPU")
 
 
 def _check(

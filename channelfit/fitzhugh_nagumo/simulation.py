@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, NotConverged, check_step
-from channelfit.fitzhugh_nagumo.memory import check_device, check_host
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, NotConverged, check_step
+from channelfit.fitzhugh_nagumo.memory import check_host
+from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.reading.errors import InputError
 
 #: Called with the time reached and the last time.
@@ -25,20 +26,6 @@ DEFAULT_TOLERANCE = 1e-6
 _SHORTEST = 1e-10
 #: Repetitions of a stimulus between two frames.
 _MOST_PULSES = 1_000_000
-
-
-class Scheme(Protocol):
-    """What advances v and w (n_cables, n_nodes) by steps of one length."""
-
-    name: str
-    equation: Equation
-    cable: Cable
-
-    def largest_step(self, v: Array) -> float: ...
-
-    def advance(
-        self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
-    ) -> tuple[Array, Array]: ...
 
 
 @dataclass(frozen=True)
@@ -124,41 +111,25 @@ def simulate(
         [scheme.equation.n_cables, *(len(a) for a in map(np.asarray, (v, w)) if a.ndim == 2)]
     )
     check_host(len(moments), n_cables, cable.n_nodes)
-    v, w = starting_state(scheme, v, w, n_cables)
-    getattr(scheme, "restart", bool)()  # of what a scheme remembers of an earlier run
-    largest = scheme.largest_step(v)
-    if dt is not None and tolerance is not None:
-        raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
-    controls = _CONTROLS.get(scheme.name)
-    if dt is None and tolerance is None and controls is not None:
-        tolerance = DEFAULT_TOLERANCE
-    if tolerance is not None and controls is None:
-        raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
-    if tolerance is not None and not 0 < tolerance < math.inf:
-        raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+    now = starting_state(scheme, v, w, n_cables)
+    scheme.restart()
+    largest = scheme.largest_step(now[0])
+    control = _control(scheme, dt, tolerance, largest)
     if dt is None:
         dt = _SAFETY * largest
     else:
         check_step(dt, largest, scheme.name)
     facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
-    control = controls(scheme, tolerance, largest) if controls and tolerance is not None else None
-    put, take = getattr(scheme, "put", np.asarray), getattr(scheme, "take", np.asarray)
-    check_device(scheme, n_cables, control is not None)
-    frames, t = np.empty((2, len(moments), *v.shape)), 0.0
-    v, w = put(v), put(w)
-    for frame, moment in zip(frames.swapaxes(0, 1), moments, strict=True):
+    scheme.check_memory(n_cables, control is not None)
+    frames, t = np.empty((2, len(moments), *now[0].shape)), 0.0
+    state: tuple[Any, Any] = scheme.put(now[0]), scheme.put(now[1])
+    for frame, moment in zip(frames.swapaxes(0, 1), moments.tolist(), strict=True):
         if moment > t and control is not None:
-            v, w = control.run(v, w, t, float(moment))
+            state = control.run(*state, t, moment)
         elif moment > t:
-            for begin, end in itertools.pairwise(_without_edges(cable, t, float(moment), dt)):
-                n_steps = max(1, math.ceil((end - begin) / dt - 1e-9))
-                h = (end - begin) / n_steps
-                for count, drive in cable.spans(begin, h, n_steps):
-                    v, w = scheme.advance(v, w, h, count, drive)
-                facts["steps"] += n_steps
-                facts["dt"] = max(h, facts.get("dt", 0.0))
-        t = float(moment)
-        frame[0], frame[1] = take(v), take(w)
+            state = _advanced(scheme, state, t, moment, dt, facts)
+        t = moment
+        frame[0], frame[1] = scheme.take(state[0]), scheme.take(state[1])
         if not np.all(np.isfinite(frame)):
             raise InputError(
                 f"the solution is no longer finite at t = {t:g}; take a shorter step than {dt:g} "
@@ -169,8 +140,40 @@ def simulate(
             on_progress(t, float(moments[-1]))
     if control is not None:
         facts |= control.facts()
-    facts |= getattr(scheme, "facts", dict)()
+    facts |= scheme.facts()
     return Run(cable.x, moments, frames[0], frames[1], facts)
+
+
+def _control(
+    scheme: Scheme, dt: float | None, tolerance: float | None, largest: float
+) -> _Control | _OwnControl | None:
+    """What chooses the steps of a scheme; None where all steps are equal."""
+    if dt is not None and tolerance is not None:
+        raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
+    controls = _CONTROLS.get(scheme.name)
+    if dt is None and tolerance is None and controls is not None:
+        tolerance = DEFAULT_TOLERANCE
+    if tolerance is None:
+        return None
+    if controls is None:
+        raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
+    if not 0 < tolerance < math.inf:
+        raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+    return controls(scheme, tolerance, largest)
+
+
+def _advanced(
+    scheme: Scheme, state: tuple[Any, Any], t: float, end: float, dt: float, facts: dict[str, Any]
+) -> tuple[Any, Any]:
+    """v and w at the time end, by equal steps of at most dt between the edges of stimuli."""
+    for begin, stop in itertools.pairwise(_without_edges(scheme.cable, t, end, dt)):
+        n_steps = max(1, math.ceil((stop - begin) / dt - 1e-9))
+        h = (stop - begin) / n_steps
+        for count, drive in scheme.cable.spans(begin, h, n_steps):
+            state = scheme.advance(*state, h, count, drive)
+        facts["steps"] += n_steps
+        facts["dt"] = max(h, facts.get("dt", 0.0))
+    return state
 
 
 def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
@@ -264,7 +267,7 @@ class _Control:
     def _try(
         self, v: Array, w: Array, t: float, h: float, drive: Array | None
     ) -> tuple[tuple[Array, Array], float]:
-        failed = getattr(self.scheme, "failed", bool)  # on a device nothing is raised meanwhile
+        failed = self.scheme.failed  # on a device nothing is raised until the state comes back
         try:
             whole = self.scheme.advance(v, w, h, 1, drive)
             if len(self.past) < 2:
@@ -383,8 +386,3 @@ def wave_speed(
         return math.nan
     slowness = np.polyfit(run.x[used], arrived[used], 1)[0]
     return float(1 / slowness) if slowness else math.inf
-
-
-def order(steps: npt.ArrayLike, errors: npt.ArrayLike) -> float:
-    """The slope of log error against log step, by least squares."""
-    return float(np.polyfit(np.log(np.asarray(steps)), np.log(np.asarray(errors)), 1)[0])

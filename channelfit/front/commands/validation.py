@@ -15,7 +15,7 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
 
 if TYPE_CHECKING:
-    from channelfit.scoring.neuron.oracle import Comparison
+    from channelfit.scoring.neuron.comparison import Comparison
 
 STEP_TOLERANCE, VARYING_TOLERANCE = 1e-5, 1e-4
 #: 1/ms, of the rates of random parameter sets; those of the file's own values are what they are.
@@ -51,7 +51,8 @@ def compare_with_neuron(
     """
     from channelfit.problem.extreme_rates import examples, extremes, voltages_of
     from channelfit.results.report.terminal import SearchScreen, table
-    from channelfit.scoring.neuron.oracle import NeuronOracle, compare
+    from channelfit.scoring.neuron.comparison import compare
+    from channelfit.scoring.neuron.oracle import NeuronOracle
 
     protocols = _protocols(document, file, protocol_files)
     with SearchScreen(f"{model.name} against NEURON") as screen:
@@ -167,7 +168,7 @@ def _drawn(
 ) -> tuple[np.ndarray, bool]:
     """Parameter sets (n_parameters, n): the file's values first, where it has them, then others
     anywhere in the ranges, drawn in; and whether any was."""
-    from channelfit.scoring.neuron.oracle import random_candidates
+    from channelfit.scoring.neuron.comparison import random_candidates
 
     drawn = random_candidates(model, n, seed)
     if all(p.value is not None for p in model.parameters):

@@ -1,11 +1,13 @@
-"""BLAS kept to one thread while small matrices are worked on.
+"""How many cores may be used, and BLAS kept to one thread while small matrices are worked on.
 
-Its own threads mostly wait for each other there, and where other work keeps the cores busy for as
-long as that takes; and what they round depends on how many there are.
+With small matrices, the threads of BLAS mostly wait for each other, and longer still where other
+work keeps the cores busy. Their number also changes how results are rounded.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -27,3 +29,8 @@ def _pools() -> ThreadpoolController:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+def usable_cores() -> int:
+    """The number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -17,30 +17,22 @@ Three properties of NEURON (9.0.2) shape this file:
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import itertools
 import math
 import os
-import platform
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.model.channel import Chain, ChannelModel, Transition
+from channelfit.model.channel import Chain, ChannelModel
 from channelfit.model.expressions import evaluate
 from channelfit.problem.protocol import TIME_TOLERANCE, Protocol, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.cache import cache_folder
+from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -51,18 +43,17 @@ TOLERANCE = 1e-12
 #: mV. At t = 10 s a double resolves 2e-12 ms, in which a steep command moves by 1e-11 mV: a
 #: tolerance below that rounding would bring CVODE to a standstill.
 VOLTAGE_TOLERANCE = 1e-9
-#: A trace smaller than this part of what the open channel would carry is measured against that.
-SMALLEST_CURRENT = 1e-6
 _MAX_TERMS = 16
 
-_CLAMP = """\
+#: NMODL of the clamp that holds the compartment.
+CLAMP = f"""\
 TITLE ideal voltage clamp
 COMMENT
 Follows offset + slope (t - since) + sum amplitude sin(omega (t - since) + phase).
 ENDCOMMENT
-DEFINE TERMS {terms}
+DEFINE TERMS {_MAX_TERMS}
 NEURON {{
-    POINT_PROCESS {name}
+    POINT_PROCESS clamp
     ELECTRODE_CURRENT i
     RANGE g, offset, slope, since, count, amplitude, omega, phase, i
     THREADSAFE
@@ -88,123 +79,9 @@ FUNCTION command(x (ms)) (mV) {{
 }}
 """
 
-_DECLARATION = re.compile(r"^[^:\n]*\b(POINT_PROCESS|SUFFIX)\s+(\w+)", re.MULTILINE)
-_loaded: set[str] = set()  # NEURON cannot load a name twice in one process
-
-
-class NeuronUnavailable(InputError):
-    """NEURON, or the compiler that its mechanisms need, is not on this machine."""
-
 
 class IntegrationFailed(InputError):
     """NEURON's integrator found no step that is short enough, as where a rate is 1e40 /ms."""
-
-
-# --- NEURON and its mechanisms
-
-
-def neuron_hoc() -> Any:
-    """NEURON's interpreter, imported when first asked for.
-
-    Raises:
-        NeuronUnavailable: it is not installed; the message says how to get it.
-    """
-    os.environ.setdefault("NEURON_MODULE_OPTIONS", "-nogui")
-    try:
-        from neuron import h
-    except ImportError as error:
-        if platform.system() == "Windows":
-            how = (
-                "on Windows it comes as an installer, not from PyPI: "
-                "https://github.com/neuronsimulator/nrn/releases"
-            )
-        else:
-            how = 'pip install "channelfit[neuron]"'
-        raise NeuronUnavailable(f"NEURON cannot be imported ({error}); {how}") from error
-    return h
-
-
-def compile_mechanism(text: str, cache: Path | None = None) -> str:
-    """Compiles and loads one mechanism, and returns the name it got.
-
-    Arguments:
-        text: NMODL of a POINT_PROCESS or SUFFIX. The mechanism is renamed after a hash of the
-            text, so that several of one name can live in one process.
-        cache: folder that keeps compiled mechanisms; the user's cache folder without it.
-
-    Raises:
-        NeuronUnavailable: no NEURON, no nrnivmodl or no compiler.
-        InputError: the text does not compile; the message ends with what the compiler said.
-    """
-    h = neuron_hoc()
-    declared = _DECLARATION.search(text)
-    if not declared:
-        raise InputError("neither POINT_PROCESS nor SUFFIX names the mechanism")
-    key = f"{text}\0{h.nrnversion()}\0{platform.platform()}\0{sys.version_info[:2]}"
-    name = "channelfit_" + hashlib.sha256(key.encode()).hexdigest()[:16]
-    if name not in _loaded:
-        renamed = text[: declared.start(2)] + name + text[declared.end(2) :]
-        root = cache or cache_folder() / "neuron"
-        folder = root / name
-        if not folder.is_dir():
-            _compile(renamed, name, folder)
-        _load(h, folder)
-        _loaded.add(name)
-    return name
-
-
-def _load(h: Any, folder: Path) -> None:
-    patterns = ("*/libnrnmech.*", "*/.libs/libnrnmech.so", "nrnmech.dll", "*/nrnmech.dll")
-    found = [p for pattern in patterns for p in sorted(folder.glob(pattern)) if p.suffix != ".la"]
-    if not found:
-        raise InputError("the compiled mechanism is missing; delete this folder", folder)
-    h.nrn_load_dll(str(found[0]))
-
-
-def _compile(text: str, name: str, folder: Path) -> None:
-    """nrnivmodl in a folder of its own, moved into place when whole (another process may race)."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        work = Path(temporary) / name
-        work.mkdir()
-        (work / f"{name}.mod").write_text(text, encoding="utf-8")
-        try:
-            done = subprocess.run(  # noqa: S603  (a fixed command; the text is only compiled)
-                [_nrnivmodl(), f"{name}.mod"], cwd=work, capture_output=True, text=True, check=False
-            )
-        except OSError as error:
-            raise NeuronUnavailable(f"nrnivmodl does not run: {error}") from error
-        if done.returncode:
-            _explain(done.stdout + done.stderr)
-        with contextlib.suppress(OSError):
-            work.rename(folder)
-    if not folder.is_dir():
-        raise InputError("the compiled mechanism could not be put here", folder)
-
-
-def _nrnivmodl() -> str:
-    beside = Path(sys.executable).parent
-    found = shutil.which("nrnivmodl", path=str(beside)) or shutil.which("nrnivmodl")
-    if not found:
-        raise NeuronUnavailable(
-            f"nrnivmodl, which compiles NEURON's mechanisms, is neither in {beside} nor in PATH"
-        )
-    return found
-
-
-def _explain(output: str) -> None:
-    if shutil.which("c++") is None and shutil.which("g++") is None:
-        raise NeuronUnavailable(
-            "NEURON's mechanisms need a C++ compiler (on Debian and Ubuntu: apt install g++ make; "
-            "on macOS: xcode-select --install)"
-        )
-    lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]
-    raise InputError(
-        "nrnivmodl refused the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]])
-    )
-
-
-# --- the simulation
 
 
 class NeuronOracle:
@@ -257,7 +134,7 @@ class NeuronOracle:
             self.states = {(c.name, s): s for c in model.chains for s in c.states}
         self.initial = initial or ("model" if mod_file is None else "mechanism")
         self._mechanism = compile_mechanism(text, cache)
-        self._clamp = compile_mechanism(_CLAMP.format(terms=_MAX_TERMS, name="clamp"), cache)
+        self._clamp = compile_mechanism(CLAMP, cache)
         self._tighten(_state_names(text))
         self._check_parameters(mod_file)
 
@@ -310,81 +187,6 @@ class NeuronOracle:
                     cell.solver.maxstep(max_step_ms)
                 cell.run_sweep(protocol, sweep, out[sweep])
         return out
-
-
-class KSChanOracle(NeuronOracle):
-    """A scheme built with NEURON's Channel Builder (KSChan), from which no NMODL is made at all.
-
-    A KSChan knows rates ``a exp(k v)`` only (and three other forms).
-
-    Raises:
-        InputError: the model is not one scheme.
-    """
-
-    _tolerance = TOLERANCE  # for all, since its states take no scale: long sines may stall
-
-    def __init__(self, model: ChannelModel, cache: Path | None = None) -> None:
-        if len(model.chains) != 1 or model.chains[0].power != 1:
-            raise InputError("a KSChan is made of one scheme, not of gates; use model.expanded()")
-        self.model, self.method, self.initial = model, "cvode", "model"
-        self.parameters = {}
-        self.states = {(model.chains[0].name, s): s for s in model.states}
-        self._clamp = compile_mechanism(_CLAMP.format(terms=_MAX_TERMS, name="clamp"), cache)
-        h = neuron_hoc()
-        names = (f"channelfit_ks{k}" for k in itertools.count())  # a type can never be unmade
-        self._mechanism = next(name for name in names if not hasattr(h, name))
-        self._build(h)
-
-    def _build(self, h: Any) -> None:
-        channel = self._kschan = h.KSChan(True)
-        channel.name(self._mechanism)
-        channel.ion("NonSpecific")
-        channel.iv_type(0)
-        states: dict[str, Any] = {}
-        for state in self.model.states:
-            states[state] = channel.add_ksstate(channel.gate(0) if states else None, state)
-            states[state].frac(self.model.open_states.get(state, 0.0))
-        self._pairs: list[tuple[Any, Transition, Transition]] = []
-        for t in self.model.transitions:
-            backward = [
-                b for b in self.model.transitions if (b.target, b.source) == (t.source, t.target)
-            ]
-            if len(backward) != 1:
-                raise InputError(
-                    f"a KSChan needs one way back for each transition, as {t.source} -> {t.target}"
-                )
-            if any(b is t for _, _, b in self._pairs):
-                continue
-            link = channel.add_transition(states[t.source], states[t.target])
-            link.type(0)
-            for direction in (0, 1):  # NEURON crashes on a transition without its functions
-                link.set_f(direction, 2, h.Vector([1.0, 0.0, 0.0]))
-            self._pairs.append((link, t, backward[0]))
-
-    def set_parameters(self, channel: Any, values: Array) -> None:
-        """Puts (n_parameters,) into the type's functions and the instance's gmax (uS) and e."""
-        h = neuron_hoc()
-        known = dict(zip(self.model.parameter_names, values, strict=True))
-        for link, *directions in self._pairs:
-            for direction, t in enumerate(directions):
-                a, slope = _exponential(self.model, t, known)
-                link.set_f(direction, 2, h.Vector([a, slope, 0.0]))
-        channel.gmax = 1e-3 * float(evaluate(self.model.conductance, known))
-        channel.e = float(evaluate(self.model.reversal, known))
-
-
-def _exponential(
-    model: ChannelModel, t: Transition, known: Mapping[str, Any]
-) -> tuple[float, float]:
-    """a and k of a rate a exp(k v)."""
-    values: dict[str, Any] = {**known, "v": np.array([-50.0, 0.0, 50.0])}
-    for name, expression in model.definitions:
-        values[name] = evaluate(expression, values)
-    rate = t.multiplicity * np.broadcast_to(evaluate(t.rate, values), (3,))
-    slope = math.log(rate[2] / rate[0]) / 100
-    if not math.isclose(rate[1] ** 2, rate[0] * rate[2], rel_tol=1e-9):
-        raise InputError(f"the rate {t.source} -> {t.target} is not of the form a*exp(k*v)")
-    return float(rate[1]), slope
 
 
 def _state_names(text: str) -> list[str]:
@@ -615,222 +417,3 @@ def _stationary(rates: Array) -> Array:
         p[j] = p[:j] @ k[:j, j]
         p /= p.max()
     return np.asarray(p / p.sum())
-
-
-# --- comparison
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """How far channelfit is from NEURON in one protocol.
-
-    relative_error: the largest difference of the whole trace over `scale_pA`, which is the largest
-        current (of a channel that hardly opens: a millionth of what it would carry open).
-    candidate, sweep, time_ms: where the largest difference is.
-    parameters: (n_parameters,) of that candidate.
-    neuron_pA, channelfit_pA: (n_sweeps, n_times_max) of that candidate.
-    gave_up: candidates that NEURON could not integrate, and that nothing was compared of.
-    """
-
-    protocol: str
-    relative_error: float
-    scale_pA: float
-    candidate: int
-    sweep: int
-    time_ms: float
-    parameters: Array
-    neuron_pA: Array
-    channelfit_pA: Array
-    gave_up: tuple[int, ...] = ()
-
-
-#: (n_parameters, n_candidates) -> one (n_sweeps, n_times_max, n_candidates) pA for each protocol.
-Simulate: TypeAlias = Callable[[Array], Sequence[Array]]
-
-
-def compare(
-    oracle: NeuronOracle,
-    protocols: Sequence[Protocol],
-    simulate: Simulate,
-    parameters: npt.ArrayLike,
-) -> list[Comparison]:
-    """The worst candidate of each protocol.
-
-    Arguments:
-        oracle: the channel in NEURON.
-        protocols: in the order of what `simulate` returns.
-        simulate: a scorer's method.
-        parameters: (n_parameters,) or (n_parameters, n_candidates).
-
-    Raises:
-        IntegrationFailed: NEURON could integrate none of the candidates.
-    """
-    candidates = np.asarray(parameters, dtype=float)
-    candidates = candidates.reshape(len(oracle.model.parameters), -1)
-    traces = simulate(candidates)
-    worst = []
-    for protocol, ours in zip(protocols, traces, strict=True):
-        rows, gave_up = [], []
-        for k in range(candidates.shape[1]):
-            try:
-                rows.append(_compared(oracle, protocol, k, candidates[:, k], ours[:, :, k]))
-            except IntegrationFailed as error:
-                gave_up.append(k)
-                failed = error
-        if not rows:
-            raise failed
-        row = max(rows, key=lambda row: row.relative_error)
-        worst.append(replace(row, gave_up=tuple(gave_up)))
-    return worst
-
-
-def _compared(
-    oracle: NeuronOracle, protocol: Protocol, candidate: int, parameters: Array, ours: Array
-) -> Comparison:
-    theirs = oracle.simulate(protocol, parameters)
-    scale = max(float(np.nanmax(np.abs(theirs))), _smallest(oracle.model, protocol, parameters))
-    apart = np.abs(ours - theirs)
-    # A number where the other has none is as far apart as can be; both none is the end of a sweep.
-    apart = np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.nan_to_num(apart, nan=np.inf))
-    sweep, time = np.unravel_index(int(np.argmax(apart)), apart.shape)
-    return Comparison(
-        protocol.name,
-        float(apart[sweep, time] / scale),
-        scale,
-        candidate,
-        int(sweep),
-        float(protocol.times_ms[time]),
-        parameters,
-        theirs,
-        ours,
-    )
-
-
-def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> float:
-    values = dict(zip(model.parameter_names, parameters, strict=True))
-    conductance, reversal = (
-        float(evaluate(e, values)) for e in (model.conductance, model.reversal)
-    )
-    drive = float(np.nanmax(np.abs(protocol.command() - reversal)))
-    return max(SMALLEST_CURRENT * abs(conductance) * drive, 1e-9)
-
-
-def validate(
-    model: ChannelModel,
-    protocols: Sequence[Protocol],
-    simulate: Simulate,
-    n_candidates: int,
-    seed: int,
-) -> list[Comparison]:
-    """Compares with NEURON the model's own values, where it has them, and random candidates.
-
-    Raises:
-        NeuronUnavailable: no NEURON or no compiler.
-    """
-    oracle = NeuronOracle(model)
-    candidates = random_candidates(model, n_candidates, seed)
-    if all(p.value is not None for p in model.parameters):
-        candidates = np.column_stack([model.values(), candidates])
-    return compare(oracle, protocols, simulate, candidates)
-
-
-def random_candidates(model: ChannelModel, n_candidates: int, seed: int) -> Array:
-    """(n_parameters, n_candidates) drawn over the whole ranges, on each parameter's own scale."""
-    draw = np.random.default_rng(seed).random((len(model.parameters), n_candidates))
-    rows = []
-    for p, u in zip(model.parameters, draw, strict=True):
-        if p.fixed:
-            rows.append(np.full(n_candidates, p.value))
-        elif p.scale == "log":
-            rows.append(p.lower * (p.upper / p.lower) ** u)
-        else:
-            rows.append(p.lower + (p.upper - p.lower) * u)
-    return np.array(rows)
-
-
-# --- the FitzHugh-Nagumo cable
-
-_FITZHUGH_NAGUMO = """\
-TITLE FitzHugh-Nagumo membrane, dimensionless: 1 mV, 1 ms and 1 um stand for the units of v, t and x
-NEURON {
-    SUFFIX fitzhugh_nagumo
-    NONSPECIFIC_CURRENT i
-    RANGE a, gamma, epsilon, drive
-    THREADSAFE
-}
-UNITS { (mV) = (millivolt) (mA) = (milliamp) }
-PARAMETER { a = 0.01  gamma = 2  epsilon = 0.01  drive = 0 }
-ASSIGNED { v (mV) i (mA/cm2) }
-STATE { w }
-INITIAL { w = 0 }
-BREAKPOINT {
-    SOLVE recovery METHOD cnexp
-    i = -0.001*(v*(1 - v)*(v - a) - w + drive)
-}
-DERIVATIVE recovery { w' = epsilon*(v - gamma*w) }
-"""
-
-
-def fitzhugh_nagumo_cable(
-    v: npt.ArrayLike,
-    w: npt.ArrayLike,
-    times: npt.ArrayLike,
-    length: float,
-    parameters: tuple[float, float, float, float],
-    drive: npt.ArrayLike = 0.0,
-    held_left: float | None = None,
-    tolerance: float = 1e-9,
-) -> tuple[Array, Array]:
-    """The FitzHugh-Nagumo equation as NEURON solves it: a section of equal segments, by CVODE.
-
-    A membrane of 1 uF/cm2 on a section 1 um thick diffuses with D = 2.5e6 ohm cm / Ra (in um2/ms).
-
-    Arguments:
-        v, w: (n_segments,) at t = 0, at the middles of the segments.
-        times: (n_times,) increasing, from 0.
-        length: of the cable, whose ends are sealed.
-        parameters: a, gamma, epsilon, diffusion.
-        drive: (n_segments,) constant stimulus.
-        held_left: v of an ideal clamp at the left end, if any.
-
-    Returns: v and w, (n_times, n_segments).
-
-    Raises:
-        NeuronUnavailable: no NEURON or no compiler.
-    """
-    h = neuron_hoc()
-    mechanism = compile_mechanism(_FITZHUGH_NAGUMO)
-    v, w = np.asarray(v, dtype=float), np.asarray(w, dtype=float)
-    moments = np.asarray(times, dtype=float)
-    n = len(v)
-    section, solver = h.Section(name="fitzhugh_nagumo"), h.CVode()
-    section.L, section.nseg, section.diam, section.cm = length, n, 1.0, 1.0
-    section.Ra = 2.5e6 / parameters[3]
-    section.insert(mechanism)
-    segments = list(section)
-    for segment, push in zip(segments, np.broadcast_to(drive, n).tolist(), strict=True):
-        membrane = getattr(segment, mechanism)
-        membrane.a, membrane.gamma, membrane.epsilon = parameters[:3]
-        membrane.drive = push
-    if held_left is not None:
-        clamp = h.SEClamp(section(0))
-        clamp.rs, clamp.dur1, clamp.amp1 = 1e-6, 1e9, held_left
-    solver.active(True)
-    solver.atol(tolerance)
-    solver.rtol(0)
-    out = np.empty((2, len(moments), n))
-    try:
-        h.finitialize(0)
-        for segment, potential, recovery in zip(segments, v.tolist(), w.tolist(), strict=True):
-            segment.v = potential
-            getattr(segment, mechanism).w = recovery
-        solver.re_init()
-        for k, moment in enumerate(moments.tolist()):
-            if moment > h.t:
-                solver.solve(moment)
-            out[0, k] = [segment.v for segment in segments]
-            out[1, k] = [getattr(segment, mechanism).w for segment in segments]
-    finally:
-        solver.active(False)
-        h.delete_section(sec=section)
-    return out[0], out[1]

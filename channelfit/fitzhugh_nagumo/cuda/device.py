@@ -1,0 +1,161 @@
+"""What the schemes on a GPU have in common: the device, programs, and the state on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
+from channelfit.fitzhugh_nagumo.memory import check_device
+from channelfit.fitzhugh_nagumo.scheme import Scheme
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
+
+#: Starts a kernel: (name, blocks, threads, arguments, bytes of shared memory).
+Launch = Callable[[str, int, int, Sequence[Any], int], None]
+
+_HEAD = """\
+typedef long long Index;
+
+// Where node g of an endless continuation of the cable is kept.
+__device__ __forceinline__ Index place(Index g, Index n, int kind) {
+    while (g < 0 || g >= n)
+        if (kind == 2) g += g < 0 ? n : -n;
+        else g = g < 0 ? -g : 2 * (n - 1) - g;
+    return g;
+}
+
+__device__ __forceinline__ REAL reciprocal(REAL x) {
+#ifdef __CUDACC__
+    REAL y;
+#if DOUBLE
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+#else
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+#endif
+    REAL e = fma(-x, y, (REAL)1);  // 1/x = y (1 + e + e^2 + ..), e below 2^-20
+    return fma(y, fma(e, e, e), y);
+#else
+    return (REAL)1 / x;
+#endif
+}
+"""
+
+
+def program_head(dtype: str, constants: Mapping[str, int]) -> str:
+    """What every program begins with: its constants, the type of its numbers, common functions."""
+    real = {"float64": "double", "float32": "float"}[dtype]
+    lines = [f"#define REAL {real}", f"#define DOUBLE {int(dtype == 'float64')}"]
+    return "\n".join([*lines, *(f"#define {k} {v}" for k, v in constants.items())]) + "\n" + _HEAD
+
+
+class Device(Protocol):
+    """Arrays and programs of a device."""
+
+    def array(self, values: Any, dtype: str) -> Any: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any: ...
+
+    def host(self, array: Any) -> np.ndarray: ...
+
+    def program(self, text: str) -> Launch: ...
+
+    def free_bytes(self) -> int: ...
+
+
+class CupyDevice:
+    """The current GPU.
+
+    Raises:
+        InputError: no CuPy or no GPU, with what to install.
+    """
+
+    def __init__(self) -> None:
+        self._cupy = gpu.cupy()
+
+    def array(self, values: Any, dtype: str) -> Any:
+        """A copy on the device, contiguous."""
+        with gpu.gpu_errors():
+            return self._cupy.array(values, dtype=dtype, order="C")
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """An array of whatever was there."""
+        with gpu.gpu_errors():
+            return self._cupy.empty(shape, dtype=dtype)
+
+    def host(self, array: Any) -> np.ndarray:
+        """A copy on the host; waits for the device."""
+        return to_host(array)
+
+    def free_bytes(self) -> int:
+        """Of memory that nobody has taken yet."""
+        return gpu.device().memory_free
+
+    def program(self, text: str) -> Launch:
+        """Compiled text."""
+        module = gpu.compile_cuda(text, name="fitzhugh_nagumo.cu")
+        kernels: dict[str, Any] = {}
+
+        def launch(
+            name: str, blocks: int, threads: int, arguments: Sequence[Any], shared: int
+        ) -> None:
+            with gpu.gpu_errors():
+                if name not in kernels:
+                    kernels[name] = module.kernel(name)
+                    if shared > 48 << 10:
+                        kernels[name].allow_dynamic_shared(shared)
+                kernels[name]((blocks,), (threads,), tuple(arguments), shared_mem=shared)
+
+        return launch
+
+
+class OnDevice(Scheme):
+    """What the schemes on a GPU share: the state on the device, and programs by their text."""
+
+    on_device = True
+    #: How many arrays of one number a node a run needs on the device: of the scheme's own precision
+    #: with fixed steps and with controlled steps, and of int32.
+    arrays: tuple[int, int, int]
+
+    def __init__(self, equation: Equation, cable: Cable, dtype: str, device: Device | None) -> None:
+        if dtype not in ("float64", "float32"):
+            raise InputError(f'"{dtype}" is neither float64 nor float32', key="dtype")
+        self.equation, self.cable, self.dtype = equation, cable, dtype
+        self.device: Device = device or CupyDevice()
+        self.left_kind, self.right_kind = (int(k) for k in end_kinds(cable))
+        self._programs: dict[str, Launch] = {}
+        self._last: tuple[tuple[int, float], Any] | None = None
+        self._nothing = self.device.array(np.zeros(1), dtype)
+        self._real = np.dtype(dtype).type
+
+    def check_memory(self, n_cables: int, controlled: bool) -> None:
+        """Refuses cables that the memory of the GPU cannot hold; see `Scheme.check_memory`."""
+        reals, integers = self.arrays[int(controlled)], self.arrays[2]
+        bytes_a_node = reals * np.dtype(self.dtype).itemsize + 4 * integers
+        check_device(bytes_a_node, self.device.free_bytes(), n_cables, self.cable.n_nodes)
+
+    def put(self, values: Array) -> Any:
+        """(n_cables, n_nodes) on the device."""
+        return self.device.array(values, self.dtype)
+
+    def take(self, values: Any) -> Array:
+        """The same back as float64."""
+        return np.asarray(self.device.host(values), dtype=float)
+
+    def _program(self, text: str) -> Launch:
+        if text not in self._programs:
+            self._programs[text] = self.device.program(text)
+        return self._programs[text]
+
+    def _drive(self, drive: Array | None) -> Any:
+        return self._nothing if drive is None else self.device.array(drive, self.dtype)
+
+    def _kept(self, n_cables: int, dt: float, make: Callable[[], Any]) -> Any:
+        """What depends on the number of cables and the step alone, made when either changes."""
+        if self._last is None or self._last[0] != (n_cables, dt):
+            self._last = (n_cables, dt), make()
+        return self._last[1]

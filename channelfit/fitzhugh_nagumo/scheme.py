@@ -1,0 +1,95 @@
+"""What every scheme has in common: the methods that a run calls, and threads that share work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
+
+
+class Scheme:
+    """Advances v and w of one or many cables in time.
+
+    A scheme implements `largest_step` and `advance`. The other methods do nothing special here and
+    are for schemes that remember something from step to step, or that compute on a GPU. There the
+    state is an array of the device: `put` makes one, and `take` brings it back.
+    """
+
+    name: str
+    equation: Equation
+    cable: Cable
+    dtype = "float64"
+    #: Whether the scheme computes on a GPU.
+    on_device = False
+
+    def largest_step(self, v: Array) -> float:
+        """The longest step that is allowed for a state v, (n_cables, n_nodes)."""
+        raise NotImplementedError
+
+    def advance(
+        self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Makes n_steps steps of length dt under one stimulus.
+
+        Arguments:
+            v, w: (n_cables, n_nodes). drive: (n_nodes,) the mean stimulus of these steps.
+
+        Returns: the new v and w.
+        """
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Forgets what the scheme remembers of an earlier run."""
+
+    def failed(self) -> bool:
+        """Whether a step has failed on the device since this was last asked."""
+        return False
+
+    def facts(self) -> Mapping[str, float]:
+        """What the scheme reports of a finished run, by name."""
+        return {}
+
+    def put(self, values: Array) -> Any:
+        """The state (n_cables, n_nodes) as `advance` takes it."""
+        return np.asarray(values)
+
+    def take(self, values: Any) -> Array:
+        """The state that `advance` returned, as a NumPy array of float64."""
+        return np.asarray(values)
+
+    def check_memory(self, n_cables: int, controlled: bool) -> None:
+        """Refuses cables that do not fit into the memory of the device.
+
+        Arguments:
+            controlled: whether steps are controlled, which takes more memory.
+
+        Raises:
+            InputError: what is needed, what is free, and which options make it less.
+        """
+
+
+class Workers:
+    """Threads that share the jobs of a kernel."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self._pool = ThreadPoolExecutor(n_threads)
+
+    def share(self, run: Callable[..., Any], n_jobs: int, *arguments: Any) -> list[Any]:
+        """Calls run(first, last, *arguments) for parts of the jobs 0 .. n_jobs - 1.
+
+        Returns: what the calls returned, in the order of the jobs.
+        """
+        parts = min(4 * self.n_threads, n_jobs) if self.n_threads > 1 else 1
+        if parts == 1:
+            return [run(0, n_jobs, *arguments)]
+        edges = np.linspace(0, n_jobs, parts + 1).astype(int).tolist()
+
+        def part(first: int, last: int) -> Any:
+            return run(first, last, *arguments)
+
+        return list(self._pool.map(part, edges[:-1], edges[1:]))

@@ -1,0 +1,127 @@
+"""How far channelfit's currents are from NEURON's, and random candidates to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.expressions import evaluate
+from channelfit.problem.protocol import Protocol
+from channelfit.scoring.neuron.oracle import Array, IntegrationFailed, NeuronOracle
+
+#: A current smaller than this share of what the open channel would carry is compared with that.
+SMALLEST_CURRENT = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """How far channelfit is from NEURON in one protocol.
+
+    relative_error: the largest difference of the whole trace over `scale_pA`, which is the largest
+        current (of a channel that hardly opens: a millionth of what it would carry open).
+    candidate, sweep, time_ms: where the largest difference is.
+    parameters: (n_parameters,) of that candidate.
+    neuron_pA, channelfit_pA: (n_sweeps, n_times_max) of that candidate.
+    gave_up: candidates that NEURON could not integrate, and that nothing was compared of.
+    """
+
+    protocol: str
+    relative_error: float
+    scale_pA: float
+    candidate: int
+    sweep: int
+    time_ms: float
+    parameters: Array
+    neuron_pA: Array
+    channelfit_pA: Array
+    gave_up: tuple[int, ...] = ()
+
+
+#: (n_parameters, n_candidates) -> one (n_sweeps, n_times_max, n_candidates) pA for each protocol.
+Simulate: TypeAlias = Callable[[Array], Sequence[Array]]
+
+
+def compare(
+    oracle: NeuronOracle,
+    protocols: Sequence[Protocol],
+    simulate: Simulate,
+    parameters: npt.ArrayLike,
+) -> list[Comparison]:
+    """The worst candidate of each protocol.
+
+    Arguments:
+        oracle: the channel in NEURON.
+        protocols: in the order of what `simulate` returns.
+        simulate: a scorer's method.
+        parameters: (n_parameters,) or (n_parameters, n_candidates).
+
+    Raises:
+        IntegrationFailed: NEURON could integrate none of the candidates.
+    """
+    candidates = np.asarray(parameters, dtype=float)
+    candidates = candidates.reshape(len(oracle.model.parameters), -1)
+    traces = simulate(candidates)
+    worst = []
+    for protocol, ours in zip(protocols, traces, strict=True):
+        rows, gave_up = [], []
+        for k in range(candidates.shape[1]):
+            try:
+                rows.append(_compared(oracle, protocol, k, candidates[:, k], ours[:, :, k]))
+            except IntegrationFailed as error:
+                gave_up.append(k)
+                failed = error
+        if not rows:
+            raise failed
+        row = max(rows, key=lambda row: row.relative_error)
+        worst.append(replace(row, gave_up=tuple(gave_up)))
+    return worst
+
+
+def _compared(
+    oracle: NeuronOracle, protocol: Protocol, candidate: int, parameters: Array, ours: Array
+) -> Comparison:
+    theirs = oracle.simulate(protocol, parameters)
+    scale = max(float(np.nanmax(np.abs(theirs))), _smallest(oracle.model, protocol, parameters))
+    apart = np.abs(ours - theirs)
+    # A number where the other has none is as far apart as can be; both none is the end of a sweep.
+    apart = np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.nan_to_num(apart, nan=np.inf))
+    sweep, time = np.unravel_index(int(np.argmax(apart)), apart.shape)
+    return Comparison(
+        protocol.name,
+        float(apart[sweep, time] / scale),
+        scale,
+        candidate,
+        int(sweep),
+        float(protocol.times_ms[time]),
+        parameters,
+        theirs,
+        ours,
+    )
+
+
+def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> float:
+    values = dict(zip(model.parameter_names, parameters, strict=True))
+    conductance, reversal = (
+        float(evaluate(e, values)) for e in (model.conductance, model.reversal)
+    )
+    drive = float(np.nanmax(np.abs(protocol.command() - reversal)))
+    return max(SMALLEST_CURRENT * abs(conductance) * drive, 1e-9)
+
+
+def random_candidates(model: ChannelModel, n_candidates: int, seed: int) -> Array:
+    """(n_parameters, n_candidates) drawn over the whole ranges, on each parameter's own scale."""
+    draw = np.random.default_rng(seed).random((len(model.parameters), n_candidates))
+    rows = []
+    for p, u in zip(model.parameters, draw, strict=True):
+        if p.fixed:
+            rows.append(np.full(n_candidates, p.value))
+        elif p.scale == "log":
+            rows.append(p.lower * (p.upper / p.lower) ** u)
+        else:
+            rows.append(p.lower + (p.upper - p.lower) * u)
+    return np.array(rows)

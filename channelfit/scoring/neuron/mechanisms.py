@@ -1,0 +1,131 @@
+"""NEURON and its mechanisms: imports NEURON, compiles NMODL text and loads the result.
+
+This is the only file that imports NEURON, and it does so when it is first needed, because NEURON
+is optional and takes long to load. A compiled mechanism is kept in the cache folder and is found
+again by a hash of its text, of NEURON's version and of the platform.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.cache import cache_folder
+
+_DECLARATION = re.compile(r"^[^:\n]*\b(POINT_PROCESS|SUFFIX)\s+(\w+)", re.MULTILINE)
+_loaded: set[str] = set()  # NEURON cannot load a name twice in one process
+
+
+class NeuronUnavailable(InputError):
+    """NEURON, or the compiler that its mechanisms need, is not on this machine."""
+
+
+def neuron_hoc() -> Any:
+    """NEURON's interpreter, imported when first asked for.
+
+    Raises:
+        NeuronUnavailable: it is not installed; the message says how to get it.
+    """
+    os.environ.setdefault("NEURON_MODULE_OPTIONS", "-nogui")
+    try:
+        from neuron import h
+    except ImportError as error:
+        if platform.system() == "Windows":
+            how = (
+                "on Windows it comes as an installer, not from PyPI: "
+                "https://github.com/neuronsimulator/nrn/releases"
+            )
+        else:
+            how = 'pip install "channelfit[neuron]"'
+        raise NeuronUnavailable(f"NEURON cannot be imported ({error}); {how}") from error
+    return h
+
+
+def compile_mechanism(text: str, cache: Path | None = None) -> str:
+    """Compiles and loads one mechanism, and returns the name it got.
+
+    Arguments:
+        text: NMODL of a POINT_PROCESS or SUFFIX. The mechanism is renamed after a hash of the
+            text, so that several of one name can live in one process.
+        cache: folder that keeps compiled mechanisms; the user's cache folder without it.
+
+    Raises:
+        NeuronUnavailable: no NEURON, no nrnivmodl or no compiler.
+        InputError: the text does not compile; the message ends with what the compiler said.
+    """
+    h = neuron_hoc()
+    declared = _DECLARATION.search(text)
+    if not declared:
+        raise InputError("neither POINT_PROCESS nor SUFFIX names the mechanism")
+    key = f"{text}\0{h.nrnversion()}\0{platform.platform()}\0{sys.version_info[:2]}"
+    name = "channelfit_" + hashlib.sha256(key.encode()).hexdigest()[:16]
+    if name not in _loaded:
+        renamed = text[: declared.start(2)] + name + text[declared.end(2) :]
+        root = cache or cache_folder() / "neuron"
+        folder = root / name
+        if not folder.is_dir():
+            _compile(renamed, name, folder)
+        _load(h, folder)
+        _loaded.add(name)
+    return name
+
+
+def _load(h: Any, folder: Path) -> None:
+    patterns = ("*/libnrnmech.*", "*/.libs/libnrnmech.so", "nrnmech.dll", "*/nrnmech.dll")
+    found = [p for pattern in patterns for p in sorted(folder.glob(pattern)) if p.suffix != ".la"]
+    if not found:
+        raise InputError("the compiled mechanism is missing; delete this folder", folder)
+    h.nrn_load_dll(str(found[0]))
+
+
+def _compile(text: str, name: str, folder: Path) -> None:
+    """nrnivmodl in a folder of its own, moved into place when whole (another process may race)."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        work = Path(temporary) / name
+        work.mkdir()
+        (work / f"{name}.mod").write_text(text, encoding="utf-8")
+        try:
+            done = subprocess.run(  # noqa: S603  (a fixed command; the text is only compiled)
+                [_nrnivmodl(), f"{name}.mod"], cwd=work, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise NeuronUnavailable(f"nrnivmodl does not run: {error}") from error
+        if done.returncode:
+            _explain(done.stdout + done.stderr)
+        with contextlib.suppress(OSError):
+            work.rename(folder)
+    if not folder.is_dir():
+        raise InputError("the compiled mechanism could not be put here", folder)
+
+
+def _nrnivmodl() -> str:
+    beside = Path(sys.executable).parent
+    found = shutil.which("nrnivmodl", path=str(beside)) or shutil.which("nrnivmodl")
+    if not found:
+        raise NeuronUnavailable(
+            f"nrnivmodl, which compiles NEURON's mechanisms, is neither in {beside} nor in PATH"
+        )
+    return found
+
+
+def _explain(output: str) -> None:
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        raise NeuronUnavailable(
+            "NEURON's mechanisms need a C++ compiler (on Debian and Ubuntu: apt install g++ make; "
+            "on macOS: xcode-select --install)"
+        )
+    lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]
+    raise InputError(
+        "nrnivmodl refused the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]])
+    )
