@@ -34,11 +34,12 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.functions.function import FunctionProblem
+from channelfit.functions.scorers import FunctionCuda
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Generation, Objective, summarized
+from channelfit.search.optimizer import Optimizer
 from channelfit.search.philox import CUDA_TEXT
 from channelfit.search.population import check_size
 from channelfit.search.swarm import ATTRACTION, INERTIA
@@ -397,7 +398,7 @@ class DeviceSwarm:
 
     def __init__(
         self,
-        scorer: Any,
+        scorer: FunctionCuda,
         population: int,
         seed: int,
         swarms: int = 1,
@@ -405,7 +406,7 @@ class DeviceSwarm:
         cognitive: float = ATTRACTION,
         social: float = ATTRACTION,
     ) -> None:
-        problem: FunctionProblem = scorer.problem
+        problem = scorer.problem
         parameters = problem.model.parameters
         n = len(parameters)
         check_size(n, population, seed)
@@ -596,7 +597,7 @@ class LocalGroups(DeviceSwarm):
                 self._exchange((1,), (256,), arguments)
 
 
-class RingSearch:
+class RingSearch(Optimizer):
     """`AsynchronousRing` as an optimizer by name: a generation is one launch.
 
     Arguments:
@@ -620,15 +621,15 @@ class RingSearch:
         """By the names a user writes."""
         return {"population": self.population, "iterations": self.iterations}
 
-    def search(self, objective: Objective, target: float | None = None) -> Iterator[Generation]:
+    def search(
+        self, objective: Objective, target: float | None = None, most: float = math.inf
+    ) -> Iterator[Generation]:
         """Launch after launch, without end.
 
         Raises: InputError unless the objective is a function scored on a GPU.
         """
         scorer = objective.scorer
-        if getattr(scorer, "backend", "") != "cuda" or not isinstance(
-            getattr(scorer, "problem", None), FunctionProblem
-        ):
+        if not isinstance(scorer, FunctionCuda):
             raise InputError(
                 f"{self.name} flies functions on a GPU (--backend cuda); elsewhere ring with "
                 "batch: 1 has no generations either",
