@@ -11,7 +11,7 @@ in vain), writing children n*8p and physical values n*8q, scores 9n read: 260 MB
 p = q = 9. Parents' costs are gathered too, but 8n bytes stay in the second-level cache. The unit
 population therefore lies candidate by candidate: parameter by parameter each value gathered would
 cost a sector of its own, 300 MB instead of 100 MB. A block takes rows through shared memory, so
-that neighbouring threads read, and write, neighbouring bytes. One thread makes both children of a
+that neighboring threads read, and write, neighboring bytes. One thread makes both children of a
 pair, from one gather of both parents.
 """
 
