@@ -22,8 +22,8 @@ from channelfit.scoring.machine import gpu
 _MOST_THREADS = 1024
 
 _SYNCHRONOUS = """
-// As `asynchronousRing`, with a kernel a phase; turn: the iteration, counted on the GPU; found (..):
-// costs.
+// As `asynchronousRing`, with a kernel a phase; turn: the iteration, counted on the GPU; found:
+// (..) costs.
 extern "C" __global__ void __launch_bounds__(32) move(
     const real* __restrict__ range, u64 seed, const u32* turn, real* flight,
     const real* __restrict__ cost, const real* __restrict__ best)

@@ -149,7 +149,8 @@ __device__ void publish(const Particle& p, volatile u32* version, volatile real*
 __device__ void follow(real* leader, real& leaderCost, real seen, const volatile u32* version,
                        const volatile real* cost, const volatile real* best, int lane)
 {
-    seen = __shfl_sync(0xffffffffu, seen, 0);  // one lane's word, or the lanes might go different ways
+    // the word of one lane for all, or they might go different ways
+    seen = __shfl_sync(0xffffffffu, seen, 0);
     if (!(seen < leaderCost)) return;
     real copy[PER_LANE];
     const u32 before = __shfl_sync(0xffffffffu, *version, 0);
