@@ -23,8 +23,8 @@ from channelfit.search.agreement import SAME, Agreement, agreement
 from channelfit.search.least_squares import Starts, begin, improve
 from channelfit.search.objective import Generation, Objective, Scored, summarized
 from channelfit.search.optimizer import Optimizer
+from channelfit.search.points_around import points_around
 from channelfit.search.population import starting_points
-from channelfit.search.vicinity import around
 
 _CHUNK = 4096
 _MEMORY, _MOST_ITERATIONS = 10, 200
@@ -294,7 +294,7 @@ def _looked_around(objective: Objective, found: _Found) -> Generator[Generation,
     best = begin(objective, found.best()[:, None])
     if not np.isfinite(best.cost[0]):
         return found
-    near = around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
+    near = points_around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
     cost = yield from _scored(objective, near, "looking around")
     some = _chosen(near, cost, _LOOKED_AT, fresh=False)
     if not len(some.cost):
