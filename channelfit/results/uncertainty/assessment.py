@@ -21,7 +21,7 @@ from channelfit.results.uncertainty.curvature import (
     quantile,
     undetermined,
 )
-from channelfit.results.uncertainty.finishing import settled, why_not_there
+from channelfit.results.uncertainty.refinement import bounds_in_the_way, brought_to_minimum
 
 if TYPE_CHECKING:
     from channelfit.model.channel import ChannelModel
@@ -67,7 +67,7 @@ def assess(
 
     Arguments:
         values: (n_parameters,), base units.
-        finish: bring them to the minimum first, see `finishing`.
+        finish: bring them to the minimum first, see `refinement`.
         traces: per experiment (n_sweeps, n_times) pA, of these values where they are known.
 
     Raises: InputError when they cannot be scored, or there are too few samples.
@@ -79,7 +79,7 @@ def assess(
     n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
     if finish:
         before = float(objective.linearize(unit).cost[0])
-        unit, traces = settled(objective, unit, n_samples), None
+        unit, traces = brought_to_minimum(objective, unit, n_samples), None
     if traces is None:
         traces = [c[:, :, 0] for c in scorer.simulate(objective.physical(unit))]
     found = estimate(objective, unit[:, 0], n_samples)
@@ -127,7 +127,7 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
 
 def _unfinished(found: Estimate, refined: bool) -> str:
     """Of a fit that is not where its gradient vanishes: what helps, or why nothing does."""
-    if held := why_not_there(found):
+    if held := bounds_in_the_way(found):
         return (
             f"the bounds on rates of {held} keep the fit about {found.distance:.2g} standard "
             "errors from where its cost would be lowest without them; errors are those without"

@@ -13,8 +13,8 @@ from channelfit.front.main import main
 from channelfit.model.channel import Parameter
 from channelfit.results.uncertainty.assessment import assess
 from channelfit.results.uncertainty.curvature import count_samples, estimate
-from channelfit.results.uncertainty.finishing import settled
 from channelfit.results.uncertainty.profiles import profiles
+from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import Score, make_scorer
 from channelfit.search.fit_file import load_fit, save_fit
 
@@ -57,7 +57,7 @@ def rippled():
 @pytest.mark.parametrize("offset", [1.7, 1.9, 2.1, 2.3])
 def test_it_ends_at_the_minimum_of_its_own_profiles(offset):
     objective = rippled()
-    unit = settled(objective, objective.space.to_unit(np.array([[offset], [3.0]])), 40)
+    unit = brought_to_minimum(objective, objective.space.to_unit(np.array([[offset], [3.0]])), 40)
     found = estimate(objective, unit[:, 0], 40)
     same, all_of_them = profiles(found)
     assert same is found
