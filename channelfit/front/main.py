@@ -17,7 +17,7 @@ import click
 from channelfit import __version__
 from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.notices import told_to
+from channelfit.scoring.machine.announcements import told_to
 
 if TYPE_CHECKING:
     import numpy as np

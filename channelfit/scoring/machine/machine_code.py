@@ -35,10 +35,10 @@ from channelfit.scoring.machine import (
     lowering_calls,
     lowering_expressions,
 )
+from channelfit.scoring.machine.announcements import announced
 from channelfit.scoring.machine.cache import keep, kept
 from channelfit.scoring.machine.kernel_text import B1, F64, I64, Source, Type, source_of
 from channelfit.scoring.machine.lowering import Lowered, Program
-from channelfit.scoring.machine.notices import announced
 
 _ELEMENTS = {
     np.dtype(np.float64): "f64",
