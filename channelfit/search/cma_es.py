@@ -28,7 +28,7 @@ _MOST_STEPS_SHRUNK = 2.0  # powers of ten by which a small descent may start fin
 _MOST_GROWTH = 2**10  # of a population
 
 
-class Covariance(AskTell):
+class CmaEs(AskTell):
     """Minimizes a cost over the unit cube by ask and tell, with one descent after the other.
 
     The first descent starts in the middle of the cube, or at the first starting point; later
