@@ -81,7 +81,7 @@ def test_bounds_on_rates_that_hold_a_fit_back_are_named_and_refining_is_not_advi
     for finish in (False, True):
         judged = assess(fit, scorer, values, finish=finish)
         text = " ".join(judged.remarks)
-        assert "the bounds on rates of C -> O keep the fit" in text
+        assert "the bounds on the rates of C -> O keep the fit" in text
         assert ADVICE not in text
 
 

@@ -184,7 +184,7 @@ def _ranked(cost: np.ndarray, finite: np.ndarray) -> np.ndarray:
 
 def _pycma() -> Any:
     try:
-        import cma
+        import cma  # an optional package
     except ImportError:
         raise InputError(
             f"the package cma is not installed, and CMA-ES needs it: {INSTALL}",

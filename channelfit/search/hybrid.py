@@ -149,7 +149,7 @@ class Hybrid(Optimizer):
                 under_way = under_way.take(~under_way.starts.done)
                 self._compare(found, objective.floor)
                 if _least(found) <= perfect:
-                    self.ended = "the fit is perfect: what is left is rounding"
+                    self.ended = "the fit is perfect: what is left of the cost is rounding"
                     return
             gained = _least(found) < before * (1 - SAME) and before > objective.floor
             idle = 0 if gained else idle + 1
@@ -178,7 +178,7 @@ class Hybrid(Optimizer):
         one = self.agreement
         if one is not None and one.agree and idle < self.patience:
             return f"{one.arrived} independent starts agree"
-        doubt = "" if one is not None and one.agree else ", though the starts do not agree"
+        doubt = "" if one is not None and one.agree else ", though independent starts do not agree"
         return f"{idle} round{'s' * (idle > 1)} without a gain{doubt}"
 
     def _scan(

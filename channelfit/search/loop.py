@@ -312,7 +312,7 @@ def _result(tally: _Tally, optimizer: Optimizer, objective: Objective, reason: s
     if tally.values is None:
         counts = ", ".join(f"{n} {what}" for what, n in failures.items() if n)
         raise InputError(
-            f"no candidate could be scored: of {_plural(tally.evaluations, 'candidate')} {counts}"
+            f"no candidate could be scored; of {_plural(tally.evaluations, 'candidate')}, {counts}"
         )
     cost = tally.cost
     again = objective.rescore(tally.values)

@@ -102,25 +102,29 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
     remarks = []
     if found.assumed:
         remarks.append(
-            f"the data are free of noise; errors are those of noise of {found.sigma_pA:.3g} pA, "
-            f"{100 * ASSUMED_NOISE:g} % of the peak, independent in every sample"
+            f"the data have no noise; the standard errors are those that noise of "
+            f"{found.sigma_pA:.3g} pA in every sample, {100 * ASSUMED_NOISE:g} % of the largest "
+            "current, would cause"
         )
     elif found.correlation_time > 1:
         factor = math.sqrt(found.correlation_time)
         remarks.append(
-            f"residuals are correlated over {found.correlation_time:.3g} samples (filtered noise, "
-            f"or a model that cannot follow the data); errors are widened {factor:.2g} times for "
-            "that, and say nothing of a wrong model"
+            f"the residuals are correlated over {found.correlation_time:.3g} samples (the noise is "
+            "filtered, or the model cannot follow the data); the standard errors are "
+            f"{factor:.2g} times as wide for that, but cannot tell whether the model is wrong"
         )
     else:
-        remarks.append("residuals look independent of each other, as the errors assume")
+        remarks.append(
+            "the residuals look independent of each other, which is what the standard errors assume"
+        )
     if found.distance > _UNFINISHED:
         remarks.append(_unfinished(found, refined))
     for name, side in zip(found.names, found.pushed, strict=True):
         if side:
             remarks.append(
-                f"{name} is pushed against its {'upper' if side > 0 else 'lower'} bound; it has no "
-                "error, and those of the others take it to be there"
+                f"{name} is at its {'upper' if side > 0 else 'lower'} bound, beyond which the cost "
+                "would be lower; it has no standard error, and those of the other parameters hold "
+                "for this value of it"
             )
     return remarks
 
@@ -129,18 +133,19 @@ def _unfinished(found: Estimate, refined: bool) -> str:
     """Of a fit that is not where its gradient vanishes: what helps, or why nothing does."""
     if held := bounds_in_the_way(found):
         return (
-            f"the bounds on rates of {held} keep the fit about {found.distance:.2g} standard "
-            "errors from where its cost would be lowest without them; errors are those without"
+            f"the bounds on the rates of {held} keep the fit about {found.distance:.2g} standard "
+            "errors away from where the cost would be lowest without them; the standard errors "
+            "do not take these bounds into account"
         )
     if refined:
         return (
             f"the slope of the cost points to a minimum {found.distance:.2g} standard errors away, "
-            "but nothing lower was found there: it is no parabola at that distance; profiles tell "
-            "how far each parameter can go"
+            "but nothing lower was found there: over that distance the cost is not a parabola; "
+            "profiles tell how far each parameter can go"
         )
     return (
-        f"the search ended about {found.distance:.2g} standard errors from the minimum; "
-        "`channelfit uncertainty` refines the fit first"
+        f"the search ended about {found.distance:.2g} standard errors away from the minimum of the "
+        "cost; `channelfit uncertainty` refines the fit first"
     )
 
 
