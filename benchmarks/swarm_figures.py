@@ -31,6 +31,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from chains import ROOT
+from device_swarms import SynchronousRing
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from one_core import OneCore
@@ -39,7 +40,7 @@ from ways import arguments, device_name, results_folder
 
 from channelfit.functions.function import FunctionProblem, build_function
 from channelfit.functions.scorers import FunctionCuda
-from channelfit.functions.swarm_cuda import AsynchronousRing, DeviceSwarm, SynchronousRing
+from channelfit.functions.swarm_cuda import AsynchronousRing, DeviceSwarm
 from channelfit.reading.documents import read_yaml
 from channelfit.results.report.plots import STYLE
 from channelfit.scoring.machine import gpu

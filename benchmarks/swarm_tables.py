@@ -3,7 +3,7 @@
     python benchmarks/swarm_tables.py [--quick --out FOLDER]
 
 A block of the GPU is a group of 16 particles with a warp each; the best of its group leads a
-particle, and the best of all in every hundredth iteration (`swarm_cuda.LocalGroups`, float32).
+particle, and the best of all in every hundredth iteration (`device_swarms.LocalGroups`, float32).
 One core is the same swarm on this machine (`one_core.py`), timed over fewer iterations and scaled.
 
 * Tables 1 and 2: time of 100,000 iterations; particles, and networks of 32 to 512 weights.
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from antenna import INPUTS, TARGETS, antenna
 from chains import ROOT
+from device_swarms import LocalGroups
 from one_core import OneCore
 from report import RESULTS, Row, compared, finish
 from swarm_figures import function
@@ -35,7 +36,6 @@ from ways import arguments, device_name, results_folder
 
 from channelfit.functions.function import Data, FunctionProblem, build_function
 from channelfit.functions.scorers import FunctionCuda
-from channelfit.functions.swarm_cuda import LocalGroups
 from channelfit.reading.documents import read_yaml
 from channelfit.scoring.machine import gpu
 

@@ -153,7 +153,7 @@ FAULTS = [
     ),
     Fault(
         "lowering: the greater of two where one is NaN",
-        "scoring/machine/lowering_expressions.py",
+        "scoring/machine/lowering_calls.py",
         '{"max": ("ogt", "sgt")',
         '{"max": ("ugt", "sgt")',
         "lowering",

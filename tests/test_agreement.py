@@ -46,7 +46,7 @@ def searched(file: Path, *changes: str, dtype: str = "float64") -> tuple[FitResu
 @pytest.mark.parametrize("change", [WIDE, "parameters.g.range=[5, 20]"])
 def test_a_perfect_fit_is_one_to_rounding_whatever_the_ranges(file, change, seed):
     result, square = searched(file, change, f"fit.seed={seed}")
-    assert result.stop_reason == "the fit is perfect: what is left is rounding"
+    assert result.stop_reason == "the fit is perfect: what is left of the cost is rounding"
     assert result.cost < 1e-21 * square
     np.testing.assert_allclose(result.values, [0.1, 0.02, 0.05, 10], rtol=1e-9)
 
@@ -140,7 +140,10 @@ def words(best: float, *costs: float, wanted: int = 3, unit: str | None = None) 
 def test_a_perfect_fit_waits_for_no_other_start():
     found = agreement(1e-24, np.array([1e-24, 0.3, 5.0]), 3, floor=1e-23).as_plain()
     said = in_words(found)
-    assert said == "1 of 3 had arrived when the fit was perfect, which ended the search"
+    assert said == (
+        "1 of 3 independent starts had arrived at the lowest cost when the search ended, since the "
+        "fit was perfect"
+    )
     assert "elsewhere" in in_words({**found, "perfect": False})
 
 
@@ -207,7 +210,7 @@ def test_the_command_says_whether_starts_agree(file, tmp_path):
         found = json.loads((tmp_path / name / "summary.json").read_text())
         told.append((found["stop_reason"], found["agreement"], done.output))
     reason, few, output = told[0]
-    assert reason.endswith("without a gain, though the starts do not agree")
+    assert reason.endswith("without a gain, though independent starts do not agree")
     assert not few["agree"]
     assert few["wanted"] == 30
     assert "starts     all of " in output or "starts     they do not agree" in output

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from channelfit.scoring.machine import cache, machine_code
+from channelfit.scoring.machine.announcements import told_to
 from channelfit.scoring.machine.kernel_text import Source
 from channelfit.scoring.machine.machine_code import Kernel
-from channelfit.scoring.machine.notices import told_to
 
 TEXT = "def f(a):\n    for k in range(a.size):\n        a[k] = a[k] + 1.5\n"
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX's")

@@ -217,22 +217,6 @@ def test_what_was_told_is_not_written_over():
     np.testing.assert_array_equal(own, before)
 
 
-def test_snapshots_are_exchanged_with_the_host():
-    host = Genetic(4, 61, 9, 0.6, 0.1)
-    for generation in range(3):
-        host.tell(host.ask(), costs(61, generation, "some fail"))
-    device = DeviceGenetic.from_state(host.state(), xp=np, compile_cuda=OnHost)
-    assert device.settings == host.settings
-    assert_same_run(host, device, "some fail")
-    again = Genetic.from_state(device.state())
-    np.testing.assert_array_equal(again.ask(), device.ask())
-    assert again.best_cost == device.best_cost
-    fresh = on_host(4, 61, 9).state()
-    assert fresh.population is None
-    assert fresh.cost is None
-    assert fresh.elite is None
-
-
 @pytest.mark.parametrize(
     ("architecture", "n_free"),
     slow_but(
@@ -287,7 +271,7 @@ def readbacks(request, monkeypatch):
     }
     arrived = property(lambda _: answers[request.param]())
     monkeypatch.setattr(gpu.Readback, "arrived", arrived)
-    monkeypatch.setattr("channelfit.search.loop._SECONDS_AHEAD", 10.0)
+    monkeypatch.setattr("channelfit.search.optimizer._SECONDS_AHEAD", 10.0)
     return request.param
 
 
@@ -404,17 +388,6 @@ def test_the_result_has_the_cost_of_the_exact_score():
             (result.parameters["a"] - 2) ** 2 + (result.parameters["k"] - 1) ** 2
         )
         assert result.history["best_cost"][-1] < 100
-
-
-def test_a_search_goes_on_from_a_snapshot_on_the_device():
-    first = Genetic(2, 60, 1)
-    for _ in range(3):
-        candidates = first.ask()
-        first.tell(candidates, Bowl().score(LINEAR.to_physical(candidates)).cost)
-    again = DeviceGenetic.from_state(first.state(), xp=np, compile_cuda=OnHost)
-    result = optimize(again, Objective(LINEAR, Bowl(offset=50.0)), StopRules(generations=1))
-    np.testing.assert_array_equal(result.values, LINEAR.to_physical(first.best[:, None])[:, 0])
-    assert result.cost == first.best_cost
 
 
 def test_the_optimizer_of_a_device_is_made_by_its_array_module(monkeypatch):

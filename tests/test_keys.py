@@ -792,8 +792,7 @@ def searched(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatc
     objective = Objective(space(4, -3.0, 3.0), Residuals(decays))
     if name == "asynchronous_ring":
         monkeypatch.setattr(swarm_cuda, "AsynchronousRing", Launches)
-        monkeypatch.setattr(swarm_cuda, "FunctionProblem", object)
-        objective.scorer.backend, objective.scorer.problem = "cuda", object()
+        monkeypatch.setattr(swarm_cuda, "FunctionCuda", object)
     optimizer = make_optimizer(name, settings, 4, 3, makers=FunctionPlan.optimizers)
     limit = 400 if name == "hybrid" else 20
     result = optimize(optimizer, objective, StopRules(generations=limit))

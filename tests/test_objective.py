@@ -22,6 +22,7 @@ from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
+from channelfit.search.optimizer import ResidentOptimizer
 from channelfit.search.projection import Linear
 from channelfit.search.sampling import allowed, sample_allowed
 from channelfit.search.space import SearchSpace
@@ -284,7 +285,7 @@ def test_arrays_of_a_device_stay_there(tmp_path, cupy):
     np.testing.assert_array_equal(score.status.get(), expected.status)
 
 
-class Resident:
+class Resident(ResidentOptimizer):
     """An optimizer that lives on a device; the loop must not let it pass by the constraints."""
 
     name, seed = "resident", 0
@@ -303,6 +304,9 @@ class Resident:
         raise AssertionError("scored without the constraints")
 
     def learn(self, score: Any) -> Any:
+        raise AssertionError("scored without the constraints")
+
+    def generation_of(self, record: Any, n_candidates: int) -> Any:
         raise AssertionError("scored without the constraints")
 
 

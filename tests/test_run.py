@@ -297,7 +297,7 @@ def test_minus_infinity_is_no_best():
 def test_a_search_in_which_everything_fails_says_how():
     scorer = Hopeless()
     message = (
-        "no candidate could be scored: of 100 candidates "
+        "no candidate could be scored; of 100 candidates, "
         "40 not finite, 40 occupancy lost, 20 negative rate"
     )
     with pytest.raises(InputError, match=message):

@@ -153,7 +153,7 @@ def test_draws_of_different_turns_have_nothing_in_common():
     swarm = Swarm(3, 500, seed=3)
     seen = []
     for turn in range(3):
-        swarm.turn = turn
+        swarm.generation = turn
         seen += list(swarm._draw(slice(0, 3)))
     everything = np.concatenate([draw.ravel() for draw in seen])
     assert np.unique(everything).size == everything.size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import cuda_host
 import numpy as np
@@ -10,14 +11,13 @@ import pytest
 
 from channelfit.functions.function import build_function
 from channelfit.functions.scorers import FunctionCuda
-from channelfit.functions.swarm_cuda import (
-    AsynchronousRing,
-    LocalGroups,
-    SynchronousRing,
-    swarm_text,
-)
+from channelfit.functions.swarm_cuda import AsynchronousRing, swarm_text
 from channelfit.search.space import SearchSpace
 from channelfit.search.swarm import Groups, Ring, Swarm
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from device_swarms import LocalGroups, SynchronousRing
 
 COSTS = {
     "sphere": ("sum(x[i]**2, i, 1, n)", [-100, 100]),

@@ -291,7 +291,7 @@ def test_a_ratio_is_named(parameters):
 
 def test_a_parameter_without_effect_is_named():
     (found,) = words(lambda t, p: p[0] * np.exp(-p[2] * t) + 0 * p[1], LOG, [0.5, 2.0, 0.7])
-    assert found == type(found)(("b",), 1, "b is not determined: the data hardly change with it")
+    assert found == type(found)(("b",), 1, "b is not determined: the current hardly depends on it")
 
 
 def test_a_sum_is_one_combination_and_says_what_makes_up_for_what():

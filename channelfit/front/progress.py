@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.scoring.machine.notices import told_to
+from channelfit.scoring.machine.announcements import told_to
 
 if TYPE_CHECKING:
     from channelfit.search.loop import Progress

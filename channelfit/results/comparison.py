@@ -21,7 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
 from channelfit.results.run_folder import Winner, rescore
 from channelfit.results.uncertainty.curvature import correlation_time, count_samples
-from channelfit.results.uncertainty.finishing import settled
+from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
 
@@ -175,7 +175,9 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
     except InputError as error:
         raise error.at(fit.file) from None
     if not as_is and hasattr(scorer, "linearize"):
-        values = objective.physical(settled(objective, unit, count_samples(fit.problem)))[:, 0]
+        values = objective.physical(
+            brought_to_minimum(objective, unit, count_samples(fit.problem))
+        )[:, 0]
     winner = rescore(fit, scorer, values)
     if not math.isfinite(winner.cost):
         raise InputError("the values in this file give no finite cost", fit.file)

@@ -74,9 +74,12 @@ def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
     starts, arrived, wanted = found["independent_starts"], found["arrived"], found["wanted"]
     doubt = "another seed may end elsewhere"
     if found["perfect"] and not found["agree"]:  # the search ended before the others could arrive
-        return f"{arrived} of {starts} had arrived when the fit was perfect, which ended the search"
+        return (
+            f"{arrived} of {starts} independent starts had arrived at the lowest cost when the "
+            "search ended, since the fit was perfect"
+        )
     if starts == 0:
-        return f"no independent start came to an end, so nothing speaks for this one; {doubt}"
+        return f"no independent start came to an end, so nothing confirms this solution; {doubt}"
     if starts == 1 and arrived:
         return f"a single independent start: there is nothing to compare it with; {doubt}"
     of = f"{starts} independent start{'s' * (starts > 1)}"
@@ -84,12 +87,12 @@ def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
         return f"{arrived} of {of} came to the lowest cost"
     apart = _apart(found["lowest_costs"], unit)
     if arrived == starts:
-        return f"all of {of} came to the lowest cost, but {wanted} were wanted to; {doubt}"
+        return f"all of {of} came to the lowest cost, but {wanted} were wanted; {doubt}"
     if arrived:
         return f"they do not agree: only {arrived} of {of} came to the lowest cost{apart}; {doubt}"
     return (
-        f"they do not agree: none of {of} came to the lowest cost, which was found from what was "
-        f"known already{apart}; {doubt}"
+        f"they do not agree: none of {of} came to the lowest cost, which was reached from "
+        f"solutions that were known before{apart}; {doubt}"
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from channelfit.reading.errors import InputError
 
 if TYPE_CHECKING:
-    from channelfit.search.covariance import Covariance
+    from channelfit.search.cma_es import CmaEs
     from channelfit.search.differential import Differential
     from channelfit.search.genetic import Genetic
     from channelfit.search.hybrid import Hybrid
@@ -166,14 +166,14 @@ def _make_differential(
     return differential.Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
 
 
-def _make_covariance(
+def _make_cma_es(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
-) -> Covariance:
-    from channelfit.search import covariance
+) -> CmaEs:
+    from channelfit.search import cma_es
 
-    population = _population(settings, "cma", covariance.LEAST_POPULATION)
+    population = _population(settings, "cma", cma_es.LEAST_POPULATION)
     own = {"step": rate(settings["step"], "optimizer.step")} if "step" in settings else {}
-    return covariance.Covariance(n_parameters, population, seed, xp=xp, initial=initial, **own)
+    return cma_es.CmaEs(n_parameters, population, seed, xp=xp, initial=initial, **own)
 
 
 def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
@@ -188,7 +188,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "ring": partial(_make_swarm, "ring"),
     "groups": partial(_make_swarm, "groups"),
     "differential": _make_differential,
-    "cma": _make_covariance,
+    "cma": _make_cma_es,
     "asynchronous_ring": _refuse_asynchronous_ring,
 }
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.search import philox
-from channelfit.search.population import check_size, starting_points
+from channelfit.search.population import PopulationSearch, check_size
 
 # What a draw is for: the last word of its counter. Swarms have 5, the genetic algorithm 0 to 4.
 _INITIAL, _PARTNERS, _SETTINGS, _CROSSOVER = range(6, 10)
@@ -33,7 +33,7 @@ _FIRST_WEIGHT, _FIRST_CROSSOVER = 0.5, 0.9  # rates of a channel belong together
 _LEAST_WEIGHT, _SPREAD = 0.05, 0.1
 
 
-class Differential:
+class Differential(PopulationSearch):
     """Minimizes a cost over the unit cube by ask and tell.
 
     A trial that leaves the cube goes half way to the face instead. As long as no cost was finite
@@ -65,20 +65,11 @@ class Differential:
         dtype: Any = np.float64,
         initial: Any = None,
     ) -> None:
-        check_size(n_parameters, population, seed)
-        if population < LEAST_POPULATION:
-            raise InputError(f"population must be {LEAST_POPULATION} or more, not {population}")
+        check_size(n_parameters, population, seed, LEAST_POPULATION)
         if not 0 < elite <= 1:
             raise InputError(f"elite must lie above 0 and up to 1, not {elite}")
-        self.n_parameters = n_parameters
-        self.population_size = population
-        self.seed = seed
+        super().__init__(n_parameters, population, seed, xp, dtype, initial)
         self.elite = elite
-        self.xp = xp
-        self.dtype = np.dtype(dtype)
-        self.generation = 0
-        self._initial = starting_points(initial, n_parameters, population)
-        self._key = philox.split_seed(seed)
         self._population: Any = None
         self._cost = xp.full(population, np.inf)
         self._weights = xp.full(_MEMORIES, _FIRST_WEIGHT)
@@ -128,14 +119,8 @@ class Differential:
             cost: (n_candidates,); whatever is not finite counts as inf.
         """
         xp = self.xp
-        candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
-        shape = (self.n_parameters, self.population_size)
-        if candidates.shape != shape or cost.shape != shape[1:]:
-            raise ValueError(
-                f"candidates {candidates.shape} and cost {cost.shape} are not those asked for, "
-                f"{shape}"
-            )
-        cost = xp.where(xp.isfinite(cost), cost, np.inf)
+        asked = (self.n_parameters, self.population_size)
+        candidates, cost = self._told(candidates, cost, asked)
         if self.best_cost == np.inf:
             self._population, self._cost = candidates.copy(), cost.astype(np.float64)
         else:
@@ -161,12 +146,6 @@ class Differential:
             first, second = float((gain * used).sum()), float((gain * used * used).sum())
             memory[self._learned % _MEMORIES] = second / first if first > 0 else 0.0
         self._learned += 1
-
-    def _words(self, first: Any, second: Any, purpose: int) -> Any:
-        return philox.philox((first, second, self.generation, purpose), self._key, self.xp)
-
-    def _count(self, n: int) -> Any:
-        return self.xp.arange(n, dtype=np.uint64)
 
     def _draw(self) -> Any:
         """A whole population, uniform in the unit cube; given points take the first slots."""

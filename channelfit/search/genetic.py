@@ -11,16 +11,13 @@ the same numbers on both, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
-from channelfit.search.population import check_size, starting_points
+from channelfit.search.population import PopulationSearch
 
 LARGE_POPULATION = 5000
 
@@ -33,27 +30,7 @@ def default_crossover_rate(population: int) -> float:
     return 0.8 if population >= LARGE_POPULATION else 0.1
 
 
-@dataclass(frozen=True, eq=False)
-class GeneticState:
-    """All that a run needs to go on: plain NumPy arrays and numbers.
-
-    population (n_parameters, n_candidates) and cost (n_candidates,) are those told last, None
-    before the first; elite (n_parameters,) is None while no cost was finite.
-    """
-
-    settings: Mapping[str, float]
-    n_parameters: int
-    seed: int
-    generation: int
-    population: np.ndarray | None
-    cost: np.ndarray | None
-    elite: np.ndarray | None
-    elite_cost: float
-    initial: np.ndarray | None
-    dtype: str
-
-
-class Genetic:
+class Genetic(PopulationSearch):
     """Minimizes a cost over the unit cube by ask and tell.
 
     Arguments:
@@ -87,18 +64,10 @@ class Genetic:
     ) -> None:
         if crossover_rate is None:
             crossover_rate = default_crossover_rate(population)
-        check_size(n_parameters, population, seed)
+        super().__init__(n_parameters, population, seed, xp, dtype, initial)
         _check_rates(crossover_rate=crossover_rate, mutation_rate=mutation_rate)
-        self.n_parameters = n_parameters
-        self.population_size = population
-        self.seed = seed
         self.crossover_rate = crossover_rate
         self.mutation_rate = mutation_rate
-        self.xp = xp
-        self.dtype = np.dtype(dtype)
-        self.generation = 0
-        self._initial = starting_points(initial, n_parameters, population)
-        self._key = philox.split_seed(seed)
         self._population: Any = None
         self._cost: Any = None
         self._elite: Any = None
@@ -146,63 +115,13 @@ class Genetic:
 
         Of equal costs the first candidate is the better one, and the old elite before all.
         """
-        xp = self.xp
-        candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
-        n_told = candidates.shape[-1]
-        if candidates.shape != (self.n_parameters, n_told) or cost.shape != (n_told,) or not n_told:
-            raise ValueError(
-                f"candidates {candidates.shape} and cost {cost.shape} do not fit together for "
-                f"{self.n_parameters} parameters"
-            )
-        cost = xp.where(xp.isfinite(cost), cost, np.inf)
+        candidates, cost = self._told(candidates, cost)
         first = int(cost.argmin())
         lowest = float(cost[first])
         if lowest < self._elite_cost:
             self._elite, self._elite_cost = candidates[:, first].copy(), lowest
         self._population, self._cost = candidates, cost
         self.generation += 1
-
-    def state(self) -> GeneticState:
-        """A snapshot between tell and ask, on the host."""
-        return GeneticState(
-            settings=self.settings,
-            n_parameters=self.n_parameters,
-            seed=self.seed,
-            generation=self.generation,
-            population=None if self._population is None else to_host(self._population),
-            cost=None if self._cost is None else to_host(self._cost),
-            elite=None if self._elite is None else to_host(self._elite),
-            elite_cost=self._elite_cost,
-            initial=self._initial,
-            dtype=self.dtype.name,
-        )
-
-    @classmethod
-    def from_state(cls, state: GeneticState, xp: Any = np) -> Genetic:
-        """The algorithm that goes on from a snapshot exactly as the one it was taken of."""
-        genetic = cls(
-            n_parameters=state.n_parameters,
-            population=int(state.settings["population"]),
-            seed=state.seed,
-            crossover_rate=state.settings["crossover_rate"],
-            mutation_rate=state.settings["mutation_rate"],
-            xp=xp,
-            dtype=state.dtype,
-            initial=state.initial,
-        )
-        genetic.generation = state.generation
-        genetic._elite_cost = state.elite_cost
-        for name in ("population", "cost", "elite"):
-            array = getattr(state, name)
-            setattr(genetic, f"_{name}", None if array is None else xp.array(array))
-        return genetic
-
-    def _words(self, first: Any, second: Any, purpose: int) -> Any:
-        """Random words (n, 4) for this generation at counters (first, second)."""
-        return philox.philox((first, second, self.generation, purpose), self._key, self.xp)
-
-    def _count(self, n: int) -> Any:
-        return self.xp.arange(n, dtype=np.uint64)
 
     def _draw(self) -> Any:
         """A whole population, uniform in the unit cube; given points take the first slots."""

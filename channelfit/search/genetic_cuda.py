@@ -11,13 +11,13 @@ in vain), writing children n*8p and physical values n*8q, scores 9n read: 260 MB
 p = q = 9. Parents' costs are gathered too, but 8n bytes stay in the second-level cache. The unit
 population therefore lies candidate by candidate: parameter by parameter each value gathered would
 cost a sector of its own, 300 MB instead of 100 MB. A block takes rows through shared memory, so
-that neighbouring threads read, and write, neighbouring bytes. One thread makes both children of a
+that neighboring threads read, and write, neighboring bytes. One thread makes both children of a
 pair, from one gather of both parents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,11 @@ import numpy as np
 from channelfit.problem.statuses import N_STATUSES
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.search.genetic import Genetic, GeneticState
+from channelfit.search.genetic import Genetic
+from channelfit.search.objective import Generation
+from channelfit.search.optimizer import ResidentOptimizer
 from channelfit.search.philox import CUDA_TEXT
+from channelfit.search.population import check_told
 from channelfit.search.space import SearchSpace
 
 #: Of a generation's costs, at most so many, evenly spaced, give its median.
@@ -396,12 +399,12 @@ def generation_text(n_free: int) -> str:
     return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + CUDA_TEXT + TEXT
 
 
-class DeviceGenetic(Genetic):
+class DeviceGenetic(ResidentOptimizer, Genetic):
     """`Genetic` with everything on the current GPU; arguments and results are the same, bit for
-    bit, and its snapshots can be exchanged with it.
+    bit.
 
-    Besides ask and tell it has what a loop wants that does not wait for the device: `breed`
-    and `learn`. The arrays of a generation are written over two generations later.
+    Besides ask and tell it has `breed` and `learn`, for a search that does not wait for the GPU.
+    The arrays of a generation are written over two generations later.
 
     Arguments, besides those of `Genetic`:
         xp: cupy.
@@ -463,12 +466,7 @@ class DeviceGenetic(Genetic):
         """Learn the costs of candidates, without waiting; see `Genetic.tell`."""
         xp = self.xp
         cost = xp.asarray(cost)
-        n_told = candidates.shape[-1]
-        if candidates.shape != (self.n_parameters, n_told) or cost.shape != (n_told,) or not n_told:
-            raise ValueError(
-                f"candidates {candidates.shape} and cost {cost.shape} do not fit together for "
-                f"{self.n_parameters} parameters"
-            )
+        check_told(candidates, cost, self.n_parameters)
         rows = self._next
         if rows is None or candidates.base is not rows:
             rows = xp.array(xp.asarray(candidates).T, dtype=np.float64, order="C")
@@ -498,48 +496,17 @@ class DeviceGenetic(Genetic):
         self._take_in(self._next, self.xp.asarray(score.cost), status, self._physical)
         return gpu.Readback(self._record)
 
-    def state(self) -> GeneticState:
-        """A snapshot between tell and ask, on the host."""
-        told = self.generation > 0
-        cost = to_host(self._cost) if told else None
-        best = to_host(self._best)
-        found = bool(best[0] < np.inf)
-        return GeneticState(
-            settings=self.settings,
-            n_parameters=self.n_parameters,
-            seed=self.seed,
-            generation=self.generation,
-            population=np.ascontiguousarray(to_host(self._rows).T) if told else None,
-            cost=None if cost is None else np.where(np.isfinite(cost), cost, np.inf),
-            elite=best[1:] if found else None,
-            elite_cost=float(best[0]),
-            initial=self._initial,
-            dtype="float64",
+    def generation_of(self, record: gpu.Readback, n_candidates: int) -> Generation:
+        """Return what a record of `learn` says of its generation; waits until it has arrived."""
+        told = Record.read(record)
+        return Generation(
+            n_candidates,
+            told.mean_cost,
+            told.median_cost,
+            told.best_cost,
+            told.values,
+            told.failures,
         )
-
-    @classmethod
-    def from_state(cls, state: GeneticState, xp: Any = None, **more: Any) -> DeviceGenetic:
-        """The algorithm that goes on from a snapshot of this class or of `Genetic`."""
-        settings: Mapping[str, float] = state.settings
-        genetic = cls(
-            n_parameters=state.n_parameters,
-            population=int(settings["population"]),
-            seed=state.seed,
-            crossover_rate=settings["crossover_rate"],
-            mutation_rate=settings["mutation_rate"],
-            xp=xp,
-            initial=state.initial,
-            **more,
-        )
-        genetic.generation = state.generation
-        if state.population is not None and state.cost is not None:
-            rows = np.ascontiguousarray(state.population.T, dtype=np.float64)
-            genetic._rows = genetic.xp.array(rows)
-            genetic._cost = genetic.xp.array(state.cost, dtype=np.float64)
-        if state.elite is not None:
-            genetic._best[0] = state.elite_cost
-            genetic._best[1:] = genetic.xp.asarray(state.elite, dtype=np.float64)
-        return genetic
 
     def _use(self, space: SearchSpace | None) -> None:
         """Room for physical parameters, fixed ones filled in, and the bounds on the device."""

@@ -21,9 +21,10 @@ import numpy as np
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.agreement import SAME, Agreement, agreement
 from channelfit.search.least_squares import Starts, begin, improve
-from channelfit.search.objective import Generation, Objective, count_failures
+from channelfit.search.objective import Generation, Objective, Scored, summarized
+from channelfit.search.optimizer import Optimizer
+from channelfit.search.points_around import points_around
 from channelfit.search.population import starting_points
-from channelfit.search.vicinity import around
 
 _CHUNK = 4096
 _MEMORY, _MOST_ITERATIONS = 10, 200
@@ -82,8 +83,8 @@ class _UnderWay:
 
 
 @dataclass
-class Hybrid:
-    """See the module; a `DirectedOptimizer`.
+class Hybrid(Optimizer):
+    """Scans, refines and compares in rounds until independent starts agree; see the module.
 
     Arguments:
         n_parameters: free parameters.
@@ -103,7 +104,8 @@ class Hybrid:
     agree: int = 3
     patience: int = 4
     initial: np.ndarray | None = None
-    name: str = field(default="hybrid", init=False)
+    name = "hybrid"
+    ends_by_itself = True
     ended: str = field(default="", init=False)
     agreement: Agreement | None = field(default=None, init=False)
 
@@ -121,7 +123,9 @@ class Hybrid:
             "patience": self.patience,
         }
 
-    def search(self, objective: Objective, target: float | None = None) -> Iterator[Generation]:
+    def search(
+        self, objective: Objective, target: float | None = None, most: float = math.inf
+    ) -> Iterator[Generation]:
         """Stage after stage; ends by itself.
 
         Arguments:
@@ -129,7 +133,7 @@ class Hybrid:
         """
         random = np.random.Generator(np.random.Philox(self.seed))
         objective.previews = True
-        self.scan = self.scan or _points(objective.scorer) * self.n_parameters
+        self.scan = self.scan or _points(objective) * self.n_parameters
         perfect = objective.floor if target is None else min(objective.floor, target)
         found: _Found | None = None
         under_way: _UnderWay | None = None
@@ -137,7 +141,7 @@ class Hybrid:
         while idle < self.patience:
             pool = yield from self._scan(objective, random, found)
             before = _least(found)
-            for wave in _waves(pool, found is None and not _on_gpu(objective.scorer)):
+            for wave in _waves(pool, found is None and not objective.on_gpu):
                 under_way = yield from self._refine(
                     objective, wave, under_way, _least(found), perfect
                 )
@@ -145,7 +149,7 @@ class Hybrid:
                 under_way = under_way.take(~under_way.starts.done)
                 self._compare(found, objective.floor)
                 if _least(found) <= perfect:
-                    self.ended = "the fit is perfect: what is left is rounding"
+                    self.ended = "the fit is perfect: what is left of the cost is rounding"
                     return
             gained = _least(found) < before * (1 - SAME) and before > objective.floor
             idle = 0 if gained else idle + 1
@@ -174,7 +178,7 @@ class Hybrid:
         one = self.agreement
         if one is not None and one.agree and idle < self.patience:
             return f"{one.arrived} independent starts agree"
-        doubt = "" if one is not None and one.agree else ", though the starts do not agree"
+        doubt = "" if one is not None and one.agree else ", though independent starts do not agree"
         return f"{idle} round{'s' * (idle > 1)} without a gain{doubt}"
 
     def _scan(
@@ -231,15 +235,12 @@ class Hybrid:
         return under_way
 
 
-def _on_gpu(scorer: object) -> bool:
-    return getattr(scorer, "backend", "") == "cuda"
+def _points(objective: Objective) -> int:
+    """How many points a scan has for each parameter.
 
-
-def _points(scorer: object) -> int:
-    """Points of a scan by parameter: few where a core steps through every sample, so that scanning
-    costs less than refining."""
-    dear = not _on_gpu(scorer) and getattr(scorer, "path", "") == "stepping"
-    return _FEW_POINTS if dear else _MANY_POINTS
+    They are few where a core steps through every sample, so that scanning costs less than refining.
+    """
+    return _FEW_POINTS if objective.steps and not objective.on_gpu else _MANY_POINTS
 
 
 def _waves(pool: _Found, first_round: bool) -> list[_Found]:
@@ -293,7 +294,7 @@ def _looked_around(objective: Objective, found: _Found) -> Generator[Generation,
     best = begin(objective, found.best()[:, None])
     if not np.isfinite(best.cost[0]):
         return found
-    near = around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
+    near = points_around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
     cost = yield from _scored(objective, near, "looking around")
     some = _chosen(near, cost, _LOOKED_AT, fresh=False)
     if not len(some.cost):
@@ -341,30 +342,13 @@ def _scored(
     for first in range(0, unit.shape[1], _CHUNK):
         piece = unit[:, first : first + _CHUNK]
         score = objective.score(piece)
-        cost, status = to_host(score.cost), to_host(score.status)
-        costs.append(cost)
-        yield _stage(objective, piece, cost, status, piece.shape[1], stage)
+        costs.append(to_host(score.cost))
+        yield summarized(objective, piece, Scored(costs[-1], to_host(score.status)), stage)
     return np.concatenate(costs)
 
 
 def _generation(objective: Objective, starts: Starts, n: int, stage: str) -> Generation:
-    return _stage(objective, starts.unit, starts.cost, starts.local.status, n, stage)
-
-
-def _stage(
-    objective: Objective, unit: np.ndarray, cost: np.ndarray, status: np.ndarray, n: int, stage: str
-) -> Generation:
-    finite = np.isfinite(cost)
-    good, place = cost[finite], int(np.where(finite, cost, np.inf).argmin())
-    return Generation(
-        n_candidates=n,
-        mean=float(good.mean()) if good.size else math.nan,
-        median=float(np.median(good)) if good.size else math.nan,
-        best=float(cost[place]) if good.size else math.inf,
-        values=objective.physical(unit[:, place : place + 1])[:, 0],
-        failures=count_failures(status, finite, np),
-        stage=stage,
-    )
+    return summarized(objective, starts.unit, starts.local, stage, n)
 
 
 def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> _Found:

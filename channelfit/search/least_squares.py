@@ -67,10 +67,9 @@ class Starts:
         unit, damping, done = self.unit.copy(), self.damping.copy(), self.done.copy()
         unit[:, which], damping[which], done[which] = part.unit, part.damping, part.done
         arrays = []
-        for name, whole in vars(self.local).items():
-            whole = whole.copy()
-            whole[..., which] = getattr(part.local, name)
-            arrays.append(whole)
+        for whole, some in zip(vars(self.local).values(), vars(part.local).values(), strict=True):
+            arrays.append(whole.copy())
+            arrays[-1][..., which] = some
         return Starts(unit, Local(*arrays), damping, done)
 
 

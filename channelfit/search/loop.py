@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from channelfit.problem.statuses import FAILURES, N_STATUSES
 from channelfit.reading.errors import InputError
-from channelfit.search.agreement import Agreement
 from channelfit.search.choose import number, unknown, whole
-from channelfit.search.objective import Generation, Objective, summarized
+from channelfit.search.objective import Described, Generated, Generation, Objective
+from channelfit.search.optimizer import Optimizer
 from channelfit.search.space import SearchSpace
 
-if TYPE_CHECKING:
-    from channelfit.scoring.machine.gpu import Readback
-
 DEFAULT_GENERATIONS = 300
-
-# How far the device may run ahead of what the host has read: never idle, but little in vain when
-# a rule says stop.
-_SECONDS_AHEAD, _MOST_AHEAD = 5e-3, 16
 
 HISTORY_COLUMNS = np.dtype(
     [
@@ -40,42 +32,6 @@ HISTORY_COLUMNS = np.dtype(
         ("failed", np.float64),
     ]
 )
-
-
-class Optimizer(Protocol):
-    """What the loop needs of an optimizer; candidates are (n_free, n_candidates) unit values."""
-
-    name: str
-    seed: int
-
-    @property
-    def settings(self) -> Mapping[str, float]: ...
-
-    def ask(self) -> Any: ...
-
-    def tell(self, candidates: Any, cost: Any) -> None: ...
-
-
-@runtime_checkable
-class ResidentOptimizer(Optimizer, Protocol):
-    """An optimizer on a device: what the loop needs not to wait for it."""
-
-    def breed(self, space: SearchSpace) -> Any: ...
-
-    def learn(self, score: Any) -> Readback: ...
-
-
-@runtime_checkable
-class DirectedOptimizer(Protocol):
-    """An optimizer that scores what it wants by itself, stage after stage."""
-
-    name: str
-    seed: int
-
-    @property
-    def settings(self) -> Mapping[str, float]: ...
-
-    def search(self, objective: Objective, target: float | None = None) -> Iterator[Generation]: ...
 
 
 @dataclass(frozen=True)
@@ -232,7 +188,7 @@ class _Tally:
 
 
 def optimize(
-    optimizer: Optimizer | DirectedOptimizer,
+    optimizer: Optimizer,
     objective: Objective,
     stop: StopRules,
     on_generation: Callable[[Progress], object] | None = None,
@@ -244,19 +200,14 @@ def optimize(
 
     Raises: InputError when no stop rule is on, and when no candidate had a finite cost.
     """
-    directed = isinstance(optimizer, DirectedOptimizer)
-    if not stop.any and not directed:
+    if not (stop.any or optimizer.ends_by_itself):
         raise InputError("at least one rule must say when to stop", key="stop")
     tally = _Tally(started=time.perf_counter())
     reason: str | None = None
-    if isinstance(optimizer, DirectedOptimizer):
-        generations = optimizer.search(objective, stop.cost)
-    elif isinstance(optimizer, ResidentOptimizer) and objective.is_plain:
-        generations = _on_device(optimizer, objective, _most_generations(stop, optimizer))
-    else:
-        generations = _on_host(optimizer, objective)
     try:
-        for generation in generations:
+        for generation in optimizer.search(
+            objective, stop.cost, _most_generations(stop, optimizer)
+        ):
             _record(tally, generation, stop.tolerance)
             reason = _target_reached(stop, tally, objective) or _reason_to_stop(stop, tally)
             if on_generation is not None:
@@ -268,72 +219,18 @@ def optimize(
             raise
         reason = reason or "interrupted"
     if reason is None:
-        reason = getattr(optimizer, "ended", "") or "nothing more to score"
+        reason = optimizer.ended or "nothing more to score"
         if stop.cost is not None:
             reason += f"; the target of {stop.cost:g} was not reached"
     return _result(tally, optimizer, objective, reason)
-
-
-def _on_host(optimizer: Optimizer, objective: Objective) -> Iterator[Generation]:
-    """Generations, each scored and told before the next is asked for."""
-    while True:
-        candidates = optimizer.ask()
-        score = objective.score(candidates)
-        optimizer.tell(candidates, score.cost)
-        yield summarized(objective, candidates, score)
-
-
-def _on_device(
-    optimizer: ResidentOptimizer, objective: Objective, most: float
-) -> Iterator[Generation]:
-    """Generations, each read while the device is already at later ones.
-
-    It is never more than some milliseconds, or one generation, ahead, and never beyond `most`
-    generations. What is read does not depend on how far ahead it was, so neither does where a
-    rule stops the search.
-    """
-    from channelfit.search.genetic_cuda import Record
-
-    pending: deque[tuple[Readback, int]] = deque()
-    started, launched, read = time.perf_counter(), 0, 0
-
-    def next_read() -> Generation:
-        readback, n = pending[0]
-        record = Record.read(readback)
-        pending.popleft()
-        return Generation(
-            n,
-            record.mean_cost,
-            record.median_cost,
-            record.best_cost,
-            record.values,
-            record.failures,
-        )
-
-    try:
-        while pending or launched < most:
-            if launched < most:
-                physical = optimizer.breed(objective.space)
-                readback = optimizer.learn(objective.scorer.score(physical))
-                pending.append((readback, physical.shape[1]))
-                launched += 1
-            pace = (time.perf_counter() - started) / read if read else math.inf
-            ahead = 1 + min(int(_SECONDS_AHEAD / pace), _MOST_AHEAD)
-            while pending and (len(pending) > ahead or launched >= most or pending[0][0].arrived):
-                generation = next_read()
-                read += 1
-                yield generation
-    except KeyboardInterrupt:
-        while pending and pending[0][0].arrived:
-            yield next_read()
-        raise
 
 
 def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
     """How many there will be at most, as far as the rules can tell beforehand."""
     most = math.inf if stop.generations is None else stop.generations
     if stop.evaluations is not None:
-        most = min(most, -(-stop.evaluations // int(optimizer.settings["population"])))
+        population = int(optimizer.settings.get("population", 1))
+        most = min(most, -(-stop.evaluations // population))
     return most
 
 
@@ -409,15 +306,13 @@ def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progres
     )
 
 
-def _result(
-    tally: _Tally, optimizer: Optimizer | DirectedOptimizer, objective: Objective, reason: str
-) -> FitResult:
+def _result(tally: _Tally, optimizer: Optimizer, objective: Objective, reason: str) -> FitResult:
     space, scorer = objective.space, objective.scorer
     failures = {what: int(tally.failures[code]) for code, what in FAILURES.items()}
     if tally.values is None:
         counts = ", ".join(f"{n} {what}" for what, n in failures.items() if n)
         raise InputError(
-            f"no candidate could be scored: of {_plural(tally.evaluations, 'candidate')} {counts}"
+            f"no candidate could be scored; of {_plural(tally.evaluations, 'candidate')}, {counts}"
         )
     cost = tally.cost
     again = objective.rescore(tally.values)
@@ -438,16 +333,11 @@ def _result(
         optimizer=optimizer.name,
         settings=dict(optimizer.settings),
         failures={what: n for what, n in failures.items() if n},
-        backend=_text(scorer, "backend"),
-        dtype=_text(scorer, "dtype"),
-        source_hash=_text(scorer, "source_hash"),
-        agreement=_agreement(optimizer),
+        backend=scorer.backend if isinstance(scorer, Described) else None,
+        dtype=np.dtype(scorer.dtype).name if isinstance(scorer, Described) else None,
+        source_hash=scorer.source_hash if isinstance(scorer, Generated) else None,
+        agreement=None if optimizer.agreement is None else optimizer.agreement.as_plain(),
     )
-
-
-def _agreement(optimizer: Optimizer | DirectedOptimizer) -> dict[str, Any] | None:
-    found: Agreement | None = getattr(optimizer, "agreement", None)
-    return None if found is None else found.as_plain()
 
 
 def _notes(space: SearchSpace, values: np.ndarray) -> tuple[str, ...]:
@@ -460,13 +350,6 @@ def _notes(space: SearchSpace, values: np.ndarray) -> tuple[str, ...]:
         else:
             notes.append("at upper bound" if value == parameter.upper else "")
     return tuple(notes)
-
-
-def _text(scorer: Any, attribute: str) -> str | None:
-    value = getattr(scorer, attribute, None)
-    if value is None or isinstance(value, str):
-        return value
-    return np.dtype(value).name if attribute == "dtype" else str(value)
 
 
 def _plural(n: int, what: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,9 +32,49 @@ class ScoreLike(Protocol):
 
 
 class Scorer(Protocol):
-    """Scores physical parameters (n_parameters, n_candidates)."""
+    """Scores physical parameters (n_parameters, n_candidates); what every scorer can do.
+
+    What only some can do is named by `Previewing` and `Rescoring`, and what some tell of themselves
+    by `Described`, `Generated` and `Routed`.
+    """
 
     def score(self, parameters: Any) -> ScoreLike: ...
+
+
+@runtime_checkable
+class Previewing(Protocol):
+    """A scorer that can compute costs in the way of `linearize`, so that both compare exactly."""
+
+    def preview(self, parameters: Any) -> ScoreLike: ...
+
+
+@runtime_checkable
+class Rescoring(Protocol):
+    """A scorer that can score a few candidates again, more exactly than `score` does."""
+
+    def rescore(self, parameters: Any) -> ScoreLike: ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A scorer that says where it computes ("cpu", "cuda") and with numbers of which type."""
+
+    backend: str
+    dtype: Any
+
+
+@runtime_checkable
+class Generated(Protocol):
+    """A scorer of a generated text, of which it tells the hash."""
+
+    source_hash: str
+
+
+@runtime_checkable
+class Routed(Protocol):
+    """A scorer that has several ways to a score, and says which it takes; see `scorer.PATHS`."""
+
+    path: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +149,16 @@ class Objective:
         """Whether the cost of a point is what the scorer says of its parameters, no more."""
         return not (self.constraints or self.linear or self.prior_weight)
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether candidates are scored on a GPU, where a few take as long as many."""
+        return isinstance(self.scorer, Described) and self.scorer.backend == "cuda"
+
+    @property
+    def steps(self) -> bool:
+        """Whether a score steps through every sample, which is the slowest way to it."""
+        return isinstance(self.scorer, Routed) and self.scorer.path == "stepping"
+
     def score(self, unit: Any) -> ScoreLike:
         """Cost and status of points (n_free, n_points)."""
         physical = self.space.to_physical(unit)
@@ -168,7 +218,7 @@ class Objective:
 
     def rescore(self, values: np.ndarray) -> float | None:
         """The cost of parameters (n_parameters,) by the scorer's `rescore`, None without one."""
-        if not hasattr(self.scorer, "rescore"):
+        if not isinstance(self.scorer, Rescoring):
             return None
         column = values[:, None]
         return float(np.ravel(self.scorer.rescore(column).cost + self.penalty(column))[0])
@@ -181,8 +231,11 @@ class Objective:
     def _scored(self, physical: Any) -> ScoreLike:
         """Of physical parameters, priors included."""
         self.evaluations += physical.shape[1]
-        preview = getattr(self.scorer, "preview", None) if self.previews else None
-        score: ScoreLike = (preview or self.scorer.score)(physical)
+        score: ScoreLike
+        if self.previews and isinstance(self.scorer, Previewing):
+            score = self.scorer.preview(physical)
+        else:
+            score = self.scorer.score(physical)
         if self.prior_weight:
             return Scored(score.cost + self.penalty(physical), score.status)
         return score
@@ -228,14 +281,27 @@ class Objective:
         )
 
 
-def summarized(objective: Objective, unit: Any, score: ScoreLike, stage: str = "") -> Generation:
-    """The generation of points (n_free, n_points) and their scores."""
+def summarized(
+    objective: Objective,
+    unit: Any,
+    score: ScoreLike,
+    stage: str = "",
+    n_candidates: int | None = None,
+) -> Generation:
+    """Summarize the scores of points.
+
+    Arguments:
+        unit: (n_free, n_points), in the unit cube.
+        score: cost and status (n_points,), of the same array module.
+        stage: what the search is at, for those who watch it.
+        n_candidates: what the generation cost, in candidates; None for one each point.
+    """
     xp = array_module(score.cost)
     finite = xp.isfinite(score.cost)
     costs = score.cost[finite].astype(np.float64)
     place = int(xp.where(finite, score.cost, np.inf).argmin())
     return Generation(
-        n_candidates=int(score.cost.size),
+        n_candidates=int(score.cost.size) if n_candidates is None else n_candidates,
         mean=float(costs.mean()) if costs.size else math.nan,
         median=float(xp.median(costs)) if costs.size else math.nan,
         best=float(score.cost[place]) if costs.size else math.inf,

@@ -80,7 +80,7 @@ def philox(counter: Sequence[Any], key: tuple[int, int], xp: Any = np) -> Any:
     keys = [np.uint64(word) for word in key]
     for start in range(0, n_counters, piece):
         part = slice(start, start + piece)
-        words = [word[part] if hasattr(word, "shape") else np.uint64(word) for word in counter]
+        words = [np.uint64(word) if isinstance(word, int) else word[part] for word in counter]
         for column, word in enumerate(encrypt(*words, *keys)):
             out[part, column] = word
     return out

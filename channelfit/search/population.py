@@ -1,4 +1,4 @@
-"""What every population starts from: checked sizes, seeds and starting points."""
+"""What every search by populations starts from: checked settings, starting points, random words."""
 
 from __future__ import annotations
 
@@ -8,22 +8,104 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
+from channelfit.search import philox
+from channelfit.search.optimizer import AskTell
 
 
-def check_size(n_parameters: int, population: int, seed: int) -> None:
-    """Raises InputError for sizes and seeds that no search can have."""
+class PopulationSearch(AskTell):
+    """A search that is written once over an array module: NumPy on the host, CuPy on a GPU.
+
+    Every random word is a pure function of the seed and of what it is for (which generation,
+    candidate and parameter), so a run is the same bit for bit on both.
+
+    Arguments:
+        n_parameters: free parameters, 1 or more.
+        population: candidates of a generation, 1 or more.
+        seed: 0 .. 2**64-1.
+        xp: numpy or cupy, the array module of the population.
+        dtype: float64 or float32, of the population.
+        initial: (n_parameters, n_points) points of the unit cube that take the first places of the
+            first generation; None where there are none.
+
+    Raises: InputError for a setting out of its range.
+    """
+
+    def __init__(
+        self, n_parameters: int, population: int, seed: int, xp: Any, dtype: Any, initial: Any
+    ) -> None:
+        check_size(n_parameters, population, seed)
+        self.n_parameters = n_parameters
+        self.population_size = population
+        self.seed = seed
+        self.xp = xp
+        self.dtype = np.dtype(dtype)
+        self.generation = 0
+        self._initial = starting_points(initial, n_parameters, population)
+        self._key = philox.split_seed(seed)
+
+    def _words(self, first: Any, second: Any, purpose: int) -> Any:
+        """Random words (n, 4) of this generation at counters (first, second)."""
+        return philox.philox((first, second, self.generation, purpose), self._key, self.xp)
+
+    def _count(self, n: int) -> Any:
+        """0 .. n-1, as counters of random words."""
+        return self.xp.arange(n, dtype=np.uint64)
+
+    def _told(
+        self, candidates: Any, cost: Any, asked: tuple[int, ...] | None = None
+    ) -> tuple[Any, Any]:
+        """Candidates and costs as arrays of this module, costs that are not finite as inf.
+
+        Raises: ValueError, see `check_told`.
+        """
+        xp = self.xp
+        candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
+        check_told(candidates, cost, self.n_parameters, asked)
+        return candidates, xp.where(xp.isfinite(cost), cost, np.inf)
+
+
+def check_size(n_parameters: int, population: int, seed: int, least_population: int = 1) -> None:
+    """Raise InputError for sizes and seeds that no search can have."""
     if n_parameters < 1:
         raise InputError(f"there must be at least one free parameter, not {n_parameters}")
-    if not 1 <= population < 2**32:
-        raise InputError(f"population must be 1 or more, not {population}")
+    if not least_population <= population < 2**32:
+        raise InputError(f"population must be {least_population} or more, not {population}")
     if not 0 <= seed < 2**64:
         raise InputError(f"seed must be a whole number from 0 to 2**64-1, not {seed}")
 
 
-def starting_points(initial: Any, n_parameters: int, population: int) -> np.ndarray | None:
-    """Checked copy (n_parameters, n_points) of given starting points; None where there are none.
+def check_told(
+    candidates: Any, cost: Any, n_parameters: int, asked: tuple[int, ...] | None = None
+) -> None:
+    """Raise ValueError unless every candidate has a cost and was asked for.
 
-    Raises: InputError for points outside the unit cube, of another dimension, or too many.
+    Arguments:
+        candidates: (n_parameters, n_candidates) array.
+        cost: (n_candidates,) array.
+        asked: the shape of the candidates that were asked for; None where any number is taken.
+    """
+    n_told = candidates.shape[-1]
+    if asked is None:
+        if candidates.shape != (n_parameters, n_told) or cost.shape != (n_told,) or not n_told:
+            raise ValueError(
+                f"candidates {candidates.shape} and cost {cost.shape} do not fit together for "
+                f"{n_parameters} parameters"
+            )
+    elif candidates.shape != asked or cost.shape != asked[1:]:
+        raise ValueError(
+            f"candidates {candidates.shape} and cost {cost.shape} are not those asked for, {asked}"
+        )
+
+
+def starting_points(initial: Any, n_parameters: int, population: int) -> np.ndarray | None:
+    """Return a checked copy (n_parameters, n_points) of given starting points, or None.
+
+    Arguments:
+        initial: (n_parameters, n_points), or (n_parameters,) for a single point, in the unit cube;
+            None where the search begins anywhere.
+
+    Raises: InputError for points outside the unit cube, of another dimension, or more of them than
+    the population has candidates.
     """
     if initial is None:
         return None

@@ -25,7 +25,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.search import philox
-from channelfit.search.population import check_size, starting_points
+from channelfit.search.population import PopulationSearch
 
 # Clerc and Kennedy's constriction, as Standard PSO 2006 and Mussi et al. write it.
 INERTIA, ATTRACTION = 0.729844, 1.49618
@@ -135,7 +135,7 @@ class Groups:
         return xp.repeat(best, self.group)[:n_particles]
 
 
-class Swarm:
+class Swarm(PopulationSearch):
     """Minimizes a cost over the unit cube by ask and tell.
 
     The faces of the cube are mirrors: a particle that would leave is thrown back, and its velocity
@@ -177,23 +177,15 @@ class Swarm:
         initial: Any = None,
     ) -> None:
         batch = population if batch is None else batch
-        check_size(n_parameters, population, seed)
+        super().__init__(n_parameters, population, seed, xp, dtype, initial)
         _check_flight(inertia, cognitive, social, speed_limit)
         if not 1 <= batch <= population:
             raise InputError(f"batch must lie between 1 and the population, not {batch}")
-        self.n_parameters = n_parameters
-        self.population_size = population
-        self.seed = seed
         self.topology = Whole() if topology is None else topology
         self.inertia, self.cognitive, self.social = inertia, cognitive, social
         self.speed_limit = speed_limit
         self.batch = batch
-        self.xp = xp
-        self.dtype = np.dtype(dtype)
-        self.turn = 0
         self._n_turns = -(-population // batch)
-        self._initial = starting_points(initial, n_parameters, population)
-        self._key = philox.split_seed(seed)
         self._position = xp.zeros((n_parameters, population), dtype=self.dtype)
         self._velocity = xp.zeros_like(self._position)
         self._own = xp.zeros_like(self._position)
@@ -221,7 +213,7 @@ class Swarm:
     @property
     def iteration(self) -> int:
         """How often every particle has moved; the first one places it."""
-        return self.turn // self._n_turns
+        return self.generation // self._n_turns
 
     @property
     def best_cost(self) -> float:
@@ -254,26 +246,19 @@ class Swarm:
         Of equal costs the older best stays.
         """
         xp = self.xp
-        candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
         self._asked = self._asked or self._fly()
-        shape = self._asked[0].shape
-        if candidates.shape != shape or cost.shape != shape[1:]:
-            raise ValueError(
-                f"candidates {candidates.shape} and cost {cost.shape} are not those asked for, "
-                f"{shape}"
-            )
-        cost = xp.where(xp.isfinite(cost), cost, np.inf)
+        candidates, cost = self._told(candidates, cost, self._asked[0].shape)
         moved = self._moving()
         self._position[:, moved], self._velocity[:, moved] = candidates, self._asked[1]
         better = cost < self._own_cost[moved]
         self._own[:, moved] = xp.where(better, candidates, self._own[:, moved])
         self._own_cost[moved] = xp.where(better, cost, self._own_cost[moved])
-        self.turn += 1
+        self.generation += 1
         self._asked = None
 
     def _moving(self) -> slice:
         """The particles whose turn it is."""
-        return slice(self.turn % self._n_turns, None, self._n_turns)
+        return slice(self.generation % self._n_turns, None, self._n_turns)
 
     def _fly(self) -> tuple[Any, Any]:
         """Where the particles of this turn come to, and how fast: (n_parameters, n_moving) both."""
@@ -305,10 +290,9 @@ class Swarm:
         """Two uniform draws for each of some parameters and each moving particle."""
         xp = self.xp
         n_rows = rows.stop - rows.start
-        particles = xp.arange(self.population_size, dtype=np.uint64)[self._moving()]
+        particles = self._count(self.population_size)[self._moving()]
         parameters = xp.repeat(xp.arange(rows.start, rows.stop), particles.shape[0])
-        counter = (xp.tile(particles, n_rows), parameters.astype(np.uint64), self.turn, _FLIGHT)
-        words = philox.philox(counter, self._key, xp)
+        words = self._words(xp.tile(particles, n_rows), parameters.astype(np.uint64), _FLIGHT)
         first, second = words[:, :2], words[:, 2:]
         draws = (philox.uniform(pair[:, 0], pair[:, 1]) for pair in (first, second))
         one, two = (draw.astype(self.dtype).reshape(n_rows, -1) for draw in draws)

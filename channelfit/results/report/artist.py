@@ -13,6 +13,7 @@ format without objects; nothing that could be run.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -21,6 +22,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -126,8 +128,6 @@ def _started() -> subprocess.Popen[bytes] | None:
 
 def serve() -> None:
     """What the process does: loads Matplotlib and tries it, waits, draws, and is done."""
-    from threading import Thread
-
     received = io.BytesIO()
     # read at once, however long loading takes: who sends must not wait
     reader = Thread(target=lambda: received.write(sys.stdin.buffer.read()))
@@ -140,7 +140,7 @@ def serve() -> None:
 
 def _sketch() -> Page:
     """The least there is to draw. A first picture takes longer than others, for fonts and so on."""
-    import numpy as np
+    import numpy as np  # see above
 
     from channelfit.problem.protocol import Constant, Protocol, Segment
     from channelfit.results.report.traces import Page, Traces
@@ -152,7 +152,7 @@ def _sketch() -> Page:
 
 def draw(page: Page, file: Path | io.BytesIO) -> None:
     """Draws into a file, or into memory, here and now."""
-    from channelfit.results.report.plots import save, traces_figure, write
+    from channelfit.results.report.plots import save, traces_figure, write  # loads Matplotlib
 
     figure = traces_figure(page.panels, page.title, page.subtitle)
     if isinstance(file, Path):
@@ -166,7 +166,7 @@ def draw(page: Page, file: Path | io.BytesIO) -> None:
 
 def packed(page: Page, file: Path) -> bytes:
     """A page and where it goes, as `unpacked` reads them."""
-    import numpy as np
+    import numpy as np  # see above
 
     arrays: dict[str, Any] = {}
     text = json.dumps([str(file.absolute()), _plain(page, arrays)])
@@ -177,7 +177,7 @@ def packed(page: Page, file: Path) -> bytes:
 
 def unpacked(sent: bytes) -> tuple[Page, Path]:
     """A page and where it goes."""
-    import numpy as np
+    import numpy as np  # see above
 
     with np.load(io.BytesIO(sent), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
@@ -187,7 +187,7 @@ def unpacked(sent: bytes) -> tuple[Page, Path]:
 
 def _plain(value: Any, arrays: dict[str, Any]) -> Any:
     """A value in lists, mappings and scalars; its arrays are put among the others."""
-    import numpy as np
+    import numpy as np  # see above
 
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
@@ -203,8 +203,6 @@ def _plain(value: Any, arrays: dict[str, Any]) -> Any:
 
 def _built(value: Any, arrays: dict[str, Any]) -> Any:
     """What `_plain` made plain."""
-    import importlib
-
     if isinstance(value, list):
         return tuple(_built(one, arrays) for one in value)
     if not isinstance(value, dict):

@@ -274,7 +274,8 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
     if summary["dtype"] != "float64":
         apart = summary["largest_deviation_from_float64_pA"]
         lines.append(
-            f"float64    scored again; {summary['dtype']} was off by at most {apart:.2g} pA"
+            "float64    the best candidate was scored again with it; "
+            f"{summary['dtype']} was off by at most {apart:.2g} pA"
         )
     return lines
 
@@ -288,11 +289,11 @@ def quality_texts(figures: Mapping[str, Any], short: bool = False) -> dict[str, 
     texts = {}
     share, error = figures["variance_explained"], figures["peak_error_pA"]
     if share is not None and math.isfinite(share):
-        worse = ", less than none: the data's mean is nearer" if share < 0 else ""
+        worse = ", less than none: the mean of the data would be a better fit" if share < 0 else ""
         texts["explained"] = f"{explained(share)}{'' if short else ' of the variance' + worse}"
     if error is not None and math.isfinite(error):
         of = figures["peak_error_relative"]
-        of_peak = f", {100 * of:.3g} % of the largest" if of is not None and not short else ""
+        of_peak = f", {100 * of:.3g} % of the largest peak" if of is not None and not short else ""
         off = "" if short else "off by "
         texts["peaks"] = f"{off}{error:.4g} pA{of_peak}"
     return texts
@@ -361,12 +362,18 @@ def _interval(
 def family_lines(families: Sequence[Mapping[str, Any]]) -> list[str]:
     """How many families of equally good fits there are, and how large they are."""
     if len(families) == 1:
-        return [f"families   one: all {families[0]['fits']} good fits hang together"]
+        n = families[0]["fits"]
+        what = (
+            "no other fit as good as this one was found"
+            if n == 1
+            else f"{n} equally good fits, between any two of which there is a way of good fits"
+        )
+        return [f"families   one: {what}"]
     each = ", ".join(
         f"{f['fits']} fit{'s' * (f['fits'] > 1)} (chi square {f['least_chi_square']:.2g})"
         for f in families
     )
-    return [f"families   {len(families)} that no good fit connects: {each}"]
+    return [f"families   {len(families)}, with no way of good fits from one to another: {each}"]
 
 
 def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
@@ -412,7 +419,7 @@ def comparison_quality(fits: Sequence[Mapping[str, Any]]) -> Table:
 
 def _difference(value: float | None) -> str:
     if value is None:
-        return "far"
+        return "infinite"
     return "best" if value == 0 else f"+{value:.4g}"
 
 

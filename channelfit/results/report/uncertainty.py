@@ -121,7 +121,7 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
     Raises: InputError when the package corner is missing.
     """
     try:
-        import corner
+        import corner  # an optional package
     except ImportError:
         raise InputError(f"this picture needs corner; {INSTALL} installs it") from None
     space = found.objective.space

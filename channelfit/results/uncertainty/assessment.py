@@ -21,7 +21,7 @@ from channelfit.results.uncertainty.curvature import (
     quantile,
     undetermined,
 )
-from channelfit.results.uncertainty.finishing import settled, why_not_there
+from channelfit.results.uncertainty.refinement import bounds_in_the_way, brought_to_minimum
 
 if TYPE_CHECKING:
     from channelfit.model.channel import ChannelModel
@@ -67,7 +67,7 @@ def assess(
 
     Arguments:
         values: (n_parameters,), base units.
-        finish: bring them to the minimum first, see `finishing`.
+        finish: bring them to the minimum first, see `refinement`.
         traces: per experiment (n_sweeps, n_times) pA, of these values where they are known.
 
     Raises: InputError when they cannot be scored, or there are too few samples.
@@ -79,7 +79,7 @@ def assess(
     n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
     if finish:
         before = float(objective.linearize(unit).cost[0])
-        unit, traces = settled(objective, unit, n_samples), None
+        unit, traces = brought_to_minimum(objective, unit, n_samples), None
     if traces is None:
         traces = [c[:, :, 0] for c in scorer.simulate(objective.physical(unit))]
     found = estimate(objective, unit[:, 0], n_samples)
@@ -102,45 +102,50 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
     remarks = []
     if found.assumed:
         remarks.append(
-            f"the data are free of noise; errors are those of noise of {found.sigma_pA:.3g} pA, "
-            f"{100 * ASSUMED_NOISE:g} % of the peak, independent in every sample"
+            f"the data have no noise; the standard errors are those that noise of "
+            f"{found.sigma_pA:.3g} pA in every sample, {100 * ASSUMED_NOISE:g} % of the largest "
+            "current, would cause"
         )
     elif found.correlation_time > 1:
         factor = math.sqrt(found.correlation_time)
         remarks.append(
-            f"residuals are correlated over {found.correlation_time:.3g} samples (filtered noise, "
-            f"or a model that cannot follow the data); errors are widened {factor:.2g} times for "
-            "that, and say nothing of a wrong model"
+            f"the residuals are correlated over {found.correlation_time:.3g} samples (the noise is "
+            "filtered, or the model cannot follow the data); the standard errors are "
+            f"{factor:.2g} times as wide for that, but cannot tell whether the model is wrong"
         )
     else:
-        remarks.append("residuals look independent of each other, as the errors assume")
+        remarks.append(
+            "the residuals look independent of each other, which is what the standard errors assume"
+        )
     if found.distance > _UNFINISHED:
         remarks.append(_unfinished(found, refined))
     for name, side in zip(found.names, found.pushed, strict=True):
         if side:
             remarks.append(
-                f"{name} is pushed against its {'upper' if side > 0 else 'lower'} bound; it has no "
-                "error, and those of the others take it to be there"
+                f"{name} is at its {'upper' if side > 0 else 'lower'} bound, beyond which the cost "
+                "would be lower; it has no standard error, and those of the other parameters hold "
+                "for this value of it"
             )
     return remarks
 
 
 def _unfinished(found: Estimate, refined: bool) -> str:
     """Of a fit that is not where its gradient vanishes: what helps, or why nothing does."""
-    if held := why_not_there(found):
+    if held := bounds_in_the_way(found):
         return (
-            f"the bounds on rates of {held} keep the fit about {found.distance:.2g} standard "
-            "errors from where its cost would be lowest without them; errors are those without"
+            f"the bounds on the rates of {held} keep the fit about {found.distance:.2g} standard "
+            "errors away from where the cost would be lowest without them; the standard errors "
+            "do not take these bounds into account"
         )
     if refined:
         return (
             f"the slope of the cost points to a minimum {found.distance:.2g} standard errors away, "
-            "but nothing lower was found there: it is no parabola at that distance; profiles tell "
-            "how far each parameter can go"
+            "but nothing lower was found there: over that distance the cost is not a parabola; "
+            "profiles tell how far each parameter can go"
         )
     return (
-        f"the search ended about {found.distance:.2g} standard errors from the minimum; "
-        "`channelfit uncertainty` refines the fit first"
+        f"the search ended about {found.distance:.2g} standard errors away from the minimum of the "
+        "cost; `channelfit uncertainty` refines the fit first"
     )
 
 

@@ -148,7 +148,7 @@ class Estimate:
 
         By Fisher's F distribution, exact where the current is linear in the parameters.
         """
-        from scipy import special  # which takes a while to import, and scipy.stats twice as long
+        from scipy import special  # loaded only where it is needed: every fit imports this file
 
         if math.isinf(self.degrees_of_freedom):
             return float(2 * special.gammaincinv(n / 2, level))
@@ -199,7 +199,9 @@ def estimate(
     local = objective.linearize(unit[:, None])
     cost = float(to_host(local.cost)[0])
     if not math.isfinite(cost):
-        raise InputError("the fitted values cannot be scored, so nothing can be said about them")
+        raise InputError(
+            "the fitted values cannot be scored, so their standard errors are not known"
+        )
     gradient, curvature = to_host(local.gradient)[:, 0], to_host(local.curvature)[:, :, 0]
     pushed = _pushed(unit, gradient)
     inside = pushed == 0
@@ -224,7 +226,7 @@ def estimate(
 
 def quantile(level: float, degrees_of_freedom: float) -> float:
     """Standard errors either way that hold a share of Student's distribution."""
-    from scipy import special
+    from scipy import special  # as above
 
     tail = 0.5 + level / 2
     if math.isinf(degrees_of_freedom):
@@ -391,16 +393,17 @@ def _combination(
     """Words for some parameters, of which the loosest direction is given in unit coordinates."""
     names = tuple(found.names[i] for i in places)
     if len(names) == 1:
-        text = f"{names[0]} is not determined: the data hardly change with it"
+        text = f"{names[0]} is not determined: the current hardly depends on it"
     elif n_open == len(names):
-        text = f"{_listed(names)} are not determined, nor any combination of them"
+        text = f"the data determine neither {_listed(names)} nor any combination of them"
     else:
         kept = len(names) - n_open
         how = "one combination" if kept == 1 else f"{kept} combinations"
         if len(names) == 2:
             how = _product_or_ratio(found, places, direction, signed) or how
         steps = _steps(found, places, direction)
-        text = f"{_listed(names)} are determined only through {how} ({steps}: the same fit)"
+        through = f"{_listed(names)} are determined only through {how}"
+        text = f"{through}: the fit stays the same with {steps}"
     return Combination(names, n_open, text)
 
 

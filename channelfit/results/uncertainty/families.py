@@ -82,7 +82,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     chi_square = chi_square - chi_square.min(initial=0.0)
     keep = np.flatnonzero(chi_square <= tolerance)
     if not keep.size:
-        raise InputError("none of these fits is as good as the best one")
+        raise InputError("none of the fits has a finite cost, so there are no families of them")
     keep = keep[np.argsort(chi_square[keep], kind="stable")[:_MOST]]
     unit, chi_square = unit[:, keep], chi_square[keep]
     if unit.shape[1] == 1:
@@ -116,7 +116,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
 
 def _agglomerative() -> Any:
     try:
-        from sklearn.cluster import AgglomerativeClustering
+        from sklearn.cluster import AgglomerativeClustering  # an optional package
     except ImportError:
         raise InputError(f"families need scikit-learn; {INSTALL} installs it") from None
     return AgglomerativeClustering

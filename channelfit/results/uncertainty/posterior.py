@@ -76,14 +76,15 @@ def sample_posterior(
     Raises: InputError when emcee is missing, or the walkers are too few.
     """
     try:
-        import emcee
+        import emcee  # an optional package
     except ImportError:
         raise InputError(f"a posterior needs emcee; {INSTALL} installs it") from None
     n = len(found.unit)
     n_walkers = n_walkers or max(32, 4 * n)
     if n_walkers < 2 * n or n_walkers % 2:
         raise InputError(
-            f"{n_walkers} walkers: an even number of {2 * n} or more is needed for {n} parameters"
+            f"{n_walkers} walkers cannot sample {n} parameters; an even number of {2 * n} or more "
+            "can"
         )
     random = np.random.Generator(np.random.Philox(seed))
     moves = [
@@ -183,12 +184,14 @@ def _doubts(n_kept: int, slowest: float, r_hat: np.ndarray, acceptance: float) -
     if n_kept < LONG_ENOUGH * slowest:
         wanted = int(1.5 * LONG_ENOUGH * slowest)
         doubts.append(
-            f"the chain is too short: {n_kept} steps after burn-in, and the slowest parameter "
-            f"forgets where it was in {slowest:.0f}; about {wanted} steps would do"
+            f"the chain is too short: it has {n_kept} steps after burn-in, and the slowest "
+            f"parameter takes {slowest:.0f} to forget where it was; ask for about {wanted} steps"
         )
     worst = float(np.nanmax(r_hat)) if np.isfinite(r_hat).any() else np.inf
     if not worst < AGREED:
-        doubts.append(f"the walkers do not agree yet: R-hat is {worst:.3g}, below {AGREED} is good")
+        doubts.append(
+            f"the walkers do not agree yet: R-hat is {worst:.3g} and should be below {AGREED}"
+        )
     if acceptance < 0.1:
-        doubts.append(f"only {100 * acceptance:.2g} % of the proposals were taken")
+        doubts.append(f"only {100 * acceptance:.2g} % of the proposed moves were accepted")
     return doubts

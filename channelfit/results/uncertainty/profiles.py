@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.results.uncertainty.curvature import LEVEL, Estimate, estimate, quantile
-from channelfit.results.uncertainty.finishing import settled
+from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Local, Objective
 
@@ -227,6 +227,6 @@ def _end(
 
 def _moved(found: Estimate, unit: np.ndarray) -> Estimate:
     """The estimate at a better point, brought to its minimum."""
-    better = settled(found.objective, unit[:, None], found.n_samples)[:, 0]
+    better = brought_to_minimum(found.objective, unit[:, None], found.n_samples)[:, 0]
     sigma = found.sigma_pA if found.assumed else None
     return estimate(found.objective, better, found.n_samples, found.correlation_time, sigma)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.announcements import announced
 from channelfit.scoring.machine.cache import cache_folder, keep, kept
-from channelfit.scoring.machine.notices import announced
 
 INSTALL = 'pip install "channelfit[cuda]"'
 

@@ -14,7 +14,7 @@ What the language has:
 * `for .. in range(..)` (a step that is no constant is positive), `while`, `if`, `break`,
   `continue`, `return` of numbers and of tuples of numbers;
   `x if c else y`; comparisons, `and`, `or`, `not`, `& | >> <<`.
-* `abs min max int float len`, and of `math` and NumPy what `lowering_expressions.MATH` lists;
+* `abs min max int float len`, and of `math` and NumPy what `lowering_body.MATH` lists;
   constants of modules: numbers, and tuples of numbers; functions of kernel modules;
   kernels as arguments.
 * of `kernel_math` the functions that are one instruction each, and the marks `@inline` (written out
@@ -45,7 +45,8 @@ from channelfit.scoring.machine.lowering_body import (
     returned,
     wider,
 )
-from channelfit.scoring.machine.lowering_expressions import ALIGNMENT, Expressions, marked
+from channelfit.scoring.machine.lowering_calls import ALIGNMENT, Calls
+from channelfit.scoring.machine.lowering_expressions import marked
 
 
 @dataclass
@@ -193,7 +194,7 @@ class Lowered:
     result: tuple[Type, ...]
 
 
-class _Function(Expressions):
+class _Function(Calls):
     """Lowers one function; see `Program.instance`."""
 
     def lowered(self) -> str:

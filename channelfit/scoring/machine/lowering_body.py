@@ -1,6 +1,6 @@
 """The body of one function in LLVM's representation: instructions, names and numbers.
 
-`lowering_expressions` builds on it, and `lowering` on that.
+`lowering_expressions` builds on it, `lowering_calls` on that, and `lowering` on all.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from channelfit.scoring.machine.kernel_text import (
     Type,
 )
 
+#: Functions of mathematics that a kernel may call, and how many arguments each takes.
+MATH = {"log": 1, "pow": 2, "sin": 1, "cos": 1, "sqrt": 1, "floor": 1, "ceil": 1}
 #: Of a name or a constant integer: the text of an operand, or the number itself.
 Ref = str | int
 
@@ -266,3 +268,39 @@ class Body:
         for size in reversed(shape[1:]):
             strides.insert(0, self.times(size, strides[0]) if strides else size)
         return strides
+
+    # --- mathematics
+
+    def intrinsic(self, name: str, values: Sequence[Value]) -> Value:
+        """An operation that LLVM has for numbers of any type, as `llvm.sqrt`."""
+        type_ = values[0].type
+        kind, symbol = LLVM[type_.element], f"@llvm.{name}.{type_.element}"
+        self.program.declared.add(f"declare {kind} {symbol}({', '.join([kind] * len(values))})")
+        given = ", ".join(f"{kind} {v.ref}" for v in values)
+        return Value(type_, self.let(f"call {kind} {symbol}({given})"))
+
+    def called(self, name: str, values: list[Value]) -> Value:
+        """A function of the C library, or an instruction."""
+        if name == "bits_of":
+            return Value(I64, self.let(f"bitcast double {self.to(values[0], F64).ref} to i64"))
+        if name == "from_bits":
+            return Value(F64, self.let(f"bitcast i64 {self.whole(values[0])} to double"))
+        if name == "power_of_two":
+            n = self.let(f"fptosi double {self.to(values[0], F64).ref} to i64")
+            bits = self.let(f"shl i64 {self.let(f'add i64 {n}, 1023')}, 52")
+            return Value(F64, self.let(f"bitcast i64 {bits} to double"))
+        if name in ("upper_product", "lower_product"):
+            product = self.let(f"mul i64 {self.whole(values[0])}, {self.whole(values[1])}")
+            half = f"lshr i64 {product}, 32" if name[0] == "u" else f"and i64 {product}, 4294967295"
+            return Value(I64, self.let(half))
+        if name not in MATH or len(values) != MATH[name]:
+            self.refuse(f"{name} of {len(values)} is not part of the language")
+        values = [v if v.type == F32 and name == "sqrt" else self.to(v, F64) for v in values]
+        if name in ("sqrt", "floor", "ceil"):
+            return self.intrinsic(name, values)
+        kinds = ", ".join(["double"] * len(values))
+        # Where LLVM knows that they do nothing else, sine and cosine of one angle become one call.
+        pure = " nounwind willreturn memory(none)" if name in ("sin", "cos") else ""
+        self.program.declared.add(f"declare double @{name}({kinds}){pure}")
+        given = ", ".join(f"double {v.ref}" for v in values)
+        return Value(F64, self.let(f"call double @{name}({given})"))

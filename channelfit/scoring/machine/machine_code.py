@@ -28,11 +28,17 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from channelfit.scoring.machine import kernel_text, lowering, lowering_body, lowering_expressions
+from channelfit.scoring.machine import (
+    kernel_text,
+    lowering,
+    lowering_body,
+    lowering_calls,
+    lowering_expressions,
+)
+from channelfit.scoring.machine.announcements import announced
 from channelfit.scoring.machine.cache import keep, kept
 from channelfit.scoring.machine.kernel_text import B1, F64, I64, Source, Type, source_of
 from channelfit.scoring.machine.lowering import Lowered, Program
-from channelfit.scoring.machine.notices import announced
 
 _ELEMENTS = {
     np.dtype(np.float64): "f64",
@@ -350,7 +356,7 @@ def _digest_of(module: str) -> str:
 @cache
 def _compiler() -> str:
     """A hash of the programs that make machine code."""
-    makers = (kernel_text, lowering, lowering_body, lowering_expressions)
+    makers = (kernel_text, lowering, lowering_body, lowering_calls, lowering_expressions)
     files = [Path(__file__), *(Path(str(maker.__file__)) for maker in makers)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

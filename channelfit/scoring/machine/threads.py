@@ -1,7 +1,7 @@
-"""How many cores may be used, and BLAS kept to one thread while small matrices are worked on.
+"""How many cores may be used, and the linear algebra library (BLAS) kept to one of them.
 
-With small matrices, the threads of BLAS mostly wait for each other, and longer still where other
-work keeps the cores busy. Their number also changes how results are rounded.
+On small matrices its threads mostly wait for each other, longest where other programs keep the
+cores busy; and the rounding of its results depends on how many threads there are.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
+from threadpoolctl import ThreadpoolController
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """For this whole process, within the block."""
+    """Keep BLAS to one thread, for the whole process, as long as the block runs."""
     with _pools().limit(limits=1, user_api="blas"):
         yield
 
 
 @cache
 def _pools() -> ThreadpoolController:
-    from threadpoolctl import ThreadpoolController
-
+    """The pools of threads of all libraries that are loaded when this is first called."""
     return ThreadpoolController()
 
 

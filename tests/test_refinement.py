@@ -14,8 +14,8 @@ from channelfit.front.main import main
 from channelfit.model.channel import Parameter
 from channelfit.results.uncertainty.assessment import assess
 from channelfit.results.uncertainty.curvature import count_samples, estimate
-from channelfit.results.uncertainty.finishing import settled
 from channelfit.results.uncertainty.profiles import profiles
+from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import Score, make_scorer
 from channelfit.search.saved_fit import save_fit
 
@@ -58,7 +58,7 @@ def rippled():
 @pytest.mark.parametrize("offset", [1.7, 1.9, 2.1, 2.3])
 def test_it_ends_at_the_minimum_of_its_own_profiles(offset):
     objective = rippled()
-    unit = settled(objective, objective.space.to_unit(np.array([[offset], [3.0]])), 40)
+    unit = brought_to_minimum(objective, objective.space.to_unit(np.array([[offset], [3.0]])), 40)
     found = estimate(objective, unit[:, 0], 40)
     same, all_of_them = profiles(found)
     assert same is found
@@ -82,7 +82,7 @@ def test_bounds_on_rates_that_hold_a_fit_back_are_named_and_refining_is_not_advi
     for finish in (False, True):
         judged = assess(fit, scorer, values, finish=finish)
         text = " ".join(judged.remarks)
-        assert "the bounds on rates of C -> O keep the fit" in text
+        assert "the bounds on the rates of C -> O keep the fit" in text
         assert ADVICE not in text
 
 

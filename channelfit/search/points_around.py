@@ -16,7 +16,7 @@ _FURTHEST = 0.3
 _FLOOR = 1e-12
 
 
-def around(unit: np.ndarray, cost: float, curvature: np.ndarray) -> np.ndarray:
+def points_around(unit: np.ndarray, cost: float, curvature: np.ndarray) -> np.ndarray:
     """Points (n_free, n) of the unit cube around one (n_free,), to either side.
 
     Arguments:

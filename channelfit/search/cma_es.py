@@ -15,7 +15,8 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.search.population import check_size, starting_points
+from channelfit.search.optimizer import AskTell
+from channelfit.search.population import check_size, check_told, starting_points
 
 INSTALL = 'pip install "channelfit[cma]"'
 
@@ -27,7 +28,7 @@ _MOST_STEPS_SHRUNK = 2.0  # powers of ten by which a small descent may start fin
 _MOST_GROWTH = 2**10  # of a population
 
 
-class Covariance:
+class CmaEs(AskTell):
     """Minimizes a cost over the unit cube by ask and tell, with one descent after the other.
 
     The first descent starts in the middle of the cube, or at the first starting point; later
@@ -60,9 +61,7 @@ class Covariance:
         xp: Any = np,
         initial: Any = None,
     ) -> None:
-        check_size(n_parameters, population, seed)
-        if population < LEAST_POPULATION:
-            raise InputError(f"population must be {LEAST_POPULATION} or more, not {population}")
+        check_size(n_parameters, population, seed, LEAST_POPULATION)
         if not 0 < step <= _MOST_STEP:
             raise InputError(f"step must lie above 0 and up to a third, not {step}")
         self.n_parameters = n_parameters
@@ -122,11 +121,7 @@ class Covariance:
         shape = self.ask().shape
         points: Any = self._points
         candidates, cost = to_host(candidates), to_host(cost).astype(np.float64)
-        if candidates.shape != shape or cost.shape != shape[1:]:
-            raise ValueError(
-                f"candidates {candidates.shape} and cost {cost.shape} are not those asked for, "
-                f"{shape}"
-            )
+        check_told(candidates, cost, self.n_parameters, shape)
         self._points = None
         self._scored[self._small] += cost.size
         finite = np.isfinite(cost)
@@ -189,7 +184,7 @@ def _ranked(cost: np.ndarray, finite: np.ndarray) -> np.ndarray:
 
 def _pycma() -> Any:
     try:
-        import cma
+        import cma  # an optional package
     except ImportError:
         raise InputError(
             f"the package cma is not installed, and CMA-ES needs it: {INSTALL}",

@@ -29,7 +29,7 @@ _GAIN = 0.01
 _ON_THE_WAY = (1e-3, 1e-2, 0.1, 0.3, 1.0)
 
 
-def settled(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarray:
+def brought_to_minimum(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarray:
     """The lowest point (n_free, 1) that least squares finds from a point (n_free, 1) and around it.
 
     Costs and derivatives are taken from one source where the scorer has them there (`preview`), or
@@ -53,7 +53,7 @@ def settled(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarra
     return unit
 
 
-def why_not_there(found: Estimate) -> str | None:
+def bounds_in_the_way(found: Estimate) -> str | None:
     """Which bounds on rates stand between a fit and the minimum of its parabola; None for none."""
     objective = found.objective
     local = objective.linearize(found.unit[:, None])

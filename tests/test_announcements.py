@@ -7,7 +7,7 @@ from rich.console import Console
 
 from channelfit.front.main import _compile_notice
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.scoring.machine.notices import announced, told_to
+from channelfit.scoring.machine.announcements import announced, told_to
 
 
 class Heard(list):

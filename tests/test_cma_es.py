@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_swarm import NumpyInDisguise, rastrigin, rosenbrock, run, sphere
 
 from channelfit.reading.errors import InputError
-from channelfit.search.covariance import Covariance, _ranked
+from channelfit.search.cma_es import CmaEs, _ranked
 
 cma = pytest.importorskip("cma")
 
@@ -23,7 +23,7 @@ cma = pytest.importorskip("cma")
     [(sphere, [0.3, 0.4, 0.5, 0.6], 4, 80), (rosenbrock, 0.75, 5, 300), (sphere, 0.3, 1, 60)],
 )
 def test_it_finds_the_lowest_point(function, at, n_parameters, generations, seed):
-    search = Covariance(n_parameters, 16, seed)
+    search = CmaEs(n_parameters, 16, seed)
     costs = run(search, function, generations)
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < 1e-8
@@ -40,7 +40,7 @@ def test_it_is_pycma_until_the_first_descent_ends():
         "verbose": -9,
         "randn": lambda *shape: random.standard_normal(shape),
     }
-    by_hand, search = cma.CMAEvolutionStrategy([0.5] * 3, 0.3, options), Covariance(3, 12, 5)
+    by_hand, search = cma.CMAEvolutionStrategy([0.5] * 3, 0.3, options), CmaEs(3, 12, 5)
     for _ in range(20):
         points = by_hand.ask()
         candidates = search.ask()
@@ -52,7 +52,7 @@ def test_it_is_pycma_until_the_first_descent_ends():
 
 
 def test_restarts_pass_over_other_minima_with_larger_and_smaller_populations():
-    search = Covariance(4, 8, seed=3)
+    search = CmaEs(4, 8, seed=3)
     sizes = set()
     for _ in range(900):
         candidates = search.ask()
@@ -64,7 +64,7 @@ def test_restarts_pass_over_other_minima_with_larger_and_smaller_populations():
 
 
 def test_small_descents_have_their_share_of_candidates():
-    search = Covariance(2, 6, seed=1)
+    search = CmaEs(2, 6, seed=1)
     run(search, sphere, 600)
     large, small = search._scored[False], search._scored[True]
     assert search.descents > 5
@@ -83,7 +83,7 @@ def test_small_descents_have_their_share_of_candidates():
 def test_bounds_hold_and_only_what_was_told_and_finite_becomes_a_best(
     n_parameters, population, seed, step, failing
 ):
-    search = Covariance(n_parameters, population, seed, step)
+    search = CmaEs(n_parameters, population, seed, step)
     random = np.random.default_rng(1)
     best = math.inf
     for _ in range(12):
@@ -117,7 +117,7 @@ def test_what_failed_ranks_last_and_all_is_finite(costs):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_without_any_cost_it_starts_elsewhere_until_it_has_one_and_then_searches(bad):
-    search = Covariance(3, 10, seed=2)
+    search = CmaEs(3, 10, seed=2)
     for descents in (1, 2, 3):
         candidates = search.ask()
         assert search.descents == descents
@@ -131,19 +131,19 @@ def test_it_searches_where_much_fails():
     def corner(candidates: np.ndarray) -> np.ndarray:
         return np.where((candidates < 0.65).all(0), sphere(candidates), np.nan)
 
-    assert run(Covariance(4, 16, seed=3), corner, 80)[-1] < 1e-6
+    assert run(CmaEs(4, 16, seed=3), corner, 80)[-1] < 1e-6
 
 
 @pytest.mark.parametrize("corner", [0.0, 1.0])
 def test_it_finds_a_minimum_on_a_face(corner):
-    search = Covariance(3, 16, 1)
+    search = CmaEs(3, 16, 1)
     run(search, lambda x: np.abs(x - corner).sum(0), 150)
     np.testing.assert_allclose(search.best, corner, atol=1e-6)
 
 
 def test_starting_points_are_scored_first():
     points = np.array([[0.1, 0.2], [0.3, 0.4], [0.05, 0.95]])
-    search = Covariance(3, 9, seed=1, initial=points)
+    search = CmaEs(3, 9, seed=1, initial=points)
     first = search.ask()
     np.testing.assert_allclose(first[:, :2], points, rtol=0, atol=1e-12)
     assert first.shape == (3, 9)
@@ -152,7 +152,7 @@ def test_starting_points_are_scored_first():
 
 def test_the_seed_decides_and_nothing_else_does():
     def searched(seed, xp=np, noise=0):
-        search = Covariance(3, 8, seed, xp=xp)
+        search = CmaEs(3, 8, seed, xp=xp)
         for _ in range(40):
             np.random.seed(noise)
             candidates = search.ask()
@@ -168,21 +168,21 @@ def test_the_seed_decides_and_nothing_else_does():
 def test_the_global_generator_is_left_alone():
     np.random.seed(3)
     before = np.random.get_state()[1].copy()
-    run(Covariance(2, 6, 1), sphere, 60)
+    run(CmaEs(2, 6, 1), sphere, 60)
     np.testing.assert_array_equal(np.random.get_state()[1], before)
 
 
 def test_it_leaves_no_files_and_reads_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cma_signals.in").write_text("{'maxiter': 1}")
-    search = Covariance(2, 8, 1)
+    search = CmaEs(2, 8, 1)
     run(search, sphere, 20)
     assert search.descents == 1
     assert [path.name for path in tmp_path.iterdir()] == ["cma_signals.in"]
 
 
 def test_one_flat_cost_everywhere_is_no_trouble(recwarn):
-    search = Covariance(2, 8, seed=1)
+    search = CmaEs(2, 8, seed=1)
     assert run(search, lambda x: np.ones(x.shape[1]), 60) == [1.0] * 60
     assert search.descents > 1
     assert not recwarn.list
@@ -191,7 +191,7 @@ def test_one_flat_cost_everywhere_is_no_trouble(recwarn):
 def test_without_pycma_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "cma", None)
     with pytest.raises(InputError, match=r'cma is not installed.*pip install "channelfit\[cma\]"'):
-        Covariance(2, 8, seed=1)
+        CmaEs(2, 8, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_without_pycma_it_says_how_to_get_it(monkeypatch):
 )
 def test_settings_out_of_range_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
-        Covariance(**{"n_parameters": 2, "population": 10, "seed": 1, **arguments})
+        CmaEs(**{"n_parameters": 2, "population": 10, "seed": 1, **arguments})
 
 
 @pytest.mark.parametrize(("shape", "n_costs"), [((2, 10), 9), ((3, 10), 10), ((2, 9), 9)])
 def test_what_was_not_asked_for_is_refused(shape, n_costs):
     with pytest.raises(ValueError, match="not those asked for"):
-        Covariance(2, 10, seed=1).tell(np.zeros(shape), np.zeros(n_costs))
+        CmaEs(2, 10, seed=1).tell(np.zeros(shape), np.zeros(n_costs))
