@@ -76,14 +76,14 @@ FAULTS = [
     ),
     Fault(
         "closed form: cancellation without its weight",
-        "scoring/kernels/cpu_spectral.py",
+        "scoring/kernels/spectral_runs.py",
         'lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"',
         'lost = f"gain*gain*n*w{k}_2*w{k}_2"',
         "modes",
     ),
     Fault(
         "closed form: rates at a bound are not doubted",
-        "scoring/kernels/cpu_spectral.py",
+        "scoring/kernels/spectral.py",
         "least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity",
         "least, most = LEAST_RATE * t.multiplicity, 1e3 * GREATEST_RATE * t.multiplicity",
         "modes",
