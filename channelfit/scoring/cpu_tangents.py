@@ -35,6 +35,7 @@ from channelfit.problem.run_tree import (
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels import relaxation_kernels, tangent_kernels
+from channelfit.scoring.kernels.integration import GREATEST_GAIN, STIFF
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.kernels.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.scoring.layout import ramp_collocation as collocation
@@ -44,8 +45,6 @@ from channelfit.scoring.machine.threads import single_threaded_blas
 
 #: Of a candidate that needs every sample of a ramp; none of the statuses of `backends`.
 _UNRESOLVED = -1
-#: A step in which some state is left more often than this is taken in quarters.
-STIFF = 1.0
 #: Steps of varying voltage taken together, powers of two: their rates and derivatives stay in the
 #: cache.
 _STEPS = {"relax": 512, "scheme": 64}
@@ -576,7 +575,7 @@ class _Scheme(_Walk):
                 self._varying(theta, stretch, flat)
             else:
                 self._held(stretch, flat)
-        if self.flags[0] or not (np.abs(self.gain) < 1e300).all():
+        if self.flags[0] or not (np.abs(self.gain) < GREATEST_GAIN).all():
             return NOT_FINITE
         if self.flags[1]:
             return NEGATIVE_RATE

@@ -13,7 +13,6 @@ needs one propagator P = expm(A h) per candidate; from it come, as a *table*,
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 
@@ -27,9 +26,14 @@ from channelfit.model.channel import (
     ChannelModel,
 )
 from channelfit.problem.run_tree import NODES
-from channelfit.scoring.kernels.fast_rates import DEEP, GREATEST_NORM
-from channelfit.scoring.kernels.lanes import TAYLOR_NORM, UNROLLED_STATES, LaneWriter
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OCCUPANCY_LOST
+from channelfit.scoring.kernels.fast_rates import GREATEST_NORM
+from channelfit.scoring.kernels.integration import GREATEST_GAIN, LESS, MORE, STIFF, TAYLOR_NORM
+from channelfit.scoring.kernels.lanes import UNROLLED_STATES, LaneWriter
 from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments
+
+#: Statuses as the kernels have them, in floats of which 0.0 is OK.
+UNDEFINED, LOST, NEGATIVE = (float(s) for s in (NOT_FINITE, OCCUPANCY_LOST, NEGATIVE_RATE))
 
 STRIDE = 16  # samples advanced at once
 POWERS = (1, 2, 4, 8, 16)
@@ -95,6 +99,7 @@ class CpuSource(LaneWriter):
     def _module(self) -> str:
         self._header(f"{self.real} stepping", "decay, exp, exprel, tanh")
         self.w("from channelfit.scoring.kernels.fast_rates import resolvent")
+        self.w("from channelfit.scoring.kernels.integration import moments, relaxations, within")
         self._rates()
         self._gains()
         for n in sorted({len(c.states) for c in self.model.chains}):
@@ -148,8 +153,8 @@ class CpuSource(LaneWriter):
                 for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                     w(f"# {t.source} -> {t.target}", f"r = {printer.text(rate)}")
                     if not t.signed:
-                        w("flag = 4.0 if (r < 0.0 and flag == 0.0) else flag")
-                    w("flag = 1.0 if r != r else flag")
+                        w(f"flag = {NEGATIVE} if (r < 0.0 and flag == 0.0) else flag")
+                    w(f"flag = {UNDEFINED} if r != r else flag")
                     least = -RATE_CEILING if t.signed else RATE_FLOOR
                     w(f"r = r if r > {least!r} else {least!r}")
                     w(f"r = r if r < {RATE_CEILING!r} else {RATE_CEILING!r}")
@@ -158,7 +163,7 @@ class CpuSource(LaneWriter):
                 for k, chain in enumerate(self.model.chains):
                     if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
                         up, down = (self.at("q", self.first_rate[k] + i) for i in (0, 1))
-                        w(f"flag = 4.0 if ({up} + {down} <= 0.0 and flag == 0.0) else flag")
+                        w(f"flag = {NEGATIVE} if ({up} + {down} <= 0.0 and flag == 0.0) else flag")
                 w("status[l] = flag")
 
     def _gains(self) -> None:
@@ -171,8 +176,8 @@ class CpuSource(LaneWriter):
                 for name, expression in steps:
                     w(f"{printer.names.get(name, name)} = {printer.text(expression)}")
                 w(f"g = {printer.text(pair[0])}", f"e = {printer.text(pair[1])}")
-                w("good = abs(g) < 1e300 and abs(e) < 1e300")
-                w("status[l] = status[l] if good else 1.0")
+                w(f"good = abs(g) < {GREATEST_GAIN!r} and abs(e) < {GREATEST_GAIN!r}")
+                w(f"status[l] = status[l] if good else {UNDEFINED}")
                 w(f"{self.at('gain', 0)} = g if good else 0.0")
                 w(f"{self.at('gain', 1)} = e if good else 0.0")
 
@@ -490,7 +495,7 @@ class CpuSource(LaneWriter):
                     tests.append(f"{' + '.join(xs)} <= {1 + tolerance!r}")
             if tests:
                 self.w(f"kept = {' and '.join(tests)}")
-                self.w("status[l] = status[l] if (kept or status[l] != 0.0) else 2.0")
+                self.w(f"status[l] = status[l] if (kept or status[l] != 0.0) else {LOST}")
 
     def _copy_state(self, inward: bool) -> None:
         w = self.w
@@ -665,30 +670,13 @@ class CpuSource(LaneWriter):
         w = self.w
         s0, s1, s2 = (self.at(name, speed) for name in ("start", "middle", "end"))
         x0, x1, x2 = (self.at(name, limit) for name in ("start", "middle", "end"))
-        w(f"whole = min(h/6.0*({s0} + 4.0*{s1} + {s2}), {DEEP!r})")
-        w(f"half = h/24.0*(8.0*{s1} + 5.0*{s2} - {s0})")
-        w("half = min(max(half, 0.05*whole), 0.95*whole)", "left = exp(-whole)")
-        # The integrals of exp(-u), u exp(-u), u^2 exp(-u): from the first up where that loses no
-        # digits, from the last (a series) down where it would.
-        w(f"series = {self._moment_series()}")
-        w("small = whole < 0.5", "square = whole*whole")
-        w("j2s = square*whole*series", "j1s = 0.5*(j2s + square*left)", "j0s = j1s + whole*left")
-        w("j0b = 1.0 - left", "j1b = j0b - whole*left", "j2b = 2.0*j1b - square*left")
-        w(*(f"j{k} = j{k}s if small else j{k}b" for k in range(3)))
+        w(f"whole, half = relaxations({s0}, {s1}, {s2}, h)", "half = within(whole, half)")
+        w("left = exp(-whole)", "j0, j1, j2 = moments(whole, left)")
         w("rest = whole - half", "inverse = 1.0/(half*whole*rest)")
         w(f"slope = ({x1} - {x2})*(inverse*whole*rest)")
         w(f"bend = (({x0} - {x2})*(inverse*half*rest) - slope)*(inverse*half*whole)")
         w(f"new = {x}*left + {x2}*j0 + slope*j1 + bend*(j2 - half*j1)")
         w(f"{x} = new" if linear else f"{x} = min(max(new, 0.0), 1.0)")
-
-    @staticmethod
-    def _moment_series() -> str:
-        """sum (-L)^k / (k! (k + 3)): the integral of u^2 exp(-u) from 0 to L over L^3."""
-        text = repr(1.0 / (math.factorial(13) * 16))
-        for k in range(12, -1, -1):
-            text = f"({1.0 / (math.factorial(k) * (k + 3))!r} - whole*{text})"
-        # Each factor of -L has turned the sign; thirteen nested differences do just that.
-        return text
 
     def _relaxation_step(self) -> None:
         w = self.w
@@ -706,13 +694,13 @@ class CpuSource(LaneWriter):
         with w.block(f"for i in range({state}):"):
             w("y2[i] = y[i]")
         w("largest = magnus(at[3], at[4], h, theta, q, y, m, z, norm, status)")
-        with w.block("if largest > 1.0:"):
+        with w.block(f"if largest > {STIFF!r}:"):
             with self.over_lanes():
                 w(f"{self.at('norm', 4)} = {self.at('norm', 3)}")
             with w.block("for i in range(4):"):
                 w("magnus(at[5 + 2*i], at[6 + 2*i], 0.25*h, theta, q, y2, m, z, norm, status)")
             with self.over_lanes():
-                w(f"stiff = {self.at('norm', 4)} > 1.0")
+                w(f"stiff = {self.at('norm', 4)} > {STIFF!r}")
                 for i in range(self.n_x):
                     w(f"{self.at('y', i)} = {self.at('y2', i)} if stiff else {self.at('y', i)}")
 
@@ -724,15 +712,15 @@ class CpuSource(LaneWriter):
             "magnus(v1, v2, h, theta, q, y, m, z, norm, status)",
             "A step of h ms from the voltages at its Gauss points; the largest exit rate times h.",
         ):
-            w("a1 = (0.25 + sqrt(3.0)/6.0)*h", "a2 = (0.25 - sqrt(3.0)/6.0)*h")
+            w(f"more, less = {MORE!r}*h, {LESS!r}*h")
             w(f"early, late = q[:{size}], q[{size}:]")
             w("createQmat(v1, theta, early, status)", "createQmat(v2, theta, late, status)")
             with w.block(f"for i in range({size}):"):
                 # Where a rate changes more than 14-fold within a step a combination could turn
                 # negative; cut at the floor it stays a rate.
                 w("first, second = early[i], late[i]")
-                w(f"early[i] = max(a1*first + a2*second, {RATE_FLOOR!r})")
-                w(f"late[i] = max(a2*first + a1*second, {RATE_FLOOR!r})")
+                w(f"early[i] = max(more*first + less*second, {RATE_FLOOR!r})")
+                w(f"late[i] = max(less*first + more*second, {RATE_FLOOR!r})")
             with self.over_lanes():
                 w(f"{self.at('norm', 3)} = 0.0")
             for half in ("early", "late"):
