@@ -48,7 +48,7 @@ FAULTS = [
     # --- kernels
     Fault(
         "stepping: both halves of a step the same",
-        "scoring/kernels/cpu_source.py",
+        "scoring/kernels/cpu_varying.py",
         "late[i] = max(less*first + more*second",
         "late[i] = max(more*first + less*second",
         "backends",
@@ -62,9 +62,9 @@ FAULTS = [
     ),
     Fault(
         "stepping: quarters too late",
-        "scoring/kernels/cpu_source.py",
-        "stiff = {self.at('norm', 4)} > {STIFF!r}",
-        "stiff = {self.at('norm', 4)} > 1.5",
+        "scoring/kernels/cpu_varying.py",
+        "stiff = {t.at('norm', 4)} > {STIFF!r}",
+        "stiff = {t.at('norm', 4)} > 1.5",
         "backends",
     ),
     Fault(

@@ -22,11 +22,16 @@ from channelfit.model.graphs import narrow_order
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import (
     DATA,
+    END,
+    GAUSS,
     KIND,
+    MIDDLE,
     N_SAMPLES,
     N_SUB,
     NODES,
+    QUARTERS,
     SOURCE,
+    START,
     TABLE,
     TARGET,
     VARYING,
@@ -241,8 +246,8 @@ def _nodes(packed: Packed, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
     first = int(row[TABLE])
     nodes = packed.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
     if relaxes:
-        return np.append(nodes[:1, 0], nodes[:, 2]), nodes[:, 1].copy()
-    return nodes[:, 3:5].ravel(), nodes[:, 5:].ravel()
+        return np.append(nodes[:1, START], nodes[:, END]), nodes[:, MIDDLE].copy()
+    return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
 
 
 def _ramp(packed: Packed, r: int, grade: int) -> _Ramp | None:

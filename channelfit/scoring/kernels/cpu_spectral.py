@@ -11,7 +11,7 @@ A candidate that cannot be trusted is marked (`doubt`), and the caller scores it
 from __future__ import annotations
 
 from channelfit.model.channel import ChannelModel
-from channelfit.scoring.kernels.cpu_source import CpuSource
+from channelfit.scoring.kernels.cpu_channel import LaneChannel
 from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.scalars import LaneScalars, Scalars
 from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, Spectrum
@@ -74,7 +74,7 @@ class _Factor(LaneScalars):
         return super().at(array, row)
 
 
-class CpuSpectralSource(CpuSource):
+class CpuSpectralSource(LaneChannel):
     """The generated module of one model.
 
     Arguments:
@@ -92,6 +92,7 @@ class CpuSpectralSource(CpuSource):
         self.decaying, self.strainable = self.spectrum.decaying, self.spectrum.strainable
         self.stride = 16 if self.spectrum.n_modes <= _CACHE_FRIENDLY else 8
         super().__init__(model, dtype if sampled else "float64")
+        self.text = self._module()
 
     # --- pieces of text
 
@@ -119,16 +120,16 @@ class CpuSpectralSource(CpuSource):
             },
         )
         what = "scores from modes" if self.sampled else "scores without samples"
-        self._header(
+        self.header(
             what,
             "cellOf, decay, exp, exprel, inline, offsetInCell, reciprocal, rootReciprocal, tanh",
         )
-        self._rates()
-        self._gains()
+        self.write_rates()
+        self.write_gains()
         for n in sorted({len(c.states) for c in self.model.chains if len(c.states) > 3}):
             self._rotation(n)
         for k, chain in enumerate(self.model.chains):
-            self._steady_state(k, chain)
+            self.write_steady_state(k)
             if len(chain.states) > 3:
                 self._decompose(k)
             if 3 < len(chain.states) <= MOST_PRODUCTS:
@@ -364,7 +365,7 @@ class CpuSpectralSource(CpuSource):
         factors = self.runs.open_now(
             lambda k: f"z{n + k}", lambda m: f"z{m}*{self.at(kept, j * n + m)}"
         )
-        self.w(f"r = z{n + len(self.model.chains)}*({self._powers(factors)}) - {datum}")
+        self.w(f"r = z{n + len(self.model.chains)}*({self.powers(factors)}) - {datum}")
 
     # --- everything for a range of blocks
 
@@ -386,7 +387,7 @@ class CpuSpectralSource(CpuSource):
 
     def _allocate_rows(self) -> None:
         w, L, c = self.w, self.lanes, self.c
-        widest, modes = max(len(k.states) for k in self.model.chains), self.spectrum.n_modes
+        widest, modes = self.widest, self.spectrum.n_modes
         w("n_candidates = parameters.shape[1]")
         w(f"theta = np.empty({max(1, len(self.model.parameters)) * L})", f"status = np.empty({L})")
         w(f"a = np.zeros({c.n_rows * L})", f"q = {c.view('q')}", f"gain = {c.view('gain')}")
@@ -401,15 +402,10 @@ class CpuSpectralSource(CpuSource):
 
     def _load_rows(self) -> None:
         w, L, c = self.w, self.lanes, self.c
-        with w.block(f"for l in range({L}):"):
-            w(f"candidate = min(block*{L} + l, n_candidates - 1)")
-            for row in range(len(self.model.parameters)):
-                w(f"{self.at('theta', row)} = parameters[{row}, candidate]")
-            w("status[l] = 0.0", *(f"{c.at(n, 0)} = 0.0" for n in ("cost", "cancelled", "doubt")))
-        w("createGains(theta, gain, status)")
+        self.load_candidates(*(f"{c.at(n, 0)} = 0.0" for n in ("cost", "cancelled", "doubt")))
         with w.block("for start in range(start_v.size):"):
             w("createQmat(start_v[start], theta, q, status)")
-            w(f"state = {self._part('slots', 'start', self.n_x * L)}")
+            w(f"state = {self.part('slots', 'start', self.n_x * L)}")
             for k in range(len(self.model.chains)):
                 w(f"initStateProbs{k}(q, state[{self.first_x[k] * L}:], m64, z64)")
 
@@ -429,7 +425,7 @@ class CpuSpectralSource(CpuSource):
         w, c, state = self.w, self.c, self.n_x * self.lanes
         w("n, span, weight = values[run, 0], values[run, 1], values[run, 2]")
         w("target, row = places[run, 1], places[run, 2]")
-        w(f"source = {self._part('slots', 'places[run, 0]', state)}")
+        w(f"source = {self.part('slots', 'places[run, 0]', state)}")
         with w.block(f"for k in range({state}):"):
             w(f"a[{c.first['x'] * self.lanes} + k] = source[k]")
         with w.block("if span != known:"):
@@ -443,7 +439,7 @@ class CpuSpectralSource(CpuSource):
                 w(f"readTables(a, cells, tables[row*{DEGREE + 1}:])")
                 w("scoreRun(a, v, n, weight, values[run, 3])")
         with w.block("if target >= 0:"):
-            w("endRun(a)", f"end = {self._part('slots', 'target', state)}")
+            w("endRun(a)", f"end = {self.part('slots', 'target', state)}")
             with w.block(f"for k in range({state}):"):
                 w(f"end[k] = a[{c.first['y'] * self.lanes} + k]")
 
