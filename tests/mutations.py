@@ -48,23 +48,23 @@ FAULTS = [
     # --- kernels
     Fault(
         "stepping: both halves of a step the same",
-        "scoring/kernels/cpu_source.py",
-        "late[i] = max(a2*first + a1*second",
-        "late[i] = max(a1*first + a2*second",
+        "scoring/kernels/cpu_varying.py",
+        "late[i] = max(less*first + more*second",
+        "late[i] = max(more*first + less*second",
         "backends",
     ),
     Fault(
         "stepping: half of a relaxation from the wrong end",
-        "scoring/kernels/cpu_source.py",
-        "half = h/24.0*(8.0*{s1} + 5.0*{s2} - {s0})",
-        "half = h/24.0*(8.0*{s1} + 5.0*{s0} - {s2})",
+        "scoring/kernels/integration.py",
+        "h / 24.0 * (8.0 * s1 + 5.0 * s2 - s0)",
+        "h / 24.0 * (8.0 * s1 + 5.0 * s0 - s2)",
         "backends",
     ),
     Fault(
         "stepping: quarters too late",
-        "scoring/kernels/cpu_source.py",
-        "stiff = {self.at('norm', 4)} > 1.0",
-        "stiff = {self.at('norm', 4)} > 1.5",
+        "scoring/kernels/cpu_varying.py",
+        "stiff = {t.at('norm', 4)} > {STIFF!r}",
+        "stiff = {t.at('norm', 4)} > 1.5",
         "backends",
     ),
     Fault(
@@ -76,14 +76,14 @@ FAULTS = [
     ),
     Fault(
         "closed form: cancellation without its weight",
-        "scoring/kernels/cpu_spectral.py",
+        "scoring/kernels/spectral_runs.py",
         'lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"',
         'lost = f"gain*gain*n*w{k}_2*w{k}_2"',
         "modes",
     ),
     Fault(
         "closed form: rates at a bound are not doubted",
-        "scoring/kernels/cpu_spectral.py",
+        "scoring/kernels/spectral.py",
         "least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity",
         "least, most = LEAST_RATE * t.multiplicity, 1e3 * GREATEST_RATE * t.multiplicity",
         "modes",
@@ -111,9 +111,9 @@ FAULTS = [
     ),
     Fault(
         "relaxation: a lost factor in a derivative",
-        "scoring/kernels/relaxation_kernels.py",
-        "for_s1 = h / 24.0 * (16.0 * by_whole + 8.0 * by_half)",
-        "for_s1 = h / 24.0 * (16.0 * by_whole + 4.0 * by_half)",
+        "scoring/kernels/integration.py",
+        "h / 24.0 * (16.0 * by_whole + 8.0 * by_half)",
+        "h / 24.0 * (16.0 * by_whole + 4.0 * by_half)",
         "linearize",
     ),
     Fault(

@@ -22,12 +22,11 @@ from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
-from channelfit.scoring.kernels.spectral import (
-    LEAST_COST,
-    Spectrum,
+from channelfit.scoring.kernels.detailed_balance import (
     keeps_detailed_balance,
-    why_not,
+    reason_without_modes,
 )
+from channelfit.scoring.kernels.spectral import LEAST_COST, Spectrum
 from channelfit.scoring.layout.exponential_tables import (
     CELL_BITS,
     DEGREE,
@@ -407,7 +406,7 @@ TURNING = {
 def test_detailed_balance():
     for name in SHIPPED:
         model = model_named(name)
-        assert why_not(model) is None
+        assert reason_without_modes(model) is None
     assert not keeps_detailed_balance(*_only(build_model(TURNING, None)))
     balanced = {**TURNING, "rates": {**TURNING["rates"], "D -> A": "k/4"}}
     assert not keeps_detailed_balance(*_only(build_model(balanced, None)))

@@ -24,8 +24,10 @@ from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Samp
 #: mV. Varying voltage is sub-stepped so that it moves no further than this in one step.
 MAX_STEP_MV = 1.0
 _GAUSS = np.array([0.5 - math.sqrt(3) / 6, 0.5 + math.sqrt(3) / 6])
-#: Where in a sub-step rates are wanted, as parts of it: start, middle and end for chains of two
-#: states; for schemes the Gauss points of the whole, and those of its quarters (stiff candidates).
+#: Where in a sub-step rates are wanted, as parts of it: START, MIDDLE and END for chains of two
+#: states; for schemes the two Gauss points of the whole, from GAUSS on, and the eight of its
+#: quarters, from QUARTERS on, for stiff candidates.
+START, MIDDLE, END, GAUSS, QUARTERS = 0, 1, 2, 3, 5
 NODES = np.concatenate([[0.0, 0.5, 1.0], _GAUSS, ((np.arange(4)[:, None] + _GAUSS) / 4).ravel()])
 
 #: Columns of `Packed.runs`.

@@ -1,7 +1,7 @@
 """Three ways to the same score, and which of them pays.
 
 ``stepping`` serves every problem. ``modal`` and ``closed-form`` need held voltages and chains that
-have modes (`codegen.spectral.why_not`); the closed form needs no samples.
+have modes (`detailed_balance.reason_without_modes`); the closed form needs no samples.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import numpy as np
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import N_SAMPLES
 from channelfit.reading.errors import InputError
-from channelfit.scoring.kernels.spectral import MOST_PRODUCTS, why_not
+from channelfit.scoring.kernels.detailed_balance import reason_without_modes
+from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.layout.exponential_tables import moves
 from channelfit.scoring.layout.visit_order import schedule
 
@@ -39,7 +40,7 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str =
 
 def no_modes(problem: Problem) -> str | None:
     """Why a problem cannot be scored by modes; None if it can."""
-    reason = why_not(problem.model)
+    reason = reason_without_modes(problem.model)
     if reason is None and moves(problem.scored):
         reason = "the command voltage varies on the way to scored samples"
     return reason

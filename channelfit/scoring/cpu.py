@@ -18,7 +18,7 @@ from channelfit.problem.run_tree import HELD, KIND, Packed, gathered
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
-from channelfit.scoring.kernels.cpu_source import PACKED_ARGUMENTS, CpuSource
+from channelfit.scoring.kernels.cpu_source import RUN_ARGUMENTS, CpuSource
 from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralSource
 from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
@@ -209,7 +209,7 @@ class Stepping:
         """Sums of squares and statuses, or traces where room for them is given."""
         n = parameters.shape[1]
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
-        arguments = [getattr(packed, _FIELDS.get(name, name)) for name in PACKED_ARGUMENTS]
+        arguments = [getattr(packed, _FIELDS.get(name, name)) for name in RUN_ARGUMENTS]
         arguments += [data, cost, trace, trace.size > 0, status]
         run = generated(source.text, "runSweeps")
         shared_kernel(run, parameters, arguments, source.lanes, n_threads)

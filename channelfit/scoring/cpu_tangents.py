@@ -22,11 +22,16 @@ from channelfit.model.graphs import narrow_order
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import (
     DATA,
+    END,
+    GAUSS,
     KIND,
+    MIDDLE,
     N_SAMPLES,
     N_SUB,
     NODES,
+    QUARTERS,
     SOURCE,
+    START,
     TABLE,
     TARGET,
     VARYING,
@@ -35,6 +40,7 @@ from channelfit.problem.run_tree import (
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels import relaxation_kernels, tangent_kernels
+from channelfit.scoring.kernels.integration import GREATEST_GAIN, STIFF
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.kernels.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.scoring.layout import ramp_collocation as collocation
@@ -44,8 +50,6 @@ from channelfit.scoring.machine.threads import single_threaded_blas
 
 #: Of a candidate that needs every sample of a ramp; none of the statuses of `backends`.
 _UNRESOLVED = -1
-#: A step in which some state is left more often than this is taken in quarters.
-STIFF = 1.0
 #: Steps of varying voltage taken together, powers of two: their rates and derivatives stay in the
 #: cache.
 _STEPS = {"relax": 512, "scheme": 64}
@@ -242,8 +246,8 @@ def _nodes(packed: Packed, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
     first = int(row[TABLE])
     nodes = packed.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
     if relaxes:
-        return np.append(nodes[:1, 0], nodes[:, 2]), nodes[:, 1].copy()
-    return nodes[:, 3:5].ravel(), nodes[:, 5:].ravel()
+        return np.append(nodes[:1, START], nodes[:, END]), nodes[:, MIDDLE].copy()
+    return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
 
 
 def _ramp(packed: Packed, r: int, grade: int) -> _Ramp | None:
@@ -576,7 +580,7 @@ class _Scheme(_Walk):
                 self._varying(theta, stretch, flat)
             else:
                 self._held(stretch, flat)
-        if self.flags[0] or not (np.abs(self.gain) < 1e300).all():
+        if self.flags[0] or not (np.abs(self.gain) < GREATEST_GAIN).all():
             return NOT_FINITE
         if self.flags[1]:
             return NEGATIVE_RATE

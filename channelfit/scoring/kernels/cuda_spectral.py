@@ -17,14 +17,10 @@ import numpy as np
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
-from channelfit.scoring.kernels.spectral import (
-    GREATEST_CANCELLATION,
-    GREATEST_RATE,
-    LEAST_COST,
-    LEAST_RATE,
-    MOST_PRODUCTS,
-    Spectrum,
-)
+from channelfit.scoring.kernels.scalars import ThreadScalars
+from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, LEAST_COST, Spectrum
+from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
+from channelfit.scoring.kernels.spectral_runs import SpectralRuns, name_transform
 from channelfit.scoring.layout.exponential_tables import DEGREE, SpectralWalk
 from channelfit.scoring.machine.kernel_math import CELL_BITS
 
@@ -48,37 +44,20 @@ class CudaSpectralSource:
     def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
         self.model, self.dtype, self.sampled = model, dtype, sampled
         self.channel, self.spectrum = CudaChannel(model), Spectrum(model)
-        #: Chains whose speeds may come close: their amplitudes then cancel.
-        self.strainable = [k for k, c in enumerate(model.chains) if len(c.states) == 3]
-        self.decaying = [index for index in self.spectrum.terms if any(index)]
+        self.runs = SpectralRuns(self.spectrum)
+        self.decaying, self.strainable = self.spectrum.decaying, self.spectrum.strainable
         # Up to four states the registers of 16 warps on a multiprocessor suffice; beyond, values
         # that no longer fit would cost more than the missing warps.
         self.threads = 64
         self.blocks = 8 if max(len(c.states) for c in model.chains) <= 4 else 4
         self._parts: dict[str, list[str]] = {}
         self.w = CudaWriter()
+        self.c = ThreadScalars(self.w, ("cost", "cancelled"), self.strainable)
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def specialized(self, n_slots: int) -> str:
         """The text for a schedule of at most n_slots state slots."""
         return f"#define N_SLOTS {n_slots}\n#define MAX_THREADS {self.threads}\n{self.text}"
-
-    # --- the target language of `spectral.Scalars`
-
-    def let(self, name: str, expression: str) -> None:
-        self.w(f"const double {name} = {expression};")
-
-    def put(self, place: str, expression: str) -> None:
-        self.w(f"{place} = {expression};")
-
-    def at(self, array: str, row: int) -> str:
-        return f"{array}[{row}]"
-
-    def choose(self, condition: str, yes: str, no: str) -> str:
-        return f"({condition} ? {yes} : {no})"
-
-    def both(self, one: str, other: str) -> str:
-        return f"({one} && {other})"
 
     # --- pieces of text
 
@@ -99,6 +78,7 @@ class CudaSpectralSource:
             self._transform()
         if max(len(chain.states) for chain in self.model.chains) > 3:
             w("", *_JACOBI.splitlines())
+            self._rotation()
         for k, chain in enumerate(self.model.chains):
             if len(chain.states) > 3:
                 self._decompose(k)
@@ -107,7 +87,7 @@ class CudaSpectralSource:
         return w.text
 
     def _transform(self) -> None:
-        """See `transform.transform_table`: the cell is the leading bits of y."""
+        """See `exponential_tables.transform_table`: the cell is the leading bits of y."""
         w, drop = self.w, 20 - CELL_BITS
         with w.device(
             "double findCell(double y, int last, int &cell)",
@@ -124,104 +104,35 @@ class CudaSpectralSource:
         ):
             w(f"const double2 *c = table + {half}*cell;")
             w(*(f"const double2 c{i} = c[{i}];" for i in range(half)))
-            w("const double s = d*d;", f"double even = c{half - 1}.x, odd = c{half - 1}.y;")
-            for i in range(half - 2, -1, -1):
-                w(f"even = fma(even, s, c{i}.x);", f"odd = fma(odd, s, c{i}.y);")
-            w("return fma(odd, d, even);")
+            name_transform(self.c, [f"c{i // 2}.{'xy'[i % 2]}" for i in range(DEGREE + 1)])
+            w("return there;")
 
     def _decompose(self, k: int) -> None:
         """Speeds and modes of chain k, n >= 4."""
-        w, chain, rows = self.w, self.model.chains[k], self.spectrum.layout[k]
-        n = len(chain.states)
+        w, n = self.w, len(self.model.chains[k].states)
+
+        def element(e: int, i: int) -> str:
+            return f"m[{i}][{e}]"
+
         with w.device(
             f"void decompose{k}(const double *q, double *s, double &doubt)",
             f"Modes of {n} states in detailed balance: elimination, then one-sided Jacobi.",
         ):
-            w(f"double m[{n}][{n - 1}] = {{}};")
-            entries = self.spectrum.entries(k)
-            self._factor(k, n)
+            w(f"double m[{n}][{n - 1}];")
+            self.spectrum.eliminate(self.c, k, element)
             self._rotate(n)
-            for e in range(n - 1):
-                speed = " + ".join(f"m[{i}][{e}]*m[{i}][{e}]" for i in range(n))
-                w(f"const double speed{e} = fmax({speed}, 1e-200);")
-                w(f"s[{rows['speed'] + e}] = speed{e};")
-            if n <= MOST_PRODUCTS:
-                w(*(f"s[{rows['limit'] + i - 1}] = y[{i}];" for i in range(1, n)))
-                self._sort(rows["speed"], n - 1)
-            else:
-                self._keep_modes(k)
-            if len(entries) > 2 * (n - 1):
-                self._clipped(k)
+            self.spectrum.keep_limit(self.c, k)
+            self.spectrum.keep_modes(self.c, k, element)
 
-    def _sort(self, first: int, n: int) -> None:
-        """Speeds in descending order, by exchanging neighbors."""
+    def _rotation(self) -> None:
         w = self.w
-        w("#pragma unroll")
-        with w.block(f"for (int end = {n - 1}; end > 0; --end)"):
-            w("#pragma unroll")
-            with w.block("for (int e = 0; e < end; ++e)"):
-                w(f"const double one = s[{first} + e], two = s[{first} + e + 1];")
-                w(f"s[{first} + e] = fmax(one, two);", f"s[{first} + e + 1] = fmin(one, two);")
-
-    def _keep_modes(self, k: int) -> None:
-        """The columns themselves, and the open occupancy that each carries."""
-        w, chain, rows = self.w, self.model.chains[k], self.spectrum.layout[k]
-        n = len(chain.states)
-        w(f"double *limit = s + {rows['limit']}, *root = s + {rows['root']};")
-        w(f"double *inverse = s + {rows['inverse']};")
-        w("#pragma unroll")
-        with w.block(f"for (int i = 0; i < {n}; ++i)"):
-            w("limit[i] = y[i];", "inverse[i] = rootReciprocal(y[i] < 1e-290 ? 1e-290 : y[i]);")
-            w("root[i] = y[i]*inverse[i];")
-        for e in range(n - 1):
-            parts = [
-                f"{float(g)!r}*root[{i}]*m[{i}][{e}]" for i, g in enumerate(chain.conductances) if g
-            ]
-            w(f"s[{rows['open'] + e}] = ({' + '.join(parts) or '0.0'})*reciprocal(speed{e});")
-        w("#pragma unroll")
-        with w.block(f"for (int i = 0; i < {n}; ++i)"):
-            w("#pragma unroll")
-            w(f"for (int e = 0; e < {n - 1}; ++e) s[{rows['mode']} + {n - 1}*i + e] = m[i][e];")
-
-    def _clipped(self, k: int) -> None:
-        """A rate cut at its bounds no longer balances a cycle."""
-        for t, row in zip(
-            self.model.chains[k].transitions, self.spectrum.entries(k).values(), strict=True
-        ):
-            least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity
-            self.w(f"if (!(q[{row}] > {least!r} && q[{row}] < {most!r})) doubt = 1.0;")
-
-    def _factor(self, k: int, n: int) -> None:
-        """-S = M M^T by eliminating states from the last; y is the steady state.
-
-        What the topology leaves zero is not computed.
-        """
-        w = self.w
-        rate = {pair: f"q[{row}]" for pair, row in self.spectrum.entries(k).items()}
-        own = set(rate)  # before others add to them: no two so small that their product is nothing
-        for last in range(n - 1, 0, -1):
-            before = [i for i in range(last) if (last, i) in rate]
-            out = " + ".join([*(rate[last, i] for i in before), "1e-200"])
-            w(f"const double out{last} = {out}, root{last} = rootReciprocal(out{last});")
-            w(f"m[{last}][{last - 1}] = out{last}*root{last};")
-            for i in before:
-                product = f"{rate[i, last]}*{rate[last, i]}"
-                mean = f"rootOf({product})" if {(i, last), (last, i)} <= own else f"sqrt({product})"
-                w(f"m[{i}][{last - 1}] = -{mean}*root{last};")
-                w(f"const double in{i}_{last} = {rate[i, last]}*root{last}*root{last};")
-            for i, j in ((i, j) for i in before for j in before if i != j):
-                sum_ = [rate[i, j]] if (i, j) in rate else []
-                sum_.append(f"in{i}_{last}*{rate[last, j]}")
-                w(f"const double r{i}_{j}_{last} = {' + '.join(sum_)};")
-            rate |= {(i, j): f"r{i}_{j}_{last}" for i in before for j in before if i != j}
-            rate |= {(i, last): f"in{i}_{last}" for i in before}
-        w(f"double y[{n}];", "y[0] = 1.0;")
-        for last in range(1, n):
-            parts = [f"y[{i}]*{rate[i, last]}" for i in range(last) if (i, last) in rate]
-            w(f"y[{last}] = {' + '.join(parts)};")
-            with w.block(""):
-                w(f"const double share = reciprocal(1.0 + y[{last}]);", "#pragma unroll")
-                w(f"for (int i = 0; i <= {last}; ++i) y[i] *= share;")
+        w("", *_ROTATE.splitlines())
+        with w:
+            self.spectrum.rotation(self.c, "norm[a]", "norm[b]", "shared")
+            w("norm[a] -= moved;", "norm[b] += moved;", "#pragma unroll")
+            with w.block("for (int i = 0; i < N; ++i)"):
+                w("const double left = m[i][a], right = m[i][b];")
+                w("m[i][a] = cosine*left - sine*right;", "m[i][b] = sine*left + cosine*right;")
 
     def _rotate(self, n: int) -> None:
         """Rotates pairs of columns of m until all are orthogonal.
@@ -256,13 +167,13 @@ class CudaSpectralSource:
             for k, chain in enumerate(self.model.chains):
                 with w.block(""):
                     if len(chain.states) == 2:
-                        self.spectrum.two_states(self, k)
+                        self.spectrum.two_states(self.c, k)
                     elif len(chain.states) == 3:
-                        self.spectrum.three_states(self, k)
+                        self.spectrum.three_states(self.c, k)
                     elif len(chain.states) > 3:
                         w(f"decompose{k}(q, s, doubt);")
                         if len(chain.states) <= MOST_PRODUCTS:
-                            self.spectrum.products(self, k)
+                            self.spectrum.products(self.c, k)
 
     def operations(self, walk: SpectralWalk) -> float:
         """Floating-point operations of one candidate's walk, as the text has them.
@@ -327,62 +238,45 @@ class CudaSpectralSource:
 
     def _denominators(self) -> None:
         w = self.w
-        w("double per[N_SUMS], g[N_SUMS], f[N_SUMS];")
+        w("double per[N_SUMS], g[N_SUMS], forgotten[N_X];")
         w("// 1/(1 - exp(-L dt)) for every L of the square, twice where two terms make it")
         with w.block(""):
-            names = self.spectrum.forgotten(self, "e", self._decays("dts.x", "e"))
-            doubled = self.spectrum.square(dict.fromkeys(self.spectrum.terms, ""))
-            wanted = [
-                (names[index], "2.0*" if doubled[index][1] else "") for index in self.spectrum.sums
-            ]
-            # Two at a time: one reciprocal of their product and two products are the cheaper.
-            for i in range(0, len(wanted) - 1, 2):
-                (one, twice_one), (two, twice_two) = wanted[i : i + 2]
-                w(f"const double inverse{i} = reciprocal({one}*{two});")
-                w(f"per[{i}] = {twice_one}{two}*inverse{i};")
-                w(f"per[{i + 1}] = {twice_two}{one}*inverse{i};")
-            if len(wanted) % 2:
-                w(f"per[{len(wanted) - 1}] = {wanted[-1][1]}reciprocal({wanted[-1][0]});")
+            self.runs.denominators(self.c, "dts.x")
         w("double last_span = -1.0;", "int last_cell = -1;")
         w("double offset[N_DECAYING] = {};", "int cell[N_DECAYING] = {};")
 
-    def _decays(self, time: str, prefix: str) -> dict[int, str]:
-        """Names 1 - exp(-speed time) for every mode."""
-        names = {}
-        for mode in range(self.spectrum.n_modes):
-            names[mode] = f"{prefix}_m{mode}"
-            self.let(names[mode], f"decay({self.spectrum.speed(self, mode)}*{time})")
-        return names
-
     def _run(self) -> None:
-        w, spectrum = self.w, self.spectrum
+        w, c, spectrum, runs = self.w, self.c, self.spectrum, self.runs
         half = (DEGREE + 1) // 2
         w(f"const double2 *table = tables + (long long)places.z*{half};")
         with w.block("if (span != last_span || places.w != last_cell)"):
             begun = len(w.lines)
             w("last_span = span;", "last_cell = places.w;")
-            units = self._decays("span", "u")
-            names = spectrum.forgotten(self, "u", units)
-            for i, index in enumerate(spectrum.sums):
-                w(f"f[{i}] = {names[index]};", f"g[{i}] = {names[index]}*per[{i}];")
+            units = runs.decays(c, "u", "span")
+            for mode, name in units.items():
+                c.put(f"forgotten[{mode}]", name)
+            runs.geometric_sums(c, "u", units)
             for i, index in enumerate(self.decaying):
-                y = f"fma({spectrum.total_speed(self, index)}, span, 1.0)"
+                y = runs.place_in_table(c, index, "span")
                 w(f"offset[{i}] = findCell({y}, last_cell, cell[{i}]);")
             self._parts["span"] = w.lines[begun:]
         begun = len(w.lines)
         for k in range(len(self.model.chains)):
-            spectrum.amplitudes(self, k)
-        self._score()
+            runs.amplitudes(c, k)
+        # No branch, although some runs are not scored (weight 0): it would keep the loads from
+        # being asked for early.
+        read = (f"transform(table, cell[{i}], offset[{i}])" for i in range(len(self.decaying)))
+        runs.add_cost(c, list(read))
+        runs.add_cancelled(c)
         self._parts["run"] = w.lines[begun:]
-        place = {index: i for i, index in enumerate(spectrum.sums)}
-        self._end({m: f"f[{place[spectrum.unit(m)]}]" for m in range(spectrum.n_modes)})
+        self._end({m: f"forgotten[{m}]" for m in range(spectrum.n_modes)})
 
     def _end(self, gone: dict[int, str]) -> None:
         begun = len(self.w.lines)
         with self.w.block("if (target >= 0)"):
             self.w("double *y = slots + N_X*target;")
             for k in range(len(self.model.chains)):
-                self.spectrum.end(self, k, gone)
+                self.runs.end(self.c, k, gone)
         self._parts["end"] = self.w.lines[begun:]
 
     def _one_sample_on(self) -> None:
@@ -391,14 +285,14 @@ class CudaSpectralSource:
         w("constexpr int BLOCK = 8;", "real kept[N_X][BLOCK + 1];", "#pragma unroll")
         for mode in range(self.spectrum.n_modes):
             with w.block(""):
-                w(f"const double one = 1.0 - decay({self.spectrum.speed(self, mode)}*dts.x);")
+                w(f"const double one = 1.0 - decay({self.spectrum.speed(self.c, mode)}*dts.x);")
                 w("double power = 1.0;", "#pragma unroll")
                 w(f"for (int j = 0; j <= BLOCK; ++j, power *= one) kept[{mode}][j] = real(power);")
 
     def _sampled_run(self) -> None:
         w, spectrum = self.w, self.spectrum
         for k in range(len(self.model.chains)):
-            spectrum.amplitudes(self, k)
+            self.runs.amplitudes(self.c, k)
         with w.block("if (weight > 0.0)"):
             w("real z[N_X], sum = 0;", "const real amplitude = real(gain);")
             for k in range(len(self.model.chains)):
@@ -420,42 +314,21 @@ class CudaSpectralSource:
                 w("++datum;", "#pragma unroll")
                 w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][1];")
             w("cost += weight*double(sum);")
-            self._strain()
+            self.runs.add_cancelled(self.c)
         with w.block("if (target >= 0)"):
-            units = self._decays("span", "u")
+            units = self.runs.decays(self.c, "u", "span")
             w("double *y = slots + N_X*target;")
             for k in range(len(self.model.chains)):
-                spectrum.end(self, k, units)
+                self.runs.end(self.c, k, units)
 
     def _residual(self, j: str) -> None:
         """One sample: the chains' open occupancies, their product, and what the datum leaves."""
         w, factors = self.w, []
-        for k, chain in enumerate(self.model.chains):
-            modes = [f"z[{m}]*kept[{m}][{j}]" for m in self.spectrum.modes(k)]
-            w(f"const real open{k} = {' + '.join([f'base{k}', *modes])};")
-            factors += [f"open{k}"] * chain.power
+        chains = self.runs.open_now(lambda k: f"base{k}", lambda m: f"z[{m}]*kept[{m}][{j}]")
+        for k, (text, power) in enumerate(chains):
+            w(f"const real open{k} = {text};")
+            factors += [f"open{k}"] * power
         w(f"const real off = amplitude*({'*'.join(factors)}) - datum[{j}];", "sum += off*off;")
-
-    def _score(self) -> None:
-        w, spectrum = self.w, self.spectrum
-        # No branch, although some runs are not scored (weight 0): it would keep the loads from
-        # being asked for early.
-        terms = spectrum.open_probability(self)
-        squares, constant = spectrum.square(terms), (0,) * spectrum.n_modes
-        w(f"double squares = n*({squares[constant][0]}), products = sum_d*{terms[constant]};")
-        for i, index in enumerate(spectrum.sums):
-            w(f"squares = fma({squares[index][0]}, g[{i}], squares);")
-        for i, index in enumerate(self.decaying):
-            there = f"transform(table, cell[{i}], offset[{i}])"
-            w(f"products = fma({terms[index]}, {there}, products);")
-        w("cost = fma(weight*gain, gain*squares - 2.0*products, cost);")
-        self._strain()
-
-    def _strain(self) -> None:
-        """Adds up how much cancels between the modes of chains whose speeds nearly agree."""
-        for k in self.strainable:
-            lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"
-            self.w(f"if (strained{k}) cancelled += {lost};")
 
 
 _FINISH = f"""\
@@ -506,29 +379,14 @@ __device__ __forceinline__ double shared(const double (&m)[N][C], const int a, c
         if (i % 2) odd = fma(m[i][a], m[i][b], odd); else even = fma(m[i][a], m[i][b], even);
     }
     return even + odd;
-}
+}"""
 
+_ROTATE = """\
 // Columns a and b, which share so much, become orthogonal. No branch, or pairs would not stand side
 // by side; columns that are orthogonal turn by nothing.
 template <int N, int C>
 __device__ __forceinline__ void rotate(double (&m)[N][C], double (&norm)[C], const int a,
-                                       const int b, const double shared) {
-    const double change = norm[b] - norm[a], twice = 2.0*shared;
-    const double apart = fabs(change) + 1e-145;  // or equal norms would turn by 0/0
-    const double per = rootReciprocal(fma(apart, apart, twice*twice));
-    // With t the angle: cos 2t = apart*per and sin 2t = twice*per.
-    const double square = fma(0.5*per, apart, 0.5), inverse = rootReciprocal(square);
-    const double cosine = square*inverse, sine = shared*copysign(per, change)*inverse;
-    const double moved = shared*sine*inverse;
-    norm[a] -= moved;
-    norm[b] += moved;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-        const double left = m[i][a], right = m[i][b];
-        m[i][a] = cosine*left - sine*right;
-        m[i][b] = sine*left + cosine*right;
-    }
-}"""
+                                       const int b, const double shared) {"""
 
 _LOAD = f"""\
 const int i = blockIdx.x*blockDim.x + threadIdx.x, job = blockIdx.y, candidate = first + i;

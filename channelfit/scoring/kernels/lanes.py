@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from channelfit.scoring.kernels.integration import TAYLOR
+
 UNROLLED_STATES = 4  # matrices up to this size are written out, larger ones are loops
-#: Taylor's polynomial of degree 12 is exact to 2e-16 where the norm is at most this.
-TAYLOR_NORM = 1.0 / 3.0
 
 
 class Writer:
@@ -197,9 +197,7 @@ class LaneWriter:
 
     def taylor(self, n: int) -> None:
         """exp of square 1 into square 0: degree 12 in five products (Paterson, Stockmeyer)."""
-        c = [1.0]
-        for k in range(1, 13):
-            c.append(c[-1] / k)
+        c = TAYLOR
         self.product(1, 1, 2, n)
         self.product(2, 1, 3, n)
         self.product(2, 2, 4, n)

@@ -7,11 +7,15 @@ its parts would wait for each other longer than they work.
 
 from __future__ import annotations
 
-from math import factorial
-
 import numpy as np
 
-from channelfit.scoring.kernels.fast_rates import DEEP
+from channelfit.scoring.kernels.integration import (
+    GREATEST_GAIN,
+    moments,
+    relaxations,
+    slopes_by_speeds,
+    within,
+)
 from channelfit.scoring.kernels.tangent_tables import (
     N_POINTS,
     OUT,
@@ -27,7 +31,6 @@ from channelfit.scoring.kernels.tangent_tables import (
 from channelfit.scoring.machine.kernel_math import decay, exp
 from channelfit.scoring.machine.machine_code import plain_kernel
 
-_SERIES = tuple(1.0 / (factorial(k) * (k + 3)) for k in range(14))
 #: Columns of the table of stretches: held runs FIRST to LAST - 1 where STEPS is -1, else a varying
 #: run and where its voltages begin, and what becomes of its samples (OUT_FIRST -1: nothing).
 FIRST, LAST, STEPS, SUBSTEPS, EDGES, MIDDLES, SAMPLES, OUT_FIRST = range(8)
@@ -206,36 +209,10 @@ def _relaxations(
     for i in range(n):
         s0, s1, s2 = speed[i], middle_speed[i], speed[i + 1]
         x0, x1, x2 = limit[i], middle_limit[i], limit[i + 1]
-        whole = min(h / 6.0 * (s0 + 4.0 * s1 + s2), DEEP)
-        wanted = h / 24.0 * (8.0 * s1 + 5.0 * s2 - s0)
-        half = min(max(wanted, 0.05 * whole), 0.95 * whole)
-        left = exp(-whole)
-        series = _SERIES[13]
-        series = _SERIES[12] - whole * series
-        series = _SERIES[11] - whole * series
-        series = _SERIES[10] - whole * series
-        series = _SERIES[9] - whole * series
-        series = _SERIES[8] - whole * series
-        series = _SERIES[7] - whole * series
-        series = _SERIES[6] - whole * series
-        series = _SERIES[5] - whole * series
-        series = _SERIES[4] - whole * series
-        series = _SERIES[3] - whole * series
-        series = _SERIES[2] - whole * series
-        series = _SERIES[1] - whole * series
-        series = _SERIES[0] - whole * series
-        square = whole * whole
-        small = whole < 0.5
-        low = square * whole * series
-        j2 = low
-        j1 = 0.5 * (j2 + square * left)
-        j0 = j1 + whole * left
-        far0 = 1.0 - left
-        far1 = far0 - whole * left
-        far2 = 2.0 * far1 - square * left
-        j0 = j0 if small else far0
-        j1 = j1 if small else far1
-        j2 = j2 if small else far2
+        whole, wanted = relaxations(s0, s1, s2, h)
+        half = within(whole, wanted)
+        left, square = exp(-whole), whole * whole
+        j0, j1, j2 = moments(whole, left)
         rest = whole - half
         slope = (x1 - x2) / half
         bend = ((x0 - x2) / whole - slope) / rest
@@ -253,9 +230,7 @@ def _relaxations(
         free = 1.0 if half == wanted else 0.0
         by_whole += (1.0 - free) * cut * by_half
         by_half *= free
-        for_s0 = h / 24.0 * (4.0 * by_whole - by_half)
-        for_s1 = h / 24.0 * (16.0 * by_whole + 8.0 * by_half)
-        for_s2 = h / 24.0 * (4.0 * by_whole + 5.0 * by_half)
+        for_s0, for_s1, for_s2 = slopes_by_speeds(by_whole, by_half, h)
         for j in range(n_own):
             d0, d1, d2 = dspeed[j, i], middle_dspeed[j, i], dspeed[j, i + 1]
             dkept[j, i] = -left * (h / 6.0) * (d0 + 4.0 * d1 + d2)
@@ -419,7 +394,7 @@ def relaxNormals(
         createGains(theta, gain)
         for k in range(2):
             for d in range(gain.shape[1]):
-                if not abs(gain[k, d]) < 1e300:
+                if not abs(gain[k, d]) < GREATEST_GAIN:
                     flag[0] = 1
         createRates(voltages, theta, rate, slope)
         boundRates(rate, slope, partials, least, n, flag)

@@ -14,12 +14,10 @@ Each kernel is compiled when it is first called.
 
 from __future__ import annotations
 
-from math import factorial
-
 import numpy as np
 
 from channelfit.model.channel import RATE_FLOOR
-from channelfit.scoring.kernels.lanes import TAYLOR_NORM
+from channelfit.scoring.kernels.integration import LESS, MORE, TAYLOR, TAYLOR_NORM
 from channelfit.scoring.kernels.tangent_tables import (
     N_POINTS,
     OUT,
@@ -34,7 +32,6 @@ from channelfit.scoring.kernels.tangent_tables import (
 from channelfit.scoring.machine.kernel_math import exp
 from channelfit.scoring.machine.machine_code import plain_kernel
 
-_C = tuple(1.0 / factorial(k) for k in range(13))
 #: Of the products of a propagator: left, right, result, in the order of its scratch matrices.
 _FACTORS = ((0, 0, 1), (1, 0, 2), (1, 1, 3), (4, 3, 5), (5, 3, 6))
 
@@ -120,34 +117,40 @@ def propagator(depth, transitions, p, dp, m, dm):
         if step == 3:
             for i in range(n):
                 for j in range(n):
-                    m[4, i, j] = _C[12] * m[3, i, j] + _C[11] * m[2, i, j] + _C[10] * m[1, i, j]
-                    m[4, i, j] += _C[9] * a[i, j] + (_C[8] if i == j else 0.0)
+                    m[4, i, j] = (
+                        TAYLOR[12] * m[3, i, j] + TAYLOR[11] * m[2, i, j] + TAYLOR[10] * m[1, i, j]
+                    )
+                    m[4, i, j] += TAYLOR[9] * a[i, j] + (TAYLOR[8] if i == j else 0.0)
                     for u in range(n_rates):
                         dm[4, i, j, u] = (
-                            _C[12] * dm[3, i, j, u]
-                            + _C[11] * dm[2, i, j, u]
-                            + _C[10] * dm[1, i, j, u]
-                            + _C[9] * da[i, j, u]
+                            TAYLOR[12] * dm[3, i, j, u]
+                            + TAYLOR[11] * dm[2, i, j, u]
+                            + TAYLOR[10] * dm[1, i, j, u]
+                            + TAYLOR[9] * da[i, j, u]
                         )
         elif step == 4:
             for i in range(n):
                 for j in range(n):
-                    m[5, i, j] += _C[7] * m[2, i, j] + _C[6] * m[1, i, j] + _C[5] * a[i, j]
-                    m[5, i, j] += _C[4] if i == j else 0.0
+                    m[5, i, j] += (
+                        TAYLOR[7] * m[2, i, j] + TAYLOR[6] * m[1, i, j] + TAYLOR[5] * a[i, j]
+                    )
+                    m[5, i, j] += TAYLOR[4] if i == j else 0.0
                     for u in range(n_rates):
                         dm[5, i, j, u] += (
-                            _C[7] * dm[2, i, j, u] + _C[6] * dm[1, i, j, u] + _C[5] * da[i, j, u]
+                            TAYLOR[7] * dm[2, i, j, u]
+                            + TAYLOR[6] * dm[1, i, j, u]
+                            + TAYLOR[5] * da[i, j, u]
                         )
         product(m[left], dm[left], m[right], dm[right], m[out], dm[out])
         if step == 4:
             shrunk = exp(-fastest * scale)
             for i in range(n):
                 for j in range(n):
-                    m[6, i, j] += _C[3] * m[2, i, j] + _C[2] * m[1, i, j] + a[i, j]
+                    m[6, i, j] += TAYLOR[3] * m[2, i, j] + TAYLOR[2] * m[1, i, j] + a[i, j]
                     m[6, i, j] = shrunk * (m[6, i, j] + (1.0 if i == j else 0.0))
                     for u in range(n_rates):
                         dm[6, i, j, u] += (
-                            _C[3] * dm[2, i, j, u] + _C[2] * dm[1, i, j, u] + da[i, j, u]
+                            TAYLOR[3] * dm[2, i, j, u] + TAYLOR[2] * dm[1, i, j, u] + da[i, j, u]
                         )
                         dm[6, i, j, u] *= shrunk
         if step >= 4:
@@ -400,7 +403,7 @@ def stiffness(h, rate, transitions, out):
 
     rate (2 n_steps, n_rates): at the Gauss points.
     """
-    early, late = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
+    more, less = MORE * h, LESS * h
     n = 0
     for t in range(transitions.shape[0]):
         n = max(n, transitions[t, 0] + 1)
@@ -411,8 +414,8 @@ def stiffness(h, rate, transitions, out):
         second[:] = 0.0
         for t in range(transitions.shape[0]):
             i, u, times = transitions[t, 0], transitions[t, 2], transitions[t, 3]
-            first[i] += times * max(early * one[u] + late * two[u], RATE_FLOOR)
-            second[i] += times * max(late * one[u] + early * two[u], RATE_FLOOR)
+            first[i] += times * max(more * one[u] + less * two[u], RATE_FLOOR)
+            second[i] += times * max(less * one[u] + more * two[u], RATE_FLOOR)
         fastest, last = 0.0, 0.0
         for i in range(n):
             fastest, last = max(fastest, first[i]), max(last, second[i])
@@ -506,7 +509,7 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
 
 def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm):
     """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
-    more, less = (0.25 + np.sqrt(3.0) / 6.0) * h, (0.25 - np.sqrt(3.0) / 6.0) * h
+    more, less = MORE * h, LESS * h
     for half in range(2):
         one, two = (more, less) if half == 0 else (less, more)
         for u in range(rate.shape[1]):

@@ -1,0 +1,202 @@
+"""Steps at voltages that vary, in float64 and of order four, with candidates in lanes.
+
+What a step needs of the command voltage stands in `at`, at the NODES of `problem.run_tree`.
+"""
+
+from __future__ import annotations
+
+from channelfit.model.channel import RATE_FLOOR, Chain
+from channelfit.problem.run_tree import END, GAUSS, MIDDLE, QUARTERS
+from channelfit.scoring.kernels.cpu_channel import LaneChannel
+from channelfit.scoring.kernels.integration import LESS, MORE, STIFF, TAYLOR, TAYLOR_NORM
+
+
+class RelaxationSteps:
+    """Chains of two states: x' = lambda (X - x), X the limit and lambda the speed at each voltage.
+
+    With u the integral of lambda from a time to the end of the step, x is exp(-L) x plus the
+    integral of exp(-u) X over u from 0 to L. X is taken as the parabola in u through start, middle
+    and end, L and u by Simpson's parabola: order four where the chain is slow, and no lag where it
+    is fast, since X at the end enters exactly.
+
+    Arguments:
+        text: where the steps are written.
+    """
+
+    def __init__(self, text: LaneChannel) -> None:
+        self.text = text
+
+    def begin(self) -> None:
+        """What a run begins with: rates at its start, where gates of no time constant are."""
+        t, w, size = self.text, self.text.w, self.text.n_rates * self.text.lanes
+        names = ("start", "middle", "end")
+        w(*(f"{name} = q[{k * size}:{(k + 1) * size}]" for k, name in enumerate(names)))
+        with w.block("if n > 0:"):
+            w("createQmat(nodes[0], theta, end, status)", "createLimits(end)")
+            for (_, limit), chain in zip(self._pairs(), self.gates, strict=True):
+                if chain.instant:
+                    x = t.first_x[t.model.chains.index(chain)]
+                    with t.over_lanes():
+                        w(f"{t.at('y', x)} = {t.at('end', limit)}")
+
+    def write(self) -> None:
+        """The functions of a step."""
+        t, w = self.text, self.text.w
+        with t.function("createLimits(q)", "Rates (up, down) of each chain into (speed, limit)."):
+            with t.over_lanes():
+                for up, down in self._pairs():
+                    w(f"speed = {t.at('q', up)} + {t.at('q', down)}")
+                    w(
+                        f"{t.at('q', down)} = {t.at('q', up)}/speed",
+                        f"{t.at('q', up)} = speed",
+                    )
+        with t.function(
+            "relax(start, middle, end, h, y)",
+            "One step of h ms from (speed, limit) at three times.",
+        ):
+            with t.over_lanes():
+                pairs = zip(self._pairs(), self.gates, strict=True)
+                for x, ((speed, limit), chain) in enumerate(pairs):
+                    self._relax(t.at("y", x), speed, limit, chain.linear)
+
+    @property
+    def gates(self) -> list[Chain]:
+        """Chains of two states, in the order of x; others have one state and nothing to do."""
+        t = self.text
+        return [chain for chain in t.model.chains if chain.transitions]
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        """Rows of q of (opening, closing) for every chain of two states, in the order of x."""
+        t = self.text
+        pairs = []
+        for k in range(len(t.model.chains)):
+            rows = {source: row for source, _, row in t.entries(k)}
+            if rows:
+                pairs.append((rows[0], rows[1]))
+        return pairs
+
+    def _relax(self, x: str, speed: int, limit: int, linear: bool) -> None:
+        t, w = self.text, self.text.w
+        s0, s1, s2 = (t.at(name, speed) for name in ("start", "middle", "end"))
+        x0, x1, x2 = (t.at(name, limit) for name in ("start", "middle", "end"))
+        w(f"whole, half = relaxations({s0}, {s1}, {s2}, h)", "half = within(whole, half)")
+        w("left = exp(-whole)", "j0, j1, j2 = moments(whole, left)")
+        w("rest = whole - half", "inverse = 1.0/(half*whole*rest)")
+        w(f"slope = ({x1} - {x2})*(inverse*whole*rest)")
+        w(f"bend = (({x0} - {x2})*(inverse*half*rest) - slope)*(inverse*half*whole)")
+        w(f"new = {x}*left + {x2}*j0 + slope*j1 + bend*(j2 - half*j1)")
+        w(f"{x} = new" if linear else f"{x} = min(max(new, 0.0), 1.0)")
+
+    def step(self) -> None:
+        """One step, from the nodes in `at`."""
+        w = self.text.w
+        w("start, end = end, start", f"createQmat(at[{MIDDLE}], theta, middle, status)")
+        w("createLimits(middle)", f"createQmat(at[{END}], theta, end, status)", "createLimits(end)")
+        w("relax(start, middle, end, h, y)")
+
+
+class MagnusSteps:
+    """One scheme of three states or more: commutator-free Magnus, two exponentials a step.
+
+    Arguments:
+        text: where the steps are written; its propagators must be there.
+    """
+
+    def __init__(self, text: LaneChannel) -> None:
+        self.text = text
+
+    def begin(self) -> None:
+        """What a run begins with."""
+        self.text.w(f"y2 = z[{3 * self.text.widest * self.text.lanes}:]")
+
+    def step(self) -> None:
+        """One step, from the nodes in `at`; where a state empties within it, its quarters instead.
+
+        Order four is lost where a rate is fast against the step; quarters bring the error back
+        under 1e-4 of the largest current, at four times the price.
+        """
+        t = self.text
+        w, state = t.w, t.n_x * t.lanes
+        with w.block(f"for i in range({state}):"):
+            w("y2[i] = y[i]")
+        w(f"largest = magnus(at[{GAUSS}], at[{GAUSS + 1}], h, theta, q, y, m, z, norm, status)")
+        with w.block(f"if largest > {STIFF!r}:"):
+            with t.over_lanes():
+                w(f"{t.at('norm', 4)} = {t.at('norm', 3)}")
+            with w.block("for i in range(4):"):
+                at = f"at[{QUARTERS} + 2*i], at[{QUARTERS + 1} + 2*i]"
+                w(f"magnus({at}, 0.25*h, theta, q, y2, m, z, norm, status)")
+            with t.over_lanes():
+                w(f"stiff = {t.at('norm', 4)} > {STIFF!r}")
+                for i in range(t.n_x):
+                    w(f"{t.at('y', i)} = {t.at('y2', i)} if stiff else {t.at('y', i)}")
+
+    def write(self) -> None:
+        """The functions of a step."""
+        t = self.text
+        self._exponential()
+        w, size = t.w, t.n_rates * t.lanes
+        with t.function(
+            "magnus(v1, v2, h, theta, q, y, m, z, norm, status)",
+            "A step of h ms from the voltages at its Gauss points; the largest exit rate times h.",
+        ):
+            w(f"more, less = {MORE!r}*h, {LESS!r}*h")
+            w(f"early, late = q[:{size}], q[{size}:]")
+            w("createQmat(v1, theta, early, status)", "createQmat(v2, theta, late, status)")
+            with w.block(f"for i in range({size}):"):
+                # Where a rate changes more than 14-fold within a step a combination could turn
+                # negative; cut at the floor it stays a rate.
+                w("first, second = early[i], late[i]")
+                w(f"early[i] = max(more*first + less*second, {RATE_FLOOR!r})")
+                w(f"late[i] = max(less*first + more*second, {RATE_FLOOR!r})")
+            with t.over_lanes():
+                w(f"{t.at('norm', 3)} = 0.0")
+            for half in ("early", "late"):
+                w(f"exponential({half}, y, m, z, norm)")
+                with t.over_lanes():
+                    w(f"{t.at('norm', 3)} += {t.at('norm', 2)}")
+            w("largest = 0.0")
+            with t.over_lanes():
+                w(f"largest = max(largest, {t.at('norm', 3)})")
+            w("return largest")
+
+    def _exponential(self) -> None:
+        """exp(A) p: Taylor on the vector where the norm allows, the full propagator elsewhere.
+
+        Each lane takes the one that its own norm asks for, whatever its neighbors need.
+        """
+        t, w = self.text, self.text.w
+        n = len(t.model.chains[0].states)
+        with t.function("exponential(q, y, m, z, norm)", "y <- exp(A) y, A from rates times h."):
+            w("largest = stiffness0(q, 1.0, norm)")
+            with w.block(f"if largest > {TAYLOR_NORM!r}:"):
+                w("createPropagator0(q, 1.0, m, norm)")
+                with t.over_lanes():
+                    self._whole_state(n)
+                    for i in range(1, n):
+                        terms = " + ".join(f"{t.element(0, i, j, n)}*x{j}" for j in range(n))
+                        w(f"{t.at('z', 2 * n + i)} = {terms}")
+            with t.over_lanes():
+                self._whole_state(n)
+                w(*(f"{t.at('z', i)} = x{i}" for i in range(n)))
+                w(*(f"{t.at('z', n + i)} = x{i}" for i in range(n)))
+            with w.block(f"for degree in range(1, {len(TAYLOR)}):"):
+                w("share = 1.0/degree")
+                with t.over_lanes():
+                    w(*(f"x{i} = share*{t.at('z', i)}" for i in range(n)))
+                    w(*(f"dx{i} = 0.0" for i in range(n)))
+                    for source, target, rate in t.entries(0):
+                        w(f"flux = {t.at('q', rate)}*x{source}")
+                        w(f"dx{source} -= flux", f"dx{target} += flux")
+                    w(*(f"{t.at('z', i)} = dx{i}" for i in range(n)))
+                    w(*(f"{t.at('z', n + i)} += dx{i}" for i in range(n)))
+            with t.over_lanes():
+                w(f"stiff = {t.at('norm', 2)} > {TAYLOR_NORM!r}")
+                for i in range(1, n):
+                    choice = f"{t.at('z', 2 * n + i)} if stiff else {t.at('z', n + i)}"
+                    w(f"{t.at('y', i - 1)} = {choice}")
+
+    def _whole_state(self, n: int) -> None:
+        t = self.text
+        t.w(*(f"x{i} = {t.at('y', i - 1)}" for i in range(1, n)))
+        t.w(f"x0 = 1.0 - ({' + '.join(f'x{i}' for i in range(1, n))})")

@@ -1,0 +1,167 @@
+"""One candidate's arithmetic as text, in the two languages that kernels are written in.
+
+A formula of the mathematics (`spectral`, `spectral_runs`) is written once, in terms of `Scalars`;
+`LaneScalars` spells it in the Python of the CPU's kernels, where candidates lie side by side in
+vector lanes, and `ThreadScalars` in CUDA C++, where each candidate is a thread. Sums, products and
+quotients look alike in both and are plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from channelfit.scoring.kernels.cuda_common import CudaWriter
+from channelfit.scoring.kernels.lanes import Writer
+
+
+class Scalars(Protocol):
+    """A target language, one candidate at a time."""
+
+    def let(self, name: str, expression: str) -> None:
+        """Names a value that does not change afterwards."""
+        ...
+
+    def variable(self, name: str, expression: str) -> None:
+        """Names a value that `put` may change afterwards."""
+        ...
+
+    def put(self, place: str, expression: str) -> None:
+        """Stores a value in a variable, or in an element that `at` named."""
+        ...
+
+    def at(self, array: str, row: int) -> str:
+        """An element of one of this candidate's arrays."""
+        ...
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        """A value that depends on a condition."""
+        ...
+
+    def both(self, one: str, other: str) -> str:
+        """The condition that two conditions hold."""
+        ...
+
+    def fused(self, one: str, other: str, addend: str) -> str:
+        """one*other + addend, each of them a name, an element or in parentheses; rounded once."""
+        ...
+
+    def least(self, one: str, other: str) -> str:
+        """The smaller of two values."""
+        ...
+
+    def most(self, one: str, other: str) -> str:
+        """The larger of two values."""
+        ...
+
+    def size(self, value: str) -> str:
+        """A value without its sign."""
+        ...
+
+    def root(self, value: str, normal: bool) -> str:
+        """The square root of a value, which is `normal` where it can be neither 0 nor denormal."""
+        ...
+
+
+class LaneScalars:
+    """The values of one lane: Python names, or rows of the array `a`.
+
+    Arguments:
+        w: where the text goes.
+        lanes: candidates in a block.
+        sizes: names of blocks of rows and how many rows each has.
+
+    Attributes:
+        first: where each block begins.
+        n_rows: rows in all.
+    """
+
+    def __init__(self, w: Writer, lanes: int, sizes: dict[str, int]) -> None:
+        self.w, self.lanes, self.sizes = w, lanes, sizes
+        self.first: dict[str, int] = {}
+        self.n_rows = 0
+        for name, size in sizes.items():
+            self.first[name] = self.n_rows
+            self.n_rows += size
+
+    def let(self, name: str, expression: str) -> None:
+        self.w(f"{name} = {expression}")
+
+    variable = put = let
+
+    def at(self, array: str, row: int) -> str:
+        return f"a[{(self.first[array] + row) * self.lanes} + l]"
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return f"({yes} if {condition} else {no})"
+
+    def both(self, one: str, other: str) -> str:
+        return f"(({one}) & ({other}))"  # `and` would be a branch
+
+    def fused(self, one: str, other: str, addend: str) -> str:
+        return f"{one}*{other} + {addend}"  # kernels are compiled with contraction
+
+    def least(self, one: str, other: str) -> str:
+        return f"min({one}, {other})"
+
+    def most(self, one: str, other: str) -> str:
+        return f"max({one}, {other})"
+
+    def size(self, value: str) -> str:
+        return f"abs({value})"
+
+    def root(self, value: str, normal: bool) -> str:
+        return f"sqrt({value})"
+
+    def view(self, name: str) -> str:
+        """A block of rows as an array of its own."""
+        first, size = self.first[name] * self.lanes, self.sizes[name] * self.lanes
+        return f"a[{first}:{first + size}]"
+
+
+class ThreadScalars:
+    """The values of one CUDA thread: constants of the type double, or elements of local arrays.
+
+    Arguments:
+        w: where the text goes.
+        sums: running sums, each a variable of its own.
+        strainable: chains whose rows of `strained` are variables: strained2 of chain 2.
+    """
+
+    def __init__(self, w: CudaWriter, sums: tuple[str, ...], strainable: Sequence[int]) -> None:
+        self.w, self.sums, self.strainable = w, sums, strainable
+
+    def let(self, name: str, expression: str) -> None:
+        self.w(f"const double {name} = {expression};")
+
+    def variable(self, name: str, expression: str) -> None:
+        self.w(f"double {name} = {expression};")
+
+    def put(self, place: str, expression: str) -> None:
+        self.w(f"{place} = {expression};")
+
+    def at(self, array: str, row: int) -> str:
+        if array == "strained":
+            return f"strained{self.strainable[row]}"
+        return array if array in self.sums else f"{array}[{row}]"
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return f"({condition} ? {yes} : {no})"
+
+    def both(self, one: str, other: str) -> str:
+        return f"({one} && {other})"
+
+    def fused(self, one: str, other: str, addend: str) -> str:
+        return f"fma({one}, {other}, {addend})"
+
+    def least(self, one: str, other: str) -> str:
+        return f"fmin({one}, {other})"
+
+    def most(self, one: str, other: str) -> str:
+        return f"fmax({one}, {other})"
+
+    def size(self, value: str) -> str:
+        return f"fabs({value})"
+
+    def root(self, value: str, normal: bool) -> str:
+        return f"rootOf({value})" if normal else f"sqrt({value})"

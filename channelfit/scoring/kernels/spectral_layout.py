@@ -1,0 +1,115 @@
+"""Which modes the open probability of a model is made of, and where kernels keep their values."""
+
+from __future__ import annotations
+
+from channelfit.model.channel import ChannelModel
+from channelfit.scoring.kernels.scalars import Scalars
+
+#: Up to so many states what a mode contributes is one of Lagrange's products; see `spectral`.
+MOST_PRODUCTS = 6
+
+#: How often each mode of a model enters a product of exponentials.
+Index = tuple[int, ...]
+
+
+class SpectralLayout:
+    """Which modes a model has, and in which rows of a kernel's arrays their values are kept.
+
+    Attributes:
+        first_rate, first_x, first_mode: per chain, where its rates begin in q, its occupancies (all
+            but that of its first state) in x, and its modes.
+        n_modes: modes of all chains; a chain of n states has n - 1.
+        layout: per chain, names of blocks of rows of the array s, and where they begin.
+        terms: indices I of the open probability; the constant one first.
+        decaying: the same without the constant one.
+        sums: indices of its square without the constant one, each after those it is made of.
+        n_kept: rows of the array s, which holds what one visit computes.
+        strainable: chains whose speeds may come so close that their amplitudes cancel.
+    """
+
+    def __init__(self, model: ChannelModel) -> None:
+        self.model = model
+        self.first_rate, self.first_x, self.first_mode = [], [], []
+        self.layout: list[dict[str, int]] = []
+        rate = x = self.n_kept = 0
+        for chain in model.chains:
+            n = len(chain.states)
+            self.first_rate.append(rate)
+            self.first_x.append(x)
+            self.first_mode.append(x)
+            rate, x = rate + len(chain.transitions), x + n - 1
+            self.layout.append(self._kept(n))
+        self.n_modes = x
+        self.terms = self._indices(1)
+        self.decaying = [index for index in self.terms if any(index)]
+        square = {plus(a, b) for a in self.terms for b in self.terms}
+        self.sums = sorted(square - {(0,) * x}, key=lambda index: (sum(index), index))
+        self.strainable = [k for k, chain in enumerate(model.chains) if len(chain.states) == 3]
+
+    def _kept(self, n: int) -> dict[str, int]:
+        """Reserves rows of s for a chain of n states: names of blocks, and where they begin."""
+        if n == 1:
+            sizes = {}
+        elif n == 2:
+            sizes = {"speed": 1, "limit": 1}
+        elif n == 3:
+            sizes = {"speed": 2, "limit": 2, "slow": 4}
+        elif n <= MOST_PRODUCTS:
+            sizes = {
+                "speed": n - 1,
+                "limit": n - 1,
+                "row": (n - 1) ** 2,
+                "per_gap": (n - 1) * (n - 2) // 2,
+            }
+        else:
+            sizes = {
+                "speed": n - 1,
+                "limit": n,
+                "root": n,
+                "inverse": n,
+                "open": n - 1,
+                "mode": n * (n - 1),
+            }
+        rows = {}
+        for name, size in sizes.items():
+            rows[name] = self.n_kept
+            self.n_kept += size
+        return rows
+
+    def _indices(self, times: int) -> list[Index]:
+        """All I of the open probability to a power, the constant one first."""
+        found = {(0,) * self.n_modes}
+        for k, chain in enumerate(self.model.chains):
+            own = {(0,) * self.n_modes} | {self.unit(m) for m in self.modes(k)}
+            for _ in range(chain.power * times):
+                found = {plus(a, b) for a in found for b in own}
+        return sorted(found, key=lambda index: (sum(index), index))
+
+    def modes(self, k: int) -> range:
+        """The modes of chain k."""
+        return range(self.first_mode[k], self.first_mode[k] + len(self.model.chains[k].states) - 1)
+
+    def speed(self, c: Scalars, mode: int) -> str:
+        """The place of a mode's speed, 1/ms."""
+        for k, chain in enumerate(self.model.chains):
+            if mode in self.modes(k) and len(chain.states) > 1:
+                return c.at("s", self.layout[k]["speed"] + mode - self.first_mode[k])
+        raise IndexError(mode)
+
+    def unit(self, mode: int) -> Index:
+        """The index that counts one mode once."""
+        return tuple(int(m == mode) for m in range(self.n_modes))
+
+    def entries(self, k: int) -> dict[tuple[int, int], int]:
+        """The row of q of every transition (source, target) of chain k."""
+        chain = self.model.chains[k]
+        index = {s: i for i, s in enumerate(chain.states)}
+        return {
+            (index[t.source], index[t.target]): self.first_rate[k] + r
+            for r, t in enumerate(chain.transitions)
+        }
+
+
+def plus(a: Index, b: Index) -> Index:
+    """The index of the product of two terms."""
+    return tuple(i + j for i, j in zip(a, b, strict=True))
