@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from channelfit.model.channel import ChannelModel as ChannelModel
-    from channelfit.model.channel import load_model as load_model
     from channelfit.model.model import Model as Model
+    from channelfit.model.model_file import load_model as load_model
     from channelfit.problem.experiment import Experiment as Experiment
     from channelfit.problem.experiment import Problem as Problem
     from channelfit.problem.protocol import Protocol as Protocol
@@ -35,7 +35,7 @@ _PUBLIC = {
     "Recording": "problem.recording",
     "Score": "scoring.scorer",
     "load_fit": "search.fit_file",
-    "load_model": "model.channel",
+    "load_model": "model.model_file",
     "load_protocol": "problem.protocol",
     "make_scorer": "scoring.scorer",
     "optimize": "search.loop",
