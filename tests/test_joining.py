@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from channelfit.front.main import main
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_backends import SHIPPED, candidates, from_yaml, model_named, recording_of
 from truths import shared, slow_but
 
-from channelfit.model.channel import build_model
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK

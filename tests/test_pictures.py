@@ -15,7 +15,8 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 from uncertain import curve_objective, loaded
 
-from channelfit.model.channel import Parameter, load_model
+from channelfit.model.channel import Parameter
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol, load_protocol
 from channelfit.reading.documents import dump_yaml

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_backends import MODELS, PROTOCOLS, model_named, recording_of
 
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import (
     DATA,
@@ -25,6 +25,7 @@ from channelfit.problem.run_tree import (
     TARGET,
     Packed,
 )
+from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.scoring.layout.visit_order import Schedule, schedule
 from channelfit.search.fit_file import load_fit
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.functions.function import is_function
-from channelfit.model.channel import ChannelModel, is_printed_form
+from channelfit.model.channel import ChannelModel
+from channelfit.model.printed_form import is_printed_form
 from channelfit.problem.experiment import Experiment, Problem, mean_square, n_scored, rounding_floor
 from channelfit.problem.extreme_rates import CEILINGS, examples, extremes, voltages_of
 from channelfit.problem.plausibility import (
@@ -27,9 +28,10 @@ from channelfit.problem.plausibility import (
     protocol_cautions,
     recording_cautions,
 )
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
+from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, read_rate_bounds, tied_bounds
 from channelfit.problem.recording import Recording, load_recording, masks
+from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section, dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError

@@ -37,7 +37,7 @@ from typing import Protocol
 import numpy as np
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 
 #: Live modes whose amplitudes cancel to less than one part in this are doubted: their squares
 #: cancel twice as far.

@@ -19,7 +19,8 @@ from sympy.printing.codeprinter import CodePrinter
 from sympy.printing.precedence import PRECEDENCE, precedence
 
 from channelfit.model.channel import Chain, ChannelModel, Parameter, Transition
-from channelfit.model.expressions import V, evaluate
+from channelfit.model.evaluation import evaluate
+from channelfit.model.terms import V
 
 Kind = Literal["point_process", "density"]
 

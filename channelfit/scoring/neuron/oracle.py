@@ -37,8 +37,9 @@ import numpy as np
 import numpy.typing as npt
 
 from channelfit.model.channel import Chain, ChannelModel, Transition
-from channelfit.model.expressions import evaluate
-from channelfit.problem.protocol import TIME_TOLERANCE, Protocol, Ramp, Samples, Segment, Sines
+from channelfit.model.evaluation import evaluate
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.cache import cache_folder
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
