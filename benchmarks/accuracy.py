@@ -22,11 +22,13 @@ from report import Row, finish
 from scoring import candidates
 
 from channelfit.front.commands.validation import FASTEST, drawn_in
-from channelfit.model.channel import ChannelModel, load_model
-from channelfit.model.expressions import evaluate
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.extreme_rates import voltages_of
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 

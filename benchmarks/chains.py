@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol, load_protocol
 
 ROOT = Path(__file__).parent.parent

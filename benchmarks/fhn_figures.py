@@ -49,9 +49,9 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_time_figure
+from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, space_time_figure
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
-from channelfit.results.report.plots import STYLE
+from channelfit.results.report.plots import STYLE, save
 
 PAPER = Equation(a=0.01, gamma=2.0, epsilon=0.01)
 SOLVERS: dict[str, Callable[..., np.ndarray]] = {

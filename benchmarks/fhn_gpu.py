@@ -25,12 +25,9 @@ import numpy as np
 from report import Row, compared, finish
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, RungeKutta
-from channelfit.fitzhugh_nagumo.cuda import (
-    AdaptiveCuda,
-    CrankNicolsonCuda,
-    ExplicitCuda,
-    RungeKuttaCuda,
-)
+from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
+from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, RungeKuttaCuda
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 

@@ -29,10 +29,10 @@ from report import RESULTS, Row, finish
 from scipy.linalg import solve_banded
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
-from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, ExplicitCuda
-from channelfit.fitzhugh_nagumo.pictures import save
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
+from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
-from channelfit.results.report.plots import STYLE
+from channelfit.results.report.plots import STYLE, save
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores
 

@@ -25,7 +25,7 @@ from report import Row, compared, finish
 from scoring import problem
 from ways import arguments, results_folder
 
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import make_scorer

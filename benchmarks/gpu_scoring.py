@@ -64,7 +64,8 @@ from ways import (
     usable_cores,
 )
 
-from channelfit.model.channel import ChannelModel, load_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.recording import Recording

@@ -55,7 +55,8 @@ from ways import (
     seconds,
 )
 
-from channelfit.model.channel import ChannelModel, load_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import load_model
 from channelfit.results.report.plots import INK, MUTED, STYLE
 from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, optimize

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from real_data import AP, FITS, ROOT, optimized
 
+from channelfit.front.kinds import load_plan
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
@@ -31,7 +32,6 @@ from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section
 from channelfit.results.report.plots import INK, MUTED, SINGLE, STYLE, decimated
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_file import load_fit
 
 FIT = "herg_sine_wave_16713110"
 PREDICTION = "#d55e00"
@@ -88,7 +88,7 @@ def main() -> None:
     action_potential = load_protocol(ROOT / "protocols" / "herg_ap.yaml")
     recording = load_recording(Section(AP, None), action_potential)
     unseen = Experiment(action_potential, recording)
-    (fitted,) = load_fit(FITS / f"{FIT}.yaml").problem.experiments
+    (fitted,) = load_plan(FITS / f"{FIT}.yaml").problem.experiments
     with tempfile.TemporaryDirectory() as folder:
         done = optimized(FIT, Path(folder), 0, "cpu")
     figure = drawn(done.model, fitted, unseen, float(done.summary["seconds"]))

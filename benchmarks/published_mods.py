@@ -27,9 +27,11 @@ import numpy as np
 import numpy.typing as npt
 from report import Row, finish, missing
 
-from channelfit.model.channel import ChannelModel, load_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Segment
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.scorer import make_scorer

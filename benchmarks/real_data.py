@@ -28,7 +28,8 @@ import numpy as np
 from report import RESULTS, Row, compared, finish
 
 from channelfit.front.kinds import load_plan
-from channelfit.model.channel import ChannelModel, load_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import load_recording

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from report import Row, compared, finish
 
-from channelfit.model.channel import ChannelModel, load_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.recording import Recording

@@ -14,7 +14,7 @@ import numpy as np
 from report import Row, finish
 from scoring import candidates, rate
 
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import Recording

@@ -20,7 +20,7 @@ from report import Row, finish
 from scoring import problem
 from ways import arguments, host, results_folder
 
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer

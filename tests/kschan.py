@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.model.channel import ChannelModel, Transition
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.oracle import CLAMP, TOLERANCE, Array, NeuronOracle

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from channelfit.front.main import _compile_notice
+from channelfit.front.progress import compilations_shown
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.machine.announcements import announced, told_to
 
@@ -47,7 +47,7 @@ def test_a_screen_says_once_what_is_compiled_and_goes_back_to_what_it_showed():
     text = io.StringIO()
     screen = SearchScreen("a model", console=Console(file=text))
     screen.begin("scoring")
-    with _compile_notice(screen):
+    with compilations_shown(screen):
         for _ in range(2):
             with announced("compiling"), announced("a part of it"):
                 assert screen.stage == "compiling"
@@ -67,7 +67,7 @@ def test_an_interrupt_that_comes_out_of_a_compiler_as_an_error_is_an_interrupt()
             except KeyboardInterrupt:
                 raise RuntimeError("no module was made") from None
 
-    with pytest.raises(KeyboardInterrupt), _compile_notice(screen):
+    with pytest.raises(KeyboardInterrupt), compilations_shown(screen):
         compiler()
-    with pytest.raises(RuntimeError), _compile_notice(screen):
+    with pytest.raises(RuntimeError), compilations_shown(screen):
         raise RuntimeError("of its own")

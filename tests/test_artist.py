@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from channelfit.problem.protocol import (
-    Constant,
-    Protocol,
-    Ramp,
-    Samples,
-    Segment,
-    Sines,
-    load_protocol,
-)
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
 from channelfit.results.report import artist
 from channelfit.results.report.artist import Artist, draw, packed, unpacked
 from channelfit.results.report.traces import Page, Traces

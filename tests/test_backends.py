@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 from truths import shared, slow_but
 
-from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, ChannelModel, build_model, load_model
-from channelfit.model.expressions import evaluate
+from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Samples, Segment, build_protocol
+from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring.reference import ReferenceScorer, propagator, steady_state
 from channelfit.scoring.scorer import make_scorer

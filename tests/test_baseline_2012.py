@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from scipy.special import exprel
 from truths import slow_but
 
-from channelfit.model.channel import ChannelModel, build_model, load_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.problem.recording import Recording

@@ -349,7 +349,7 @@ def test_interrupt_saves_the_best_so_far(tmp_path):
 
 
 def test_simulate_writes_traces_and_leaves_short_sweeps_empty(tmp_path):
-    from channelfit.model.channel import load_model
+    from channelfit.model.model_file import load_model
     from channelfit.problem.experiment import Experiment, Problem
     from channelfit.problem.protocol import load_protocol
     from channelfit.scoring.scorer import make_scorer
@@ -386,7 +386,7 @@ def test_simulate_takes_a_fitted_model(finished, tmp_path):
 
 @pytest.mark.parametrize("model", sorted((ROOT / "models").glob("*.yaml")), ids=lambda p: p.stem)
 def test_show_describes_and_draws_every_model(model, tmp_path):
-    from channelfit.model.channel import load_model
+    from channelfit.model.model_file import load_model
 
     out = tmp_path / "scheme.png"
     result = run("show", model, "--out", out)
@@ -426,8 +426,9 @@ def test_show_prints_source_and_nothing_else(kind, word):
 
 
 def test_text_of_rates_can_be_read_back():
-    from channelfit.model.channel import load_model
-    from channelfit.model.expressions import evaluate, parse_expression
+    from channelfit.model.evaluation import evaluate
+    from channelfit.model.expressions import parse_expression
+    from channelfit.model.model_file import load_model
     from channelfit.results.report.description import rate_text
 
     model = load_model(ROOT / "models" / "na_hh.yaml")
@@ -439,7 +440,8 @@ def test_text_of_rates_can_be_read_back():
 
 
 def test_text_of_every_function_can_be_read_back():
-    from channelfit.model.expressions import evaluate, parse_expression
+    from channelfit.model.evaluation import evaluate
+    from channelfit.model.expressions import parse_expression
     from channelfit.results.report.description import text
 
     written = "max(a, 0.1)*abs(v) + (a if v < -30 else 2*a if v < 0 else min(a, 1))*tanh(v/7)"
@@ -555,7 +557,8 @@ def test_decimation_keeps_extremes_order_and_gaps():
 
 def test_titles_of_any_characters_are_drawn(tmp_path):
     from channelfit.problem.protocol import load_protocol
-    from channelfit.results.report.plots import Traces, save, traces_figure
+    from channelfit.results.report.plots import save, traces_figure
+    from channelfit.results.report.traces import Traces
 
     protocol = load_protocol(RAMP)
     current = np.zeros((1, protocol.n_times_max))

@@ -20,7 +20,7 @@ from test_backends import (
 )
 from test_cuda_source import random_scheme
 
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import Recording

@@ -29,11 +29,13 @@ from test_cuda_source import random_scheme
 from test_linearize import on_the_grid
 from truths import slow_but
 
-from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Constant, Protocol, Segment
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.problem.waves import Constant, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.cuda_tangents import Tangents

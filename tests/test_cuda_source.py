@@ -26,12 +26,14 @@ from test_backends import (
 )
 from truths import slow_but
 
-from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import gathered
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer, Walk, walk
 from channelfit.scoring.kernels.cuda_source import ADD_JOBS, SWEEP, CudaSource

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from cuda_host import DeviceArray, HostCupy
 
 from channelfit.front.main import main
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.scoring.machine import gpu

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channelfit.front.main import main
-from channelfit.model.channel import ChannelModel, build_model, load_model
-from channelfit.model.expressions import evaluate, parse_expression
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import parse_expression
+from channelfit.model.model_file import build_model, load_model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 

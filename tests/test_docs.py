@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from channelfit.model.channel import build_model
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol
 from channelfit.reading.keys import KEYS

@@ -16,22 +16,17 @@ import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from channelfit.model.evaluation import evaluate, exprel_slope_values, exprel_values
 from channelfit.model.expressions import (
     FUNCTIONS,
     MAX_LENGTH,
     ExpressionError,
-    V,
     check_name,
     definition_order,
-    evaluate,
-    exprel,
-    exprel_slope,
-    exprel_slope_values,
-    exprel_values,
     parse_expression,
-    remove_singularities,
-    symbol,
 )
+from channelfit.model.singularities import remove_singularities
+from channelfit.model.terms import V, exprel, exprel_slope, symbol
 from channelfit.reading.errors import InputError
 
 NAMES = ("a", "b", "k", "z", "a12", "z12", "z21", "vh", "a1", "a2", "a3", "x")
@@ -325,9 +320,9 @@ def test_hostile_text_ends_soon():
     """In a process of its own, since a hang in SymPy could not be interrupted otherwise."""
     program = (
         "import sys, ast\n"
-        "from channelfit.model.expressions import *\n"
-        "from channelfit.model.expressions import parse_expression, remove_singularities\n"
-        "from channelfit.model.expressions import evaluate\n"
+        "from channelfit.model.evaluation import evaluate\n"
+        "from channelfit.model.expressions import ExpressionError, parse_expression\n"
+        "from channelfit.model.singularities import remove_singularities\n"
         "values = dict.fromkeys('abkzv', 0.3)\n"
         "for text in ast.literal_eval(sys.stdin.read()):\n"
         "    try:\n"

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from channelfit.front.commands.validation import FASTEST, _drawn
 from channelfit.front.main import main
-from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
 from channelfit.problem.extreme_rates import (
     CEILINGS,
     examples,

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cuda_source import Host
 
-from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.statuses import OK

@@ -26,7 +26,9 @@ from channelfit.fitzhugh_nagumo import (
     simulation,
 )
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda, CrankNicolsonCuda, ExplicitCuda
+from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
+from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 

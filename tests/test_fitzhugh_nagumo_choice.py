@@ -10,7 +10,8 @@ from test_fitzhugh_nagumo_cuda import device  # noqa: F401
 
 from channelfit.fitzhugh_nagumo import Cable, Chebyshev, CrankNicolson, Equation, RungeKutta, choice
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.cuda import CrankNicolsonCuda, RungeKuttaCuda
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
+from channelfit.fitzhugh_nagumo.cuda.explicit import RungeKuttaCuda
 from channelfit.reading.errors import InputError
 
 

@@ -19,16 +19,12 @@ from channelfit.fitzhugh_nagumo import (
     simulate,
 )
 from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients
-from channelfit.fitzhugh_nagumo.cuda import (
-    CrankNicolsonCuda,
-    CupyDevice,
-    ExplicitCuda,
-)
 from channelfit.fitzhugh_nagumo.cuda import crank_nicolson as cuda_crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.adaptive import adaptive_text
-from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import cyclic_levels
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda, cyclic_levels
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson_text
-from channelfit.fitzhugh_nagumo.cuda.explicit import explicit_text
+from channelfit.fitzhugh_nagumo.cuda.device import CupyDevice
+from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, explicit_text
 from channelfit.reading.errors import InputError
 
 ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]

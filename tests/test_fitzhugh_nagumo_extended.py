@@ -7,7 +7,7 @@ from test_fitzhugh_nagumo_cuda import device  # noqa: F401
 from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step, _weights
-from channelfit.fitzhugh_nagumo.cuda import AdaptiveCuda
+from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.reading.errors import InputError
 
 # --- adaptive

@@ -10,8 +10,7 @@ from test_fitzhugh_nagumo_cuda import assert_same, device  # noqa: F401
 
 from channelfit.fitzhugh_nagumo import Cable, Equation, Pulse, RungeKutta, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.cuda import RungeKuttaCuda
-from channelfit.fitzhugh_nagumo.cuda.explicit import explicit_text
+from channelfit.fitzhugh_nagumo.cuda.explicit import RungeKuttaCuda, explicit_text
 from channelfit.reading.errors import InputError
 
 

@@ -21,7 +21,7 @@ from channelfit.functions.function import build_function
 from channelfit.functions.indexed_expressions import Scope, parse_indexed
 from channelfit.functions.scorers import FunctionCpu, FunctionCuda, FunctionReference
 from channelfit.functions.source import FunctionSource
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError

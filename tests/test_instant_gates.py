@@ -12,7 +12,8 @@ from scipy.integrate import solve_ivp
 from test_backends import from_yaml, recording_of
 from test_cuda_linearize import by_differences, errors
 
-from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK

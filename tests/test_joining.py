@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer

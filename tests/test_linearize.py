@@ -21,8 +21,12 @@ from test_backends import (
 )
 from truths import slow_but
 
-from channelfit.model.channel import ChannelModel, build_model
-from channelfit.model.expressions import evaluate, parse_expression, remove_singularities, symbol
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import parse_expression
+from channelfit.model.model_file import build_model
+from channelfit.model.singularities import remove_singularities
+from channelfit.model.terms import symbol
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.run_tree import NODES

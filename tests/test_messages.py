@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channelfit.front.main import main
-from channelfit.model.channel import build_model, load_model
+from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, parse_yaml, read_yaml

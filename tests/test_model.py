@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from channelfit.model.channel import ChannelModel, build_model, load_model
-from channelfit.model.expressions import evaluate, symbol
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model, load_model
+from channelfit.model.terms import symbol
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import parse_yaml, read_yaml

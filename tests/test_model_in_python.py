@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_model import GATED, PLAIN, PRINTED, TIED, changed, ring
 
 import channelfit as cf
-from channelfit.model.channel import build_model, load_model
+from channelfit.model.model_file import build_model, load_model
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted([*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_backends import SHIPPED, candidates, from_yaml, model_named, recording_of
 from truths import shared, slow_but
 
-from channelfit.model.channel import build_model
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
@@ -28,14 +28,13 @@ from channelfit.scoring.kernels.detailed_balance import (
 )
 from channelfit.scoring.kernels.spectral import LEAST_COST, Spectrum
 from channelfit.scoring.layout.exponential_tables import (
-    CELL_BITS,
     DEGREE,
     moves,
     spectral_walk,
     transform_table,
 )
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.kernel_math import cellOf, decay, offsetInCell
+from channelfit.scoring.machine.kernel_math import CELL_BITS, cellOf, decay, offsetInCell
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 

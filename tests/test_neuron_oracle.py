@@ -21,10 +21,12 @@ from kschan import KSChanOracle
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
-from channelfit.model.channel import ChannelModel, build_model, load_model
-from channelfit.model.expressions import evaluate
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Samples, Segment, Sines
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.neuron.comparison import compare, random_candidates

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from channelfit.model.channel import ChannelModel, build_model
-from channelfit.model.expressions import parse_expression, remove_singularities
+from channelfit.model.channel import ChannelModel
+from channelfit.model.expressions import parse_expression
+from channelfit.model.model_file import build_model
+from channelfit.model.singularities import remove_singularities
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
 from channelfit.scoring.neuron.nmodl_printer import NmodlPrinter
 

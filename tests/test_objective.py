@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from channelfit.model.channel import ChannelModel, Parameter, Prior, build_model, load_model
+from channelfit.model.channel import ChannelModel, Parameter, Prior
+from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, bounded_expression, rate_names, read_rate_bounds
 from channelfit.reading.documents import Section

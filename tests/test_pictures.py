@@ -15,13 +15,15 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 from uncertain import curve_objective, loaded
 
-from channelfit.model.channel import Parameter, load_model
+from channelfit.model.channel import Parameter
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol, load_protocol
 from channelfit.reading.documents import dump_yaml
 from channelfit.results.report import uncertainty as pictures
-from channelfit.results.report.plots import Traces, fitted, save, traces_figure
+from channelfit.results.report.plots import save, traces_figure
 from channelfit.results.report.scheme import scheme_figure
+from channelfit.results.report.traces import Traces, fitted
 from channelfit.results.uncertainty.curvature import estimate
 from channelfit.results.uncertainty.profiles import Profile, profiles
 from channelfit.scoring.reference import ReferenceScorer

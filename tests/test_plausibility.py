@@ -13,7 +13,7 @@ import pytest
 from scipy.io import loadmat
 
 from channelfit.front.kinds import load_plan
-from channelfit.model.channel import load_model
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol

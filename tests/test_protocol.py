@@ -13,16 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channelfit.problem.protocol import (
-    Constant,
-    Protocol,
-    Ramp,
-    Samples,
-    Segment,
-    Sines,
-    build_protocol,
-    load_protocol,
-)
+from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
 
 PROTOCOLS = Path(__file__).parent.parent / "protocols"

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import channelfit as cf
-from channelfit.problem.protocol import Constant, Ramp, Samples, Segment, build_protocol
+from channelfit.problem.protocol import build_protocol
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment
 from channelfit.reading.documents import parse_yaml
 
 ROOT = Path(__file__).parents[1]

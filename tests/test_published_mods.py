@@ -18,8 +18,10 @@ from scipy.linalg import expm, null_space
 from test_backends import recording_of
 from test_cuda_linearize import by_differences, errors
 
-from channelfit.model.channel import ChannelModel, build_model
-from channelfit.model.expressions import evaluate, parse_expression
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import parse_expression
+from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError

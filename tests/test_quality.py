@@ -140,7 +140,7 @@ def test_a_share_is_written_with_the_nines_that_matter(share, text):
 def test_the_screen_and_the_summary_have_them(tmp_path):
     from uncertain import loaded
 
-    from channelfit.results.report.plots import fitted
+    from channelfit.results.report.traces import fitted
     from channelfit.results.run_folder import rescore
     from channelfit.scoring.reference import ReferenceScorer
 

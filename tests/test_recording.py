@@ -13,8 +13,9 @@ import scipy.io
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.problem.protocol import Constant, Protocol, Segment, build_protocol
+from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording, load_recording, masks
+from channelfit.problem.waves import Constant, Segment
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import column, read_columns

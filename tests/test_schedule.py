@@ -12,7 +12,7 @@ from test_backends import MODELS, PROTOCOLS, model_named, recording_of
 
 from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import (
     DATA,
@@ -26,6 +26,7 @@ from channelfit.problem.run_tree import (
     TARGET,
     Packed,
 )
+from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.scoring.layout.visit_order import Schedule, schedule
 
 VOLTAGES = [-120.0, -80.0, -40.0, 20.0]

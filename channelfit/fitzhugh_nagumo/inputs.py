@@ -12,12 +12,9 @@ from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.adaptive import Adaptive
 from channelfit.fitzhugh_nagumo.chebyshev import Chebyshev
 from channelfit.fitzhugh_nagumo.crank_nicolson import CrankNicolson
-from channelfit.fitzhugh_nagumo.cuda import (
-    AdaptiveCuda,
-    CrankNicolsonCuda,
-    ExplicitCuda,
-    RungeKuttaCuda,
-)
+from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
+from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, RungeKuttaCuda
 from channelfit.fitzhugh_nagumo.equation import Cable, Equation, Pulse
 from channelfit.fitzhugh_nagumo.explicit import Explicit
 from channelfit.fitzhugh_nagumo.runge_kutta import RungeKutta

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel, build_model
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
 from channelfit.results import run_folder

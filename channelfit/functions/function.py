@@ -34,7 +34,8 @@ import sympy
 
 from channelfit.functions.indexed_expressions import Scope, check_indexed_name, parse_indexed
 from channelfit.model.channel import Parameter
-from channelfit.model.expressions import ExpressionError, evaluate
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import ExpressionError
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS

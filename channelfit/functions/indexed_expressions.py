@@ -23,14 +23,9 @@ import numpy as np
 import sympy
 from sympy.printing.str import StrPrinter
 
-from channelfit.model.expressions import (
-    ExpressionError,
-    Reader,
-    check_name,
-    evaluate,
-    parse_expression,
-    symbol,
-)
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import ExpressionError, Reader, check_name, parse_expression
+from channelfit.model.terms import symbol
 
 #: Terms that one expression may add up, nested sums multiplied.
 MAX_TERMS = 10_000_000

@@ -19,7 +19,7 @@ from sympy.core.relational import Relational
 from sympy.functions.elementary.piecewise import ExprCondPair
 from sympy.logic.boolalg import BooleanFunction
 
-from channelfit.model.expressions import V
+from channelfit.model.terms import V
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 

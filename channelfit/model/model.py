@@ -9,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from channelfit.model.channel import (
-    ChannelModel,
-    build_model,
-    modern_form,
-    read_model_document,
-)
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
+from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.reading.documents import Section, dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -236,7 +233,7 @@ class Model:
 
     def __repr__(self) -> str:
         channel = self._channel
-        if "gates" in self._document:
+        if channel.has_gates:
             gates = (c.name + (f"^{c.power}" if c.power > 1 else "") for c in channel.chains)
             parts = "gates " + ", ".join(gates)
         else:

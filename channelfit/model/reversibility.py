@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import sympy
 
-from channelfit.model.expressions import quotient
+from channelfit.model.terms import quotient
 
 Way = tuple[str, str]
 
@@ -35,7 +35,7 @@ class Cycle:
         return " -> ".join(self.states)
 
 
-def balanced(
+def balanced_rates(
     rates: Mapping[Way, sympy.Expr], wanted: Sequence[Way], refuse: Callable[[Way, str], Exception]
 ) -> tuple[dict[Way, sympy.Expr], list[Cycle]]:
     """What some rates must be for every cycle to balance.

@@ -15,7 +15,7 @@ import numpy as np
 import sympy
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, ChannelModel
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 from channelfit.problem.protocol import Protocol
 
 #: 1/ms, by precision: in float32 on a GPU, rates where the voltage varies end sooner.
@@ -80,14 +80,17 @@ def extremes(
     scope = _scope(model, np.asarray(values, dtype=float), voltages_mV)
     found: list[Extreme] = []
     for chain in model.chains:
-        gate = len(model.chains) > 1 or chain.power > 1 or chain.name != "scheme"
         if chain.limit is not None and chain.tau is not None:
             found += _limit(chain.name, chain.limit, scope)
             found += [] if chain.instant else _tau(chain.name, chain.tau, scope, ceiling)
             continue
         for t in chain.transitions:
             way = "alpha" if t.target == chain.states[1] else "beta"
-            place = f"{way} of gate {chain.name}" if gate else f"rate {t.source} -> {t.target}"
+            place = (
+                f"{way} of gate {chain.name}"
+                if model.has_gates
+                else f"rate {t.source} -> {t.target}"
+            )
             found += _rate(place, t.rate, scope, ceiling)
     for place, expression, unit in (
         ("the conductance", model.conductance, "nS"),

@@ -17,9 +17,10 @@ import numpy as np
 import sympy
 
 from channelfit.model.channel import ChannelModel
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 from channelfit.problem.experiment import Problem, n_scored
-from channelfit.problem.protocol import Protocol, Samples
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import Samples
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.columns import is_clock
 

@@ -32,25 +32,12 @@ from channelfit.problem.segments import (
     unusable_command,
     written,
 )
-from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment, Sines
 from channelfit.reading.documents import Section, dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.plain import plain, write_text
 from channelfit.reading.units import shown
-
-__all__ = [
-    "TIME_TOLERANCE",
-    "Constant",
-    "Protocol",
-    "Ramp",
-    "Samples",
-    "Segment",
-    "Sines",
-    "Wave",
-    "build_protocol",
-    "load_protocol",
-]
 
 _MAX_SAMPLES = 20_000_000
 #: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.

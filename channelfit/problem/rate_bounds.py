@@ -16,7 +16,8 @@ import numpy as np
 import sympy
 
 from channelfit.model.channel import ChannelModel
-from channelfit.model.expressions import V, evaluate, moving, symbol
+from channelfit.model.evaluation import evaluate
+from channelfit.model.terms import V, moving, symbol
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
@@ -86,10 +87,13 @@ class Bounded:
 def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
     """Every rate by the name that a user gives it: ``C -> O``, or ``n.alpha`` and ``n.beta``."""
     rates = {}
-    gates = len(model.chains) > 1 or model.chains[0].power > 1 or model.chains[0].name != "scheme"
     for chain in model.chains:
         for k, t in enumerate(() if chain.instant else chain.transitions):
-            way = f"{chain.name}.{('alpha', 'beta')[k]}" if gates else f"{t.source} -> {t.target}"
+            way = (
+                f"{chain.name}.{('alpha', 'beta')[k]}"
+                if model.has_gates
+                else f"{t.source} -> {t.target}"
+            )
             rates[way] = t.rate
     return rates
 

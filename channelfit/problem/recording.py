@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.arguments import numbers
-from channelfit.problem.protocol import TIME_TOLERANCE, Protocol
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.cautions import Caution
 from channelfit.reading.columns import advice_on_times, other_clock
 from channelfit.reading.documents import Section, check_membrane, read_membrane

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Samples, Segment
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
 
 #: mV. Varying voltage is sub-stepped so that it moves no further than this in one step.
 MAX_STEP_MV = 1.0

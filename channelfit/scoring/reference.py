@@ -20,10 +20,11 @@ import sympy
 from scipy.special import gamma, gammainc
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import TIME_TOLERANCE, Constant, Protocol, Samples, Segment
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Linearization, Score
 

@@ -21,9 +21,10 @@ from channelfit.problem.plausibility import (
     protocol_cautions,
     recording_cautions,
 )
-from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment, Sines, load_protocol
+from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, read_rate_bounds, tied_bounds
 from channelfit.problem.recording import load_recording, masks
+from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError

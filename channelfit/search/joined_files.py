@@ -13,13 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from channelfit.model.channel import (
-    ChannelModel,
-    build_model,
-    checked_name,
-    is_printed_form,
-    read_model_document,
-)
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
+from channelfit.model.printed_form import is_printed_form, read_model_document
+from channelfit.model.scope import checked_name
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, is_function

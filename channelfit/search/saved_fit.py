@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel, is_printed_form
+from channelfit.model.channel import ChannelModel
+from channelfit.model.printed_form import is_printed_form
 from channelfit.problem.experiment import Experiment
 from channelfit.reading.documents import dump_yaml
 from channelfit.search.joined_files import moved

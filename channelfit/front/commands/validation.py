@@ -233,7 +233,8 @@ def _simulated(
 def _draw(
     model: ChannelModel, protocols: Sequence[Protocol], worst: Sequence[Comparison], out: Path
 ) -> Path:
-    from channelfit.results.report.plots import Traces, save, traces_figure
+    from channelfit.results.report.plots import save, traces_figure
+    from channelfit.results.report.traces import Traces
     from channelfit.results.run_folder import file_name
 
     panels = [

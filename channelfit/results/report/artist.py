@@ -39,11 +39,11 @@ _KINDS = {
     "Page": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",
-    "Segment": "channelfit.problem.protocol",
-    "Constant": "channelfit.problem.protocol",
-    "Ramp": "channelfit.problem.protocol",
-    "Sines": "channelfit.problem.protocol",
-    "Samples": "channelfit.problem.protocol",
+    "Segment": "channelfit.problem.waves",
+    "Constant": "channelfit.problem.waves",
+    "Ramp": "channelfit.problem.waves",
+    "Sines": "channelfit.problem.waves",
+    "Samples": "channelfit.problem.waves",
 }
 
 
@@ -142,7 +142,8 @@ def _sketch() -> Page:
     """The least there is to draw. A first picture takes longer than others, for fonts and so on."""
     import numpy as np  # see above
 
-    from channelfit.problem.protocol import Constant, Protocol, Segment
+    from channelfit.problem.protocol import Protocol
+    from channelfit.problem.waves import Constant, Segment
     from channelfit.results.report.traces import Page, Traces
 
     protocol = Protocol("a protocol", 0.0, 1.0, ((Segment(0.0, 9.0, Constant(0.0)),),))

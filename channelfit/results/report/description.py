@@ -10,7 +10,7 @@ from rich.text import Text
 from sympy.printing.str import StrPrinter
 
 from channelfit.model.channel import Chain, ChannelModel, Transition
-from channelfit.model.expressions import V
+from channelfit.model.terms import V
 from channelfit.results.report.scheme import as_written, positive_first, rows_of_states
 from channelfit.results.report.terminal import table
 

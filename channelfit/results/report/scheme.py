@@ -22,7 +22,7 @@ from matplotlib.textpath import TextPath
 from sympy.printing.latex import LatexPrinter
 
 from channelfit.model.channel import Chain, ChannelModel, Transition
-from channelfit.model.expressions import V, exprel
+from channelfit.model.terms import V, exprel
 from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, styled
 from channelfit.results.report.texts import briefs, shorten
 

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from channelfit.problem.protocol import Constant, Protocol
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import Constant
 
 Color = tuple[float, float, float]
 SINGLE = "#0072b2"  # of Okabe and Ito's palette, told apart with any color vision

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from channelfit.model.channel import Chain, ChannelModel
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 
 _TRIALS = 20  # random values and voltages at which an identity of rates is tried
 

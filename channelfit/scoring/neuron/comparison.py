@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from channelfit.model.channel import ChannelModel
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 from channelfit.problem.protocol import Protocol
 from channelfit.scoring.neuron.oracle import Array, IntegrationFailed, NeuronOracle
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from channelfit.model.channel import Chain, ChannelModel, Parameter, Transition
-from channelfit.model.expressions import evaluate
+from channelfit.model.evaluation import evaluate
 from channelfit.scoring.neuron.nmodl_printer import Functions, NmodlPrinter, number
 
 Kind = Literal["point_process", "density"]

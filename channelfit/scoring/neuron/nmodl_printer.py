@@ -14,7 +14,7 @@ import sympy
 from sympy.printing.codeprinter import CodePrinter
 from sympy.printing.precedence import PRECEDENCE, precedence
 
-from channelfit.model.expressions import V
+from channelfit.model.terms import V
 
 
 @dataclass

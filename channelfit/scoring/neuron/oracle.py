@@ -29,8 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from channelfit.model.channel import Chain, ChannelModel
-from channelfit.model.expressions import evaluate
-from channelfit.problem.protocol import TIME_TOLERANCE, Protocol, Ramp, Samples, Segment, Sines
+from channelfit.model.evaluation import evaluate
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text

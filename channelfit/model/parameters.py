@@ -1,0 +1,140 @@
+"""The rows of `parameters` in a model file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from channelfit.model.channel import Parameter, Prior, Tie
+from channelfit.model.scope import Scope, check_word
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.units import Membrane, parse_quantity, shown, unit_factor
+
+
+def is_tie(row: object) -> bool:
+    """Whether a row says that its parameter follows from others."""
+    return isinstance(row, Mapping) and row.get("tie") is not None
+
+
+def read_parameter(root: Section, membrane: Membrane, name: str, row: object) -> Parameter:
+    """A parameter of its own, in base units. Raises InputError."""
+    key = f"parameters.{name}"
+    check_word(root, name, key)
+    section = Section(row, root.file, root.path(key))
+    section.expect(KEYS["parameter"])
+    section.take("tie", None)
+    factor, unit = _unit(section, membrane)
+    value = section.number("value", None)
+    value = None if value is None else factor * value
+    fixed = section.flag("fixed", False)
+    if fixed and value is None:
+        raise section.error("a fixed parameter needs a value", "value")
+    lower = upper = value or 0.0
+    if "range" in section or not fixed:
+        lower, upper = _range(section, factor)
+    scale = section.choice("scale", ("linear", "log"), "linear")
+    parameter = Parameter(name, unit, lower, upper, scale, value, fixed)
+    prior = _prior(section, parameter, factor)
+    section.finish()
+    _check_parameter(section, parameter)
+    return replace(parameter, prior=prior)
+
+
+def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: object) -> Tie:
+    """A parameter that follows from others; its expression becomes a definition of the scope."""
+    key = f"parameters.{name}"
+    section = Section(row, root.file, root.path(key))
+    section.expect(KEYS["parameter"])
+    for other in ("fixed", "prior"):
+        if section.take(other, None):
+            raise section.error(f"a tied parameter follows from others; leave {other} out", other)
+    factor, unit = _unit(section, membrane)
+    for unused in ("value", "scale"):  # they may stay from when the parameter was free
+        section.take(unused, None)
+    scope.announce(name, key)
+    scope.texts[name] = (f"{key}.tie", section.take("tie"))
+    if "range" not in section:
+        return Tie(name, unit)
+    lower, upper = _range(section, factor)
+    if not lower < upper:
+        raise section.error(f"{lower:g} is not below {upper:g}", "range")
+    return Tie(name, unit, lower, upper)
+
+
+def plain_number(section: Section, value: object, key: str) -> float:
+    """A finite number without a unit. Raises InputError with its place."""
+    try:
+        return parse_quantity(value, "none")
+    except InputError as error:
+        raise error.at(section.file, section.path(key)) from None
+
+
+def _unit(section: Section, membrane: Membrane) -> tuple[float, str]:
+    """The factor from the parameter's unit to the base unit, and the name of the latter."""
+    try:
+        factor, unit = unit_factor(section.text("unit", ""), membrane=membrane)
+    except InputError as error:
+        raise error.at(section.file, section.path("unit")) from None
+    return factor, "" if unit in ("1", "dimensionless") else unit
+
+
+def _range(section: Section, factor: float) -> tuple[float, float]:
+    span = section.items("range")
+    if len(span) != 2:
+        raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
+    lower, upper = (factor * plain_number(section, x, "range") for x in span)
+    return lower, upper
+
+
+def _prior(section: Section, parameter: Parameter, factor: float) -> Prior | None:
+    """``{normal: [mean, sd]}`` or ``{lognormal: [median, factor]}``, in the parameter's unit."""
+    if section.take("prior", None) is None:
+        return None
+    if parameter.fixed:
+        raise section.error("a fixed parameter has no prior", "prior")
+    row = section.section("prior")
+    row.expect(KEYS["prior"])
+    if ("normal" in row) == ("lognormal" in row):
+        raise row.error("either normal: [mean, sd] or lognormal: [median, factor] was expected")
+    kind = "normal" if "normal" in row else "lognormal"
+    pair = row.items(kind)
+    if len(pair) != 2:
+        raise row.error(f"two numbers were expected, not {shown(pair)}", kind)
+    center, spread = (plain_number(row, x, kind) for x in pair)
+    if kind == "normal":
+        if spread <= 0:
+            raise row.error(f"a standard deviation above 0 was expected, not {spread:g}", kind)
+        return Prior(kind, factor * center, factor * spread)
+    if center <= 0 or spread <= 1:
+        raise row.error(
+            f"a median above 0 and a factor above 1 were expected, not {center:g} and {spread:g}",
+            kind,
+        )
+    if parameter.lower <= 0:
+        raise row.error("a lognormal prior needs a range that starts above 0", kind)
+    return Prior(kind, factor * center, spread)
+
+
+def _check_parameter(section: Section, parameter: Parameter) -> None:
+    """Raises InputError for an empty range, one that a log scale excludes, or a value outside."""
+    lower, upper, value = parameter.lower, parameter.upper, parameter.value
+    if parameter.fixed:
+        return
+    if not lower < upper:
+        raise section.error(
+            f"the lower end {lower:g} is not below the upper end {upper:g}; "
+            f"to hold a parameter still write `fixed: true`",
+            "range",
+        )
+    if parameter.scale == "log" and lower <= 0:
+        raise section.error(
+            f"a log scale needs a lower end above 0, not {lower:g}; try {upper * 1e-6:g}",
+            "range",
+        )
+    if value is not None and not lower <= value <= upper:
+        raise section.error(
+            f"the value {value:g} lies outside the range [{lower:g}, {upper:g}]; change "
+            "either, or leave the value out where no data are simulated from it",
+        )

@@ -1,0 +1,124 @@
+"""The names in a model file, and its expressions while they are read."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Collection, Iterable
+
+import sympy
+
+from channelfit.model.expressions import definition_order, parse_expression
+from channelfit.model.singularities import remove_singularities
+from channelfit.model.terms import V
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+_TITLE = re.compile(r"[^\W_][\w .,+()-]{0,79}")
+#: Words that cannot name a state, a gate, a parameter or a definition.
+RESERVED = {
+    "v",
+    "t",
+    "celsius",
+    "balance",
+    "exp",
+    "log",
+    "sqrt",
+    "abs",
+    "tanh",
+    "min",
+    "max",
+    "exprel",
+    *keyword.kwlist,
+}
+
+
+def checked_name(root: Section, name: str, what: str) -> str:
+    """A name that can stand in titles, file names and generated code. Raises InputError."""
+    if not _TITLE.fullmatch(name):
+        raise root.error(
+            f"{shown(name)} cannot be {what}; use up to 80 letters, digits, spaces "
+            "and . , + - _ ( )",
+            "name",
+        )
+    return name
+
+
+def check_word(root: Section, name: str, key: str) -> None:
+    """Raises InputError for a name that no expression, and no generated code, could use."""
+    if not _NAME.fullmatch(name) or name in RESERVED:
+        why = "is a reserved word" if name in RESERVED else "cannot be a name"
+        raise root.error(
+            f'"{name[:40]}" {why}; use a letter, then letters, digits or _, e.g. a12', key
+        )
+
+
+class Scope:
+    """The names that an expression may use, and the definitions collected so far.
+
+    Arguments:
+        root: the model file.
+        parameters: names of the parameters.
+        celsius: the temperature, degC, where the model has one.
+
+    Attributes:
+        names: all names that an expression may use.
+        texts: the key and the text of each definition that is still to be read, by its name.
+        definitions: the expressions of those that are read, by name.
+        read: the text and the expression of all that was read, by dotted key, as it was written.
+    """
+
+    def __init__(self, root: Section, parameters: Iterable[str], celsius: float | None) -> None:
+        self.root = root
+        self.names = [V.name, *parameters]
+        self.texts: dict[str, tuple[str, object]] = {}
+        self.definitions: dict[str, sympy.Expr] = {}
+        self.read: dict[str, tuple[str, sympy.Expr]] = {}
+        if celsius is not None:
+            self.names.append("celsius")
+            self.definitions["celsius"] = sympy.Float(celsius, 17)
+
+    def announce(self, name: str, key: str) -> None:
+        """Let every expression use a name. Raises InputError for one that is bad or taken."""
+        check_word(self.root, name, key)
+        if name in self.names:
+            raise self.root.error(f'"{name}" already names something else', key)
+        self.names.append(name)
+
+    def define(self, name: str, text: object, key: str) -> None:
+        """Announce a definition; its text is read once all names are known."""
+        self.announce(name, key)
+        self.texts[name] = (key, text)
+
+    def parse(
+        self, section: Section, key: str, text: object, unmentioned: Collection[str] = ()
+    ) -> sympy.Expr:
+        """The expression of a text, with removable singularities made exact.
+
+        Arguments:
+            section, key: where the text stands.
+            unmentioned: names that a refusal does not offer.
+
+        Raises:
+            InputError: an expression that cannot be used, with its place.
+        """
+        if not isinstance(text, (str, int, float)) or isinstance(text, bool):
+            raise section.error(f"an expression was expected, not {shown(text)}", key)
+        try:
+            written = parse_expression(text, self.names, unmentioned)
+            self.read[section.path(key)] = str(text), written
+            return remove_singularities(written)
+        except InputError as error:
+            raise error.at(section.file, section.path(key)) from None
+
+    def finish(self) -> tuple[tuple[str, sympy.Expr], ...]:
+        """Read all definitions; returns them with each after those that it uses."""
+        for name, (key, text) in self.texts.items():
+            self.definitions[name] = self.parse(self.root, key, text)
+        try:
+            order = definition_order(self.definitions)
+        except InputError as error:
+            raise error.at(self.root.file, self.root.path("definitions")) from None
+        return tuple((name, self.definitions[name]) for name in order)
