@@ -62,7 +62,7 @@ class Fit:
 
     @property
     def cost(self) -> float:
-        """The weighted mean square of data minus fit, pA^2; of a function, what it says."""
+        """The weighted mean square of fit minus data, pA^2; of a function, what it says."""
         return float(self._winner.cost)
 
     @property
@@ -115,7 +115,7 @@ class Fit:
 
     @property
     def residuals(self) -> list[np.ndarray | None]:
-        """Data minus fit of each experiment, (n_sweeps, n_times) pA.
+        """Fit minus data of each experiment, (n_sweeps, n_times) pA, as pictures show it.
 
         NaN where a sample has no weight; None for an experiment that has no recording.
         """
@@ -125,7 +125,7 @@ class Fit:
             if recording is None:
                 found.append(None)
             else:
-                apart = recording.current_pA - trace
+                apart = trace - recording.current_pA
                 found.append(np.where(recording.weight > 0, apart, np.nan))
         return found
 
