@@ -1,4 +1,4 @@
-"""Optimizers by name, with what a user wrote under `optimizer:` checked; loaded when made."""
+"""Optimizers by name, with what a user wrote under `optimizer:` checked."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from channelfit.reading.errors import InputError
-
-if TYPE_CHECKING:
-    from channelfit.search.cma_es import CmaEs
-    from channelfit.search.differential import Differential
-    from channelfit.search.genetic import Genetic
-    from channelfit.search.hybrid import Hybrid
-    from channelfit.search.swarm import Swarm
+from channelfit.search import cma_es, differential, swarm
+from channelfit.search.cma_es import CmaEs
+from channelfit.search.differential import Differential
+from channelfit.search.genetic import Genetic
+from channelfit.search.genetic_cuda import DeviceGenetic
+from channelfit.search.hybrid import Hybrid
+from channelfit.search.swarm import Swarm
 
 _FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
 #: What each optimizer can be told; `generations` is a stop rule (`make_stop_rules`).
@@ -75,9 +75,6 @@ def make_optimizer(
 def _make_genetic(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Genetic:
-    from channelfit.search.genetic import Genetic
-    from channelfit.search.genetic_cuda import DeviceGenetic
-
     population = settings.get("population", DEFAULT_POPULATION)
     whole(population, "optimizer.population", least=1)
     rates = {
@@ -92,8 +89,6 @@ def _make_genetic(
 def _make_hybrid(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Hybrid:
-    from channelfit.search.hybrid import Hybrid
-
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
     return Hybrid(n_parameters, seed, **settings, initial=initial)
@@ -116,8 +111,6 @@ def _make_swarm(
     xp: Any,
     initial: Any,
 ) -> Swarm:
-    from channelfit.search import swarm
-
     kind, own = _TOPOLOGIES[topology]
     population = _population(settings, topology, least=1)
     counts = {k: whole(settings[k], f"optimizer.{k}", least=1) for k in own if k in settings}
@@ -159,8 +152,6 @@ _TOPOLOGIES: dict[str, tuple[str, tuple[str, ...]]] = {
 def _make_differential(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Differential:
-    from channelfit.search import differential
-
     population = _population(settings, "differential", differential.LEAST_POPULATION)
     own = {"elite": rate(settings["elite"], "optimizer.elite")} if "elite" in settings else {}
     return differential.Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
@@ -169,8 +160,6 @@ def _make_differential(
 def _make_cma_es(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> CmaEs:
-    from channelfit.search import cma_es
-
     population = _population(settings, "cma", cma_es.LEAST_POPULATION)
     own = {"step": rate(settings["step"], "optimizer.step")} if "step" in settings else {}
     return cma_es.CmaEs(n_parameters, population, seed, xp=xp, initial=initial, **own)

@@ -11,8 +11,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.text import Text
+
+from channelfit import __version__
 from channelfit.reading.errors import InputError
+from channelfit.results.run_folder import machine
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.cache import cache_folder
+from channelfit.scoring.scorer import BACKENDS
 
 _LIBRARIES = ("numpy", "scipy", "sympy", "llvmlite", "matplotlib", "click", "rich")
 _COMPILERS = ("c++", "g++", "clang++")
@@ -113,8 +120,6 @@ def compiler() -> State:
 
 def backends() -> dict[str, State]:
     """Every backend, fastest first."""
-    from channelfit.scoring.scorer import BACKENDS
-
     if "cuda" not in BACKENDS:
         cuda = State(False, "is not part of this version")
     else:
@@ -135,8 +140,6 @@ def cores() -> int:
 
 def cache() -> State:
     """The folder of compiled kernels, and what it holds."""
-    from channelfit.scoring.machine.cache import cache_folder
-
     folder = cache_folder()
     if not folder.exists():
         return State(True, f"{folder} (not made yet)")
@@ -156,11 +159,6 @@ def _bytes(file: Path) -> int:
 
 def report() -> None:
     """Prints all of it."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from channelfit import __version__
-    from channelfit.results.run_folder import machine
 
     host = machine()
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)

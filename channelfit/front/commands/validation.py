@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from channelfit.model.channel import ChannelModel
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.extreme_rates import examples, extremes, failing, fastest_rates, voltages_of
 from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
-
-if TYPE_CHECKING:
-    from channelfit.scoring.neuron.comparison import Comparison
+from channelfit.reading.keys import KEYS
+from channelfit.results.report.plots import save, traces_figure
+from channelfit.results.report.terminal import SearchScreen, table
+from channelfit.results.report.traces import Traces
+from channelfit.results.run_folder import file_name
+from channelfit.scoring.neuron.comparison import Comparison, compare, random_candidates
+from channelfit.scoring.neuron.oracle import NeuronOracle
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.space import middle
 
 STEP_TOLERANCE, VARYING_TOLERANCE = 1e-5, 1e-4
 #: 1/ms, of the rates of random parameter sets; those of the file's own values are what they are.
@@ -49,10 +58,6 @@ def compare_with_neuron(
     Raises:
         InputError: no protocol, or no NEURON.
     """
-    from channelfit.problem.extreme_rates import examples, extremes, voltages_of
-    from channelfit.results.report.terminal import SearchScreen, table
-    from channelfit.scoring.neuron.comparison import compare
-    from channelfit.scoring.neuron.oracle import NeuronOracle
 
     protocols = _protocols(document, file, protocol_files)
     with SearchScreen(f"{model.name} against NEURON") as screen:
@@ -147,9 +152,6 @@ def _protocols(
 
 def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
     """The protocols that a file's fit section names, [] without any."""
-    from channelfit.reading.documents import Section
-    from channelfit.reading.keys import KEYS
-
     fit = Section(document.get("fit") or {}, file, "fit")
     fit.expect(KEYS["fit"])
     if "protocols" in fit:
@@ -168,7 +170,6 @@ def _drawn(
 ) -> tuple[np.ndarray, bool]:
     """Parameter sets (n_parameters, n): the file's values first, where it has them, then others
     anywhere in the ranges, drawn in; and whether any was."""
-    from channelfit.scoring.neuron.comparison import random_candidates
 
     drawn = random_candidates(model, n, seed)
     if all(p.value is not None for p in model.parameters):
@@ -184,8 +185,6 @@ def drawn_in(model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarra
     FASTEST at any of the voltages (n_voltages,) comes nearer by halves to the model's own values,
     or to the middle of the ranges; those own values themselves are left as they are.
     """
-    from channelfit.problem.extreme_rates import fastest_rates
-    from channelfit.search.space import middle
 
     own = np.array([middle(p) if p.value is None else p.value for p in model.parameters])
     found = np.array(candidates, dtype=float)
@@ -207,8 +206,6 @@ def _simulated(
     Raises:
         InputError: the file's own values, or all that were drawn, give no current.
     """
-    from channelfit.problem.experiment import Experiment, Problem
-    from channelfit.scoring.scorer import make_scorer
 
     scorer = make_scorer(Problem(model, tuple(Experiment(p) for p in protocols)), backend)
     traces = scorer.simulate(drawn)
@@ -217,13 +214,9 @@ def _simulated(
         finite &= np.isfinite(current[np.isfinite(protocol.command())]).all(axis=0)
     picks = np.flatnonzero(finite)[:n]
     if not picks.size:
-        from channelfit.problem.extreme_rates import examples, voltages_of
-
         why = "; ".join(examples(model, drawn, voltages_of(protocols), 1))
         raise InputError(f"no parameter set within the ranges gives a finite current: {why}")
     if picks[0] and all(p.value is not None for p in model.parameters):
-        from channelfit.problem.extreme_rates import failing, voltages_of
-
         why = failing(model, drawn[:, 0], voltages_of(protocols)) or "it is not finite"
         raise InputError(f"the values of the file give no current: {why}")
     left_out = drawn[:, : picks[-1]][:, ~finite[: picks[-1]]]
@@ -233,10 +226,6 @@ def _simulated(
 def _draw(
     model: ChannelModel, protocols: Sequence[Protocol], worst: Sequence[Comparison], out: Path
 ) -> Path:
-    from channelfit.results.report.plots import save, traces_figure
-    from channelfit.results.report.traces import Traces
-    from channelfit.results.run_folder import file_name
-
     panels = [
         Traces(
             protocol,
