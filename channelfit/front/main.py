@@ -148,21 +148,7 @@ def dtype_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     is_flag=True,
     help="Print the content of summary.json on standard output and nothing else there.",
 )
-def optimize(
-    model: Path,
-    out: Path | None,
-    seed: int | None,
-    backend: str,
-    dtype: str,
-    path: str,
-    chunk: int | None,
-    population: int | None,
-    generations: int | None,
-    optimizer: str | None,
-    overrides: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def optimize(**given: Any) -> None:
     """Fit the parameters of MODEL to its data.
 
     MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
@@ -188,22 +174,7 @@ def optimize(
     with hired() as artist:  # who gets ready while all else is imported
         from channelfit.front.commands import optimize as work
 
-        work.optimize(
-            model,
-            out,
-            seed,
-            backend,
-            dtype,
-            path,
-            chunk,
-            population,
-            generations,
-            optimizer,
-            overrides,
-            quiet,
-            as_json,
-            artist,
-        )
+        work.optimize(**given, artist=artist)
 
 
 # --- simulate --------------------------------------------------------------------------------
@@ -222,15 +193,7 @@ def optimize(
 @dtype_option("Precision of the currents.")
 @path_option
 @set_option
-def simulate(
-    model: Path,
-    protocol: Path,
-    out: Path | None,
-    backend: str,
-    dtype: str,
-    path: str,
-    overrides: tuple[str, ...],
-) -> None:
+def simulate(**given: Any) -> None:
     """Current of MODEL under PROTOCOL, at the values in the model file.
 
     Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
@@ -247,7 +210,7 @@ def simulate(
     with hired() as artist:  # who gets ready while all else is imported
         from channelfit.front.commands import simulate as work
 
-        work.simulate(model, protocol, out, backend, dtype, path, overrides, artist)
+        work.simulate(**given, artist=artist)
 
 
 # --- uncertainty -----------------------------------------------------------------------------
@@ -305,18 +268,7 @@ def simulate(
     is_flag=True,
     help="Print the content of uncertainty.json and nothing else.",
 )
-def uncertainty(
-    fit: Path,
-    profiles: str,
-    families: int | None,
-    posterior: int | None,
-    walkers: int | None,
-    seed: int,
-    out: Path | None,
-    backend: str,
-    overrides: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def uncertainty(**given: Any) -> None:
     """How sure the fitted values in FIT are, such as fit.yaml of a run folder.
 
     They are refined by least squares first. Standard errors and intervals come from the curvature
@@ -340,9 +292,7 @@ def uncertainty(
     """
     from channelfit.front.commands import studies as work
 
-    work.uncertainty(
-        fit, profiles, families, posterior, walkers, seed, out, backend, overrides, as_json
-    )
+    work.uncertainty(**given)
 
 
 # --- compare ---------------------------------------------------------------------------------
@@ -365,7 +315,7 @@ def uncertainty(
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the content of comparison.json and nothing else."
 )
-def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_json: bool) -> None:
+def compare(**given: Any) -> None:
     """Compare FITS of different schemes to the same data, such as fit.yaml of several run folders.
 
     Cost, parameters, and the information criteria of Akaike and Schwarz: differences to the best,
@@ -379,7 +329,7 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
     """
     from channelfit.front.commands import studies as work
 
-    work.compare(fits, out, as_is, backend, as_json)
+    work.compare(**given)
 
 
 # --- show ------------------------------------------------------------------------------------
@@ -401,9 +351,7 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
     help="Draw the scheme into this file as well.",
 )
 @set_option
-def show(
-    model: Path, source: str | None, dtype: str, out: Path | None, overrides: tuple[str, ...]
-) -> None:
+def show(**given: Any) -> None:
     """What MODEL says: its scheme, rates, generator matrix and parameters.
 
     \b
@@ -415,7 +363,7 @@ def show(
     """
     from channelfit.front.commands import show as work
 
-    work.show(model, source, dtype, out, overrides)
+    work.show(**given)
 
 
 # --- validate --------------------------------------------------------------------------------
@@ -461,15 +409,7 @@ def show(
     help="Folder for a figure of the worst case of each protocol.",
 )
 @set_option
-def validate(
-    model: Path,
-    candidates: int,
-    protocols: tuple[Path, ...],
-    backend: str,
-    seed: int,
-    out: Path | None,
-    overrides: tuple[str, ...],
-) -> None:
+def validate(**given: Any) -> None:
     """Compare the currents of MODEL with those that NEURON computes.
 
     NEURON gets the channel as NMODL and integrates it with CVODE to 1e-12. For every protocol the
@@ -485,7 +425,7 @@ def validate(
     """
     from channelfit.front.commands import validate as work
 
-    work.validate(model, candidates, protocols, backend, seed, out, overrides)
+    work.validate(**given)
 
 
 # --- tune ------------------------------------------------------------------------------------
@@ -508,14 +448,7 @@ def validate(
     help="Where to draw time and occupancy. [default: MODEL-launches.png here]",
 )
 @set_option
-def tune(
-    model: Path,
-    population: int | None,
-    dtype: str,
-    path: str,
-    out: Path | None,
-    overrides: tuple[str, ...],
-) -> None:
+def tune(**given: Any) -> None:
     """Measure how fast MODEL is scored on this GPU with every number of threads a block.
 
     The fastest is remembered in the cache folder, for this model and this GPU, and every later
@@ -529,7 +462,7 @@ def tune(
     """
     from channelfit.front.commands import tune as work
 
-    work.tune(model, population, dtype, path, out, overrides)
+    work.tune(**given)
 
 
 # --- doctor, fhn ------------------------------------------------------------------------------
