@@ -244,6 +244,21 @@ def test_the_fitted_model_simulates_and_is_saved(fitted, protocol, tmp_path):
     np.testing.assert_array_equal(again.current, simulated.current)
 
 
+def test_a_function_has_a_cost_and_no_currents(tmp_path):
+    found = cf.fit(
+        ROOT / "models" / "functions" / "sphere.yaml", stop={"evaluations": 3000}, progress=False
+    )
+    again = cf.load(found.save(tmp_path / "run"))
+    assert (again.cost, again.values) == (found.cost, found.values)
+    assert found.plot()._repr_png_().startswith(b"\x89PNG")
+    for name in ("rms", "traces", "residuals", "model"):
+        with pytest.raises(cf.InputError, match="a function has no currents"):
+            getattr(found, name)
+    for call in (cf.uncertainty, lambda one: cf.compare(one, one)):
+        with pytest.raises(cf.InputError, match="a function has no currents"):
+            call(found)
+
+
 # --- simulate -------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,7 @@ class Fit:
     @property
     def rms(self) -> float:
         """The root of the cost, pA: how far a sample lies from the fit, on average."""
+        kinds.with_currents(self.plan, "so its cost is no mean square of currents")
         return float(np.sqrt(self.cost))
 
     @property

@@ -118,6 +118,13 @@ class FunctionModel:
         """`x[1]`, `x[2]` .. in their order."""
         return tuple(p.name for p in self.parameters)
 
+    def values(self) -> np.ndarray:
+        """The parameters' values, (n_parameters,). Raises InputError where one has none."""
+        missing = next((p.name for p in self.parameters if p.value is None), None)
+        if missing is not None:
+            raise InputError(f"no value is given for {missing}", key="parameters")
+        return np.array([p.value for p in self.parameters], dtype=float)
+
 
 @dataclass(frozen=True, eq=False)
 class FunctionProblem:
