@@ -120,8 +120,8 @@ class Fit:
 
         NaN where a sample has no weight; None for an experiment that has no recording.
         """
-        found: list[np.ndarray | None] = []
-        for experiment, trace in zip(self.plan.problem.experiments, self.traces, strict=True):
+        traces, found = self.traces, list[np.ndarray | None]()
+        for experiment, trace in zip(self.plan.problem.experiments, traces, strict=True):
             recording = experiment.recording
             if recording is None:
                 found.append(None)
