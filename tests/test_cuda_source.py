@@ -34,7 +34,8 @@ from channelfit.problem.run_tree import gathered
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer, Walk, walk
-from channelfit.scoring.kernels.cuda_source import ADD_JOBS, SWEEP, CudaSource
+from channelfit.scoring.kernels.cuda_source import CudaSource
+from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, SWEEP
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning

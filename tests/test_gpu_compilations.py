@@ -15,7 +15,7 @@ from cuda_host import DeviceArray, HostCupy
 from channelfit import load_fit, make_scorer
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.cuda import CudaScorer
-from channelfit.scoring.kernels.cuda_source import LISTED
+from channelfit.scoring.kernels.cuda_walk import LISTED
 from channelfit.scoring.reference import ReferenceScorer
 
 ROOT = Path(__file__).parents[1]
