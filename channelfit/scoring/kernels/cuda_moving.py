@@ -64,10 +64,7 @@ _GATES = """
 // --- voltage that varies: chains of two states ---------------------------------------------------
 
 // What is known of the gates at the beginning of a step.
-template <class Number> struct Gates { Number up[N_X], limit[N_X], speed[N_X]; };
-
-// What time makes of a gate: x <- gained + kept*x.
-template <class Number> struct Relaxation { Number gained, kept; };
+template <class Number> struct Gates { Number limit[N_X], speed[N_X]; };
 
 // How often a gate relaxes in a step, from its speed at start, middle and end (Simpson); and how
 // often from the middle on: the integral of the same parabola.
@@ -119,7 +116,7 @@ __device__ __forceinline__ Relaxation<Number> relaxation(const Number &whole, co
 template <class Number>
 __device__ __forceinline__ Number followed(const Relaxation<Number> &r, const int k,
                                            const Number &x) {
-    const Number next = r.gained + r.kept*x;
+    const Number next = r.of(x);
     return isLinear(k) ? next : least(most(next, Number(0)), Number(1));
 }
 
@@ -128,11 +125,13 @@ __device__ __forceinline__ void follow(const Relaxation<Number> &r, const int k,
     x[k] = followed(r, k, x[k]);
 }
 
+// Gates at v mV, and their rates of opening.
 template <class Number>
-__device__ __forceinline__ void begin(Gates<Number> &g, const real v, const Number *p, int &flag) {
-    createRates(v, p, g.up, g.speed, flag);
+__device__ __forceinline__ void begin(Gates<Number> &g, Number *up, const real v, const Number *p,
+                                      int &flag) {
+    createRates(v, p, up, g.speed, flag);
 #pragma unroll
-    for (int k = 0; k < N_GATES; ++k) g.limit[k] = g.up[k]*reciprocal(g.speed[k]);
+    for (int k = 0; k < N_GATES; ++k) g.limit[k] = up[k]*reciprocal(g.speed[k]);
 }
 
 // Gates without a time constant are where they relax to at once.
@@ -150,20 +149,19 @@ GATE_STEP = """
 template <class Number, class State>
 __device__ __forceinline__ void step(Gates<Number> &g, const real *nodes, const real h,
                                      const Number *p, State *x, int &flag) {
-    Number up[2][N_X], speed[2][N_X];
+    Gates<Number> at[2];
+    Number up[N_X];
 #pragma unroll(RATES_AT_ONCE)
-    for (int k = 0; k < 2; ++k) createRates(nodes[k], p, up[k], speed[k], flag);
+    for (int k = 0; k < 2; ++k) begin(at[k], up, nodes[k], p, flag);
+    const Gates<Number> &middle = at[0], &end = at[1];
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) {
-        const Number s0 = g.speed[k], sm = speed[0][k], s1 = speed[1][k];
-        const Number whole = least(relaxations(s0, sm, s1, h), DEEP);
-        const Number limit = up[1][k]*reciprocal(s1);
-        follow(relaxation(whole, relaxationsLate(s0, sm, s1, h), g.limit[k],
-                          up[0][k]*reciprocal(sm), limit), k, x);
-        g.up[k] = up[1][k];
-        g.limit[k] = limit;
-        g.speed[k] = s1;
+        const Number whole = relaxations(g.speed[k], middle.speed[k], end.speed[k], h);
+        const Number late = relaxationsLate(g.speed[k], middle.speed[k], end.speed[k], h);
+        follow(relaxation(least(whole, DEEP), late, g.limit[k], middle.limit[k], end.limit[k]), k,
+               x);
     }
+    g = end;
 }
 """
 
@@ -196,29 +194,21 @@ __device__ __forceinline__ void laterTerms(const Number *q, const int last, Numb
 // propagator elsewhere. A state moves by little in a step: it may have more digits than the rates.
 template <class Number, class State>
 __device__ __noinline__ void exponentialOf(const Number *q, State *x) {
-    State y[N];
-    y[0] = 1.0;
-#pragma unroll
-    for (int i = 1; i < N; ++i) {
-        y[i] = x[i - 1];
-        y[0] -= y[i];
-    }
     const double norm = exitRate0(q);
     if (norm > TAYLOR_NORM) {
         Number p[N][N];
         createPropagator0(q, 1.0, p);
-#pragma unroll(N <= KEPT ? N : 1)
-        for (int i = 1; i < N; ++i) {
-            State sum = p[i][0]*y[0];
-#pragma unroll
-            for (int j = 1; j < N; ++j) sum += p[i][j]*y[j];
-            x[i - 1] = sum;
-        }
+        advance(p, x);
         return;
     }
+    State first = 1.0;
     Number term[N], total[N] = {};
 #pragma unroll
-    for (int i = 0; i < N; ++i) term[i] = Number(y[i]);
+    for (int i = 1; i < N; ++i) {
+        term[i] = Number(x[i - 1]);
+        first -= x[i - 1];
+    }
+    term[0] = Number(first);
     laterTerms(q, terms(norm), term, total);
 #pragma unroll
     for (int i = 1; i < N; ++i) x[i - 1] += total[i];

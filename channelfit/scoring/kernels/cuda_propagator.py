@@ -262,6 +262,30 @@ __device__ __forceinline__ Number goneOverRates(const Number &up, const Number &
                                                 const double h) {
     return decay((up + down)*h)*reciprocal(up + down);
 }
+
+// What becomes of such a chain: x <- gained + kept*x.
+template <class Number> struct Relaxation {
+    Number gained, kept;
+
+    __device__ __forceinline__ Number of(const Number &x) const { return gained + kept*x; }
+};
+
+// Occupancies but for the first, which is one minus the rest, behind a propagator.
+template <class Number, class State, int N>
+__device__ __forceinline__ void advance(const Number (&p)[N][N], State *x) {
+    State next[N - 1], first = 1.0;
+#pragma unroll
+    for (int j = 0; j < N - 1; ++j) first -= x[j];
+#pragma unroll(N <= KEPT ? N : 1)
+    for (int i = 1; i < N; ++i) {
+        State sum = p[i][0]*first;
+#pragma unroll
+        for (int j = 1; j < N; ++j) sum += p[i][j]*x[j - 1];
+        next[i - 1] = sum;
+    }
+#pragma unroll
+    for (int j = 0; j < N - 1; ++j) x[j] = next[j];
+}
 """
 
 _SERIES_IN_MEMORY = """

@@ -161,7 +161,7 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
         old[k] = m.x[k];
         whole[k] = least(relaxations(g.speed[k], speed[k], speed1[k], h), DEEP);
         late[k] = relaxationsLate(g.speed[k], speed[k], speed1[k], h);
-        relaxSlow(m.x[k], m.low[k], whole[k], late[k], g.up[k], up[k], up1[k], h);
+        relaxSlow(m.x[k], m.low[k], whole[k], late[k], m.up[k], up[k], up1[k], h);
         stiff |= !(whole[k] < SLOW);
         limit1[k] = up1[k]*reciprocal(speed1[k]);  // even if not needed here: the next step may
     }
@@ -177,7 +177,7 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
     }
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) {
-        g.up[k] = up1[k];
+        m.up[k] = up1[k];
         g.limit[k] = limit1[k];
         g.speed[k] = speed1[k];
     }

@@ -334,10 +334,11 @@ _GATES = """
 constexpr int N_NODES = 2, BEFORE = 2;  // voltages of a step: middle and end; before the first step
 constexpr int TOGETHER = sizeof(real) == 4 ? 2 : 1;  // steps: spares moving the end to the start
 
-// What is known at the beginning of a step; `low` (float32) is what x is too coarse to hold.
+// What is known at the beginning of a step; float32 wants rates of opening, and in `low` what x is
+// too coarse to hold.
 struct Moving {
     Gates<real> gates;
-    real x[N_X], low[N_X], v;
+    real x[N_X], up[N_X], low[N_X], v;
 };
 
 struct alignas(2*sizeof(real)) Nodes { real middle, end; };
@@ -346,7 +347,7 @@ __device__ __forceinline__ real voltage(const Moving &m, const real *) { return 
 
 __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, int &flag) {
     m.v = nodes[1];
-    begin(m.gates, m.v, p, flag);
+    begin(m.gates, m.up, m.v, p, flag);
     arrive(m.gates, m.x);
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) m.low[k] = 0;

@@ -26,19 +26,16 @@ import numpy as np
 
 from channelfit.model.channel import RATE_FLOOR, ChannelModel
 from channelfit.problem.statuses import cuda_names
+from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
 from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 from channelfit.scoring.kernels.cuda_dual import DUAL
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.fast_rates import DEEP
 
-#: Names of the kernels: the walk, what is before and behind it where runs are cut, and what becomes
-#: of the residuals.
+#: Names of the kernels: the walk, and what is before and behind it where runs are cut.
 TRACE_TANGENTS = "traceTangents"
 COMPOSE_TANGENTS, REPLAY_TANGENTS = "composeTangents", "replayTangents"
-MULTIPLY_TANGENTS, CONCLUDE_TANGENTS = "multiplyTangents", "concludeTangents"
-#: Threads of a block of the last two, and rows of residuals that a block goes through.
-ALGEBRA_THREADS, ALGEBRA_ROWS = 128, 1024
 
 #: Derivatives that a thread carries. What one number costs is shared by more of them; but a scheme
 #: of many states fills the registers with its propagator.
@@ -107,7 +104,7 @@ class CudaTangentSource:
         self.channel.write(w, DUAL)
         self.channel.write_state(w)
         write_propagators(w, self.channel, inlined=False)
-        w(*_STATES.splitlines())
+        w(*_RELAXED.splitlines())
         self._chains(w)
         w(*_PROGRAM.splitlines())
         w("", "#if VARYING", f"constexpr double FLOOR = {RATE_FLOOR!r};  // of a rate, 1/ms")
@@ -121,7 +118,7 @@ class CudaTangentSource:
             w(*_SCHEME.splitlines())
         w(*_SAMPLES.splitlines(), *(() if cut else _MOVE.splitlines()), "#endif")
         w(*_SEEDED.splitlines(), *(_CUT.splitlines() if cut else ()), *_KERNEL.splitlines())
-        w(*_ALGEBRA.splitlines())
+        w(*ALGEBRA.splitlines())
         return w.text
 
     def _chains(self, w: CudaWriter) -> None:
@@ -129,7 +126,7 @@ class CudaTangentSource:
         w("", "struct Propagators {")
         for k, chain in self.chains:
             n = len(chain.states)
-            w(f"    {f'Relaxed chain{k};' if n == 2 else f'Dual chain{k}[{n}][{n}];'}")
+            w(f"    {f'Relaxation<Dual> chain{k};' if n == 2 else f'Dual chain{k}[{n}][{n}];'}")
         w("};")
         with w.device(
             "void createPropagators(const Dual *q, const double h, Propagators &p)",
@@ -158,37 +155,20 @@ class CudaTangentSource:
             )
 
 
-#: What relaxes, and what propagators do to a state.
-_STATES = """
-// Two states relax: x <- gained + kept*x.
-struct Relaxed { Dual gained, kept; };
-
-INLINE void createPropagator(const Dual &up, const Dual &down, const double h, Relaxed &p) {
+#: Two states relax, at a held voltage too.
+_RELAXED = """
+INLINE void createPropagator(const Dual &up, const Dual &down, const double h,
+                             Relaxation<Dual> &p) {
     p.gained = up*goneOverRates(up, down, h);
     p.kept = exponential(-(up + down)*h);
 }
 
-INLINE void square(Relaxed &p) {
-    p.gained += p.gained*p.kept;
+INLINE void square(Relaxation<Dual> &p) {
+    p.gained = p.of(p.gained);
     p.kept *= p.kept;
 }
 
-INLINE void advance(const Relaxed &p, Dual *x) { x[0] = p.gained + p.kept*x[0]; }
-
-template <int N> INLINE void advance(const Dual (&p)[N][N], Dual *x) {
-    Dual next[N - 1], first = 1.0;
-#pragma unroll
-    for (int j = 0; j < N - 1; ++j) first -= x[j];
-#pragma unroll(N <= KEPT ? N : 1)
-    for (int i = 1; i < N; ++i) {
-        Dual sum = p[i][0]*first;
-#pragma unroll
-        for (int j = 1; j < N; ++j) sum += p[i][j]*x[j - 1];
-        next[i - 1] = sum;
-    }
-#pragma unroll
-    for (int j = 0; j < N - 1; ++j) x[j] = next[j];
-}
+INLINE void advance(const Relaxation<Dual> &p, Dual *x) { x[0] = p.of(x[0]); }
 """
 
 _PROGRAM = f"""
@@ -263,6 +243,11 @@ constexpr int N_NODES = 3;  // voltages of a step: start, middle and end
 
 typedef Gates<Dual> Moving;
 
+INLINE void begin(Moving &m, const double v, const Dual *p, int &status) {
+    Dual up[N_X];
+    begin(m, up, v, p, status);
+}
+
 // What some steps make of any state.
 struct Composite { Relaxation<Dual> gate[N_X]; };
 
@@ -273,7 +258,7 @@ INLINE void start(Composite &c) {
 
 INLINE void follow(const Relaxation<Dual> &r, const int k, Composite *c) {
     Relaxation<Dual> &gate = c->gate[k];
-    gate.gained = r.gained + r.kept*gate.gained;
+    gate.gained = r.of(gate.gained);
     gate.kept *= r.kept;
 }
 
@@ -549,89 +534,5 @@ extern "C" __global__ void {TRACE_TANGENTS}(
         }}
     }}
     if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
-}}
-"""
-
-_ALGEBRA = f"""
-// --- from residuals to cost, gradient and curvature ----------------------------------------------
-
-// Inner products of the columns of rows (n, n_rows, width), in parts of {ALGEBRA_ROWS} rows:
-// entries (i, j <= i), row after row, to partial (parts, n, entries), from part `first` on.
-extern "C" __global__ void {MULTIPLY_TANGENTS}(
-    const double *__restrict__ rows, const int n_rows, const int width, const int first,
-    double *__restrict__ partial) {{
-    __shared__ double sums[{ALGEBRA_THREADS}];
-    const int n_entries = width*(width + 1)/2, lane = threadIdx.x/n_entries;
-    const int lanes = max(1, {ALGEBRA_THREADS}/n_entries), begin = blockIdx.y*{ALGEBRA_ROWS};
-    const int end = min(n_rows, begin + {ALGEBRA_ROWS});
-    rows += (long long)blockIdx.x*n_rows*width;
-    partial += ((long long)(first + blockIdx.y)*gridDim.x + blockIdx.x)*n_entries;
-    for (int base = 0; base < n_entries; base += {ALGEBRA_THREADS}) {{
-        const int entry = base + threadIdx.x - lane*n_entries;
-        const bool active = lane < lanes && entry < n_entries;
-        int i = 0;
-        while ((i + 1)*(i + 2)/2 <= entry) ++i;
-        const int j = entry - i*(i + 1)/2;
-        double sum = 0.0;
-        if (active) {{
-#pragma unroll 4
-            for (int row = begin + lane; row < end; row += lanes)
-                sum += rows[(long long)row*width + i]*rows[(long long)row*width + j];
-        }}
-        sums[threadIdx.x] = sum;
-        __syncthreads();
-        if (active && lane == 0) {{
-            for (int other = 1; other < lanes; ++other) sum += sums[threadIdx.x + other*n_entries];
-            partial[entry] = sum;
-        }}
-        __syncthreads();
-    }}
-}}
-
-// The parts added up in their order, the worst of a candidate's statuses (n_statuses, n), and where
-// it is good the derivatives, by parameters, of what was 0: gradient (n_parameters, n), curvature
-// (n_parameters, n_parameters, n).
-extern "C" __global__ void {CONCLUDE_TANGENTS}(
-    double *__restrict__ partial, const int n_parts, const int width,
-    const signed char *__restrict__ statuses, const int n_statuses, const int *__restrict__ free,
-    const int n_parameters, const double constant, const double total_weight,
-    double *__restrict__ cost, signed char *__restrict__ status, double *__restrict__ gradient,
-    double *__restrict__ curvature) {{
-    __shared__ int worst;
-    const long long n = gridDim.x, candidate = blockIdx.x;
-    const int n_entries = width*(width + 1)/2;
-    double *sums = partial + candidate*n_entries;
-    if (threadIdx.x == 0) worst = OK;
-    __syncthreads();
-    int own = OK, infinite = 0;
-    for (int entry = threadIdx.x; entry < n_entries; entry += blockDim.x) {{
-        double sum = 0.0;
-#pragma unroll 4
-        for (int part = 0; part < n_parts; ++part) sum += sums[part*n*n_entries + entry];
-        sums[entry] = sum = (entry ? sum : sum + constant)/total_weight;
-        infinite |= !isfinite(sum);
-    }}
-    for (int k = threadIdx.x; k < n_statuses; k += blockDim.x) {{
-        const int other = statuses[k*n + candidate];
-        own = other == NOT_FINITE ? 127 : max(own, other);  // which outdoes any other
-    }}
-    atomicMax(&worst, own);
-    const bool lost = __syncthreads_or(infinite);
-    const int code = worst == 127 || (worst == OK && lost) ? NOT_FINITE : worst;
-    if (threadIdx.x == 0) {{
-        cost[candidate] = code == OK ? sums[0] : 1.0/0.0;
-        status[candidate] = (signed char)code;
-    }}
-    if (code != OK) return;
-    for (int i = 1 + threadIdx.x; i < width; i += blockDim.x) {{
-        const long long p = free[i - 1];
-        const double *row = sums + i*(i + 1)/2;
-        gradient[p*n + candidate] = 2.0*row[0];
-        for (int j = 1; j <= i; ++j) {{
-            const long long q = free[j - 1];
-            curvature[(p*n_parameters + q)*n + candidate] = 2.0*row[j];
-            curvature[(q*n_parameters + p)*n + candidate] = 2.0*row[j];
-        }}
-    }}
 }}
 """
