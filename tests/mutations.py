@@ -125,14 +125,14 @@ FAULTS = [
     ),
     Fault(
         "CUDA stepping: halved once too seldom",
-        "scoring/kernels/cuda_source.py",
+        "scoring/kernels/cuda_propagator.py",
         "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022",
         "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1024",
         "cuda_source",
     ),
     Fault(
         "CUDA tangents: quotient rule without the quotient",
-        "scoring/kernels/cuda_tangents.py",
+        "scoring/kernels/cuda_dual.py",
         "EACH_TANGENT y.d[t] = (a.d[t] - y.v*b.d[t])*per;",
         "EACH_TANGENT y.d[t] = (a.d[t] - a.v*b.d[t])*per;",
         "cuda_linearize",

@@ -36,7 +36,8 @@ from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer, Walk, walk
-from channelfit.scoring.kernels.cuda_source import ADD_JOBS, SWEEP, CudaSource
+from channelfit.scoring.kernels.cuda_source import CudaSource
+from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, SWEEP
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
@@ -262,6 +263,23 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(dtype: str) -> None:
         assert np.array_equal(mixed.cost[others], clean.cost[others])
 
 
+def ramps() -> Protocol:
+    """Up and down from -40 mV, and flat at the end: nothing but ramps visits what lies between."""
+    return Protocol(
+        "ramps",
+        -40.0,
+        0.1,
+        (
+            (
+                Segment(0.0, 4.0, Ramp(-40.0, 40.0)),
+                Segment(4.0, 8.0, Ramp(40.0, -80.0)),
+                Segment(8.0, 9.0, Ramp(-80.0, -40.0)),
+                Segment(9.0, 10.0, Constant(-40.0)),
+            ),
+        ),
+    )
+
+
 #: A rate that is negative, and one that is not a number, at voltages that only a ramp visits.
 ONLY_BETWEEN = {
     "gates": {"m": {"power": 1, "alpha": "a + b*(v + 40)", "beta": "0.1*sqrt(c - v)"}},
@@ -289,24 +307,30 @@ def test_a_rate_that_fails_where_the_voltage_moves_only(dtype: str, scheme: bool
             },
             None,
         )
-    there_and_back = Protocol(
-        "ramps",
-        -40.0,
-        0.1,
-        (
-            (
-                Segment(0.0, 4.0, Ramp(-40.0, 40.0)),
-                Segment(4.0, 8.0, Ramp(40.0, -80.0)),
-                Segment(8.0, 9.0, Ramp(-80.0, -40.0)),
-                Segment(9.0, 10.0, Constant(-40.0)),
-            ),
-        ),
-    )
-    problem = Problem(model, (Experiment(there_and_back, recording_of(there_and_back, 0)),))
+    problem = Problem(model, (Experiment(ramps(), recording_of(ramps(), 0)),))
     parameters = np.array([[1.0, 0.1, 1.0], [0.01, 0.01, 0.01], [100.0, 100.0, 20.0]])
     score = Host(problem, dtype).score(parameters)
     assert score.status.tolist() == [OK, NEGATIVE_RATE, NOT_FINITE]
     assert np.isfinite(score.cost).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("states", [["A", "B"], ["A", "B", "C"]])
+def test_a_rate_that_is_no_number_whatever_its_sign(dtype: str, states: list[str]) -> None:
+    """NaN without a sign, as a GPU makes it, passes for a rate where only signs are looked at."""
+    back = {"C -> B": "0.2", "B -> C": "0.1"} if len(states) == 3 else {}
+    model = build_model(
+        {
+            "states": states,
+            "rates": {"A -> B": "0.1*abs(log(c - v))", "B -> A": "0.3", **back},
+            "current": {"open": ["B"], "conductance": "1 nS", "reversal": "-90 mV"},
+            "parameters": {"c": {"range": [-1e3, 1e3], "value": 1}},
+        },
+        None,
+    )
+    problem = Problem(model, (Experiment(ramps(), recording_of(ramps(), 0)),))
+    score = Host(problem, dtype).score(np.array([[100.0, 20.0]]))
+    assert score.status.tolist() == [OK, NOT_FINITE]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -15,7 +15,7 @@ from cuda_host import DeviceArray, HostCupy
 from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.cuda import CudaScorer
-from channelfit.scoring.kernels.cuda_source import LISTED
+from channelfit.scoring.kernels.cuda_walk import LISTED
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 

@@ -30,7 +30,8 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.cuda_modes import Modes, jobs_that_fill, rounded
 from channelfit.scoring.cuda_tangents import Tangents
-from channelfit.scoring.kernels.cuda_source import ADD_JOBS, LISTED, SWEEP, CudaSource
+from channelfit.scoring.kernels.cuda_source import CudaSource
+from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, LISTED, SWEEP
 from channelfit.scoring.layout.exponential_tables import moves
 from channelfit.scoring.layout.visit_order import Schedule, schedule
 from channelfit.scoring.machine import gpu

@@ -20,12 +20,14 @@ from channelfit.model.channel import Chain
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, Packed
 from channelfit.scoring.cuda_modes import jobs_that_fill
-from channelfit.scoring.kernels.cuda_tangents import (
+from channelfit.scoring.kernels.cuda_algebra import (
     ALGEBRA_ROWS,
     ALGEBRA_THREADS,
-    COMPOSE_TANGENTS,
     CONCLUDE_TANGENTS,
     MULTIPLY_TANGENTS,
+)
+from channelfit.scoring.kernels.cuda_tangents import (
+    COMPOSE_TANGENTS,
     REPLAY_TANGENTS,
     TRACE_TANGENTS,
     CudaTangentSource,

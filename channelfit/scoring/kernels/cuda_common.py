@@ -1,7 +1,9 @@
-"""What every generated CUDA kernel shares: its dialect, rates, gains and steady states.
+"""What every generated CUDA program has of a channel: its rates, gains, steady states and currents.
 
-One thread is one candidate (and one job of the schedule). Rates and steady states are in float64
-whatever the precision of stepping: they are few, and everything after them inherits their digits.
+One thread has one candidate (and one job of the schedule). Each formula stands here once, as a
+template over a number type, `Number`: float64, float32, or a float64 with derivatives, which is the
+type `Dual` of `cuda_dual`. Rates at held voltages and steady states are in float64 whatever the
+precision of stepping: they are few, and everything after them inherits their digits.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from collections.abc import Iterable
 
 import sympy
 
-from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, Chain, ChannelModel
+from channelfit.model.channel import (
+    GREATEST_OCCUPANCY,
+    RATE_CEILING,
+    RATE_FLOOR,
+    Chain,
+    ChannelModel,
+)
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
@@ -30,43 +38,8 @@ CUDA = Dialect(
     lambda base, exponent: f"pow({base}, {exponent})",
     ("&&", "||", "!", "true", "false"),
 )
-#: float32 on the special-function units: the text must define power2, exprel, least and most.
-CUDA_SINGLE = Dialect(
-    {
-        "exp": "power2",
-        "log": "logf",
-        "sqrt": "sqrtf",
-        "Abs": "fabsf",
-        "tanh": "tanhf",
-        "exprel": "exprel",
-    },
-    CUDA.choose,
-    lambda base, exponent: f"powf({base}, {exponent})",
-    CUDA.words,
-)
-
-
-class SinglePrinter(ScalarPrinter):
-    """Prints float32: literals end in f, exponentials are powers of two (their base folded in)."""
-
-    def _print_Float(self, node: sympy.Float) -> str:
-        return f"{float(node)!r}f"
-
-    _print_Integer = _print_Rational = _print_NumberSymbol = _print_Float
-    _print_Exp1 = _print_Pi = _print_NumberSymbol
-
-    def _print_exp(self, node: sympy.exp) -> str:
-        return f"power2({self._print(sympy.Float(math.log2(math.e)) * node.args[0])})"
-
 
 _UNROLLED_STATES = 8  # eliminations of more states are loops, or compiling takes minutes
-
-#: (e^x - 1)/x without a division of nothing by nothing; a series where that would lose digits.
-_EXPREL = """\
-// (exp(x) - 1)/x, 1 at 0
-__device__ __forceinline__ double exprel(double x) {
-    return fabs(x) < 1e-5 ? 1.0 + x*(0.5 + x*(1.0/6.0)) : expm1(x)/x;
-}"""
 
 
 class CudaWriter:
@@ -85,9 +58,16 @@ class CudaWriter:
         self(f"{head} {{".lstrip())
         return self
 
-    def device(self, head: str, doc: str, inlined: bool = True) -> CudaWriter:
-        """Opens a device function."""
-        self("", f"// {doc}")
+    def device(self, head: str, doc: str, inlined: bool = True, template: str = "") -> CudaWriter:
+        """Opens a device function.
+
+        Arguments:
+            head: result, name and parameters.
+            doc: what the comment above it says.
+            inlined: whether the compiler writes it out wherever it is called.
+            template: what it is a template over, such as ``class Number``.
+        """
+        self("", f"// {doc}", *([f"template <{template}>"] if template else []))
         return self.block(f"__device__ {'__forceinline__' if inlined else '__noinline__'} {head}")
 
     def __enter__(self) -> None:
@@ -105,20 +85,17 @@ class CudaWriter:
 class CudaChannel:
     """A model's part of the text: the same functions for every kernel that scores it.
 
-    Arguments:
-        dual: rates, gains and occupancies are of the type Dual, a float64 with derivatives, which
-            the text must define after `cuda_math` (see `cuda_tangents`).
-
     Attributes:
         transitions: of all chains, one after the other: the rows of q.
         inlined: whether rates and steady states are written out wherever they are called.
         first_rate, first_x: per chain, where its rates begin in q and its occupancies in x. Of n
             occupancies the last n - 1 are kept; the first is one minus the rest.
+        chains: those of more than one state, each behind its index in the model.
+        always_open: what chains of one state contribute to the open probability, a factor.
     """
 
-    def __init__(self, model: ChannelModel, dual: bool = False) -> None:
+    def __init__(self, model: ChannelModel) -> None:
         self.model = model
-        self.number = "Dual" if dual else "double"
         self.inlined = True
         self.transitions = [t for chain in model.chains for t in chain.transitions]
         self.n_rates = len(self.transitions)
@@ -130,38 +107,83 @@ class CudaChannel:
             self.first_x.append(x)
             rate += len(chain.transitions)
             x += len(chain.states) - 1
+        self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
+        lone = [c for c in model.chains if len(c.states) == 1]
+        self.always_open = math.prod(c.conductances[0] ** c.power for c in lone)
 
     def title(self, what: str) -> str:
         """The first line of a source; the user's text in it cannot end the comment."""
-        return f"// Generated by channelfit from model {_plain(self.model.name)}: {what}"
+        return f"// Generated by channelfit from model {plain(self.model.name)}: {what}"
 
-    def entries(self, k: int) -> list[tuple[int, int, int]]:
-        """(source, target, row of q) of every transition of chain k."""
-        chain = self.model.chains[k]
+    def entries(self, k: int, first: int | None = None) -> list[tuple[int, int, int]]:
+        """(source, target, row of q) of every transition of chain k.
+
+        Arguments:
+            first: the row of the chain's first transition, if not its own.
+        """
+        chain, begin = self.model.chains[k], self.first_rate[k] if first is None else first
         index = {s: i for i, s in enumerate(chain.states)}
         return [
-            (index[t.source], index[t.target], self.first_rate[k] + r)
-            for r, t in enumerate(chain.transitions)
+            (index[t.source], index[t.target], begin + r) for r, t in enumerate(chain.transitions)
         ]
 
-    def write(self, w: CudaWriter) -> None:
-        """createQmat, createGains and initStateProbs."""
+    def opening_and_closing(self, k: int) -> tuple[int, int]:
+        """Of a chain of two states, the rows of q that leave the first state and the second."""
+        rows = {source: row for source, _, row in self.entries(k)}
+        return rows[0], rows[1]
+
+    def write(self, w: CudaWriter, numbers: str = "") -> None:
+        """Constants, elementary functions, createQmat, createGains and initStateProbs.
+
+        Arguments:
+            numbers: text of another number type, to stand before the templates that take it.
+        """
         n_parameters = max(1, len(self.model.parameters))
         w(f"constexpr int N_PARAMETERS = {n_parameters};")
         w(f"constexpr int N_RATES = {max(1, self.n_rates)};")
         w(f"constexpr int N_X = {max(1, self.n_x)};  // occupancies: all but each chain's first")
-        w("", *cuda_math().splitlines(), "", *_EXPREL.splitlines())
-        self.write_functions(w)
-
-    def write_functions(self, w: CudaWriter) -> None:
-        """What `write` writes behind constants and elementary functions."""
+        w(f"constexpr double RATE_FLOOR = {RATE_FLOOR!r};  // 1/ms")
+        w(f"constexpr double RATE_CEILING = {RATE_CEILING!r};")
+        w("", *cuda_math().splitlines(), *numbers.splitlines())
         self._rates(w)
         self._gains(w)
         self._steady_states(w)
 
+    def write_state(self, w: CudaWriter) -> None:
+        """openOf, currentOf and lost: what is read off the occupancies.
+
+        The text before it must define `real`, the type of constants, and OUTSIDE.
+        """
+        with w.device(
+            "Number openOf(const Number *x)", "Open probability of a state.", True, "class Number"
+        ):
+            self._open(w)
+        with w.device(
+            "Number currentOf(const Number *x, const real v, const Number &g, const Number &e)",
+            "Current of a state at v mV, pA.",
+            True,
+            "class Number",
+        ):
+            w("return g*(v - e)*openOf(x);")
+        with w.device(
+            "bool lost(const Number *x)",
+            "Whether occupancies, NaN included, left [0, 1].",
+            True,
+            "class Number",
+        ):
+            tests = []
+            for k, chain in self.chains:
+                first = self.first_x[k]
+                xs = [f"valueOf(x[{first + i}])" for i in range(len(chain.states) - 1)]
+                if chain.linear:
+                    tests.append(f"fabs({xs[0]}) < {GREATEST_OCCUPANCY!r}")
+                    continue
+                tests += [f"{x} >= -OUTSIDE" for x in xs] + [f"{' + '.join(xs)} <= 1 + OUTSIDE"]
+            w(f"return !({' && '.join(tests) or 'true'});")
+
     def write_kinds(self, w: CudaWriter) -> None:
-        """isLinear, isInstant: what kind of gate the k-th chain of two states is."""
-        gates = [chain for chain in self.model.chains if len(chain.states) > 1]
+        """isLinear and isInstant: what kind of gate the k-th chain of two states is."""
+        gates = [chain for _, chain in self.chains]
         for name, doc, holds in (
             ("isLinear", "A gate that may pass 1.", [c.linear for c in gates]),
             ("isInstant", "A gate without a time constant.", [c.instant for c in gates]),
@@ -170,29 +192,44 @@ class CudaChannel:
                 tests = " || ".join(f"k == {x}" for x, yes in enumerate(holds) if yes)
                 w(f"return {tests or 'false'};")
 
-    def _names(self) -> dict[str, str]:
+    def names(self) -> dict[str, str]:
+        """What the text calls parameters, definitions and the voltage."""
         names = {p.name: f"p[{k}]" for k, p in enumerate(self.model.parameters)}
         return names | {name: f"d_{name}" for name, _ in self.model.definitions} | {"v": "v"}
 
+    def _open(self, w: CudaWriter) -> None:
+        factors = [f"real({self.always_open!r})"] if self.always_open != 1 else []
+        for k, chain in self.chains:
+            c, first = chain.conductances, self.first_x[k]
+            terms = [f"real({c[0]!r})"] if c[0] else []
+            terms += [
+                (f"real({c[i] - c[0]!r})*" if c[i] - c[0] != 1 else "") + f"x[{first + i - 1}]"
+                for i in range(1, len(c))
+                if c[i] != c[0]
+            ]
+            w(f"const Number o{k} = {' + '.join(terms) or '0'};")
+            factors += [f"o{k}"] * chain.power
+        w(f"return {'*'.join(factors) or '1'};")
+
     def _assign(self, w: CudaWriter, steps: Iterable[tuple[str, sympy.Expr]]) -> ScalarPrinter:
-        printer = ScalarPrinter(CUDA, self._names())
+        printer = ScalarPrinter(CUDA, self.names())
         for name, expression in steps:
-            w(f"const {self.number} {printer.names.get(name, name)} = {printer.text(expression)};")
+            w(f"const Number {printer.names.get(name, name)} = {printer.text(expression)};")
         return printer
 
     def _rates(self, w: CudaWriter) -> None:
         steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
-        number, value = self.number, "" if self.number == "double" else ".v"
         with w.device(
-            f"void createQmat(const double v, const {number} *p, {number} *q, int &status)",
+            "void createQmat(const double v, const Number *p, Number *q, int &status)",
             "Rates of all transitions at v mV, 1/ms: the generator's off-diagonal elements.",
             self.inlined,
+            "class Number",
         ):
             printer = self._assign(w, steps)
-            w(f"{number} r;", "unsigned strange = 0u;")
+            w("Number r;", "unsigned strange = 0u;")
             for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
-                w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
-                seen = f"fabs(r{value})" if t.signed else f"r{value}"
+                w(f"r = {printer.text(rate)};  // {plain(t.source)} -> {plain(t.target)}")
+                seen = "fabs(valueOf(r))" if t.signed else "valueOf(r)"
                 w(f"strange = max(strange, (unsigned)__double2hiint({seen}));", f"q[{row}] = r;")
             for k, chain in enumerate(self.model.chains):
                 if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
@@ -203,52 +240,24 @@ class CudaChannel:
             with w.block("if (strange > 0x7ff00000u)"):
                 w("#pragma unroll")
                 with w.block(f"for (int i = 0; i < {self.n_rates}; ++i)"):
-                    plain = self._plain_rate()
-                    w(f"if (q[i] < 0.0 && {plain}status == {OK}) status = {NEGATIVE_RATE};")
-                    w(f"if (isnan(q[i]{value})) status = {NOT_FINITE};")
+                    not_signed = "".join(
+                        f"i != {row} && " for row, t in enumerate(self.transitions) if t.signed
+                    )
+                    w(f"if (q[i] < 0.0 && {not_signed}status == {OK}) status = {NEGATIVE_RATE};")
+                    w(f"if (isnan(valueOf(q[i]))) status = {NOT_FINITE};")
             for row, t in enumerate(self.transitions):
                 times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
-                least = -RATE_CEILING if t.signed else RATE_FLOOR
-                if value:
-                    w(f"q[{row}] = {times}between(q[{row}], {least!r}, {RATE_CEILING!r});")
-                    continue
-                # Written out: fmin and fmax of float64 would move NaNs about in six steps more.
-                w(f"r = q[{row}] > {least!r} ? q[{row}] : {least!r};")
-                w(f"q[{row}] = {times}(r < {RATE_CEILING!r} ? r : {RATE_CEILING!r});")
-
-    def _plain_rate(self) -> str:
-        """The condition that rate i may not be negative, and an and; nothing where none may."""
-        return "".join(f"i != {row} && " for row, t in enumerate(self.transitions) if t.signed)
-
-    def write_single_rates(self, w: CudaWriter) -> None:
-        """createQmatSingle: the rates in float32, for where they are wanted at every sample.
-
-        A NaN stays one. The sign of a negative rate ends up in `signs`; it is not bounded, nor is
-        one below the floor. Float32 ends where `SINGLE_CEILING` has room for sums and products.
-        """
-        steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
-        printer = SinglePrinter(CUDA_SINGLE, self._names())
-        with w.device(
-            "void createQmatSingle(const float v, const float *p, float *q, int &signs)",
-            "createQmat in float32.",
-        ):
-            for name, expression in steps:
-                w(f"const float {printer.names.get(name, name)} = {printer.text(expression)};")
-            if self.transitions:
-                w("float r;")
-            for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
-                w(f"r = {printer.text(rate)};  // {_plain(t.source)} -> {_plain(t.target)}")
-                if not t.signed:
-                    w("signs |= __float_as_int(r);")
-                times = f"{float(t.multiplicity)!r}f*" if t.multiplicity != 1 else ""
-                w(f"q[{row}] = {times}least(r, {SINGLE_CEILING!r}f);")
+                lower = "-RATE_CEILING" if t.signed else "RATE_FLOOR"
+                w(f"q[{row}] = {times}between(q[{row}], {lower}, RATE_CEILING);")
 
     def _gains(self, w: CudaWriter) -> None:
-        number, pair = self.number, [self.model.conductance, self.model.reversal]
+        pair = [self.model.conductance, self.model.reversal]
         steps, pair = assignments(self.model.definitions, pair)
         with w.device(
-            f"void createGains(const {number} *p, {number} &g, {number} &e, int &status)",
+            "void createGains(const Number *p, Number &g, Number &e, int &status)",
             "Conductance, nS, and reversal potential, mV.",
+            True,
+            "class Number",
         ):
             printer = self._assign(w, steps)
             w(f"g = {printer.text(pair[0])};", f"e = {printer.text(pair[1])};")
@@ -257,14 +266,14 @@ class CudaChannel:
 
     def _steady_states(self, w: CudaWriter) -> None:
         with w.device(
-            f"void initStateProbs(const {self.number} *q, {self.number} *x)",
+            "void initStateProbs(const Number *q, Number *x)",
             "Steady state at the rates q (Grassmann, Taksar and Heyman 1985).",
             self.inlined,
+            "class Number",
         ):
             for k, chain in enumerate(self.model.chains):
                 if len(chain.states) == 2:
-                    rows = {source: row for source, _, row in self.entries(k)}
-                    up, down = f"q[{rows[0]}]", f"q[{rows[1]}]"
+                    up, down = (f"q[{row}]" for row in self.opening_and_closing(k))
                     w(f"x[{self.first_x[k]}] = {up}*reciprocal({up} + {down});")
                 elif len(chain.states) > 2:
                     with w.block(""):
@@ -273,17 +282,17 @@ class CudaChannel:
     def _steady_state(self, w: CudaWriter, k: int, chain: Chain) -> None:
         n = len(chain.states)
         unroll = "#pragma unroll" if n <= _UNROLLED_STATES else "#pragma unroll 1"
-        w(f"{self.number} m[{n}][{n}] = {{}};")
+        w(f"Number m[{n}][{n}] = {{}};")
         w(*(f"m[{i}][{j}] = q[{row}];" for i, j, row in self.entries(k)))
         w(unroll)
         with w.block(f"for (int last = {n - 1}; last > 0; --last)"):
-            w(f"{self.number} out = 1e-200;  // normal, and its reciprocal too", unroll)
+            w("Number out = 1e-200;  // normal, and its reciprocal too", unroll)
             w("for (int j = 0; j < last; ++j) out += m[last][j];")
-            w(f"const {self.number} per_out = reciprocal(out);", unroll)
+            w("const Number per_out = reciprocal(out);", unroll)
             with w.block("for (int i = 0; i < last; ++i)"):
                 w("m[i][last] *= per_out;", unroll)
                 w("for (int j = 0; j < last; ++j) if (i != j) m[i][j] += m[i][last]*m[last][j];")
-        w(f"{self.number} y[{n}];", "y[0] = 1.0;", f"{self.number} total = 1.0;", unroll)
+        w(f"Number y[{n}];", "y[0] = 1.0;", "Number total = 1.0;", unroll)
         with w.block(f"for (int last = 1; last < {n}; ++last)"):
             w("y[last] = 0.0;", unroll)
             w("for (int i = 0; i < last; ++i) y[last] += y[i]*m[i][last];")
@@ -295,5 +304,6 @@ class CudaChannel:
         w(f"for (int i = 1; i < {n}; ++i) x[{first} + i - 1] = y[i];")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """A user's text as a comment may hold it: what could end the line or the comment is gone."""
     return re.sub(r"[^\w .+-]", "_", text)

@@ -3,6 +3,9 @@
 The compiler's own exp, expm1, division and rsqrt serve every argument there is; these serve the
 arguments that occur, in half the instructions. Coefficients lie in constant memory, from where an
 instruction takes them as an operand: written as literals, each would cost one or two moves.
+
+Formulas that are templates over a number type call these functions by the same name for every
+type: `cuda_single` has those of float32, `cuda_dual` those of values with derivatives.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import math
 
 import numpy as np
 
-#: An error of 1e-15.
+#: Degree of the polynomial of `expm1_coefficients`, which then has an error of 1e-15.
 _DEGREE = 9
 
 
@@ -33,7 +36,7 @@ def expm1_coefficients() -> list[float]:
 
 
 def cuda_math() -> str:
-    """CUDA C++ of `exponential`, `decay`, `reciprocal` and `rootReciprocal`."""
+    """CUDA C++ of the float64 functions that every generated kernel may call."""
     coefficients = expm1_coefficients()
     chains = [
         "\n".join(f"    {name} = fma({name}, s, EXPM1[{i}]);" for i in range(top - 2, -1, -2))
@@ -87,6 +90,11 @@ __device__ __forceinline__ double decay(double x) {
     return fma(-scale, p, 1.0 - scale);
 }
 
+// (exp(x) - 1)/x, 1 at 0
+__device__ __forceinline__ double exprel(double x) {
+    return fabs(x) < 1e-5 ? 1.0 + x*(0.5 + x*(1.0/6.0)) : expm1(x)/x;
+}
+
 // 1/x for normal x whose reciprocal is normal: an estimate of 20 bits, and a cubic step
 __device__ __forceinline__ double reciprocal(double x) {
 #ifdef __CUDACC__
@@ -109,4 +117,19 @@ __device__ __forceinline__ double rootReciprocal(double x) {
 #else
     return 1.0/sqrt(x);
 #endif
+}
+
+// What a comparison looks at: of a value with derivatives the value.
+__device__ __forceinline__ double valueOf(double x) { return x; }
+
+// The smaller and the larger of two, a where one is NaN. fmin and fmax of float64 would move NaNs
+// about in six steps more.
+__device__ __forceinline__ double least(double a, double b) { return b < a ? b : a; }
+__device__ __forceinline__ double most(double a, double b) { return b > a ? b : a; }
+__device__ __forceinline__ double notNegative(double x) { return x > 0.0 ? x : 0.0; }
+
+// A rate within its bounds, the lower one for NaN.
+__device__ __forceinline__ double between(double x, double lower, double upper) {
+    const double y = x > lower ? x : lower;
+    return y < upper ? y : upper;
 }"""

@@ -24,18 +24,18 @@ import hashlib
 
 import numpy as np
 
-from channelfit.model.channel import GREATEST_OCCUPANCY, RATE_FLOOR, ChannelModel
+from channelfit.model.channel import RATE_FLOOR, ChannelModel
 from channelfit.problem.statuses import cuda_names
+from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
 from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
-from channelfit.scoring.kernels.cuda_math import cuda_math
+from channelfit.scoring.kernels.cuda_dual import DUAL
+from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
+from channelfit.scoring.kernels.cuda_propagator import write_propagators
+from channelfit.scoring.kernels.fast_rates import DEEP
 
-#: Names of the kernels: the walk, what is before and behind it where runs are cut, and what becomes
-#: of the residuals.
+#: Names of the kernels: the walk, and what is before and behind it where runs are cut.
 TRACE_TANGENTS = "traceTangents"
 COMPOSE_TANGENTS, REPLAY_TANGENTS = "composeTangents", "replayTangents"
-MULTIPLY_TANGENTS, CONCLUDE_TANGENTS = "multiplyTangents", "concludeTangents"
-#: Threads of a block of the last two, and rows of residuals that a block goes through.
-ALGEBRA_THREADS, ALGEBRA_ROWS = 128, 1024
 
 #: Derivatives that a thread carries. What one number costs is shared by more of them; but a scheme
 #: of many states fills the registers with its propagator.
@@ -58,8 +58,8 @@ class CudaTangentSource:
     def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
         assert model.relaxes or len(model.chains) == 1  # what varying voltages are written for
         self.model = model
-        self.channel = CudaChannel(model, dual=True)
-        self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
+        self.channel = CudaChannel(model)
+        self.chains = self.channel.chains
         self.largest = max(len(c.states) for c in model.chains)
         suitable = _TANGENTS_BY_STATES.get(self.largest, 1)
         self.tangents = suitable if tangents is None else tangents
@@ -95,42 +95,49 @@ class CudaTangentSource:
         w(self.channel.title("residuals and their derivatives"), "")
         w("#ifndef N_SLOTS  // what the protocols decide: `specialized` defines it")
         w("#define N_SLOTS 16  // of states between runs", "#define VARYING 1", "#endif", "")
+        w("typedef double real;  // of constants")
         w(f"constexpr int TANGENTS = {self.tangents};  // derivatives that a thread carries")
-        w(f"constexpr int N_PARAMETERS = {max(1, len(self.model.parameters))};")
-        w(f"constexpr int N_RATES = {max(1, self.channel.n_rates)};")
-        w(f"constexpr int N_X = {max(1, self.channel.n_x)};  // occupancies: all but each first")
-        w(f"constexpr double FLOOR = {RATE_FLOOR!r};  // of a rate, 1/ms")
-        w("", *cuda_math().splitlines(), *_DUAL.splitlines())
-        self.channel.write_functions(w)
-        w(*_PROPAGATOR.splitlines())
+        w("constexpr int DEGREE = 12;  // of Taylor's polynomial")
+        w("constexpr double TAYLOR_NORM = 1.0/6.0;  // where it and its slopes are exact")
+        w("constexpr int KEPT = 5, SERIES_KEPT = 0;  // states: loops written out")
+        w("constexpr double OUTSIDE = 1e-6;  // how far x may stray")
+        self.channel.write(w, DUAL)
+        self.channel.write_state(w)
+        write_propagators(w, self.channel, inlined=False)
+        w(*_RELAXED.splitlines())
         self._chains(w)
         w(*_PROGRAM.splitlines())
-        w("", "#if VARYING")
+        w("", "#if VARYING", f"constexpr double FLOOR = {RATE_FLOOR!r};  // of a rate, 1/ms")
+        w(f"constexpr double DEEP = {DEEP!r};  // relaxations in a step: more make no difference")
+        w("constexpr bool SMALL_STEPS = true;", "constexpr int RATES_AT_ONCE = 1;")
         if self.model.relaxes:
-            self._gates(w)
-            w(*_RELAXATION.splitlines())
+            write_gates(w, self.channel)
+            w(*_GATES.splitlines())
         else:
-            self._scheme(w)
-            w(*_MAGNUS.splitlines())
+            write_scheme(w, self.channel, inlined=False)
+            w(*_SCHEME.splitlines())
         w(*_SAMPLES.splitlines(), *(() if cut else _MOVE.splitlines()), "#endif")
         w(*_SEEDED.splitlines(), *(_CUT.splitlines() if cut else ()), *_KERNEL.splitlines())
-        w(*_ALGEBRA.splitlines())
+        w(*ALGEBRA.splitlines())
         return w.text
 
     def _chains(self, w: CudaWriter) -> None:
         """Propagators of all chains, what they do to a state, and what is read off it."""
         w("", "struct Propagators {")
-        w(*(f"    Propagator<{len(c.states)}> chain{k};" for k, c in self.chains), "};")
+        for k, chain in self.chains:
+            n = len(chain.states)
+            w(f"    {f'Relaxation<Dual> chain{k};' if n == 2 else f'Dual chain{k}[{n}][{n}];'}")
+        w("};")
         with w.device(
             "void createPropagators(const Dual *q, const double h, Propagators &p)",
             "Of all chains over h ms at the rates q.",
         ):
             for k, chain in self.chains:
-                n = len(chain.states)
-                with w.block(""):
-                    w(f"Dual a[{n}][{n}] = {{}};")
-                    w(*(f"a[{j}][{i}] = q[{row}]*h;" for i, j, row in self.channel.entries(k)))
-                    w(f"createPropagator(a, p.chain{k});")
+                if len(chain.states) == 2:
+                    up, down = (f"q[{row}]" for row in self.channel.opening_and_closing(k))
+                    w(f"createPropagator({up}, {down}, h, p.chain{k});")
+                else:
+                    w(f"createPropagator{k}(q + {self.channel.first_rate[k]}, h, p.chain{k});")
         with w.device("void square(Propagators &p)", "To those of twice the time."):
             w(*(f"square(p.chain{k});" for k, _ in self.chains))
         with w.device("void advance(const Propagators &p, Dual *x)", "A state, in place."):
@@ -146,386 +153,22 @@ class CudaTangentSource:
                     if chain.instant
                 )
             )
-        with w.device("Dual openOf(const Dual *x)", "Open probability."):
-            factors = []
-            for k, chain in enumerate(self.model.chains):
-                c, first = chain.conductances, self.channel.first_x[k]
-                terms = [repr(float(c[0]))] if c[0] or len(c) == 1 else []
-                terms += [
-                    f"{c[i] - c[0]!r}*x[{first + i - 1}]" for i in range(1, len(c)) if c[i] != c[0]
-                ]
-                w(f"const Dual o{k} = {' + '.join(terms) or '0.0'};")
-                factors += [f"o{k}"] * chain.power
-            w(f"return {'*'.join(factors)};")
-        with w.device(
-            "bool lost(const Dual *x)", "Whether occupancies, NaN included, left [0, 1]."
-        ):
-            tests = []
-            for k, chain in self.chains:
-                xs = [f"x[{self.channel.first_x[k] + i}].v" for i in range(len(chain.states) - 1)]
-                if chain.linear:
-                    tests.append(f"fabs({xs[0]}) < {GREATEST_OCCUPANCY!r}")
-                    continue
-                tests += [f"{x} >= -1e-6" for x in xs] + [f"{' + '.join(xs)} <= 1.000001"]
-            w(f"return !({' && '.join(tests) or 'true'});")
-
-    def _gates(self, w: CudaWriter) -> None:
-        w("", f"constexpr int N_GATES = {len(self.chains)};")
-        self.channel.write_kinds(w)
-        with w.device(
-            "void createGates(const double v, const Dual *p, Dual *limit, Dual *speed,\n"
-            "                                            int &status)",
-            "Chains of two states at v mV: where they relax to, and how fast, 1/ms.",
-        ):
-            w("Dual q[N_RATES];", "createQmat(v, p, q, status);")
-            for x, (k, _) in enumerate(self.chains):
-                rows = {source: row for source, _, row in self.channel.entries(k)}
-                w(f"speed[{x}] = q[{rows[0]}] + q[{rows[1]}];")
-                w(f"limit[{x}] = q[{rows[0]}]*reciprocal(speed[{x}]);")
-
-    def _scheme(self, w: CudaWriter) -> None:
-        (k, chain), *_ = self.chains
-        n, entries = len(chain.states), self.channel.entries(k)
-        w("", f"constexpr int N = {n};")
-        with w.device("double exitRate(const Dual *q)", "The largest rate of leaving a state."):
-            leaving: dict[int, list[str]] = {}
-            for source, _, row in entries:
-                leaving.setdefault(source, []).append(f"q[{row}].v")
-            w("double fastest = 0.0;")
-            w(*(f"fastest = fmax(fastest, {' + '.join(rates)});" for rates in leaving.values()))
-            w("return fastest;")
-        with w.device("void fillGenerator(const Dual *q, Dual (&a)[N][N])", "Off its diagonal."):
-            w(*(f"a[{j}][{i}] = q[{row}];" for i, j, row in entries))
-        with w.device(
-            "void flow(const Dual *q, const Dual *x, Dual *dx)", "The generator times a state."
-        ):
-            w("Dual flux;", *(f"dx[{i}] = 0.0;" for i in range(n)))
-            for i, j, row in entries:
-                w(f"flux = q[{row}]*x[{i}];", f"dx[{i}] -= flux;", f"dx[{j}] += flux;")
 
 
-_DUAL = """
-// --- dual numbers --------------------------------------------------------------------------------
-
-#define EACH_TANGENT _Pragma("unroll") for (int t = 0; t < TANGENTS; ++t)
-#define INLINE __device__ __forceinline__
-
-// None take no room.
-template <int N> struct Derivatives { double d[N]; };
-template <> struct Derivatives<0> { static constexpr double *d = nullptr; };
-
-// A value and its derivatives.
-struct Dual : Derivatives<TANGENTS> {
-    double v;
-
-    Dual() = default;
-    INLINE Dual(const double value) : v(value) { EACH_TANGENT d[t] = 0.0; }
-};
-
-INLINE Dual operator-(const Dual &a) {
-    Dual y;
-    y.v = -a.v;
-    EACH_TANGENT y.d[t] = -a.d[t];
-    return y;
+#: Two states relax, at a held voltage too.
+_RELAXED = """
+INLINE void createPropagator(const Dual &up, const Dual &down, const double h,
+                             Relaxation<Dual> &p) {
+    p.gained = up*goneOverRates(up, down, h);
+    p.kept = exponential(-(up + down)*h);
 }
 
-INLINE Dual operator+(const Dual &a, const Dual &b) {
-    Dual y;
-    y.v = a.v + b.v;
-    EACH_TANGENT y.d[t] = a.d[t] + b.d[t];
-    return y;
-}
-
-INLINE Dual operator+(Dual a, const double b) { a.v += b; return a; }
-INLINE Dual operator+(const double a, const Dual &b) { return b + a; }
-
-INLINE Dual operator-(const Dual &a, const Dual &b) {
-    Dual y;
-    y.v = a.v - b.v;
-    EACH_TANGENT y.d[t] = a.d[t] - b.d[t];
-    return y;
-}
-
-INLINE Dual operator-(Dual a, const double b) { a.v -= b; return a; }
-INLINE Dual operator-(const double a, const Dual &b) { return -b + a; }
-
-INLINE Dual operator*(const Dual &a, const Dual &b) {
-    Dual y;
-    y.v = a.v*b.v;
-    EACH_TANGENT y.d[t] = a.v*b.d[t] + a.d[t]*b.v;
-    return y;
-}
-
-INLINE Dual operator*(const Dual &a, const double b) {
-    Dual y;
-    y.v = a.v*b;
-    EACH_TANGENT y.d[t] = a.d[t]*b;
-    return y;
-}
-
-INLINE Dual operator*(const double a, const Dual &b) { return b*a; }
-
-INLINE Dual operator/(const Dual &a, const Dual &b) {
-    const double per = 1.0/b.v;
-    Dual y;
-    y.v = a.v/b.v;
-    EACH_TANGENT y.d[t] = (a.d[t] - y.v*b.d[t])*per;
-    return y;
-}
-
-INLINE Dual operator/(const Dual &a, const double b) {
-    Dual y;
-    y.v = a.v/b;
-    EACH_TANGENT y.d[t] = a.d[t]/b;
-    return y;
-}
-
-INLINE Dual operator/(const double a, const Dual &b) { return Dual(a)/b; }
-
-INLINE Dual &operator+=(Dual &a, const Dual &b) { return a = a + b; }
-INLINE Dual &operator-=(Dual &a, const Dual &b) { return a = a - b; }
-INLINE Dual &operator*=(Dual &a, const Dual &b) { return a = a*b; }
-
-INLINE double valueOf(const Dual &a) { return a.v; }
-INLINE double valueOf(const double a) { return a; }
-
-#define COMPARISON(sign)                                                                \\
-    INLINE bool operator sign(const Dual &a, const Dual &b) { return a.v sign b.v; }    \\
-    INLINE bool operator sign(const Dual &a, const double b) { return a.v sign b; }     \\
-    INLINE bool operator sign(const double a, const Dual &b) { return a sign b.v; }
-COMPARISON(<)
-COMPARISON(<=)
-COMPARISON(>)
-COMPARISON(>=)
-COMPARISON(==)
-COMPARISON(!=)
-
-// y = f(x) with its slope there. What x does not depend on, y does not, however steep f is.
-INLINE Dual composed(const Dual &x, const double value, const double slope) {
-    Dual y;
-    y.v = value;
-    EACH_TANGENT y.d[t] = x.d[t] == 0.0 ? 0.0 : slope*x.d[t];
-    return y;
-}
-
-// Slopes end here, so that a saturated 1/(1 + exp(x)) has the slope 0 and not infinity over itself.
-constexpr double STEEPEST = 1e300;
-
-INLINE Dual exponential(const Dual &x) {
-    const double y = exponential(x.v);
-    return composed(x, y, y < STEEPEST ? y : STEEPEST);
-}
-
-// (exp(x) - 1)/x, 1 at 0
-INLINE double exprel(const double x) {
-    return fabs(x) < 1e-5 ? 1.0 + x*(0.5 + x*(1.0/6.0)) : expm1(x)/x;
-}
-
-// Its slope: a series where the closed forms would lose digits.
-INLINE double exprelSlope(const double x) {
-    if (fabs(x) < 1.0) {
-        double sum = 0.0;
-#pragma unroll
-        for (int k = 18; k >= 0; --k) sum = sum*x*(1.0/(k + 2)) + (k + 1.0)/(k + 2.0);
-        return sum;
-    }
-    const double slope = (exponential(x)*(1.0 - 1.0/x) + 1.0/x)/x;
-    return slope < STEEPEST ? slope : STEEPEST;
-}
-
-INLINE Dual exprel(const Dual &x) { return composed(x, exprel(x.v), exprelSlope(x.v)); }
-INLINE Dual log(const Dual &x) { return composed(x, log(x.v), 1.0/x.v); }
-INLINE Dual fabs(const Dual &x) {
-    return composed(x, fabs(x.v), x.v > 0.0 ? 1.0 : x.v < 0.0 ? -1.0 : 0.0);
-}
-
-INLINE Dual sqrt(const Dual &x) {
-    const double y = sqrt(x.v);
-    return composed(x, y, 0.5/y);
-}
-
-INLINE Dual tanh(const Dual &x) {
-    const double y = tanh(x.v), e = exponential(-2.0*fabs(x.v)), s = 1.0/(1.0 + e);
-    return composed(x, y, 4.0*e*s*s);
-}
-
-INLINE Dual pow(const Dual &a, const double b) {
-    return composed(a, pow(a.v, b), b == 0.0 ? 0.0 : b*pow(a.v, b - 1.0));
-}
-INLINE Dual pow(const double a, const Dual &b) {
-    const double y = pow(a, b.v);
-    return composed(b, y, a == 0.0 ? 0.0 : y*log(a));
-}
-INLINE Dual pow(const Dual &a, const Dual &b) {
-    Dual y = pow(a, b.v);
-    const Dual by_exponent = pow(a.v, b);
-    EACH_TANGENT y.d[t] += by_exponent.d[t];
-    return y;
-}
-
-INLINE Dual reciprocal(const Dual &x) {
-    Dual y;
-    y.v = reciprocal(x.v);
-    EACH_TANGENT y.d[t] = -(y.v*(y.v*x.d[t]));
-    return y;
-}
-
-// A rate within its bounds: constant outside; a slope that is no number (0 times infinity where a
-// term is saturated, the root of nothing) counts as none.
-INLINE Dual between(const Dual &x, const double least, const double most) {
-    Dual y;
-    const bool inside = x.v > least && x.v < most;
-    y.v = x.v > least ? x.v : least;
-    y.v = y.v < most ? y.v : most;
-    EACH_TANGENT y.d[t] = inside && fabs(x.d[t]) < 1e306 ? x.d[t] : 0.0;
-    return y;
-}
-
-INLINE Dual smaller(const Dual &a, const Dual &b) { return b.v < a.v ? b : a; }
-INLINE Dual larger(const Dual &a, const Dual &b) { return b.v > a.v ? b : a; }"""
-
-_PROPAGATOR = """
-// --- propagators ---------------------------------------------------------------------------------
-
-constexpr int DEGREE = 12;  // of Taylor's polynomial
-constexpr double TAYLOR_NORM = 1.0/6.0;  // where it is exact to rounding
-constexpr int UNROLLED = 5;  // states: loops written out
-
-template <int N> struct Propagator { Dual p[N][N]; };
-
-// Two states relax: x <- gained + kept x.
-template <> struct Propagator<2> { Dual gained, kept; };
-
-// How often a norm must be halved until it is at most TAYLOR_NORM.
-INLINE int halvings(const double norm) {
-    const int exponent = (__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022;
-    return exponent > 0 ? exponent : 0;
-}
-
-// The diagonal is what is left of one: columns sum to one and nothing is negative; the columns of
-// derivatives sum to zero.
-template <int N> INLINE void closeColumns(Dual (&p)[N][N]) {
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int j = 0; j < N; ++j) {
-        Dual rest = 1.0;
-#pragma unroll
-        for (int i = 0; i < N; ++i) if (i != j) rest -= p[i][j];
-        rest.v = rest.v > 0.0 ? rest.v : 0.0;
-        p[j][j] = rest;
-    }
-}
-
-template <int N>
-INLINE void multiply(const Dual (&a)[N][N], const Dual (&b)[N][N], Dual (&out)[N][N]) {
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int i = 0; i < N; ++i) {
-        Dual row[N] = {};
-#pragma unroll(N <= UNROLLED ? N : 1)
-        for (int k = 0; k < N; ++k) {
-            const Dual some = a[i][k];
-#pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const Dual other = b[k][j];
-                row[j].v += some.v*other.v;
-                EACH_TANGENT row[j].d[t] += some.v*other.d[t] + some.d[t]*other.v;
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < N; ++j) out[i][j] = row[j];
-    }
-}
-
-template <int N> INLINE void square(Propagator<N> &p) {
-    Dual out[N][N];
-    multiply(p.p, p.p, out);
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int i = 0; i < N; ++i) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) p.p[i][j] = out[i][j];
-    }
-    closeColumns(p.p);
-}
-
-INLINE void square(Propagator<2> &p) {
-    p.gained += p.gained*p.kept;
+INLINE void square(Relaxation<Dual> &p) {
+    p.gained = p.of(p.gained);
     p.kept *= p.kept;
 }
 
-// Two terms: p = 1 + a/(k + 1) + b/((k + 1)(k + 2)).
-template <int N>
-INLINE void taylor(const int k, const Dual (&a)[N][N], const Dual (&b)[N][N], Dual (&p)[N][N]) {
-    const double first = 1.0/(k + 1), second = 1.0/((k + 1)*(k + 2));
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int i = 0; i < N; ++i) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            p[i][j] = second*b[i][j] + first*a[i][j];
-            if (i == j) p[i][j].v += 1.0;
-        }
-    }
-}
-
-// exp(a), of a only what is off the diagonal: Taylor, two degrees a product, then squared. Products
-// of non-negative matrices cancel nothing and the diagonal closes each column, so slow rates keep
-// their digits through any number of squarings (after Xue and Ye 2013).
-template <int N> __device__ __noinline__ void createPropagator(Dual (&a)[N][N], Propagator<N> &p) {
-    double fastest = 0.0;
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int j = 0; j < N; ++j) {
-        double out = 0.0;
-#pragma unroll
-        for (int i = 0; i < N; ++i) if (i != j) out += a[i][j].v;
-        fastest = fmax(fastest, out);
-    }
-    const int levels = halvings(fastest);
-    const double scale = __hiloint2double((1023 - levels) << 20, 0);
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int j = 0; j < N; ++j) {
-        Dual out = 0.0;
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            if (i == j) continue;
-            a[i][j] = a[i][j]*scale;
-            out -= a[i][j];
-        }
-        a[j][j] = out;
-    }
-    Dual a2[N][N], next[N][N];
-    multiply(a, a, a2);
-    taylor(DEGREE - 2, a, a2, p.p);
-#pragma unroll 1
-    for (int k = DEGREE - 4; k >= 0; k -= 2) {
-        multiply(a2, p.p, next);
-        taylor(k, a, next, p.p);
-    }
-    closeColumns(p.p);
-#pragma unroll 1
-    for (int level = 0; level < levels; ++level) square(p);
-}
-
-INLINE void createPropagator(Dual (&a)[2][2], Propagator<2> &p) {
-    const Dual whole = a[1][0] + a[0][1];
-    p.kept = exponential(-whole);
-    const double gone = decay(whole.v);
-    p.gained = a[1][0]*reciprocal(whole)*composed(whole, gone, p.kept.v);
-}
-
-template <int N> INLINE void advance(const Propagator<N> &p, Dual *x) {
-    Dual next[N - 1], first = 1.0;
-#pragma unroll
-    for (int j = 0; j < N - 1; ++j) first -= x[j];
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int i = 1; i < N; ++i) {
-        Dual sum = p.p[i][0]*first;
-#pragma unroll
-        for (int j = 1; j < N; ++j) sum += p.p[i][j]*x[j - 1];
-        next[i - 1] = sum;
-    }
-#pragma unroll
-    for (int j = 0; j < N - 1; ++j) x[j] = next[j];
-}
-
-INLINE void advance(const Propagator<2> &p, Dual *x) { x[0] = p.gained + p.kept*x[0]; }
+INLINE void advance(const Relaxation<Dual> &p, Dual *x) { x[0] = p.of(x[0]); }
 """
 
 _PROGRAM = f"""
@@ -592,228 +235,88 @@ INLINE void check(const Dual *x, int &status) {{
     if (lost(x) && status == OK) status = OCCUPANCY_LOST;
 }}"""
 
-_RELAXATION = """
-// --- voltage that varies: chains of two states ---------------------------------------------------
-
+#: Gates through a voltage that varies, and what several steps make of any state of theirs.
+_GATES = (
+    GATE_STEP
+    + """
 constexpr int N_NODES = 3;  // voltages of a step: start, middle and end
-constexpr double DEEP = 1e90;  // relaxations in a step: more make no difference, and overflow
 
-struct Moving { Dual limit[N_X], speed[N_X]; };
+typedef Gates<Dual> Moving;
 
-// x' = speed (limit - x). With u the integral of the speed from a time to the end of the step, x is
-// exp(-L) x plus the integral of exp(-u) limit over u from 0 to L. The limit is the parabola in u
-// through start, middle and end: order four where the gate is slow, and no lag where it is fast.
-INLINE Propagator<2> relaxation(const Dual &whole, const Dual &late, const Dual &x0,
-                                const Dual &xm, const Dual &x1) {
-    const Dual half = smaller(larger(late, 0.05*whole), 0.95*whole);
-    const Dual left = exponential(-whole), square = whole*whole;
-    // The integrals of exp(-u), u exp(-u), u^2 exp(-u): from the first up where that loses no
-    // digits, from the last (a series) down where it would.
-    Dual j0, j1, j2;
-    if (whole.v < 0.5) {
-        Dual series = 0.0;
-#pragma unroll
-        for (int k = 13; k >= 0; --k) {
-            series *= whole*(-1.0/(k + 1));
-            series.v += 1.0/(k + 3);
-        }
-        j2 = square*whole*series;
-        j1 = 0.5*(j2 + square*left);
-        j0 = j1 + whole*left;
-    } else {
-        j0 = 1.0 - left;
-        j1 = j0 - whole*left;
-        j2 = 2.0*j1 - square*left;
-    }
-    const Dual rest = whole - half, inverse = reciprocal(half*whole*rest);
-    const Dual slope = (xm - x1)*(inverse*whole*rest);
-    const Dual bend = ((x0 - x1)*(inverse*half*rest) - slope)*(inverse*half*whole);
-    return {x1*j0 + slope*j1 + bend*(j2 - half*j1), left};
-}
-
-INLINE Dual confined(const Dual &x) { return smaller(larger(x, 0.0), 1.0); }
-
-INLINE void follow(const Propagator<2> &p, const int k, Dual *x) {
-    const Dual next = p.gained + p.kept*x[k];
-    x[k] = isLinear(k) ? next : confined(next);
+INLINE void begin(Moving &m, const double v, const Dual *p, int &status) {
+    Dual up[N_X];
+    begin(m, up, v, p, status);
 }
 
 // What some steps make of any state.
-struct Composite { Propagator<2> gate[N_X]; };
-
-// Gates without a time constant, at once.
-INLINE void arrive(const Moving &m, Dual *x) {
-#pragma unroll
-    for (int k = 0; k < N_GATES; ++k) if (isInstant(k)) x[k] = m.limit[k];
-}
+struct Composite { Relaxation<Dual> gate[N_X]; };
 
 INLINE void start(Composite &c) {
 #pragma unroll
     for (int k = 0; k < N_X; ++k) c.gate[k] = {0.0, 1.0};
 }
 
-INLINE void follow(const Propagator<2> &p, const int k, Composite *c) {
-    Propagator<2> &gate = c->gate[k];
-    gate.gained = p.gained + p.kept*gate.gained;
-    gate.kept *= p.kept;
+INLINE void follow(const Relaxation<Dual> &r, const int k, Composite *c) {
+    Relaxation<Dual> &gate = c->gate[k];
+    gate.gained = r.of(gate.gained);
+    gate.kept *= r.kept;
 }
 
 INLINE void through(const Composite &c, Dual *x) {
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) follow(c.gate[k], k, x);
 }
+"""
+)
 
-INLINE void begin(Moving &m, const double *nodes, const Dual *p, int &status) {
-    createGates(nodes[0], p, m.limit, m.speed, status);
-}
-
-// Of a state, Dual[N_X], or of a Composite.
-template <class State>
-INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, State *x,
-                 int &status) {
-    Dual limit[2][N_X], speed[2][N_X];
-#pragma unroll 1
-    for (int k = 0; k < 2; ++k) createGates(nodes[1 + k], p, limit[k], speed[k], status);
-#pragma unroll
-    for (int k = 0; k < N_GATES; ++k) {
-        const Dual &s0 = m.speed[k], &sm = speed[0][k], &s1 = speed[1][k];
-        // Simpson's rule, and the same parabola from the middle on.
-        const Dual whole = h*(1.0/6.0)*(s0 + s1 + 4.0*sm);
-        const Dual late = h*(1.0/24.0)*(8.0*sm + 5.0*s1 - s0);
-        follow(relaxation(smaller(whole, DEEP), late, m.limit[k], limit[0][k], limit[1][k]), k, x);
-        m.limit[k] = limit[1][k];
-        m.speed[k] = s1;
-    }
-}"""
-
-_MAGNUS = """
-// --- voltage that varies: schemes ----------------------------------------------------------------
-
+#: A scheme through a voltage that varies, and what several steps make of any state of its.
+_SCHEME = """
 constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, those of its quarters
 
 struct Moving {};
 
-INLINE void begin(Moving &, const double *, const Dual *, int &) {}
+INLINE void begin(Moving &, const double, const Dual *, int &) {}
 INLINE void arrive(const Moving &, Dual *) {}
 
-// How many terms of Taylor's series are exact to rounding.
-INLINE int degree(const double norm) {
-    return norm < 1e-6 ? 3 : norm < 1e-3 ? 5 : norm < 0.02 ? 8 : DEGREE;
-}
-
-// All terms of exp(A) of a vector but the first; the vector is used up.
-INLINE void laterTerms(const Dual *q, const int last, Dual (&term)[N], Dual (&total)[N]) {
-    Dual change[N];
-#pragma unroll 1
-    for (int k = 1; k <= last; ++k) {
-        flow(q, term, change);
-        const double share = 1.0/k;
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            term[i] = change[i]*share;
-            total[i] += term[i];
-        }
-    }
-}
-
-// x <- exp(A) x, A from rates times ms: Taylor on the vector where the norm allows, the full
-// propagator elsewhere.
-__device__ __noinline__ void exponentialOf(const Dual *q, Dual *x) {
-    const double norm = exitRate(q);
-    if (!(norm <= TAYLOR_NORM)) {
-        Dual a[N][N] = {};
-        Propagator<N> p;
-        fillGenerator(q, a);
-        createPropagator(a, p);
-        advance(p, x);
-        return;
-    }
-    Dual term[N], total[N] = {};
-    term[0] = 1.0;
-#pragma unroll
-    for (int i = 1; i < N; ++i) {
-        term[i] = x[i - 1];
-        term[0] -= term[i];
-    }
-    laterTerms(q, degree(norm), term, total);
-#pragma unroll
-    for (int i = 1; i < N; ++i) x[i - 1] += total[i];
-}
-
 // What some steps make of any state.
-struct Composite { Propagator<N> whole; };
+struct Composite { Dual whole[N][N]; };
 
-INLINE void start(Composite &c) {
-#pragma unroll(N <= UNROLLED ? N : 1)
-    for (int i = 0; i < N; ++i) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) c.whole.p[i][j] = i == j ? 1.0 : 0.0;
-    }
-}
-
+INLINE void start(Composite &c) { unit(c.whole); }
 INLINE void through(const Composite &c, Dual *x) { advance(c.whole, x); }
 
-// The same of every column.
+// exponentialOf, of every column.
 __device__ __noinline__ void exponentialOf(const Dual *q, Composite *c) {
-    const double norm = exitRate(q);
-    if (!(norm <= TAYLOR_NORM)) {
-        Dual a[N][N] = {};
-        Propagator<N> p;
-        fillGenerator(q, a);
-        createPropagator(a, p);
-        multiply(p.p, c->whole.p, a);
-#pragma unroll(N <= UNROLLED ? N : 1)
+    const double norm = exitRate0(q);
+    if (norm > TAYLOR_NORM) {
+        Dual p[N][N], product[N][N];
+        createPropagator0(q, 1.0, p);
+        multiply(p, c->whole, product);
+#pragma unroll(N <= KEPT ? N : 1)
         for (int i = 0; i < N; ++i) {
 #pragma unroll
-            for (int j = 0; j < N; ++j) c->whole.p[i][j] = a[i][j];
+            for (int j = 0; j < N; ++j) c->whole[i][j] = product[i][j];
         }
     } else {
-        const int last = degree(norm);
+        const int last = terms(norm);
 #pragma unroll 1
         for (int j = 0; j < N; ++j) {
             Dual term[N], total[N] = {};
 #pragma unroll
-            for (int i = 0; i < N; ++i) term[i] = c->whole.p[i][j];
+            for (int i = 0; i < N; ++i) term[i] = c->whole[i][j];
             laterTerms(q, last, term, total);
 #pragma unroll
-            for (int i = 0; i < N; ++i) c->whole.p[i][j] += total[i];
+            for (int i = 0; i < N; ++i) c->whole[i][j] += total[i];
         }
     }
-    closeColumns(c->whole.p);
+    closeColumns(c->whole);
 }
 
-// Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials, from the rates at
-// the two Gauss points. Where a rate changes more than 14-fold within a step a combination could
-// turn negative; cut at the floor it stays a rate. Returns the largest exit rates times ms.
-__device__ __noinline__ double combine(const double *nodes, const double h, const Dual *p,
-                                       Dual (&q)[2][N_RATES], int &status) {
-    const double more = (0.25 + 0.28867513459481287)*h, less = (0.25 - 0.28867513459481287)*h;
-#pragma unroll 1
-    for (int k = 0; k < 2; ++k) createQmat(nodes[k], p, q[k], status);
-#pragma unroll(N_RATES <= 12 ? N_RATES : 1)
-    for (int i = 0; i < N_RATES; ++i) {
-        const Dual one = q[0][i], two = q[1][i];
-        q[0][i] = larger(more*one + less*two, FLOOR);
-        q[1][i] = larger(less*one + more*two, FLOOR);
-    }
-    return exitRate(q[0]) + exitRate(q[1]);
-}
-
-// Order four is lost where a rate is fast against the step: a candidate of which a state empties
-// within it takes quarters instead.
-// Of a state, Dual[N_X], or of a Composite.
 template <class State>
 INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, State *x,
                  int &status) {
-    Dual q[2][N_RATES];
-    const bool stiff = !(combine(nodes + 1, h, p, q, status) <= 1.0);
-#pragma unroll 1
-    for (int k = 0; k < (stiff ? 4 : 1); ++k) {
-        if (stiff) combine(nodes + 3 + 2*k, 0.25*h, p, q, status);
-#pragma unroll 1
-        for (int part = 0; part < 2; ++part) exponentialOf(q[part], x);
-    }
-}"""
+    step(nodes, h, p, x, status);
+}
+"""
 
 _SAMPLES = """
 // Samples and their steps, from nodes on. Those of a state are written from point on of a run.
@@ -821,13 +324,13 @@ INLINE void walkSamples(const double dt, const int n, const int n_sub, const int
                         const int point, const double *nodes, const Dual *p, const Dual &g,
                         const Dual &e, Dual *x, const Trace &trace, int &status) {
     Moving m;
-    begin(m, nodes, p, status);
+    begin(m, nodes[0], p, status);
     arrive(m, x);
 #pragma unroll 1
     for (int sample = 0; sample < n; ++sample) {
-        if (run >= 0) write(trace, run, point + sample, g*(nodes[0] - e)*openOf(x));
+        if (run >= 0) write(trace, run, point + sample, currentOf(x, nodes[0], g, e));
 #pragma unroll 1
-        for (int k = 0; k < n_sub; ++k, nodes += N_NODES) step(m, nodes, dt, p, x, status);
+        for (int k = 0; k < n_sub; ++k, nodes += N_NODES) step(m, nodes + 1, dt, p, x, status);
     }
 }"""
 
@@ -916,10 +419,10 @@ extern "C" __global__ void {COMPOSE_TANGENTS}(
     Composite c;
     start(c);
     const double *node = nodes + segment.nodes;
-    begin(m, node, p, status);
+    begin(m, node[0], p, status);
 #pragma unroll 1
     for (int k = 0; k < segment.n*segment.n_sub; ++k, node += N_NODES)
-        step(m, node, segment.dt, p, &c, status);
+        step(m, node + 1, segment.dt, p, &c, status);
     store(c, composites + placeOf<Composite>(blockIdx.y, n*n_groups, i), n*n_groups);
     if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
 }}
@@ -1031,89 +534,5 @@ extern "C" __global__ void {TRACE_TANGENTS}(
         }}
     }}
     if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
-}}
-"""
-
-_ALGEBRA = f"""
-// --- from residuals to cost, gradient and curvature ----------------------------------------------
-
-// Inner products of the columns of rows (n, n_rows, width), in parts of {ALGEBRA_ROWS} rows:
-// entries (i, j <= i), row after row, to partial (parts, n, entries), from part `first` on.
-extern "C" __global__ void {MULTIPLY_TANGENTS}(
-    const double *__restrict__ rows, const int n_rows, const int width, const int first,
-    double *__restrict__ partial) {{
-    __shared__ double sums[{ALGEBRA_THREADS}];
-    const int n_entries = width*(width + 1)/2, lane = threadIdx.x/n_entries;
-    const int lanes = max(1, {ALGEBRA_THREADS}/n_entries), begin = blockIdx.y*{ALGEBRA_ROWS};
-    const int end = min(n_rows, begin + {ALGEBRA_ROWS});
-    rows += (long long)blockIdx.x*n_rows*width;
-    partial += ((long long)(first + blockIdx.y)*gridDim.x + blockIdx.x)*n_entries;
-    for (int base = 0; base < n_entries; base += {ALGEBRA_THREADS}) {{
-        const int entry = base + threadIdx.x - lane*n_entries;
-        const bool active = lane < lanes && entry < n_entries;
-        int i = 0;
-        while ((i + 1)*(i + 2)/2 <= entry) ++i;
-        const int j = entry - i*(i + 1)/2;
-        double sum = 0.0;
-        if (active) {{
-#pragma unroll 4
-            for (int row = begin + lane; row < end; row += lanes)
-                sum += rows[(long long)row*width + i]*rows[(long long)row*width + j];
-        }}
-        sums[threadIdx.x] = sum;
-        __syncthreads();
-        if (active && lane == 0) {{
-            for (int other = 1; other < lanes; ++other) sum += sums[threadIdx.x + other*n_entries];
-            partial[entry] = sum;
-        }}
-        __syncthreads();
-    }}
-}}
-
-// The parts added up in their order, the worst of a candidate's statuses (n_statuses, n), and where
-// it is good the derivatives, by parameters, of what was 0: gradient (n_parameters, n), curvature
-// (n_parameters, n_parameters, n).
-extern "C" __global__ void {CONCLUDE_TANGENTS}(
-    double *__restrict__ partial, const int n_parts, const int width,
-    const signed char *__restrict__ statuses, const int n_statuses, const int *__restrict__ free,
-    const int n_parameters, const double constant, const double total_weight,
-    double *__restrict__ cost, signed char *__restrict__ status, double *__restrict__ gradient,
-    double *__restrict__ curvature) {{
-    __shared__ int worst;
-    const long long n = gridDim.x, candidate = blockIdx.x;
-    const int n_entries = width*(width + 1)/2;
-    double *sums = partial + candidate*n_entries;
-    if (threadIdx.x == 0) worst = OK;
-    __syncthreads();
-    int own = OK, infinite = 0;
-    for (int entry = threadIdx.x; entry < n_entries; entry += blockDim.x) {{
-        double sum = 0.0;
-#pragma unroll 4
-        for (int part = 0; part < n_parts; ++part) sum += sums[part*n*n_entries + entry];
-        sums[entry] = sum = (entry ? sum : sum + constant)/total_weight;
-        infinite |= !isfinite(sum);
-    }}
-    for (int k = threadIdx.x; k < n_statuses; k += blockDim.x) {{
-        const int other = statuses[k*n + candidate];
-        own = other == NOT_FINITE ? 127 : max(own, other);  // which outdoes any other
-    }}
-    atomicMax(&worst, own);
-    const bool lost = __syncthreads_or(infinite);
-    const int code = worst == 127 || (worst == OK && lost) ? NOT_FINITE : worst;
-    if (threadIdx.x == 0) {{
-        cost[candidate] = code == OK ? sums[0] : 1.0/0.0;
-        status[candidate] = (signed char)code;
-    }}
-    if (code != OK) return;
-    for (int i = 1 + threadIdx.x; i < width; i += blockDim.x) {{
-        const long long p = free[i - 1];
-        const double *row = sums + i*(i + 1)/2;
-        gradient[p*n + candidate] = 2.0*row[0];
-        for (int j = 1; j <= i; ++j) {{
-            const long long q = free[j - 1];
-            curvature[(p*n_parameters + q)*n + candidate] = 2.0*row[j];
-            curvature[(q*n_parameters + p)*n + candidate] = 2.0*row[j];
-        }}
-    }}
 }}
 """
