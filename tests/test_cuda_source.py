@@ -30,7 +30,7 @@ from channelfit.model.channel import ChannelModel, build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Constant, Protocol, Ramp, Segment
 from channelfit.problem.recording import Recording
-from channelfit.problem.run_tree import gathered
+from channelfit.problem.run_tree import by_sweep
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer, Walk, walk
@@ -91,7 +91,7 @@ class Host:
         given = self._given(parameters, w)
         self._program(w, True).launch(SWEEP, -(-n // BLOCK), BLOCK, [*given, None, status, trace])
         currents = trace.astype(float)
-        return [gathered(currents, places) for places in packed.outputs], status[0]
+        return [by_sweep(currents, places) for places in packed.outputs], status[0]
 
     def _program(self, w: Walk, traced: bool) -> HostProgram:
         assert w.n_slots <= SLOTS

@@ -35,7 +35,7 @@ from channelfit.problem.run_tree import (
     TABLE,
     TARGET,
     VARYING,
-    Packed,
+    RunTree,
 )
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
@@ -94,7 +94,7 @@ class _Stretch:
 
 
 class Plan:
-    """Where everything of one packed problem goes.
+    """Where everything of one problem goes.
 
     runs: (n_runs, 9) int64, columns of `tangent_tables`; stretches in order; n_flat numbers in the
     flat array, of which the last n_residuals * width are the residuals; target, scale
@@ -104,35 +104,35 @@ class Plan:
     """
 
     def __init__(
-        self, packed: Packed, width: int, oscillating: bool, relaxes: bool, grade: int | None
+        self, tree: RunTree, width: int, oscillating: bool, relaxes: bool, grade: int | None
     ) -> None:
-        self.packed, self.width = packed, width
-        runs = packed.runs
+        self.tree, self.width = tree, width
+        runs = tree.runs
         n = len(runs)
         held = runs[:, KIND] != VARYING
-        sampled = packed.run_weight > 0
+        sampled = tree.run_weight > 0
         self.runs = np.zeros((n, 9), np.int64)
-        self.runs[held, 0] = packed.table_voltage[runs[held, TABLE]]
+        self.runs[held, 0] = tree.table_voltage[runs[held, TABLE]]
         self.runs[held, 1] = runs[held, TABLE]
         self.runs[:, 2:5] = runs[:, [N_SAMPLES, SOURCE, TARGET]]
-        self.run_dt = packed.run_dt.copy()
-        self.run_dt[held] = packed.table_dt[runs[held, TABLE]]
-        self.constant = packed.constant
+        self.run_dt = tree.run_dt.copy()
+        self.run_dt[held] = tree.table_dt[runs[held, TABLE]]
+        self.constant = tree.constant
         self.ramps: dict[int, _Ramp] = {}
         for r in np.flatnonzero(~held).tolist() if grade is not None else ():
-            ramp = _ramp(packed, r, grade or 0)
+            ramp = _ramp(tree, r, grade or 0)
             self.ramps |= {} if ramp is None else {r: ramp}
-        self._place(packed, held, sampled, oscillating)
-        self.levels = np.ones(len(packed.table_dt), np.int64)
+        self._place(tree, held, sampled, oscillating)
+        self.levels = np.ones(len(tree.table_dt), np.int64)
         for r in np.flatnonzero(held).tolist():
             k = runs[r, TABLE]
             self.levels[k] = max(self.levels[k], int(runs[r, N_SAMPLES]).bit_length())
-        self.stretches = list(self._stretches(packed, held, relaxes))
+        self.stretches = list(self._stretches(tree, held, relaxes))
 
     def _place(
-        self, packed: Packed, held: np.ndarray, sampled: np.ndarray, oscillating: bool
+        self, tree: RunTree, held: np.ndarray, sampled: np.ndarray, oscillating: bool
     ) -> None:
-        runs, width = packed.runs, self.width
+        runs, width = tree.runs, self.width
         by_length: dict[int, list[int]] = {}
         whole: list[int] = []
         for r in np.flatnonzero(sampled).tolist():
@@ -153,8 +153,8 @@ class Plan:
             shown = np.empty((rank, len(members)))
             for k, r in enumerate(members):
                 self.runs[r, 5:9] = flat + k * width, stride, n_points, n_kept
-                shown[:, k], rest = kept.project(self._data(packed, r))
-                self.constant += packed.run_weight[r] * rest
+                shown[:, k], rest = kept.project(self._data(tree, r))
+                self.constant += tree.run_weight[r] * rest
             self.groups.append(
                 _Group(
                     kept.matrix,
@@ -163,16 +163,16 @@ class Plan:
                 )
             )
             target.append(shown.ravel())
-            scale.append(np.tile(np.sqrt(packed.run_weight[members]), rank))
+            scale.append(np.tile(np.sqrt(tree.run_weight[members]), rank))
             points.append(kept.points)
             n_points, flat = n_points + n_kept, flat + n_kept * stride
             rows += rank * len(members)
         for r in self.ramps:
-            for group, shown, rest in self._pieces(packed, r, flat, rows) if sampled[r] else ():
+            for group, shown, rest in self._pieces(tree, r, flat, rows) if sampled[r] else ():
                 self.groups.append(group)
-                self.constant += packed.run_weight[r] * rest
+                self.constant += tree.run_weight[r] * rest
                 target.append(shown)
-                scale.append(np.full(len(shown), np.sqrt(packed.run_weight[r])))
+                scale.append(np.full(len(shown), np.sqrt(tree.run_weight[r])))
                 flat, rows = group.points.stop, group.residuals.stop
         self.n_compressed = flat
         for r in whole:
@@ -184,8 +184,8 @@ class Plan:
                     points.append(np.arange(length))
                     n_points += length
                 self.runs[r, 7:9] = short[length], length
-            target.append(self._data(packed, r))
-            scale.append(np.full(length, np.sqrt(packed.run_weight[r])))
+            target.append(self._data(tree, r))
+            scale.append(np.full(length, np.sqrt(tree.run_weight[r])))
             rows += length
         self.n_residuals, self.n_flat = rows, flat + rows * width
         self.points = _joined(points, np.int64)
@@ -201,11 +201,11 @@ class Plan:
         ).reshape(-1, 6)
 
     def _pieces(
-        self, packed: Packed, r: int, flat: int, rows: int
+        self, tree: RunTree, r: int, flat: int, rows: int
     ) -> Iterator[tuple[_Group, np.ndarray, float]]:
         """Of every piece with samples: its group, its target, and the squares left outside."""
-        ramp, n, step = self.ramps[r], int(packed.runs[r, N_SAMPLES]), int(packed.runs[r, N_SUB])
-        t, data = np.arange(n) * (step * packed.run_dt[r]), self._data(packed, r)
+        ramp, n, step = self.ramps[r], int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
+        t, data = np.arange(n) * (step * tree.run_dt[r]), self._data(tree, r)
         piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
         for piece in np.unique(piece_of).tolist():
             begin, end = ramp.edges[piece : piece + 2]
@@ -220,11 +220,11 @@ class Plan:
             yield group, shown, rest
 
     @staticmethod
-    def _data(packed: Packed, r: int) -> np.ndarray:
-        begin = packed.runs[r, DATA]
-        return packed.data_pA[begin : begin + packed.runs[r, N_SAMPLES]]
+    def _data(tree: RunTree, r: int) -> np.ndarray:
+        begin = tree.runs[r, DATA]
+        return tree.data_pA[begin : begin + tree.runs[r, N_SAMPLES]]
 
-    def _stretches(self, packed: Packed, held: np.ndarray, relaxes: bool) -> Any:
+    def _stretches(self, tree: RunTree, held: np.ndarray, relaxes: bool) -> Any:
         r = 0
         while r < len(held):
             last = r + 1
@@ -235,27 +235,27 @@ class Plan:
             elif r in self.ramps:
                 yield _Stretch(r, last, ramp=self.ramps[r])
             else:
-                yield _Stretch(r, last, _nodes(packed, r, relaxes))
+                yield _Stretch(r, last, _nodes(tree, r, relaxes))
             r = last
 
 
-def _nodes(packed: Packed, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
+def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
     """Voltages of a varying run: (edges, middles), or (Gauss points, those of the quarters)."""
-    row = packed.runs[r]
+    row = tree.runs[r]
     n = int(row[N_SAMPLES] * row[N_SUB])
     first = int(row[TABLE])
-    nodes = packed.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
+    nodes = tree.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
     if relaxes:
         return np.append(nodes[:1, START], nodes[:, END]), nodes[:, MIDDLE].copy()
     return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
 
 
-def _ramp(packed: Packed, r: int, grade: int) -> _Ramp | None:
+def _ramp(tree: RunTree, r: int, grade: int) -> _Ramp | None:
     """A varying run in pieces, if its voltage is smooth and they cost less than steps."""
-    row = packed.runs[r]
+    row = tree.runs[r]
     n = int(row[N_SAMPLES] * row[N_SUB])
-    nodes = packed.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
-    in_pieces = collocation.pieces(float(packed.run_dt[r]), nodes, NODES, grade)
+    nodes = tree.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
+    in_pieces = collocation.pieces(float(tree.run_dt[r]), nodes, NODES, grade)
     return None if in_pieces is None else _Ramp(*in_pieces, np.full(len(in_pieces[1]), -1))
 
 
@@ -385,7 +385,7 @@ class _Walk(ABC):
         self.source, self.plan = source, plan
         self.create_gains = generated(source.text, "createGains")
         self.create_rates = generated(source.text, "createRates")
-        self.packed, self.flat = plan.packed, np.zeros(plan.n_flat)
+        self.tree, self.flat = plan.tree, np.zeros(plan.n_flat)
         self.shown = self.flat[plan.n_compressed :]
         self.residuals = self.shown.reshape(plan.n_residuals, plan.width)
         self.model = source.model
@@ -447,9 +447,9 @@ class _Relaxing(_Walk):
             self.directions[c, : len(some)] = some
             self.rows[c, : len(some)] = np.reshape(rows[c], (-1, 2))
         self.conductances = np.array([(*c.conductances, 0.0)[:2] for c in self.model.chains])
-        self.states = np.zeros((self.packed.n_slots, len(own)))
-        self.dstates = np.zeros((self.packed.n_slots, len(own), widest))
-        self.at_held = self._room(len(self.packed.voltages))
+        self.states = np.zeros((self.tree.n_slots, len(own)))
+        self.dstates = np.zeros((self.tree.n_slots, len(own), widest))
+        self.at_held = self._room(len(self.tree.voltages))
         self.at_edges = self._room(_STEPS["relax"] + 1)
         self.at_middles = self._room(_STEPS["relax"])
         moving = [stretch for stretch in plan.stretches if stretch.moves]
@@ -479,19 +479,19 @@ class _Relaxing(_Walk):
             edges, middles = edges + run.n_steps + 1, middles + run.n_steps
 
     def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        plan, packed, n = self.plan, self.packed, len(thetas)
+        plan, tree, n = self.plan, self.tree, len(thetas)
         flags, products = np.zeros((n, 2), np.int64), np.zeros((n, plan.width, plan.width))
         relaxation_kernels.relaxNormals(
             *self.functions,
             thetas,
-            packed.voltages,
-            packed.start_voltage,
+            tree.voltages,
+            tree.start_voltage,
             plan.runs,
             plan.run_dt,
             self.stretches,
             self.edges,
             self.middles,
-            packed.sample_mV,
+            tree.sample_mV,
             plan.points,
             self.partials,
             self.least,
@@ -530,17 +530,17 @@ class _Scheme(_Walk):
         self.reach = int(np.abs(self.transitions[:, 0] - self.transitions[:, 1]).max())
         n, n_rates, width = len(chain.states), len(source.rates), source.width
         self.conductances = np.array(chain.conductances)[order]
-        packed, n_tables = self.packed, len(self.packed.table_dt)
+        tree, n_tables = self.tree, len(self.tree.table_dt)
         n_levels = int(plan.levels.max(initial=1))
-        self.states = np.zeros((packed.n_slots, n))
-        self.dstates = np.zeros((packed.n_slots, n, width))
+        self.states = np.zeros((tree.n_slots, n))
+        self.dstates = np.zeros((tree.n_slots, n, width))
         self.powers = np.empty((n_tables, n_levels, n, n))
         # without directions no derivative by a rate is of use
         n_slopes = n_rates if source.free else 0
         self.dpowers = np.empty((n_tables, n_levels, n, n, n_slopes))
         self.m, self.dm = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
-        self.at_held = self._room(len(packed.voltages))
-        self.by_held = self._by_voltage(len(packed.voltages))
+        self.at_held = self._room(len(tree.voltages))
+        self.by_held = self._by_voltage(len(tree.voltages))
         # of steps, then of quarters
         self.at_nodes = self._room(8 * _STEPS["scheme"])
         self.by_nodes = self._by_voltage(10 * _STEPS["scheme"])
@@ -591,14 +591,14 @@ class _Scheme(_Walk):
         boundRates(*room, self.partials, self.least, len(v), self.flags)
 
     def _start(self, theta: np.ndarray) -> None:
-        packed = self.packed
-        self._rates(theta, packed.voltages, self.at_held)
-        tangent_kernels.byVoltage(*self.at_held, self.partials, len(packed.voltages), *self.by_held)
+        tree = self.tree
+        self._rates(theta, tree.voltages, self.at_held)
+        tangent_kernels.byVoltage(*self.at_held, self.partials, len(tree.voltages), *self.by_held)
         tangent_kernels.schemeTables(
             *self.by_held,
-            packed.start_voltage,
-            packed.table_voltage,
-            packed.table_dt,
+            tree.start_voltage,
+            tree.table_voltage,
+            tree.table_dt,
             self.plan.levels,
             self.transitions,
             self.powers,
@@ -614,7 +614,7 @@ class _Scheme(_Walk):
             self.plan.runs,
             stretch.first,
             stretch.last,
-            self.packed.voltages,
+            self.tree.voltages,
             self.plan.points,
             self.conductances,
             self.by_held[1],
@@ -668,7 +668,7 @@ class _Scheme(_Walk):
             )
 
     def _ramp(self, theta: np.ndarray, r: int, ramp: _Ramp, flat: np.ndarray) -> None:
-        source, target = self.packed.runs[r, [SOURCE, TARGET]]
+        source, target = self.tree.runs[r, [SOURCE, TARGET]]
         x, dx = self.states[target], self.dstates[target]
         x[:], dx[:] = self.states[source], self.dstates[source]
         v = ramp.voltage[:, 1:].ravel()
@@ -702,11 +702,11 @@ class _VaryingRun:
     """One run of varying voltage: its numbers, and the parts in which it is taken."""
 
     def __init__(self, plan: Plan, r: int) -> None:
-        row = plan.packed.runs[r]
+        row = plan.tree.runs[r]
         self.n_steps, self.n_sub = int(row[N_SAMPLES] * row[N_SUB]), int(row[N_SUB])
         self.source, self.target = int(row[SOURCE]), int(row[TARGET])
-        self.h, self.sampled = float(plan.run_dt[r]), bool(plan.packed.run_weight[r] > 0)
-        self.first_sample, self._voltage = int(row[DATA]), plan.packed.sample_mV
+        self.h, self.sampled = float(plan.run_dt[r]), bool(plan.tree.run_weight[r] > 0)
+        self.first_sample, self._voltage = int(row[DATA]), plan.tree.sample_mV
         self._out, self._stride = int(plan.runs[r, 5]), plan.width
 
     def blocks(self, most: int) -> Iterator[tuple[int, int]]:
