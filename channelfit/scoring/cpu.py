@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from channelfit.problem.run_tree import HELD, KIND, RunTree, by_sweep
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
+from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.kernels.cpu_source import RUN_ARGUMENTS, CpuSource
 from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralSource
 from channelfit.scoring.kernels.spectral import LEAST_COST
@@ -26,21 +27,18 @@ from channelfit.scoring.machine.machine_code import Kernel, generated
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Linearization, Score
 
-if TYPE_CHECKING:
-    from channelfit.scoring.cpu_tangents import Linearizer
-
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
 _CHUNKS_PER_THREAD = 8
 
 
 class CpuScorer:
-    """Scores and simulates with compiled code; see `backends.Scorer`.
+    """Scores and simulates with compiled code; see `scorer.Scorer`.
 
     The first use of a new model compiles (seconds); the machine code is kept in the user's cache
     folder and found again by the hash of its source.
 
     Arguments:
-        path: see `paths.choose_path`; simulations always step.
+        path: see `choose_path`; simulations always step.
     """
 
     backend = "cpu"
@@ -136,8 +134,6 @@ class CpuScorer:
 
     @cached_property
     def _tangents(self) -> Linearizer:
-        from channelfit.scoring.cpu_tangents import Linearizer  # compiles: only where wanted
-
         return Linearizer(self.problem)
 
     @cached_property
@@ -146,8 +142,6 @@ class CpuScorer:
         model = self.problem.model
         if self.path != "stepping" or model.relaxes or len(model.chains) > 1:
             return None
-        from channelfit.scoring.cpu_tangents import Linearizer
-
         held = replace(model, parameters=tuple(replace(p, fixed=True) for p in model.parameters))
         linearizer = Linearizer(replace(self.problem, model=held))
         return linearizer if linearizer.has_pieces else None
