@@ -97,14 +97,14 @@ FAULTS = [
     ),
     Fault(
         "tangents: sign of a conductance's derivative",
-        "scoring/kernels/tangent_kernels.py",
+        "scoring/kernels/scheme_kernels.py",
         "out[place + 1 + d] = s * seen[d] + ds * is_open",
         "out[place + 1 + d] = s * seen[d] - ds * is_open",
         "linearize",
     ),
     Fault(
         "tangents: a steady state's derivative without what leaves",
-        "scoring/kernels/tangent_kernels.py",
+        "scoring/kernels/matrix_kernels.py",
         "dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out",
         "dm[k, i, u] = dm[k, i, u] / out",
         "linearize",

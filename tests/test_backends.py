@@ -23,7 +23,8 @@ from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.problem.waves import Constant, Ramp, Samples, Segment
 from channelfit.reading.errors import InputError
-from channelfit.scoring.reference import ReferenceScorer, propagator, steady_state
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.reference_matrices import propagator, steady_state
 from channelfit.scoring.scorer import make_scorer
 
 MODELS = Path(__file__).parent.parent / "models"

@@ -31,7 +31,7 @@ from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
-from channelfit.problem.run_tree import gathered
+from channelfit.problem.run_tree import by_sweep
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.errors import InputError
@@ -94,7 +94,7 @@ class Host:
         given = self._given(parameters, w)
         self._program(w, True).launch(SWEEP, -(-n // BLOCK), BLOCK, [*given, None, status, trace])
         currents = trace.astype(float)
-        return [gathered(currents, places) for places in packed.outputs], status[0]
+        return [by_sweep(currents, places) for places in packed.outputs], status[0]
 
     def _program(self, w: Walk, traced: bool) -> HostProgram:
         assert w.n_slots <= SLOTS

@@ -14,7 +14,7 @@ from little import LITTLE
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.run_tree import Packed
+from channelfit.problem.run_tree import RunTree
 from channelfit.reading.documents import dump_yaml
 from channelfit.scoring.cuda import walk
 from channelfit.scoring.kernels.cuda_source import CudaSource
@@ -70,12 +70,12 @@ def file(folder: Path, name: str, *rows: dict[str, object], **fit: object) -> Pa
     return path
 
 
-def without(packed: Packed) -> dict[str, object]:
+def without(packed: RunTree) -> dict[str, object]:
     """Everything but where simulations would find their samples."""
     return {f.name: getattr(packed, f.name) for f in fields(packed) if f.name != "outputs"}
 
 
-def assert_same(one: Packed, two: Packed) -> None:
+def assert_same(one: RunTree, two: RunTree) -> None:
     for name, value in without(one).items():
         np.testing.assert_array_equal(value, without(two)[name], err_msg=name)
 

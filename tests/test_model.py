@@ -24,7 +24,8 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.report.description import describe
-from channelfit.scoring.reference import _Population, steady_state
+from channelfit.scoring.reference import _Population
+from channelfit.scoring.reference_matrices import steady_state
 from channelfit.scoring.scorer import make_scorer
 
 MODELS = Path(__file__).parent.parent / "models"

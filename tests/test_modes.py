@@ -29,9 +29,9 @@ from channelfit.scoring.kernels.detailed_balance import (
 from channelfit.scoring.kernels.spectral import LEAST_COST, Spectrum
 from channelfit.scoring.layout.exponential_tables import (
     DEGREE,
-    moves,
     spectral_walk,
     transform_table,
+    voltage_varies,
 )
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.kernel_math import CELL_BITS, cellOf, decay, offsetInCell
@@ -484,7 +484,7 @@ def test_walks_score_every_sample_once():
                 for e in problem.experiments
             )
         )
-    assert not moves(packed)
+    assert not voltage_varies(packed)
 
 
 def test_the_text_compiles_for_a_device():

@@ -24,7 +24,7 @@ from channelfit.problem.run_tree import (
     SOURCE,
     TABLE,
     TARGET,
-    Packed,
+    RunTree,
 )
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.scoring.layout.visit_order import Schedule, schedule
@@ -76,7 +76,7 @@ def problems(draw: st.DrawFn) -> Problem:
 class Channel:
     """A candidate that remembers: x moves toward a limit that depends on voltage, at two speeds."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: RunTree) -> None:
         self.packed = packed
 
     def rest(self, v: float) -> float:

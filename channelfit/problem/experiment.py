@@ -10,7 +10,7 @@ import numpy as np
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
-from channelfit.problem.run_tree import Packed, pack
+from channelfit.problem.run_tree import RunTree, run_tree
 
 #: Of the data's root mean square, what the search is left with at the exact minimum of data without
 #: noise: 3e-13 to 7e-12 in the shipped models by linearizing, whose compression leaves most of it.
@@ -39,20 +39,20 @@ class Problem:
         return [e for e in self.experiments if e.recording is not None and e.weight > 0]
 
     @cached_property
-    def scored(self) -> Packed:
+    def scored(self) -> RunTree:
         """Everything with a weight, packed for scoring."""
         with_data = self.fitted
-        return pack(
+        return run_tree(
             [e.protocol for e in with_data],
             [e.recording.current_pA for e in with_data if e.recording],
             [e.weight * e.recording.weight for e in with_data if e.recording],
         )
 
     @cached_property
-    def simulated(self) -> Packed:
+    def simulated(self) -> RunTree:
         """Every sample of every protocol, packed for simulation."""
         none = [None] * len(self.experiments)
-        return pack([e.protocol for e in self.experiments], none, none)
+        return run_tree([e.protocol for e in self.experiments], none, none)
 
 
 def mean_square(problem: Problem) -> float:

@@ -1,4 +1,4 @@
-"""Experiments packed into flat arrays: the program that every generated kernel runs.
+"""All experiments of a problem as one tree of runs, in flat arrays that kernels read.
 
 A sweep becomes *runs*: stretches of samples that share a propagator and a weight. Runs form a
 tree. Sweeps that begin alike (the families of every voltage-clamp protocol do) share the runs of
@@ -31,14 +31,14 @@ _GAUSS = np.array([0.5 - math.sqrt(3) / 6, 0.5 + math.sqrt(3) / 6])
 START, MIDDLE, END, GAUSS, QUARTERS = 0, 1, 2, 3, 5
 NODES = np.concatenate([[0.0, 0.5, 1.0], _GAUSS, ((np.arange(4)[:, None] + _GAUSS) / 4).ravel()])
 
-#: Columns of `Packed.runs`.
+#: Columns of `RunTree.runs`.
 KIND, TABLE, N_SAMPLES, DATA, SOURCE, TARGET, N_SUB, SAMPLED = range(8)
 HELD, VARYING = 0, 1
 
 
 @dataclass(frozen=True)
-class Packed:
-    """The arrays that a kernel reads; n_data counts the samples after common beginnings merged.
+class RunTree:
+    """The runs of all experiments, in arrays; n_data counts samples, merged ones once.
 
     voltages: (n_voltages,) distinct held voltages, mV.
     start_voltage: (n_starts,) index into `voltages`; state slot k starts at that steady state.
@@ -109,12 +109,12 @@ class _Run:
         )
 
 
-def pack(
+def run_tree(
     protocols: Sequence[Protocol],
     currents: Sequence[np.ndarray | None],
     weights: Sequence[np.ndarray | None],
-) -> Packed:
-    """Pack experiments.
+) -> RunTree:
+    """The tree of runs of some experiments.
 
     What has weight 0 and leads to nothing that has more is left out: a sweep that is held out, and
     the end of one after its last sample that counts, cost a score nothing.
@@ -333,11 +333,11 @@ class _Flattener:
         self.n_data = self.n_nodes = self.n_slots = 0
         self.constant = self.total_weight = 0.0
 
-    def flatten(self, roots: dict[float, list[_Run]]) -> Packed:
+    def flatten(self, roots: dict[float, list[_Run]]) -> RunTree:
         self.starts = [self._index(self.voltages, v) for v in roots]
         for slot, children in enumerate(roots.values()):
             self._visit_all(children, slot, len(roots))
-        return Packed(
+        return RunTree(
             np.array(list(self.voltages)),
             np.array(self.starts, dtype=np.int64),
             np.array([v for v, _ in self.tables], dtype=np.int64),
@@ -426,11 +426,13 @@ def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def gathered(out: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Currents (n_data, n_candidates) laid out as (n_sweeps, n_times_max, n_candidates).
+def by_sweep(out: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The currents of one experiment as (n_sweeps, n_times_max, n_candidates), pA.
 
     Arguments:
-        places: of `Packed.outputs`; what is behind a shorter sweep becomes NaN.
+        out: (n_data, n_candidates) pA, in the order of the tree's data.
+        places: the experiment's element of `RunTree.outputs`. What lies behind the end of a
+            shorter sweep becomes NaN.
     """
     currents: np.ndarray = out[places]
     currents[places < 0] = np.nan

@@ -13,7 +13,7 @@ from channelfit.problem.run_tree import N_SAMPLES
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.detailed_balance import reason_without_modes
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
-from channelfit.scoring.layout.exponential_tables import moves
+from channelfit.scoring.layout.exponential_tables import voltage_varies
 from channelfit.scoring.layout.visit_order import schedule
 
 
@@ -29,7 +29,7 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str =
     """
     if path == "stepping" or (path == "auto" and problem.scored.total_weight <= 0):
         return "stepping"
-    reason = no_modes(problem)
+    reason = reason_against_modes(problem)
     if path == "auto":
         faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype, backend)
         return "closed-form" if faster else "stepping"
@@ -38,19 +38,19 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str =
     return path
 
 
-def no_modes(problem: Problem) -> str | None:
+def reason_against_modes(problem: Problem) -> str | None:
     """Why a problem cannot be scored by modes; None if it can."""
     reason = reason_without_modes(problem.model)
-    if reason is None and moves(problem.scored):
+    if reason is None and voltage_varies(problem.scored):
         reason = "the command voltage varies on the way to scored samples"
     return reason
 
 
 def samples_per_visit(problem: Problem) -> float:
     """Samples that a voltage, once its tables are made, has to serve."""
-    packed = problem.scored
-    order = schedule(packed, single_samples_anywhere=True)
-    samples = packed.runs[order.run, N_SAMPLES][order.weight > 0].sum()
+    tree = problem.scored
+    order = schedule(tree, single_samples_anywhere=True)
+    samples = tree.runs[order.run, N_SAMPLES][order.weight > 0].sum()
     return float(samples) / max(1, len(order.voltage))
 
 

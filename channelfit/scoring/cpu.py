@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from channelfit.problem.experiment import Problem
-from channelfit.problem.run_tree import HELD, KIND, Packed, gathered
+from channelfit.problem.run_tree import HELD, KIND, RunTree, by_sweep
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
+from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.kernels.cpu_source import RUN_ARGUMENTS, CpuSource
 from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralSource
 from channelfit.scoring.kernels.spectral import LEAST_COST
@@ -26,21 +27,18 @@ from channelfit.scoring.machine.machine_code import Kernel, generated
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Linearization, Score
 
-if TYPE_CHECKING:
-    from channelfit.scoring.cpu_tangents import Linearizer
-
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
 _CHUNKS_PER_THREAD = 8
 
 
 class CpuScorer:
-    """Scores and simulates with compiled code; see `backends.Scorer`.
+    """Scores and simulates with compiled code; see `scorer.Scorer`.
 
     The first use of a new model compiles (seconds); the machine code is kept in the user's cache
     folder and found again by the hash of its source.
 
     Arguments:
-        path: see `paths.choose_path`; simulations always step.
+        path: see `choose_path`; simulations always step.
     """
 
     backend = "cpu"
@@ -90,7 +88,7 @@ class CpuScorer:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
         parameters = _checked(parameters, len(self.problem.model.parameters))
         out = self.stepping.simulate(parameters, self.n_threads)
-        return [gathered(out, places) for places in self.problem.simulated.outputs]
+        return [by_sweep(out, places) for places in self.problem.simulated.outputs]
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and curvature; in float64, whatever this scorer's path and precision."""
@@ -136,8 +134,6 @@ class CpuScorer:
 
     @cached_property
     def _tangents(self) -> Linearizer:
-        from channelfit.scoring.cpu_tangents import Linearizer  # compiles: only where wanted
-
         return Linearizer(self.problem)
 
     @cached_property
@@ -146,8 +142,6 @@ class CpuScorer:
         model = self.problem.model
         if self.path != "stepping" or model.relaxes or len(model.chains) > 1:
             return None
-        from channelfit.scoring.cpu_tangents import Linearizer
-
         held = replace(model, parameters=tuple(replace(p, fixed=True) for p in model.parameters))
         linearizer = Linearizer(replace(self.problem, model=held))
         return linearizer if linearizer.has_pieces else None
@@ -173,17 +167,17 @@ class Stepping:
 
     def score(self, parameters: np.ndarray, n_threads: int) -> Score:
         """Cost and status of checked parameters."""
-        packed = self.problem.scored
-        data = packed.data_pA.astype(self.dtype)
-        cost, status = self._run(self.source, parameters, packed, data, np.empty((0, 0)), n_threads)
-        return _finished((cost + packed.constant) / packed.total_weight, status)
+        tree = self.problem.scored
+        data = tree.data_pA.astype(self.dtype)
+        cost, status = self._run(self.source, parameters, tree, data, np.empty((0, 0)), n_threads)
+        return _finished((cost + tree.constant) / tree.total_weight, status)
 
     def simulate(self, parameters: np.ndarray, n_threads: int) -> np.ndarray:
         """Currents (n_data, n_candidates), NaN where a candidate failed."""
-        packed = self.problem.simulated
-        out = np.empty((len(packed.sample_mV), parameters.shape[1]))
+        tree = self.problem.simulated
+        out = np.empty((len(tree.sample_mV), parameters.shape[1]))
         source, data = self._tracing, np.empty(0, self.dtype)
-        _, status = self._run(source, parameters, packed, data, out, n_threads)
+        _, status = self._run(source, parameters, tree, data, out, n_threads)
         out[:, status != OK] = np.nan
         return out
 
@@ -193,15 +187,15 @@ class Stepping:
         source = self._source_for(self.problem.simulated)
         return self.source if source.varying == self.source.varying else source
 
-    def _source_for(self, packed: Packed) -> CpuSource:
-        varying = bool((packed.runs[:, KIND] != HELD).any())
+    def _source_for(self, tree: RunTree) -> CpuSource:
+        varying = bool((tree.runs[:, KIND] != HELD).any())
         return CpuSource(self.problem.model, self.dtype, varying)
 
     def _run(
         self,
         source: CpuSource,
         parameters: np.ndarray,
-        packed: Packed,
+        tree: RunTree,
         data: np.ndarray,
         trace: np.ndarray,
         n_threads: int,
@@ -209,7 +203,7 @@ class Stepping:
         """Sums of squares and statuses, or traces where room for them is given."""
         n = parameters.shape[1]
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
-        arguments = [getattr(packed, _FIELDS.get(name, name)) for name in RUN_ARGUMENTS]
+        arguments = [getattr(tree, _FIELDS.get(name, name)) for name in RUN_ARGUMENTS]
         arguments += [data, cost, trace, trace.size > 0, status]
         run = generated(source.text, "runSweeps")
         shared_kernel(run, parameters, arguments, source.lanes, n_threads)
@@ -222,11 +216,11 @@ class Modes:
     def __init__(self, problem: Problem, dtype: str, sampled: bool) -> None:
         self.problem = problem
         self.source = CpuSpectralSource(problem.model, dtype, sampled)
-        packed = problem.scored
-        walk = spectral_walk(packed, sampled=sampled)
+        tree = problem.scored
+        walk = spectral_walk(tree, sampled=sampled)
         tables = walk.tables.astype(dtype) if sampled else walk.tables.ravel()
         # what every sample is compared with need not be added again
-        self.squares = packed.constant + (0.0 if sampled else walk.data_squares)
+        self.squares = tree.constant + (0.0 if sampled else walk.data_squares)
         self.least = 0.0 if sampled else LEAST_COST * self.squares
         self._arguments = [*(getattr(walk, name) for name in WALK_ARGUMENTS), walk.n_slots, tables]
 

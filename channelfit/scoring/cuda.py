@@ -22,8 +22,8 @@ from channelfit.problem.run_tree import (
     NODES,
     SAMPLED,
     TABLE,
-    Packed,
-    gathered,
+    RunTree,
+    by_sweep,
 )
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
@@ -32,7 +32,7 @@ from channelfit.scoring.cuda_modes import Modes, jobs_that_fill, rounded
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, LISTED, SWEEP
-from channelfit.scoring.layout.exponential_tables import moves
+from channelfit.scoring.layout.exponential_tables import voltage_varies
 from channelfit.scoring.layout.visit_order import Schedule, schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
@@ -91,7 +91,7 @@ class Walk:
         return self.starts, self.jobs, self.visits, self.runs, self.data, self.nodes
 
 
-def walk(source: CudaSource, packed: Packed, order: Schedule, traced: bool = False) -> Walk:
+def walk(source: CudaSource, packed: RunTree, order: Schedule, traced: bool = False) -> Walk:
     """Lay out a schedule for a source.
 
     Every run's data begin where sixteen bytes may be loaded and are filled up with zeros to whole
@@ -234,7 +234,7 @@ class CudaScorer:
                 self.stepping.simulate(self._on_device(parameters, a, b), trace, status)
                 out[:, a:b] = trace.get()
                 out[:, a:b][:, status.get() != OK] = np.nan
-        return [gathered(out, places) for places in packed.outputs]
+        return [by_sweep(out, places) for places in packed.outputs]
 
     # --- tuning: see `tuning.Tunable`
 
@@ -272,7 +272,7 @@ class CudaScorer:
     @cached_property
     def _values(self) -> Tangents | None:
         """The same without derivatives; None where nothing scored is behind a varying voltage."""
-        return Tangents(self.problem, 0) if moves(self.problem.scored) else None
+        return Tangents(self.problem, 0) if voltage_varies(self.problem.scored) else None
 
     def _in_chunks(
         self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, way: Tangents
@@ -453,7 +453,7 @@ class Stepping:
         return xp.empty(n), xp.empty(n, dtype=np.int32), xp.zeros(n, dtype=np.int32)
 
     def simulate(self, parameters: Any, trace: Any, status: Any) -> None:
-        """Fill in currents (n_data, n_candidates), pA in the order of `Packed`, and status."""
+        """Fill in currents (n_data, n_candidates), pA in the order of `RunTree`, and status."""
         n = parameters.shape[1]
         program, threads = self.program(1, traced=True), 64
         program.kernels[SWEEP](

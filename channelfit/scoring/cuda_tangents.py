@@ -18,7 +18,7 @@ import numpy as np
 
 from channelfit.model.channel import Chain
 from channelfit.problem.experiment import Problem
-from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, Packed
+from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, RunTree
 from channelfit.scoring.cuda_modes import jobs_that_fill
 from channelfit.scoring.kernels.cuda_algebra import (
     ALGEBRA_ROWS,
@@ -114,7 +114,7 @@ class Rows:
         constant: squares that no channel can change, pA^2.
     """
 
-    def __init__(self, packed: Packed, oscillating: bool) -> None:
+    def __init__(self, packed: RunTree, oscillating: bool) -> None:
         self.points: dict[int, np.ndarray] = {}
         self.constant = packed.constant
         members: dict[int, list[int]] = {0: []}  # samples, 0 where all are kept -> runs
@@ -200,7 +200,7 @@ class _Layout:
     """
 
     def __init__(
-        self, source: CudaTangentSource, packed: Packed, order: Schedule, rows: Rows, parts: int
+        self, source: CudaTangentSource, packed: RunTree, order: Schedule, rows: Rows, parts: int
     ) -> None:
         self.source, self.packed, self.order, self.rows = source, packed, order, rows
         varying = packed.runs[packed.runs[:, KIND] != HELD, N_SAMPLES].sum()

@@ -26,6 +26,8 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
 from channelfit.reading.errors import InputError
+from channelfit.scoring import reference_matrices
+from channelfit.scoring.reference_matrices import held_propagator, propagator, steady_state
 from channelfit.scoring.scorer import Linearization, Score
 
 #: mV that the voltage may move in one step of the integrator.
@@ -36,10 +38,6 @@ STIFF = 1.0
 _LOOKS = 9
 #: Numbers in one batch of propagators: bounds the memory.
 _BATCH = 2_000_000
-#: Numbers in matrices that are exponentiated together: they stay in a processor's cache.
-_AT_ONCE = 16_384
-#: Rate of leaving times duration, from which on only the ratios of rates are kept.
-_FASTEST = 2.0**40
 #: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
 _DEEP = 1e90
 #: Steps of `linearize` as parts of a parameter, or of the range of one that is 0: each a third of
@@ -49,7 +47,7 @@ _STEPS = 0.04 * 3.0 ** -np.arange(7)
 
 
 class ReferenceScorer:
-    """Scores and simulates in plain NumPy; see `backends.Scorer`.
+    """Scores and simulates in plain NumPy; see `scorer.Scorer`.
 
     Arguments:
         refine: multiplies the number of sub-steps where the voltage moves, for convergence studies.
@@ -69,7 +67,9 @@ class ReferenceScorer:
         if refine < 1:
             raise ValueError(f"refine must be 1 or more, not {refine}")
         self.problem, self.dtype, self.refine = problem, dtype, refine
-        self.source_hash = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+        files = (__file__, reference_matrices.__file__)
+        text = b"".join(Path(file).read_bytes() for file in files)
+        self.source_hash = hashlib.sha256(text).hexdigest()[:16]
 
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates).
@@ -247,7 +247,7 @@ class _Population:
         key = (v_mV, round(dt_ms, 9))
         if key not in self.propagators:
             self.propagators[key] = [
-                _held_propagator(self.rates(c, np.array([v_mV]))[0], key[1])
+                held_propagator(self.rates(c, np.array([v_mV]))[0], key[1])
                 for c in self.model.chains
             ]
         return [_applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
@@ -483,124 +483,3 @@ def _extrapolated(differences: np.ndarray) -> np.ndarray:
             least = np.where(better, error[:, k], least)
         column = new
     return best
-
-
-# --- matrices ------------------------------------------------------------------------------------
-
-
-def steady_state(rates: np.ndarray) -> np.ndarray:
-    """Solution (..., n) of A p = 0 with sum p = 1 for rates (..., n, n), [j, i] the rate i -> j.
-
-    States are eliminated one by one, the last first (Grassmann, Taksar and Heyman 1985). Nothing is
-    subtracted, so every occupancy keeps its relative accuracy however stiff the rates are.
-    """
-    flow = np.array(rates)
-    n = flow.shape[-1]
-    if n == 2:  # the one formula that a gate whose inf exceeds 1 keeps to
-        up, down = flow[..., 1, 0], flow[..., 0, 1]
-        return np.asarray(np.stack([down, up], axis=-1) / (up + down)[..., None])
-    for k in range(n - 1, 0, -1):
-        flow[..., k, :k] /= flow[..., :k, k].sum(axis=-1, keepdims=True)
-        flow[..., :k, :k] += flow[..., :k, k, None] * flow[..., k, None, :k]
-    p = np.ones(flow.shape[:-1])
-    for k in range(1, n):
-        p[..., k] = (flow[..., k, :k] * p[..., :k]).sum(axis=-1)
-        p[..., : k + 1] /= p[..., : k + 1].sum(axis=-1, keepdims=True)
-    return p
-
-
-def _held_propagator(rates: np.ndarray, h: float) -> np.ndarray:
-    """exp(A h) of rates (..., n, n), 1/ms; of two states by the formula for a relaxation."""
-    if rates.shape[-1] != 2:
-        return propagator(rates * h)
-    up, down = rates[..., 1, 0], rates[..., 0, 1]
-    gone = -np.expm1(-(up + down) * h) / (up + down)
-    rows = [[1 - up * gone, down * gone], [up * gone, 1 - down * gone]]
-    return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
-
-
-def propagator(rates_h: np.ndarray) -> np.ndarray:
-    """exp(A h) for rates times duration (..., n, n), [j, i] from i to j, diagonal ignored.
-
-    With a the largest rate of leaving, A h = B - a I where B >= 0 (uniformization), so the series
-    of exp(B) exp(-a) adds positive terms only. It is summed for A h / 2^k, then squared k times;
-    each time the diagonal is what the column still lacks to one. Small elements thereby keep their
-    relative accuracy, which general-purpose matrix exponentials do not promise for stiff A.
-    """
-    shape, n = rates_h.shape, rates_h.shape[-1]
-    b = _slowed(rates_h.reshape(-1, n, n) * (1 - np.eye(n)))
-    leaving = b.sum(axis=1)
-    fastest = leaving.max(axis=1)
-    levels = np.maximum(0, np.ceil(np.log2(np.maximum(fastest, 1e-300))) + 1).astype(int)
-    b[:, np.arange(n), np.arange(n)] = fastest[:, None] - leaving
-    # Matrices of like levels together, a few at a time and their index last: what NumPy is fast at.
-    order = np.argsort(levels, kind="stable")
-    out = np.empty_like(b)
-    at_once = max(1, _AT_ONCE // n**2)
-    for first in range(0, len(b), at_once):
-        some = order[first : first + at_once]
-        matrices = np.ascontiguousarray(np.moveaxis(b[some], 0, -1))
-        p = _exponential(matrices, fastest[some], levels[some])
-        out[some] = np.moveaxis(p, -1, 0)
-    return out.reshape(shape)
-
-
-def _exponential(b: np.ndarray, fastest: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """exp(B - a I) of matrices (n, n, m), see `propagator`; a (m,) and the levels k (m,) ascend."""
-    scale = np.exp2(-levels)
-    b, one = b * scale, np.eye(len(b))[..., None]
-    square = _product(b, b)
-    powers = [one, b, square, _product(square, b)]
-    fourth = _product(square, square)
-    p = np.zeros_like(b)
-    for first in (12, 8, 4, 0):  # b^k/k! for k up to 15, four at a time
-        terms = (power / math.factorial(first + k) for k, power in enumerate(powers))
-        p = sum(terms, _product(fourth, p) if first < 12 else p)
-    p = _closed(p * np.exp(-fastest * scale))
-    for level in range(levels[-1]):
-        todo = p[..., np.searchsorted(levels, level, side="right") :]
-        todo[...] = _closed(_product(todo, todo))
-    return p
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a b of matrices (n, n, m)."""
-    return np.asarray(np.einsum("ikm,kjm->ijm", a, b))
-
-
-def _slowed(rates_h: np.ndarray) -> np.ndarray:
-    """Rates times duration (m, n, n), diagonal zero, of which no state is left too fast.
-
-    Where one is, A h becomes N ((1 - A h/N)^-1 - 1), a generator with the same steady state whose
-    eigenvalues -l are -l/(1 + l/N): with N = _FASTEST a trace errs by 5e-13 of its size at most.
-    Column j of the inverse tells where a channel from j is after an exponential time of mean 1/N,
-    found by letting whoever enters a state go on at once to where that state leads: no
-    subtraction.
-    """
-    fast = np.flatnonzero(rates_h.sum(axis=1).max(axis=1, initial=0.0) > _FASTEST)
-    if not fast.size:
-        return rates_h
-    n = rates_h.shape[-1]
-    # rows: the states, and then where the exponential time ended
-    leads = np.concatenate(
-        [rates_h[fast] / _FASTEST, np.tile(np.eye(n), (len(fast), 1, 1))], axis=1
-    )
-    for k in range(n):
-        way = leads[:, :, k].copy()
-        way[:, k] = 0.0
-        way /= way.sum(axis=1, keepdims=True)
-        leads += way[:, :, None] * leads[:, k, None, :]
-        leads[:, k, :] = 0.0
-        leads[:, :, k] = way
-        leads[:, np.arange(n), np.arange(n)] = 0.0
-    slowed = rates_h.copy()
-    slowed[fast] = _FASTEST * leads[:, n:, :] * (1 - np.eye(n))
-    return slowed
-
-
-def _closed(p: np.ndarray) -> np.ndarray:
-    """Columns (probabilities of where one state goes) made to sum to one by their diagonal."""
-    diagonal = np.arange(len(p))
-    p[diagonal, diagonal] = 0.0
-    p[diagonal, diagonal] = np.maximum(0.0, 1.0 - p.sum(axis=0))
-    return p

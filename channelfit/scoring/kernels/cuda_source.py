@@ -35,7 +35,8 @@ from channelfit.scoring.kernels.cuda_single import (
     SINGLE_REASONS,
     write_single_rates,
 )
-from channelfit.scoring.kernels.fast_rates import DEEP, GREATEST_NORM
+from channelfit.scoring.kernels.fast_rates import GREATEST_NORM
+from channelfit.scoring.kernels.integration import DEEP
 
 _SINGLE_FLOOR = 1e-30  # 1/ms, of a speed in float32
 _SINGLE_DEEP = 1e6  # relaxations in a step, `fast_rates.DEEP` of float32

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Chains of two states (or one) and their currents, with derivatives; see `tangent_kernels`.
+"""Chains of two states (or one) and their currents, with derivatives; see `scheme_kernels`.
 
 All candidates of a thread are one call, `relaxNormals`: threads that came back to Python between
 its parts would wait for each other longer than they work.
@@ -26,6 +26,7 @@ from channelfit.scoring.kernels.tangent_tables import (
     VOLTAGE,
     N,
     boundRates,
+    driveSlope,
     project,
 )
 from channelfit.scoring.machine.kernel_math import decay, exp
@@ -73,7 +74,7 @@ def _currents(
                 whole *= is_open[c, k]
         out[place] = s * whole
         for d in range(n_directions):
-            ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+            ds = driveSlope(gain, drive, d)
             out[place + 1 + d] = ds * whole
         for c in range(chains.shape[0]):
             if chains[c, N_DIRECTIONS] == 0:

@@ -1,8 +1,8 @@
 """What of a linearization depends on the model, as text of kernels.
 
 Rates and their derivatives, of one candidate at many voltages: these lie in the vector lanes. All
-else that a linearization needs is written by hand in `tangent_kernels` and serves every model, so
-that a new model has little to compile.
+else that a linearization needs is written by hand (`scheme_kernels`, `ramp_kernels`,
+`relaxation_kernels`) and serves every model, so that a new model has little to compile.
 """
 
 from __future__ import annotations

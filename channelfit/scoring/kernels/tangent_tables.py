@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR
+from channelfit.scoring.machine.kernel_math import inline
 from channelfit.scoring.machine.kernel_text import Type
 from channelfit.scoring.machine.machine_code import kernel
 
 #: Columns of the table of runs. OUT and STRIDE say where the row of a run's first point stands in
 #: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
 VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
+N_COLUMNS = 9
 
 #: Of what is generated for a model, as kernels that serve all of them call it.
 GAINS = (Type("f64", 1), Type("f64", 2))
@@ -111,3 +113,30 @@ def boundRates(rate, slope, partials, least, n, flags):
             rate[u, v] = r if r < RATE_CEILING else RATE_CEILING
     flags[0] |= nan
     flags[1] |= negative
+
+
+# --- currents -------------------------------------------------------------------------------------
+
+
+@inline
+def driveSlope(gain, drive, d):
+    """The derivative of conductance times driving force by a direction.
+
+    gain (2, 1 + n_directions): conductance and reversal potential, each with its derivatives.
+    """
+    return gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+
+
+def showCurrent(conductances, x, dx, gain, voltage, out, place):
+    """A current and its derivatives, from the states of the moment."""
+    drive = voltage - gain[1, 0]
+    s, is_open = gain[0, 0] * drive, 0.0
+    for i in range(x.shape[0]):
+        is_open += conductances[i] * x[i]
+    out[place] = s * is_open
+    for d in range(gain.shape[1] - 1):
+        bent = 0.0
+        for i in range(x.shape[0]):
+            bent += conductances[i] * dx[i, d]
+        ds = driveSlope(gain, drive, d)
+        out[place + 1 + d] = s * bent + ds * is_open

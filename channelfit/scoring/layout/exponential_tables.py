@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, TABLE, Packed
-from channelfit.scoring.layout.visit_order import schedule, walked
+from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, TABLE, RunTree
+from channelfit.scoring.layout.visit_order import needed_runs, schedule
 from channelfit.scoring.machine.kernel_math import CELL_BITS
 
 #: Of the polynomials on the 2**CELL_BITS cells to a doubling of y, which err by up to 5e-12 of
@@ -100,13 +100,13 @@ class SpectralWalk:
         return len(self.jobs) - 1
 
 
-def moves(packed: Packed) -> bool:
+def voltage_varies(tree: RunTree) -> bool:
     """Whether voltage varies anywhere on the way to a scored sample."""
-    return bool((packed.runs[walked(packed), KIND] != HELD).any())
+    return bool((tree.runs[needed_runs(tree), KIND] != HELD).any())
 
 
-def spectral_walk(packed: Packed, n_jobs: int = 1, sampled: bool = False) -> SpectralWalk:
-    """The walk through a packed problem whose voltage is held wherever it matters.
+def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> SpectralWalk:
+    """The walk through a tree of runs whose voltage is held wherever it matters.
 
     Arguments:
         n_jobs: see `schedule.schedule`.
@@ -114,8 +114,8 @@ def spectral_walk(packed: Packed, n_jobs: int = 1, sampled: bool = False) -> Spe
 
     Raises: ValueError where voltage varies.
     """
-    order = schedule(packed, n_jobs, single_samples_anywhere=not sampled)
-    if (packed.runs[order.run, KIND] != HELD).any():
+    order = schedule(tree, n_jobs, single_samples_anywhere=not sampled)
+    if (tree.runs[order.run, KIND] != HELD).any():
         raise ValueError("voltage varies; only stepping can score that")
     recording = _Samples() if sampled else _Transforms()
     visits, shortest = [0], []
@@ -124,11 +124,11 @@ def spectral_walk(packed: Packed, n_jobs: int = 1, sampled: bool = False) -> Spe
     squares = 0.0
     for visit, dt in enumerate(order.dt):
         for k in range(order.visits[visit], order.visits[visit + 1]):
-            row, weight = packed.runs[order.run[k]], float(order.weight[k])
+            row, weight = tree.runs[order.run[k]], float(order.weight[k])
             n, target = int(row[N_SAMPLES]), int(order.target[k])
-            span = n * float(packed.table_dt[row[TABLE]])
+            span = n * float(tree.table_dt[row[TABLE]])
             if weight > 0:
-                data = packed.data_pA[row[DATA] : row[DATA] + n]
+                data = tree.data_pA[row[DATA] : row[DATA] + n]
                 squares += weight * float(data @ data)
                 # A single sample may stand at the end of an interval of its own: scored as if it
                 # were of the visit's, and walked through without being scored.
@@ -149,11 +149,11 @@ def spectral_walk(packed: Packed, n_jobs: int = 1, sampled: bool = False) -> Spe
     return SpectralWalk(
         order.jobs.astype(np.int32),
         np.array(visits, np.int32),
-        packed.voltages[order.voltage],
+        tree.voltages[order.voltage],
         np.column_stack([order.dt, shortest]).reshape(-1, 2),
         np.array(places, np.int32),
         np.array(values),
-        packed.voltages[packed.start_voltage],
+        tree.voltages[tree.start_voltage],
         recording.joined(),
         squares,
         order.n_slots,

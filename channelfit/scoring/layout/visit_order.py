@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from channelfit.problem.run_tree import HELD, KIND, N_SAMPLES, SOURCE, TABLE, TARGET, Packed
+from channelfit.problem.run_tree import HELD, KIND, N_SAMPLES, SOURCE, TABLE, TARGET, RunTree
 
 #: What a visit costs, in samples: balances jobs.
 _VISIT_WORK = 60
@@ -31,9 +31,9 @@ class Schedule:
 
     jobs: (n_jobs + 1,) where each job's visits begin.
     visits: (n_visits + 1,) where each visit's runs begin.
-    voltage: (n_visits,) index into `Packed.voltages`, -1 for a visit of one varying run.
+    voltage: (n_visits,) index into `RunTree.voltages`, -1 for a visit of one varying run.
     dt: (n_visits,) ms between samples of the visit's runs (0 where varying).
-    run: (n_walks,) index into `Packed.runs`.
+    run: (n_walks,) index into `RunTree.runs`.
     source, target: (n_walks,) state slots; target is -1 where nobody needs the end.
     weight: (n_walks,) of each sample, 0 where the run is only walked through.
     n_slots: state slots in use.
@@ -64,7 +64,7 @@ class _Node:
 
 
 def schedule(
-    packed: Packed, n_jobs: int = 1, single_samples_anywhere: bool = False, traced: bool = False
+    tree: RunTree, n_jobs: int = 1, single_samples_anywhere: bool = False, traced: bool = False
 ) -> Schedule:
     """The walk through all runs that a score (or, traced, a simulation) needs.
 
@@ -74,11 +74,11 @@ def schedule(
             visit's interval (for kernels that need no propagator a sample).
         traced: every sampled run counts, not only those of weight above 0.
     """
-    nodes = _tree(packed)
-    wanted = packed.runs[:, -1] != 0 if traced else packed.run_weight > 0
+    nodes = _tree(tree)
+    wanted = tree.runs[:, -1] != 0 if traced else tree.run_weight > 0
     needed = _needed(nodes, wanted)
-    parts = _cut(packed, nodes, needed, max(1, n_jobs))
-    walk = _Walk(packed, nodes, single_samples_anywhere)
+    parts = _cut(tree, nodes, needed, max(1, n_jobs))
+    walk = _Walk(tree, nodes, single_samples_anywhere)
     scored: set[int] = set()
     for part in parts:
         walk.add(part, scored)
@@ -86,32 +86,32 @@ def schedule(
     return walk.finished()
 
 
-def walked(packed: Packed) -> list[int]:
+def needed_runs(tree: RunTree) -> list[int]:
     """The runs that a score needs, in no order of a walk."""
-    return sorted(_needed(_tree(packed), packed.run_weight > 0))
+    return sorted(_needed(_tree(tree), tree.run_weight > 0))
 
 
-def _tree(packed: Packed) -> list[_Node]:
-    """Who starts from whose end, read off the slots in the order of `Packed.runs`.
+def _tree(tree: RunTree) -> list[_Node]:
+    """Who starts from whose end, read off the slots in the order of `RunTree.runs`.
 
     A run held where the channel already rests ends as it began, so those after it need not wait
     for it: they start from the steady state as well.
     """
-    writer = {slot: -1 - slot for slot in range(len(packed.start_voltage))}
+    writer = {slot: -1 - slot for slot in range(len(tree.start_voltage))}
     nodes: list[_Node] = []
-    for k, run in enumerate(packed.runs):
+    for k, run in enumerate(tree.runs):
         parent = writer[int(run[SOURCE])]
         nodes.append(_Node(k, parent, []))
         if parent >= 0:
             nodes[parent].children.append(k)
-        writer[int(run[TARGET])] = parent if _rests(packed, run, parent) else k
+        writer[int(run[TARGET])] = parent if _rests(tree, run, parent) else k
     return nodes
 
 
-def _rests(packed: Packed, run: np.ndarray, parent: int) -> bool:
+def _rests(tree: RunTree, run: np.ndarray, parent: int) -> bool:
     """Whether a run holds the voltage at whose steady state it starts."""
     held = parent < 0 and run[KIND] == HELD
-    return held and packed.table_voltage[run[TABLE]] == packed.start_voltage[-1 - parent]
+    return held and tree.table_voltage[run[TABLE]] == tree.start_voltage[-1 - parent]
 
 
 def _needed(nodes: list[_Node], wanted: np.ndarray) -> set[int]:
@@ -123,12 +123,12 @@ def _needed(nodes: list[_Node], wanted: np.ndarray) -> set[int]:
     return needed
 
 
-def _cut(packed: Packed, nodes: list[_Node], needed: set[int], n_jobs: int) -> list[set[int]]:
+def _cut(tree: RunTree, nodes: list[_Node], needed: set[int], n_jobs: int) -> list[set[int]]:
     """Leaves in order, cut into parts of about equal work, each with all that leads there."""
     leaves = [k for k in sorted(needed) if not needed.intersection(nodes[k].children)]
     if n_jobs == 1 or len(leaves) < 2:
         return [needed]
-    work = packed.runs[leaves, N_SAMPLES] + _VISIT_WORK
+    work = tree.runs[leaves, N_SAMPLES] + _VISIT_WORK
     share = (np.cumsum(work) - 0.5 * work) / work.sum()
     part_of = np.minimum((share * n_jobs).astype(int), n_jobs - 1)
     parts: dict[int, set[int]] = defaultdict(set)
@@ -161,9 +161,9 @@ class _Slots:
 class _Walk:
     """Collects visits, and gives out state slots as ends of runs are born and used up."""
 
-    def __init__(self, packed: Packed, nodes: list[_Node], single_samples_anywhere: bool) -> None:
-        self.packed, self.nodes = packed, nodes
-        self.n_starts = len(packed.start_voltage)
+    def __init__(self, tree: RunTree, nodes: list[_Node], single_samples_anywhere: bool) -> None:
+        self.tree, self.nodes = tree, nodes
+        self.n_starts = len(tree.start_voltage)
         self.jobs, self.visits = [0], [0]
         self.voltage: list[int] = []
         self.dt: list[float] = []
@@ -171,15 +171,15 @@ class _Walk:
         self.n_slots = self.n_starts
         #: (voltage, interval) of held runs; varying runs have keys of their own.
         self.keys: list[tuple[int, float]] = []
-        for k, row in enumerate(packed.runs):
+        for k, row in enumerate(tree.runs):
             table = row[TABLE]
             held = row[KIND] == HELD
             self.keys.append(
-                (int(packed.table_voltage[table]), float(packed.table_dt[table]))
+                (int(tree.table_voltage[table]), float(tree.table_dt[table]))
                 if held
                 else (-1 - k, 0.0)
             )
-        single = (packed.runs[:, N_SAMPLES] == 1) | (packed.run_weight == 0)
+        single = (tree.runs[:, N_SAMPLES] == 1) | (tree.run_weight == 0)
         self.single = (single & single_samples_anywhere).tolist()
 
     def add(self, part: set[int], scored: set[int]) -> None:
@@ -200,7 +200,7 @@ class _Walk:
                             slots.free.append(source)
                     if left[k]:
                         target = slots.give(k)
-                    weight = 0.0 if k in scored else float(self.packed.run_weight[k])
+                    weight = 0.0 if k in scored else float(self.tree.run_weight[k])
                     self.rows.append((k, source, target, weight))
                     children = part.intersection(self.nodes[k].children)
                     unready.subtract(self._claim(child) for child in children)

@@ -1,13 +1,12 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""States and currents with their derivatives: what the linearization of any scheme runs.
+"""States and currents of one scheme with their derivatives: what its linearization runs.
 
-Written by hand, loops over states and directions, compiled once and cached (chains of two states:
-`relaxation_kernels`). Value and derivative are carried through the same steps, so that the
-derivative is that of the value as computed.
+Written by hand, loops over states and directions, compiled once and cached. Chains of two states
+have `relaxation_kernels`, smooth varying voltage has `ramp_kernels`.
 
 Names: a *rate* is a distinct rate expression u, a *direction* d a parameter that is not fixed.
-Matrices are differentiated by the logarithm of each rate, states (`x`, with `dx`) by direction;
-`slope[v, u, d]`, d log rate / d direction, leads from one to the other.
+Matrices are differentiated by the logarithm of each rate (`matrix_kernels`), states (`x`, with
+`dx`) by direction; `slope[v, u, d]`, d log rate / d direction, leads from one to the other.
 
 Each kernel is compiled when it is first called.
 """
@@ -17,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from channelfit.model.channel import RATE_FLOOR
-from channelfit.scoring.kernels.integration import LESS, MORE, TAYLOR, TAYLOR_NORM
+from channelfit.scoring.kernels.integration import LESS, MORE
+from channelfit.scoring.kernels.matrix_kernels import closeColumns, product, propagator, steadyState
 from channelfit.scoring.kernels.tangent_tables import (
     N_POINTS,
     OUT,
@@ -28,191 +28,11 @@ from channelfit.scoring.kernels.tangent_tables import (
     TARGET,
     VOLTAGE,
     N,
+    driveSlope,
+    showCurrent,
 )
 from channelfit.scoring.machine.kernel_math import exp
 from channelfit.scoring.machine.machine_code import plain_kernel
-
-#: Of the products of a propagator: left, right, result, in the order of its scratch matrices.
-_FACTORS = ((0, 0, 1), (1, 0, 2), (1, 1, 3), (4, 3, 5), (5, 3, 6))
-
-
-# --- matrices with derivatives --------------------------------------------------------------------
-
-
-def product(a, da, b, db, c, dc):
-    """c = a b: (n, n), derivatives (n, n, n_rates)."""
-    n, n_rates = a.shape[0], da.shape[2]
-    for i in range(n):
-        for j in range(n):
-            c[i, j] = 0.0
-            for u in range(n_rates):
-                dc[i, j, u] = 0.0
-        for k in range(n):
-            left = a[i, k]
-            for j in range(n):
-                right = b[k, j]
-                c[i, j] += left * right
-                for u in range(n_rates):
-                    dc[i, j, u] += left * db[k, j, u] + right * da[i, k, u]
-
-
-def closeColumns(p, dp):
-    """The diagonal is what the rest of a column leaves of one."""
-    n, n_rates = p.shape[0], dp.shape[2]
-    for j in range(n):
-        rest = 1.0
-        for i in range(n):
-            if i != j:
-                rest -= p[i, j]
-        p[j, j] = max(rest, 0.0)
-        for u in range(n_rates):
-            dp[j, j, u] = 0.0
-        if rest > 0.0:
-            for i in range(n):
-                if i != j:
-                    for u in range(n_rates):
-                        dp[j, j, u] -= dp[i, j, u]
-
-
-def propagator(depth, transitions, p, dp, m, dm):
-    """p = exp(A), and by the logarithm of each rate.
-
-    depth (n_rates,): rates times duration. transitions (n_transitions, 4): source, target, rate,
-    multiplicity. m, dm: scratch of seven matrices. A = B - a with B >= 0 and a the fastest exit, so
-    that the series adds without cancellation; then squared, columns closed each time.
-    """
-    n, n_rates = p.shape[0], dp.shape[2]
-    a, da = m[0], dm[0]
-    a[:] = 0.0
-    da[:] = 0.0
-    for t in range(transitions.shape[0]):
-        i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
-        flow = transitions[t, 3] * depth[u]
-        a[j, i] += flow
-        a[i, i] -= flow
-        if n_rates:
-            da[j, i, u] += flow
-            da[i, i, u] -= flow
-    fastest = 0.0
-    for i in range(n):
-        fastest = max(fastest, -a[i, i])
-    levels, scale = 0, 1.0
-    while fastest * scale > TAYLOR_NORM:
-        levels += 1
-        scale *= 0.5
-    for i in range(n):
-        a[i, i] += fastest
-        for j in range(n):
-            a[i, j] *= scale
-            for u in range(n_rates):
-                da[i, j, u] *= scale
-    # Degree 12 in five products (Paterson and Stockmeyer), then squared. One place from which
-    # `product` is called keeps the compiler from writing it out six times.
-    out = 0
-    for step in range(5 + levels):
-        if step < 5:
-            left, right, out = _FACTORS[step]
-        else:
-            left, right, out = out, out, 11 - out
-        if step == 3:
-            for i in range(n):
-                for j in range(n):
-                    m[4, i, j] = (
-                        TAYLOR[12] * m[3, i, j] + TAYLOR[11] * m[2, i, j] + TAYLOR[10] * m[1, i, j]
-                    )
-                    m[4, i, j] += TAYLOR[9] * a[i, j] + (TAYLOR[8] if i == j else 0.0)
-                    for u in range(n_rates):
-                        dm[4, i, j, u] = (
-                            TAYLOR[12] * dm[3, i, j, u]
-                            + TAYLOR[11] * dm[2, i, j, u]
-                            + TAYLOR[10] * dm[1, i, j, u]
-                            + TAYLOR[9] * da[i, j, u]
-                        )
-        elif step == 4:
-            for i in range(n):
-                for j in range(n):
-                    m[5, i, j] += (
-                        TAYLOR[7] * m[2, i, j] + TAYLOR[6] * m[1, i, j] + TAYLOR[5] * a[i, j]
-                    )
-                    m[5, i, j] += TAYLOR[4] if i == j else 0.0
-                    for u in range(n_rates):
-                        dm[5, i, j, u] += (
-                            TAYLOR[7] * dm[2, i, j, u]
-                            + TAYLOR[6] * dm[1, i, j, u]
-                            + TAYLOR[5] * da[i, j, u]
-                        )
-        product(m[left], dm[left], m[right], dm[right], m[out], dm[out])
-        if step == 4:
-            shrunk = exp(-fastest * scale)
-            for i in range(n):
-                for j in range(n):
-                    m[6, i, j] += TAYLOR[3] * m[2, i, j] + TAYLOR[2] * m[1, i, j] + a[i, j]
-                    m[6, i, j] = shrunk * (m[6, i, j] + (1.0 if i == j else 0.0))
-                    for u in range(n_rates):
-                        dm[6, i, j, u] += (
-                            TAYLOR[3] * dm[2, i, j, u] + TAYLOR[2] * dm[1, i, j, u] + da[i, j, u]
-                        )
-                        dm[6, i, j, u] *= shrunk
-        if step >= 4:
-            closeColumns(m[out], dm[out])
-    for i in range(n):
-        for j in range(n):
-            p[i, j] = m[out, i, j]
-            for u in range(n_rates):
-                dp[i, j, u] = dm[out, i, j, u]
-
-
-def steadyState(rate, transitions, x, dx, m, dm):
-    """x (n,) with A x = 0, and by the logarithm of each rate (n, n_rates).
-
-    States are eliminated one by one without a subtraction (Grassmann, Taksar and Heyman 1985).
-    m (2, ..) is scratch; of each the first n rows are used.
-    """
-    n, n_rates = x.shape[0], dx.shape[1]
-    m[:] = 0.0
-    dm[:] = 0.0
-    for t in range(transitions.shape[0]):
-        i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
-        flow = transitions[t, 3] * rate[u]
-        m[j, i] += flow
-        if n_rates:
-            dm[j, i, u] += flow
-    for e in range(n - 1):
-        k = n - 1 - e
-        out = 0.0
-        for i in range(k):
-            out += m[i, k]
-        for i in range(k):
-            m[k, i] /= out
-            for u in range(n_rates):
-                lost = 0.0
-                for j in range(k):
-                    lost += dm[j, k, u]
-                dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out
-        for i in range(k):
-            for j in range(k):
-                if i != j:
-                    m[i, j] += m[i, k] * m[k, j]
-                    for u in range(n_rates):
-                        dm[i, j, u] += dm[i, k, u] * m[k, j] + m[i, k] * dm[k, j, u]
-    x[:] = 0.0
-    dx[:] = 0.0
-    x[0] = 1.0
-    for k in range(1, n):
-        for i in range(k):
-            x[k] += m[k, i] * x[i]
-            for u in range(n_rates):
-                dx[k, u] += dm[k, i, u] * x[i] + m[k, i] * dx[i, u]
-        total = 1.0 + x[k]
-        for i in range(k + 1):
-            x[i] /= total
-        for u in range(n_rates):
-            grown = dx[k, u]
-            for i in range(k + 1):
-                dx[i, u] = (dx[i, u] - x[i] * grown) / total
-
-
-# --- one scheme of any number of states -----------------------------------------------------------
 
 
 @plain_kernel
@@ -351,7 +171,7 @@ def schemeHeld(
                     seen[d] += shown[u] * slope[v, u, d]
             out[place] = s * is_open
             for d in range(n_directions):
-                ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
+                ds = driveSlope(gain, drive, d)
                 out[place + 1 + d] = s * seen[d] + ds * is_open
             place += runs[r, STRIDE]
         gap, level = n_samples - done, 0
@@ -523,21 +343,6 @@ def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transition
         _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm)
 
 
-def _shown(conductances, x, dx, gain, voltage, out, place):
-    """A current and its derivatives, from the states of the moment."""
-    drive = voltage - gain[1, 0]
-    s, is_open = gain[0, 0] * drive, 0.0
-    for i in range(x.shape[0]):
-        is_open += conductances[i] * x[i]
-    out[place] = s * is_open
-    for d in range(gain.shape[1] - 1):
-        bent = 0.0
-        for i in range(x.shape[0]):
-            bent += conductances[i] * dx[i, d]
-        ds = gain[0, 1 + d] * drive - gain[0, 0] * gain[1, 1 + d]
-        out[place + 1 + d] = s * bent + ds * is_open
-
-
 @plain_kernel
 def schemeVarying(
     n_steps,
@@ -569,7 +374,7 @@ def schemeVarying(
     y, term, fresh = np.zeros((n, lanes)), np.zeros((n, lanes)), np.zeros((n, lanes))
     for step in range(n_steps):
         if sampled and step % n_sub == 0:
-            _shown(conductances, x, dx, gain, sample_voltage[step // n_sub], out, place)
+            showCurrent(conductances, x, dx, gain, sample_voltage[step // n_sub], out, place)
             place += gain.shape[1]
         parts, node = (1, 2 * step) if quarters[step] < 0 else (4, quarters[step])
         for part in range(parts):
@@ -589,125 +394,3 @@ def schemeVarying(
                 m,
                 dm,
             )
-
-
-def _factored(a, block, reach):
-    """a = L U in place, without pivots; blocks further than `reach` from the diagonal are empty."""
-    n = a.shape[0]
-    for p in range(n):
-        last = min(n, (p // block + reach + 1) * block)
-        inverse, top = 1.0 / a[p, p], a[p]
-        for i in range(p + 1, last):
-            row = a[i]
-            if row[p] != 0.0:
-                f = row[p] * inverse
-                row[p] = f
-                for c in range(p + 1, last):
-                    row[c] -= f * top[c]
-
-
-def _solved(a, b, block, reach):
-    """b <- (L U)^-1 b, all columns."""
-    n, width = b.shape
-    for p in range(n):
-        top = b[p]
-        for i in range(p + 1, min(n, (p // block + reach + 1) * block)):
-            f = a[i, p]
-            if f != 0.0:
-                row = b[i]
-                for d in range(width):
-                    row[d] -= f * top[d]
-    for p in range(n - 1, -1, -1):
-        row = b[p]
-        for c in range(p + 1, min(n, (p // block + reach + 1) * block)):
-            f = a[p, c]
-            if f != 0.0:
-                other = b[c]
-                for d in range(width):
-                    row[d] -= f * other[d]
-        inverse = 1.0 / a[p, p]
-        for d in range(width):
-            row[d] *= inverse
-
-
-@plain_kernel
-def schemeRamp(
-    lengths,
-    slopes,
-    tails,
-    rate,
-    slope,
-    transitions,
-    reach,
-    conductances,
-    voltage,
-    gain,
-    x,
-    dx,
-    out,
-    places,
-):
-    """A ramp in pieces of these lengths, ms; x and dx go along; see `collocation`.
-
-    rate (n_pieces * degree, n_rates), slope: at Radau's points; voltage (n_pieces, degree + 1): at
-    all points. reach: how far apart in number two states with a transition are. places
-    (n_pieces,): where the first point of a piece goes, -1 where none is wanted.
-
-    Returns: the largest part of an occupancy in the tail of a piece, NaN where anything is NaN.
-    """
-    n, width, degree = x.shape[0], dx.shape[1], slopes.shape[0]
-    size = n * degree
-    a, b, db = np.empty((size, size)), np.empty((size, 1)), np.empty((size, width))
-    now, dnow = np.empty(n), np.empty((n, width))
-    worst = 0.0
-    for piece in range(lengths.shape[0]):
-        h, node = lengths[piece], piece * degree
-        # unknowns: state by state, so that states without a transition have nothing in common
-        for i in range(n):
-            for k in range(degree):
-                row = a[i * degree + k]
-                row[max(0, (i - reach) * degree) : min(size, (i + reach + 1) * degree)] = 0.0
-                for j in range(degree):
-                    row[i * degree + j] = slopes[k, 1 + j]
-                b[i * degree + k, 0] = -slopes[k, 0] * x[i]
-                for d in range(width):
-                    db[i * degree + k, d] = -slopes[k, 0] * dx[i, d]
-        for t in range(transitions.shape[0]):
-            i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
-            for k in range(degree):
-                flow = h * transitions[t, 3] * rate[node + k, u]
-                a[i * degree + k, i * degree + k] += flow
-                a[j * degree + k, i * degree + k] -= flow
-        _factored(a, degree, reach)
-        _solved(a, b, degree, reach)
-        for t in range(transitions.shape[0] if width else 0):
-            i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
-            for k in range(degree):
-                flow = h * transitions[t, 3] * rate[node + k, u] * b[i * degree + k, 0]
-                left, came, bent = db[i * degree + k], db[j * degree + k], slope[node + k, u]
-                for d in range(width):
-                    left[d] -= flow * bent[d]
-                    came[d] += flow * bent[d]
-        if width:
-            _solved(a, db, degree, reach)
-        for i in range(n):
-            for c in range(2):
-                part = tails[c, 0] * x[i]
-                for k in range(degree):
-                    part += tails[c, 1 + k] * b[i * degree + k, 0]
-                worst = worst if abs(part) <= worst else abs(part)
-        if places[piece] >= 0:
-            place = places[piece]
-            _shown(conductances, x, dx, gain, voltage[piece, 0], out, place)
-            for k in range(degree):
-                place += gain.shape[1]
-                for i in range(n):
-                    now[i] = b[i * degree + k, 0]
-                    for d in range(width):
-                        dnow[i, d] = db[i * degree + k, d]
-                _shown(conductances, now, dnow, gain, voltage[piece, 1 + k], out, place)
-        for i in range(n):
-            x[i] = b[(i + 1) * degree - 1, 0]
-            for d in range(width):
-                dx[i, d] = db[(i + 1) * degree - 1, d]
-    return worst

@@ -1,0 +1,285 @@
+"""Which currents a linearization on the CPU computes, and where each of them goes.
+
+A plan is made once per problem: which samples of each run are needed (`held_compression`, on smooth
+varying voltage `ramp_collocation`), and which matrices make residuals of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.run_tree import (
+    DATA,
+    END,
+    GAUSS,
+    KIND,
+    MIDDLE,
+    N_SAMPLES,
+    N_SUB,
+    NODES,
+    QUARTERS,
+    SOURCE,
+    START,
+    TABLE,
+    TARGET,
+    VARYING,
+    RunTree,
+)
+from channelfit.scoring.kernels import tangent_tables as columns
+from channelfit.scoring.layout import ramp_collocation as collocation
+from channelfit.scoring.layout.held_compression import compression
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Held runs of equally many samples, or a piece of a ramp: one matrix product."""
+
+    matrix: np.ndarray  # (rank, n_points)
+    points: slice  # of the flat array, (n_points, n_runs, width)
+    residuals: slice  # rows, (rank, n_runs)
+
+
+@dataclass(frozen=True, eq=False)
+class Ramp:
+    """A varying run in pieces: lengths (n,), ms; voltage (n, n_points), mV; places (n,) in the flat
+    array, -1 where no sample lies in a piece."""
+
+    edges: np.ndarray
+    voltage: np.ndarray
+    places: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.edges)
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Consecutive held runs, or one varying run with its voltages, or as a ramp."""
+
+    first: int
+    last: int
+    nodes: tuple[np.ndarray, ...] = ()
+    ramp: Ramp | None = None
+
+    @property
+    def varies(self) -> bool:
+        """Whether its voltage varies."""
+        return bool(self.nodes) or self.ramp is not None
+
+
+class Plan:
+    """Where everything of one tree of runs goes.
+
+    Arguments:
+        width: numbers kept of every current: itself, and its derivatives by free parameters.
+        oscillating: whether occupancies of the scheme may oscillate.
+        relaxes: whether the model is one of gates of two states.
+        grade: how fine the pieces are in which smooth varying runs are taken; None: from step to
+            step.
+
+    Attributes:
+        runs: (n_runs, 9) int64, columns of `tangent_tables`.
+        stretches: in order; together all runs.
+        n_flat: numbers in the flat array, of which the last n_residuals * width are residuals.
+        target, scale: (n_residuals,); a residual is scale * (shown - target).
+        matrices, group_table: of the groups, as `tangent_tables.project` takes them.
+        constant: squares that lie outside all residuals, pA^2.
+        ramps: by number of the run, those taken in pieces.
+        levels: (n_tables,) how many powers of each propagator the runs need.
+    """
+
+    def __init__(
+        self, tree: RunTree, width: int, oscillating: bool, relaxes: bool, grade: int | None
+    ) -> None:
+        self.tree, self.width = tree, width
+        runs = tree.runs
+        n = len(runs)
+        held = runs[:, KIND] != VARYING
+        sampled = tree.run_weight > 0
+        self.runs = np.zeros((n, columns.N_COLUMNS), np.int64)
+        self.runs[held, columns.VOLTAGE] = tree.table_voltage[runs[held, TABLE]]
+        self.runs[held, columns.TABLE] = runs[held, TABLE]
+        self.runs[:, [columns.N, columns.SOURCE, columns.TARGET]] = runs[
+            :, [N_SAMPLES, SOURCE, TARGET]
+        ]
+        self.run_dt = tree.run_dt.copy()
+        self.run_dt[held] = tree.table_dt[runs[held, TABLE]]
+        self.constant = tree.constant
+        self.ramps: dict[int, Ramp] = {}
+        for r in np.flatnonzero(~held).tolist() if grade is not None else ():
+            ramp = _ramp(tree, r, grade or 0)
+            self.ramps |= {} if ramp is None else {r: ramp}
+        self._place(tree, held, sampled, oscillating)
+        self.levels = np.ones(len(tree.table_dt), np.int64)
+        for r in np.flatnonzero(held).tolist():
+            k = runs[r, TABLE]
+            self.levels[k] = max(self.levels[k], int(runs[r, N_SAMPLES]).bit_length())
+        self.stretches = list(self._stretches(tree, held, relaxes))
+
+    def _place(
+        self, tree: RunTree, held: np.ndarray, sampled: np.ndarray, oscillating: bool
+    ) -> None:
+        runs, width = tree.runs, self.width
+        by_length: dict[int, list[int]] = {}
+        whole: list[int] = []
+        for r in np.flatnonzero(sampled).tolist():
+            if r in self.ramps:
+                continue
+            few = held[r] and not compression(int(runs[r, N_SAMPLES]), oscillating).is_whole
+            (by_length.setdefault(int(runs[r, N_SAMPLES]), []) if few else whole).append(r)
+        short: dict[int, int] = {}  # all samples of held runs, as points
+        points: list[np.ndarray] = []
+        n_points = flat = rows = 0
+        self.groups: list[Group] = []
+        target: list[np.ndarray] = []
+        scale: list[np.ndarray] = []
+        for length, members in by_length.items():
+            kept = compression(length, oscillating)
+            rank, n_kept = kept.matrix.shape
+            stride = len(members) * width
+            shown = np.empty((rank, len(members)))
+            for k, r in enumerate(members):
+                self.runs[r, columns.OUT :] = flat + k * width, stride, n_points, n_kept
+                shown[:, k], rest = kept.project(self._data(tree, r))
+                self.constant += tree.run_weight[r] * rest
+            self.groups.append(
+                Group(
+                    kept.matrix,
+                    slice(flat, flat + n_kept * stride),
+                    slice(rows, rows + rank * len(members)),
+                )
+            )
+            target.append(shown.ravel())
+            scale.append(np.tile(np.sqrt(tree.run_weight[members]), rank))
+            points.append(kept.points)
+            n_points, flat = n_points + n_kept, flat + n_kept * stride
+            rows += rank * len(members)
+        for r in self.ramps:
+            for group, shown, rest in self._pieces(tree, r, flat, rows) if sampled[r] else ():
+                self.groups.append(group)
+                self.constant += tree.run_weight[r] * rest
+                target.append(shown)
+                scale.append(np.full(len(shown), np.sqrt(tree.run_weight[r])))
+                flat, rows = group.points.stop, group.residuals.stop
+        self.n_compressed = flat
+        for r in whole:
+            length = int(runs[r, N_SAMPLES])
+            self.runs[r, [columns.OUT, columns.STRIDE]] = flat + rows * width, width
+            if held[r]:
+                if length not in short:
+                    short[length] = n_points
+                    points.append(np.arange(length))
+                    n_points += length
+                self.runs[r, [columns.POINTS, columns.N_POINTS]] = short[length], length
+            target.append(self._data(tree, r))
+            scale.append(np.full(length, np.sqrt(tree.run_weight[r])))
+            rows += length
+        self.n_residuals, self.n_flat = rows, flat + rows * width
+        self.points = joined(points, np.int64)
+        self.target, self.scale = joined(target), joined(scale)
+        self.matrices = joined([group.matrix.ravel() for group in self.groups])
+        begins = np.cumsum([0, *(group.matrix.size for group in self.groups)])
+        self.group_table = np.array(
+            [
+                (*g.matrix.shape, begin, g.points.start, g.points.stop, g.residuals.start * width)
+                for g, begin in zip(self.groups, begins, strict=False)
+            ],
+            np.int64,
+        ).reshape(-1, 6)
+
+    def _pieces(
+        self, tree: RunTree, r: int, flat: int, rows: int
+    ) -> Iterator[tuple[Group, np.ndarray, float]]:
+        """Of every piece with samples: its group, its target, and the squares left outside."""
+        ramp, n, step = self.ramps[r], int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
+        t, data = np.arange(n) * (step * tree.run_dt[r]), self._data(tree, r)
+        piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
+        for piece in np.unique(piece_of).tolist():
+            begin, end = ramp.edges[piece : piece + 2]
+            inside = piece_of == piece
+            q, matrix = np.linalg.qr(collocation.between((t[inside] - begin) / (end - begin)))
+            shown = q.T @ data[inside]
+            rest = float(np.sum((data[inside] - q @ shown) ** 2))
+            ramp.places[piece] = flat
+            points = slice(flat, flat + matrix.shape[1] * self.width)
+            group = Group(matrix, points, slice(rows, rows + len(matrix)))
+            flat, rows = points.stop, rows + len(matrix)
+            yield group, shown, rest
+
+    @staticmethod
+    def _data(tree: RunTree, r: int) -> np.ndarray:
+        begin = tree.runs[r, DATA]
+        return tree.data_pA[begin : begin + tree.runs[r, N_SAMPLES]]
+
+    def _stretches(self, tree: RunTree, held: np.ndarray, relaxes: bool) -> Iterator[Stretch]:
+        r = 0
+        while r < len(held):
+            last = r + 1
+            if held[r]:
+                while last < len(held) and held[last]:
+                    last += 1
+                yield Stretch(r, last)
+            elif r in self.ramps:
+                yield Stretch(r, last, ramp=self.ramps[r])
+            else:
+                yield Stretch(r, last, _nodes(tree, r, relaxes))
+            r = last
+
+
+def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
+    """Voltages of a varying run: (edges, middles), or (Gauss points, those of the quarters)."""
+    row = tree.runs[r]
+    n = int(row[N_SAMPLES] * row[N_SUB])
+    first = int(row[TABLE])
+    nodes = tree.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
+    if relaxes:
+        return np.append(nodes[:1, START], nodes[:, END]), nodes[:, MIDDLE].copy()
+    return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
+
+
+def _ramp(tree: RunTree, r: int, grade: int) -> Ramp | None:
+    """A varying run in pieces, if its voltage is smooth and they cost less than steps."""
+    row = tree.runs[r]
+    n = int(row[N_SAMPLES] * row[N_SUB])
+    nodes = tree.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
+    in_pieces = collocation.pieces(float(tree.run_dt[r]), nodes, NODES, grade)
+    return None if in_pieces is None else Ramp(*in_pieces, np.full(len(in_pieces[1]), -1))
+
+
+class VaryingRun:
+    """One run of varying voltage: its numbers, and the parts in which it is taken."""
+
+    def __init__(self, plan: Plan, r: int) -> None:
+        row = plan.tree.runs[r]
+        self.n_steps, self.n_sub = int(row[N_SAMPLES] * row[N_SUB]), int(row[N_SUB])
+        self.source, self.target = int(row[SOURCE]), int(row[TARGET])
+        self.h, self.sampled = float(plan.run_dt[r]), bool(plan.tree.run_weight[r] > 0)
+        self.first_sample, self._voltage = int(row[DATA]), plan.tree.sample_mV
+        self._out, self._stride = int(plan.runs[r, columns.OUT]), plan.width
+
+    def blocks(self, most: int) -> Iterator[tuple[int, int]]:
+        """[begin, end) of steps; `most` and n_sub are powers of two, so samples begin blocks."""
+        for begin in range(0, self.n_steps, most):
+            yield begin, min(begin + most, self.n_steps)
+
+    def samples(self, step: int) -> bool:
+        """Whether there is a sample to take in a block that begins with this step."""
+        return self.sampled and step % self.n_sub == 0
+
+    def sample_voltage(self, step: int) -> np.ndarray:
+        """Voltages at the samples from a step on."""
+        return self._voltage[self.first_sample + step // self.n_sub :]
+
+    def place(self, step: int) -> int:
+        """Where the first sample from a step on goes in the flat array."""
+        return self._out + step // self.n_sub * self._stride
+
+
+def joined(parts: list[np.ndarray], dtype: Any = float) -> np.ndarray:
+    """Some arrays one after the other; an empty one of none."""
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
