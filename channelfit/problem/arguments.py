@@ -13,8 +13,8 @@ from channelfit.reading.plain import plain
 from channelfit.reading.tables import Table
 from channelfit.reading.units import parse_quantity
 
-#: By this share of the usual interval times may stray from even.
-_TIME_SLACK = 0.1
+#: By this share of a sampling interval times may stray: columns of times are rounded when printed.
+TIME_SLACK = 0.1
 
 
 def quantities(given: Any, name: str, dimension: str) -> list[float]:
@@ -77,7 +77,7 @@ def even_step(times_ms: np.ndarray) -> float:
     intervals = len(times_ms) - 1
     step = float(times_ms[-1]) / intervals
     stray = np.abs(times_ms - step * np.arange(intervals + 1))
-    if stray.max() > _TIME_SLACK * step:
+    if stray.max() > TIME_SLACK * step:
         k = int(stray.argmax())
         raise InputError(
             f"the times are not evenly spaced (sample {k}, counted from 0, is {stray[k]:g} ms off "
