@@ -273,7 +273,7 @@ class _Walk:
         if found.exponents in (None, PURE):
             return
         if found.firm:
-            self.complain(f"{what}, {_shown(part)}, is {_said(found.exponents)}, no pure number")
+            self.complain(f"{what}, {_shown(part)}, is {_said(found.exponents)}, not a pure number")
         elif found.exponents == VOLTAGE:
             self.complain(
                 f"{what}, {_shown(part)}, is {_said(found.exponents)}, so the slope is 1/mV, "

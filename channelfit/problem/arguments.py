@@ -50,7 +50,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
     """A new array of floats from lists, arrays, or columns of pandas; what is missing is NaN.
 
     Raises:
-        InputError: something that is no array of real numbers, with the argument's name.
+        InputError: something that is not an array of real numbers, with the argument's name.
     """
     try:
         if np.ma.isMaskedArray(values):

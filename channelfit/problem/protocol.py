@@ -240,8 +240,8 @@ class Protocol:
             source: where it comes from.
 
         Raises:
-            InputError: arrays of other shapes, turned, no numbers, NaN or infinite; times that do
-                not increase, or are uneven without `sampling`; more than 1000 mV.
+            InputError: arrays of other shapes, turned, or not of finite numbers; times that do not
+                increase, or are uneven without `sampling`; more than 1000 mV.
 
         Example:
             >>> import channelfit as cf
@@ -456,7 +456,7 @@ class Protocol:
             (n_sweeps, n) mV.
 
         Raises:
-            InputError: times that are no numbers, or not in one row.
+            InputError: times that are not numbers, or not in one row.
 
         Example:
             >>> import channelfit as cf

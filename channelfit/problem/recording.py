@@ -77,8 +77,8 @@ class Recording:
             source: what the recording is called in messages and plots.
 
         Raises:
-            InputError: arrays of another shape than the protocol's, turned, or no numbers; a NaN
-                or infinite current of weight above 0; a negative, infinite or NaN weight, or none
+            InputError: arrays of another shape than the protocol's, turned, or not of numbers; NaN
+                or infinite currents of weight above 0; a negative, infinite or NaN weight, or none
                 above 0; times that are not the protocol's, such as seconds.
 
         Example:

@@ -194,7 +194,7 @@ def _sines(row: Section) -> Sines:
 
 
 def _recorded(row: Section) -> list[Samples]:
-    """The commands in the columns of a table: one for all sweeps, or one a sweep."""
+    """The commands in the columns of a table: one for all sweeps, or one for each sweep."""
     inner = row.section("recorded")
     inner.expect(KEYS["recorded"])
     path = inner.resolve(inner.text("file"), "file")

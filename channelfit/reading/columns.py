@@ -1,4 +1,4 @@
-"""What a column of a table looks like: the times of a recording, or times with something amiss."""
+"""What a column of a table looks like: the times of a recording, or times with a fault."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-#: Share of the usual interval by which a clock may stray.
+#: By this share of the usual interval times may stray from even.
 _SLACK = 0.1
+#: Fewer values than these are not taken for times.
 _FEWEST = 10
 
 
@@ -21,13 +22,13 @@ def is_clock(values: np.ndarray) -> bool:
 
 
 def other_clock(table: Mapping[str, np.ndarray], name: str) -> str:
-    """A hint at the columns that look like times, where the one that was named does not."""
+    """A hint at another column that looks like times; empty where there is none."""
     clocks = [other for other, values in table.items() if other != name and is_clock(values)]
     return f'; column "{clocks[0]}" rises evenly: is that the time?' if clocks else ""
 
 
 def advice_on_times(times_ms: np.ndarray, k: int) -> str:
-    """What to do about times (n,) ms whose interval k, from sample k to the next, is not right."""
+    """What to do about times (n,) ms whose interval from sample k to the next is not right."""
     steps = np.diff(times_ms)
     sampling = (times_ms[-1] - times_ms[0]) / len(steps)
     moving = steps[steps > 0]
