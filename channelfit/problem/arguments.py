@@ -49,6 +49,8 @@ def check_lengths(given: Mapping[str, Sequence[float]]) -> None:
 def numbers(values: Any, name: str) -> np.ndarray:
     """A new array of floats from lists, arrays, or columns of pandas; what is missing is NaN.
 
+    The columns of a pandas frame are sweeps, and become the rows of the array.
+
     Raises:
         InputError: something that is not an array of real numbers, with the argument's name.
     """
@@ -58,6 +60,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
         found = np.asarray(values)
         if found.dtype == object and hasattr(values, "to_numpy"):  # numbers of pandas beside NA
             found = np.asarray(values.to_numpy(dtype=float, na_value=np.nan))
+        found = found.T if hasattr(values, "columns") else found
         if found.dtype.kind not in "fiub":
             raise ValueError(f"it holds {found.dtype}")
     except (TypeError, ValueError) as error:

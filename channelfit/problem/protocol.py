@@ -230,7 +230,8 @@ class Protocol:
 
         Arguments:
             time: (n_times,) ms, increasing; the first sample begins the sweep.
-            voltage: mV, (n_times,), or (n_sweeps, n_times) with a row for each sweep.
+            voltage: mV, (n_times,), or (n_sweeps, n_times) with a row for each sweep, or a pandas
+                frame with a column for each sweep.
             holding: mV, before the first sample and between sweeps.
             sampling: ms, from one sample of the protocol to the next; needed only where the times
                 are not evenly spaced, or where the current was sampled at another interval.

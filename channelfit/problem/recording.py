@@ -65,10 +65,10 @@ class Recording:
 
         Arguments:
             protocol: what was commanded while it was recorded.
-            current: pA, outward positive: (n_sweeps, n_times), a row for each sweep. A single
-                sweep may be (n_times,). Sweeps of different lengths may be a list of rows, each as
-                long as its sweep; in an array, what stands after the end of a shorter sweep is
-                ignored.
+            current: pA, outward positive: (n_sweeps, n_times), a row for each sweep, or a pandas
+                frame with a column for each sweep. A single sweep may be (n_times,). Sweeps of
+                different lengths may be a list of rows, each as long as its sweep; in an array,
+                what stands after the end of a shorter sweep is ignored.
             time: (n_times,) ms from the start of a sweep, to be compared with the protocol's
                 `times_ms`; without it the samples are taken to be at those times.
             weight: of every sample, in the shape of the current, or (n_times,) for all sweeps.
