@@ -22,7 +22,7 @@ from channelfit.problem.experiment import Problem, n_scored
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Samples
 from channelfit.reading.cautions import Caution, each_once
-from channelfit.reading.columns import is_clock
+from channelfit.reading.sample_times import look_like_times
 
 #: For so many ms, and at least so many samples, after the command has changed a current may jump.
 _RESPONSE_MS, _RESPONSE_SAMPLES = 5.0, 5
@@ -161,7 +161,7 @@ def _swapped(seen: Seen) -> Iterator[Caution]:
     """A caution where the current looks like times, or like the command itself."""
     for k, (current, known) in enumerate(zip(seen.current_pA, seen.known, strict=True)):
         values, command = current[known], seen.command_mV[k][known]
-        if is_clock(values):
+        if look_like_times(values):
             yield seen.tell(
                 f"the current of sweep {k + 1} rises evenly from {values[0]:g} to {values[-1]:g} "
                 "pA, like the times of samples",

@@ -13,10 +13,10 @@ from channelfit.problem.arguments import TIME_SLACK, numbers
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.cautions import Caution
-from channelfit.reading.columns import advice_on_times, other_clock
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
@@ -94,7 +94,7 @@ class Recording:
         """
         shape = (protocol.n_sweeps, protocol.n_times_max)
         if time is not None:
-            _check_clock(numbers(time, "time"), protocol)
+            _check_given_times(numbers(time, "time"), protocol)
         traces = _in_sweeps(numbers(_filled_up(current, protocol), "current"), "current", protocol)
         weights = np.ones(shape)
         if weight is not None:
@@ -159,7 +159,7 @@ def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
     )
 
 
-def _check_clock(time: np.ndarray, protocol: Protocol) -> None:
+def _check_given_times(time: np.ndarray, protocol: Protocol) -> None:
     """Raises InputError for times that are not the protocol's, and says whether they are in s."""
     wanted, slack = protocol.times_ms, TIME_SLACK * protocol.sampling_ms
     if time.shape != wanted.shape:
@@ -370,7 +370,7 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     inner.finish()
     if len(t) < 2:
         raise InputError("a recording needs two samples or more", path, f"column {name}")
-    _check_spacing(t, name, table, path, other_clock(table, name))
+    _check_spacing(t, name, table, path, hint_at_times(table, name))
     sampling = float(t[-1] - t[0]) / (len(t) - 1)
     _check_sampling(inner, "column", sampling, protocol, len(t), factor)
     if abs(t[0] - start) > TIME_SLACK * sampling:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
-from channelfit.reading.columns import advice_on_times
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.sample_times import advice_on_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import parse_quantity, shown, unit_factor
 

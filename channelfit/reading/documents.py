@@ -15,7 +15,7 @@ import yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import decoded, refuse_foreign
 from channelfit.reading.units import Membrane, parse_quantity, shown
-from channelfit.reading.yaml_faults import fault
+from channelfit.reading.yaml_faults import find_fault
 
 _MAX_BYTES, _MAX_JSON_BYTES = 1_000_000, 500_000_000
 
@@ -99,7 +99,7 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
         raise error.at(file) from None
     except yaml.MarkedYAMLError as error:
         refuse_foreign(text, file)
-        line, problem = fault(error, text)
+        line, problem = find_fault(error, text)
         where = None if line is None else f"line {line}"
         raise InputError(f"not valid YAML: {problem}", file, where) from None
     except (yaml.YAMLError, ValueError) as error:

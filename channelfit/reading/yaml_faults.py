@@ -16,7 +16,7 @@ _KEY = re.compile(r"\s*(- )?[^\s#].*?:(\s|$)|\s*- ")
 _CLOSED = {"{": "}", "[": "]"}
 
 
-def fault(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str]:
+def find_fault(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str]:
     """The line, counted from 1, that is to be corrected, and what is wrong there in words."""
     lines = text.splitlines()
     problem = " ".join(str(error.problem or error.context or "").split())

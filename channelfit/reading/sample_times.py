@@ -1,4 +1,4 @@
-"""What a column of a table looks like: the times of a recording, or times with a fault."""
+"""Times of samples in a table: which column looks like them, and what to do about faulty ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SLACK = 0.1
 _FEWEST = 10
 
 
-def is_clock(values: np.ndarray) -> bool:
+def look_like_times(values: np.ndarray) -> bool:
     """Whether values (n,) rise evenly, as times do and currents do not."""
     if values.ndim != 1 or len(values) < _FEWEST or not np.isfinite(values).all():
         return False
@@ -21,10 +21,10 @@ def is_clock(values: np.ndarray) -> bool:
     return bool(usual > 0 and np.abs(values - even).max() <= _SLACK * usual)
 
 
-def other_clock(table: Mapping[str, np.ndarray], name: str) -> str:
+def hint_at_times(table: Mapping[str, np.ndarray], name: str) -> str:
     """A hint at another column that looks like times; empty where there is none."""
-    clocks = [other for other, values in table.items() if other != name and is_clock(values)]
-    return f'; column "{clocks[0]}" rises evenly: is that the time?' if clocks else ""
+    others = [other for other, values in table.items() if other != name and look_like_times(values)]
+    return f'; column "{others[0]}" rises evenly: is that the time?' if others else ""
 
 
 def advice_on_times(times_ms: np.ndarray, k: int) -> str:
