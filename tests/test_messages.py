@@ -100,7 +100,7 @@ def test_whole_numbers_that_can_be_no_decimals_are_columns(tmp_path: Path) -> No
 
 def test_rows_are_counted_as_the_file_counts_them(tmp_path: Path) -> None:
     said = refusal(tmp_path, "# rig 2\n\nt,I\n0,1\n\n1,x\n")
-    assert 'r.csv: line 6: not a table of numbers: "x" is no number' in said
+    assert 'r.csv: line 6: not a table of numbers: "x" is not a number' in said
     assert "line 4: not a table of numbers: 1 cells where line 2 has 2" in refusal(
         tmp_path, "t,I\n0.5,1\n1.5,2\n2.5\n"
     )
@@ -187,11 +187,11 @@ def test_a_header_of_a_matlab_file_is_refused(tmp_path: Path) -> None:
         ("a:\n\tb: 1\n", "line 2: not valid YAML: a tab stands here"),
         ("a:\t1\nb: 2\n", "line 1: not valid YAML: a tab stands here"),
         ("a: 1\n\tb: 2\n", "line 2: not valid YAML: a tab stands here"),
-        ("a: 1\nb 2\nc: 3\n", 'line 2: not valid YAML: "b 2" is no `key: value`'),
-        ("r:\n  C -> O a\n  O -> C: b\n", 'line 2: not valid YAML: "C -> O a" is no `key'),
+        ("a: 1\nb 2\nc: 3\n", 'line 2: not valid YAML: "b 2" is not `key: value`'),
+        ("r:\n  C -> O a\n  O -> C: b\n", 'line 2: not valid YAML: "C -> O a" is not `key'),
         ("a:1\nb: 2\n", 'line 1: not valid YAML: "a:1" lacks a blank behind its colon'),
         ("x: 1\na:1\nb: 2\n", 'line 2: not valid YAML: "a:1" lacks a blank behind its colon'),
-        ("a: 1\nb\n", 'line 2: not valid YAML: "b" is no `key: value`'),
+        ("a: 1\nb\n", 'line 2: not valid YAML: "b" is not `key: value`'),
         (
             "p:\n  a: {range: [0, 1], unit: 1/ms\n  z: {range: [0, 1]}\nq: 3\n",
             "line 2: not valid YAML: { is opened here and never closed by }",

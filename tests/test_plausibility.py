@@ -18,9 +18,9 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.problem.recording import masks
-from channelfit.reading.columns import advice_on_times
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.sample_times import advice_on_times
 from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent

@@ -678,6 +678,28 @@ def test_columns_of_tables_are_arrays():
     assert np.array_equal(part.current_pA[0], [1, np.nan, 3, 4], equal_nan=True)
 
 
+def test_a_column_of_a_frame_is_a_sweep():
+    class Frame(Column):
+        columns = ("first", "second", "third")
+
+    made = Recording.from_arrays(FAMILY, Frame(currents().T.tolist()))
+    assert np.array_equal(made.current_pA, currents())
+    command = Protocol.from_command(FAMILY.times_ms, Frame(currents().T.tolist()), holding=0)
+    assert np.array_equal(command.command(), currents())
+
+
+def test_frames_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(currents().T, columns=["a", "b", "c"])
+    assert np.array_equal(Recording.from_arrays(FAMILY, frame).current_pA, currents())
+    nullable = frame.astype("Float64")
+    nullable.loc[4, "b"] = pandas.NA
+    with pytest.raises(InputError, match="sample 4 of sweep 1 .* is nan"):
+        Recording.from_arrays(FAMILY, nullable)
+    one = Protocol.steps(0, 5, holding=-80, sampling=0.5)
+    assert Recording.from_arrays(one, frame["b"]).current_pA.tolist() == [frame["b"].tolist()]
+
+
 def test_what_was_passed_in_stays_as_it_is_and_is_not_shared():
     data, weight = currents(), np.ones(SHAPE)
     made = Recording.from_arrays(FAMILY, data, weight=weight)

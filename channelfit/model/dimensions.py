@@ -1,9 +1,9 @@
-"""Whether the units that a model states agree with what its expressions do with them.
+"""Checks that the units that a model states agree with what its expressions do with them.
 
-Every expression is walked once, and each part of it has a dimension: exponents of time, voltage,
-current and so on. Published models write bare numbers for voltages and rates, ``0.1*(v + 40)``, so
-a number, and a parameter without a unit, takes whatever dimension its place asks for. Only where
-two units that are stated contradict each other is there a mistake.
+Every expression is walked once, and each part of it is given a dimension: exponents of time,
+voltage, current and so on. Published models write plain numbers for voltages and rates, as in
+``0.1*(v + 40)``; so a number, or a parameter without a unit, takes whatever dimension its place
+asks for. There is a mistake only where two stated units contradict each other.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from channelfit.model.terms import V
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 
-#: Exponents of time, voltage, current, temperature and concentration.
+#: A dimension, as the exponents of time, voltage, current, temperature and concentration.
 Exponents: TypeAlias = tuple[Fraction, ...]
 _SYMBOLS = ("ms", "mV", "pA", "degC", "mM")
-#: Whole numbers up to here that multiply are counts: of particles that may move, say.
+#: Whole factors up to here are taken for counts, such as that of particles that may move.
 _LARGEST_COUNT = 8
-#: Squares of squares of squares are followed no further.
+#: A dimension with an exponent beyond this, by squares of squares, is no longer followed.
 _LARGEST_EXPONENT = 10**6
-#: Names that are tried as the cause of a contradiction.
+#: How many names are tried as the cause of a contradiction.
 _MOST_NAMES = 12
 
 
@@ -41,10 +41,10 @@ def _exponents(*powers: int) -> Exponents:
 PURE = _exponents()
 TIME, VOLTAGE, CONDUCTANCE = _exponents(1), _exponents(0, 1), _exponents(0, -1, 1)
 RATE, RATE_PER_VOLTAGE = _exponents(-1), _exponents(-1, -1)
-#: What is left of a rate where a factor is "per mV" without saying so: ``a*(v - b)``.
+#: What ``a*(v - b)`` seems to be where a is given in 1/ms, and is meant per mV too.
 _VOLTAGE_RATE = _exponents(-1, 1)
 
-#: By base unit; units that are not here take whatever dimension is asked for.
+#: Dimensions by base unit; a unit that is not here takes whatever dimension is asked for.
 _OF_UNIT: dict[str, Exponents] = {
     "1": PURE,
     "ms": TIME,
@@ -59,9 +59,9 @@ _OF_UNIT: dict[str, Exponents] = {
     "MOhm": _exponents(0, 1, -1),
     "mM": _exponents(0, 0, 0, 0, 1),
 }
-#: What a parameter may have been meant to be in, in the order in which they are tried.
+#: Units that a parameter may have been meant to be in, in the order in which they are tried.
 _REMEDIES = ("1/mV", "mV", "1/ms", "ms", "1/(ms mV)", "nS", "1")
-#: By the last part of a key.
+#: Dimensions that places in a file ask for, by the last part of their key.
 _OF_PLACE = {
     "alpha": RATE,
     "beta": RATE,
@@ -80,7 +80,7 @@ _WORDS = {
 
 
 class Unit(NamedTuple):
-    """A unit that a model states: as it is written, and the base unit ("1": a pure number)."""
+    """A unit that a model states: as it is written, and its base unit ("1" for a pure number)."""
 
     written: str
     base: str
@@ -88,9 +88,14 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Use:
-    """An expression of the model: its place, its text, and what it must be (None: anything).
+    """An expression of the model, and the dimension that it must have.
 
-    name: of the definition that it gives, if any.
+    Attributes:
+        key: where it stands.
+        text: as the user wrote it.
+        expression: as it was read.
+        wanted: the dimension that its place asks for; None where it may have any.
+        name: of the definition that it gives, if any.
     """
 
     key: str
@@ -102,20 +107,27 @@ class Use:
 
 @dataclass(frozen=True)
 class _Found:
-    """The dimension of a part; None adapts. firm: a stated unit says so, not the voltage alone,
-    nor an exponential, beside which a factor 1 may have been left out."""
+    """The dimension of a part of an expression.
+
+    Attributes:
+        exponents: the dimension; None where the part takes whatever is asked for.
+        firm: whether a stated unit says so. The voltage alone does not, nor does an exponential,
+            beside which a factor of 1 with a unit may have been left out.
+    """
 
     exponents: Exponents | None = None
     firm: bool = False
 
     @property
     def binds(self) -> bool:
-        """Whether a sum or a place cannot take it for anything else."""
+        """Whether a sum, or a place in the file, cannot take it for anything else."""
         return self.exponents is not None and (self.firm or self.exponents != PURE)
 
 
 @dataclass(frozen=True)
 class _Complaint:
+    """Something about the units of one expression: a mistake, or (not `wrong`) a caution."""
+
     key: str
     text: str
     problem: str
@@ -125,7 +137,7 @@ class _Complaint:
 
 @dataclass
 class _Walk:
-    """One pass over all expressions with given units."""
+    """One pass over all expressions, with given dimensions of names."""
 
     known: dict[str, _Found]
     key: str = ""
@@ -134,7 +146,7 @@ class _Walk:
     done: dict[sympy.Basic, _Found] = field(default_factory=dict)
 
     def run(self, uses: list[Use]) -> list[_Complaint]:
-        """What is wrong, in the order of the expressions, definitions before what uses them."""
+        """The complaints, in the order of the expressions; definitions come before their uses."""
         for use in uses:
             self.key, self.text = use.key, use.text
             found = self.settled(self.of(use.expression), use.wanted)
@@ -150,13 +162,13 @@ class _Walk:
         self.complaints.append(_Complaint(self.key, self.text, problem, wrong, advice))
 
     def check_use(self, found: _Found, wanted: Exponents) -> None:
-        """Complain where an expression as a whole is not what its place asks for."""
+        """Complain where an expression as a whole has not the dimension that its place asks for."""
         if found.exponents == wanted or not found.binds or not found.firm:
             return
         self.complain(f"{_said(wanted)} is wanted, but this is {_said(found.exponents)}")
 
     def settled(self, found: _Found, wanted: Exponents | None = RATE) -> _Found:
-        """A rate where it was one but for a factor that is per mV and does not say so."""
+        """A rate or a time in place of one that a factor lacks its "per mV" for; complains."""
         for rate, per_mv in ((RATE, _VOLTAGE_RATE), (TIME, _power(_VOLTAGE_RATE, -1))):
             if found.exponents == per_mv and found.firm and wanted in (None, rate):
                 self.complain(
@@ -170,7 +182,7 @@ class _Walk:
     # the walk
 
     def of(self, node: Any) -> _Found:
-        """The dimension of a part."""
+        """The dimension of a part; each is worked out once."""
         if node not in self.done:
             found = self.found(node)
             absurd = found.exponents and max(map(abs, found.exponents)) > _LARGEST_EXPONENT
@@ -230,7 +242,7 @@ class _Walk:
         return _Found(_power(base.exponents, share), base.firm)
 
     def alike(self, node: Any, parts: Any) -> _Found:
-        """What terms of a sum, or the sides of a comparison, have in common."""
+        """The dimension that terms of a sum, or sides of a comparison, have in common."""
         found = [(part, self.of(part)) for part in parts]
         rates = any(f.exponents == RATE and f.firm for _, f in found)
         if rates:
@@ -256,12 +268,12 @@ class _Walk:
         return _Found(shared.exponents, firm)
 
     def check_pure(self, part: Any, what: str) -> None:
-        """Complain of a dimension where a pure number is wanted."""
+        """Complain where a part that must be a pure number has a dimension."""
         found = self.of(part)
         if found.exponents in (None, PURE):
             return
         if found.firm:
-            self.complain(f"{what}, {_shown(part)}, is {_said(found.exponents)}, no pure number")
+            self.complain(f"{what}, {_shown(part)}, is {_said(found.exponents)}, not a pure number")
         elif found.exponents == VOLTAGE:
             self.complain(
                 f"{what}, {_shown(part)}, is {_said(found.exponents)}, so the slope is 1/mV, "
@@ -274,12 +286,12 @@ class _Walk:
 def uses_of(
     read: Mapping[str, tuple[str, sympy.Expr]], names: Mapping[str, str], units: Mapping[str, Unit]
 ) -> list[Use]:
-    """The expressions of a model file, each with what its place asks for.
+    """The expressions of a model file, each with the dimension that its place asks for.
 
     Arguments:
         read: text and expression by dotted key, such as ``gates.m.tau``.
-        names: keys of the definitions by name, each after those that it uses.
-        units: of ties among them, and of parameters, where they are stated.
+        names: the keys of definitions by their names, each after those that it uses.
+        units: those that are stated, of parameters and ties, by name.
     """
     uses = []
     for name, key in names.items():
@@ -302,15 +314,16 @@ def check_units(
     refuse: Callable[[str, str], InputError],
     place: Callable[[str], str],
 ) -> tuple[Caution, ...]:
-    """What looks wrong in the units of a model.
+    """Cautions about the units of a model.
 
     Arguments:
         uses: all expressions, definitions before those that use them.
-        units: by the names that state one.
+        units: those that are stated, by name.
         refuse: makes the error of a message and a key.
-        place: tells file and key in a caution.
+        place: gives file and key in words, for a caution.
 
-    Raises: what `refuse` makes, where two stated units contradict each other.
+    Raises:
+        What `refuse` makes, where two stated units contradict each other.
     """
     complaints = _complaints(uses, units)
     wrong = next((c for c in complaints if c.wrong), None)
@@ -334,7 +347,7 @@ def _complaints(uses: list[Use], units: Mapping[str, Unit]) -> list[_Complaint]:
 
 
 def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, Unit]) -> str:
-    """Which single unit would put a complaint right, if there is one."""
+    """Advice: the one unit that would put everything right, if there is one."""
     for name in islice(_names_behind(wrong.key, uses), _MOST_NAMES):
         for unit in _REMEDIES if name in units and name != "celsius" else ():
             changed = _complaints(uses, {**units, name: Unit(unit, unit)})
@@ -352,7 +365,7 @@ def _units_used(key: str, uses: list[Use], units: Mapping[str, Unit]) -> str:
 
 
 def _names_behind(key: str, uses: list[Use]) -> Iterator[str]:
-    """Names that an expression uses: its own first, then those of its definitions."""
+    """The names that an expression uses: its own first, then those of its definitions."""
     by_name = {use.name: use for use in uses if use.name}
     pending, seen = [use for use in uses if use.key == key], set[str]()
     while pending:
@@ -376,7 +389,7 @@ def _is_count(number: Any) -> bool:
 
 
 def _is_below(factor: Any) -> bool:
-    """Whether a factor stands below the line."""
+    """Whether a factor stands in the denominator."""
     return bool(isinstance(factor, sympy.Pow) and factor.exp.is_negative)
 
 
@@ -386,7 +399,7 @@ def _said(exponents: Exponents | None) -> str:
 
 
 def _unit(exponents: Exponents) -> str:
-    """The unit in writing, e.g. ``mV/ms``."""
+    """A dimension as a unit, such as ``mV/ms``."""
     known = next((unit for unit, found in _OF_UNIT.items() if found == exponents), None)
     if known:
         return known

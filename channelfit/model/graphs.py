@@ -1,7 +1,6 @@
 """Schemes as graphs: which states lead to each other, and an order that keeps neighbors near.
 
-A scheme has a handful of states. What a library for large graphs would do here takes longer to
-import than a fit takes to run.
+A scheme has few states, and a library for large graphs takes longer to import than a fit to run.
 """
 
 from __future__ import annotations
@@ -10,15 +9,17 @@ import numpy as np
 
 
 def components(leads: np.ndarray) -> np.ndarray:
-    """Numbers (n,) of groups of nodes that lead to each other both ways, in the order of the nodes.
+    """The groups of nodes that can be reached from each other, each node by the number of its own.
 
     Arguments:
-        leads: (n, n) bool, [i, j] whether an edge leads from i to j. Of a symmetric one the groups
-            are those that hang together.
+        leads: (n, n) bool, [i, j] whether an edge leads from i to j.
+
+    Returns:
+        (n,) numbers of groups, counted from 0 in the order of the nodes.
     """
     reach = leads | np.eye(len(leads), dtype=bool)
     while True:
-        further = reach @ reach  # of bools: whether there is a way in twice as many edges
+        further = reach @ reach  # of bools: whether there is a way of twice as many edges
         if np.array_equal(further, reach):
             break
         reach = further
@@ -28,13 +29,16 @@ def components(leads: np.ndarray) -> np.ndarray:
 
 
 def narrow_order(joined: np.ndarray) -> np.ndarray:
-    """The nodes (n,) in an order in which those with an edge between them stand near each other.
+    """The nodes in an order that puts those with an edge between them near each other.
 
-    Outward from a node of few edges, neighbors of few edges first, and all of it backwards
-    (Cuthill and McKee 1969, ACM Proc 24:157-172; George 1971).
+    The order goes outward from a node with few edges, neighbors with few edges first, and is then
+    reversed (Cuthill and McKee 1969, ACM Proc 24:157-172; George 1971).
 
     Arguments:
         joined: (n, n) bool, symmetric, False on the diagonal.
+
+    Returns:
+        (n,) the nodes.
     """
     degree = joined.sum(axis=1)
     order: list[int] = []

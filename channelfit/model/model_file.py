@@ -11,8 +11,8 @@ from typing import Any
 
 import sympy
 
-from channelfit.model.chains import check_balance, read_gates, read_scheme
-from channelfit.model.channel import ChannelModel, Parameter, Tie
+from channelfit.model.chains import Balance, check_balance, read_gates, read_scheme
+from channelfit.model.channel import Chain, ChannelModel, Parameter, Tie
 from channelfit.model.dimensions import Unit, check_units, uses_of
 from channelfit.model.parameters import is_tie, read_parameter, read_tie
 from channelfit.model.printed_form import modern_form, read_model_document
@@ -53,8 +53,6 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     """
     root = Section(modern_form(document, file), file)
     root.expect(KEYS["model"])
-    name = _model_name(root, file)
-    description, source = root.text("description", ""), root.text("source", "")
     celsius = root.quantity("temperature", "temperature", None)
     current = root.section("current")
     current.expect(KEYS["current"])
@@ -65,30 +63,23 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     ties = tuple(read_tie(root, scope, membrane, *row) for row in rows if is_tie(row[1]))
     for defined, text in root.rows("definitions", {}):
         scope.define(defined, text, f"definitions.{defined}")
-    balance = None
-    if "gates" in root:
-        if "states" in root or "rates" in root:
-            raise root.error("give either gates, or states and rates, not both")
-        chains = read_gates(root, scope, current)
-    else:
-        chain, balance = read_scheme(root, scope, current)
-        chains = (chain,)
+    chains, balance = _read_chains(root, scope, current)
     definitions = scope.finish()
     conductance = _constant(current, scope, definitions, "conductance", "conductance", membrane)
     reversal = _constant(current, scope, definitions, "reversal", "voltage", membrane)
     check_membrane(current, membrane, "the conductance and the units of the parameters are")
     _check_ties(root, ties, definitions)
     model = ChannelModel(
-        name,
-        description,
-        source,
-        parameters,
-        definitions,
-        chains,
-        _in_parameters(current, "conductance", conductance, definitions),
-        _in_parameters(current, "reversal", reversal, definitions),
-        celsius,
-        ties,
+        name=_model_name(root, file),
+        description=root.text("description", ""),
+        source=root.text("source", ""),
+        parameters=parameters,
+        definitions=definitions,
+        chains=chains,
+        conductance=_in_parameters(current, "conductance", conductance, definitions),
+        reversal=_in_parameters(current, "reversal", reversal, definitions),
+        temperature_C=celsius,
+        ties=ties,
     )
     _check_use(root, model)
     if balance:
@@ -100,6 +91,18 @@ def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
     """The model's name; without one, that of its file."""
     stem = re.sub(r"[^\w .,+()-]", "_", Path(file).stem).lstrip("_ .,+()-")[:80] if file else ""
     return checked_name(root, root.text("name", stem or "model"), "a model's name")
+
+
+def _read_chains(
+    root: Section, scope: Scope, current: Section
+) -> tuple[tuple[Chain, ...], Balance | None]:
+    """The chains of gates or of a scheme, and what is to be checked where rates balance."""
+    if "gates" not in root:
+        chain, balance = read_scheme(root, scope, current)
+        return (chain,), balance
+    if "states" in root or "rates" in root:
+        raise root.error("give either gates, or states and rates, not both")
+    return read_gates(root, scope, current), None
 
 
 # --- the current ---------------------------------------------------------------------------------

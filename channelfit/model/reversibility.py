@@ -1,8 +1,8 @@
 """Microscopic reversibility: rates that follow from the others around a cycle.
 
-At equilibrium no cycle turns: around it the product of the rates one way is that of the rates the
-other way (Kolmogorov 1936; for channels Colquhoun et al. 2004, Biophys J 86:3510). A rate that is
-written `balance` is whatever makes that true.
+At equilibrium there is no net flow around a cycle of states: the product of the rates one way
+round equals that of the rates the other way round (Kolmogorov 1936; for channels Colquhoun et al.
+2004, Biophys J 86:3510). A rate that is written `balance` is the one that makes them equal.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ import sympy
 
 from channelfit.model.terms import quotient
 
+#: Source and target of a transition.
 Way = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """States in order, the first again at the end, and whose rate it is meant to decide."""
+    """A cycle of states.
+
+    Attributes:
+        states: in order, the first again at the end.
+        decides: the transition whose rate is to follow from balance.
+    """
 
     states: tuple[str, ...]
     decides: Way
 
     @property
     def ways(self) -> list[Way]:
-        """Its transitions one way round."""
+        """The transitions of one way round."""
         return _edges(self.states)
 
     def __str__(self) -> str:
@@ -38,16 +44,19 @@ class Cycle:
 def balanced_rates(
     rates: Mapping[Way, sympy.Expr], wanted: Sequence[Way], refuse: Callable[[Way, str], Exception]
 ) -> tuple[dict[Way, sympy.Expr], list[Cycle]]:
-    """What some rates must be for every cycle to balance.
+    """The rates that follow from the others, so that every cycle balances.
 
     Arguments:
-        rates: of all transitions (source, target); those wanted are symbols.
+        rates: of all transitions; those that are wanted are symbols.
+        wanted: the transitions whose rates are to follow.
         refuse: makes the error of a transition and a message.
 
-    Returns: the wanted rates by all others, and the cycles that must balance by themselves for
-        that to be the only answer.
+    Returns:
+        The wanted rates in terms of the others, and the cycles that must balance by themselves for
+        these to be the only answer.
 
-    Raises: what `refuse` makes, for a rate that no cycle decides.
+    Raises:
+        What `refuse` makes, for a rate that no cycle decides.
     """
     for a, b in wanted:
         if (b, a) in wanted or (b, a) not in rates:
@@ -61,17 +70,17 @@ def balanced_rates(
         paths = {w: _path(_both_ways(known), *w) for w in wanted if w not in found}
         solved = [way for way, path in paths.items() if path]
         if not solved:
-            raise refuse(next(iter(paths)), _why(rates, paths))
+            raise refuse(next(iter(paths)), _why_undecided(rates, paths))
         way = min(solved, key=lambda w: len(paths[w]))
         steps = _edges(paths[way])
         there = [rates[way[::-1]], *(rates[step] for step in steps)]
         found[way] = quotient(there, [rates[step[::-1]] for step in steps])
         known[way] = rates[way]
-    return found, [cycle for way in wanted for cycle in _others(_both_ways(known), way)]
+    return found, [cycle for way in wanted for cycle in _connected_cycles(_both_ways(known), way)]
 
 
 def _both_ways(rates: Iterable[Way]) -> dict[str, list[str]]:
-    """Neighbors of each state to which transitions lead both there and back."""
+    """The neighbors of each state to which transitions lead both there and back."""
     known, neighbors = set(rates), dict[str, list[str]]()
     for a, b in rates:
         if (b, a) in known:
@@ -80,7 +89,7 @@ def _both_ways(rates: Iterable[Way]) -> dict[str, list[str]]:
 
 
 def _tree(neighbors: Mapping[str, list[str]], root: str) -> dict[str, str]:
-    """Every state that can be reached, and from where it is first."""
+    """Every state that can be reached from a root, and the state before it on a shortest way."""
     parents, queue = {root: root}, deque([root])
     while queue:
         here = queue.popleft()
@@ -92,7 +101,7 @@ def _tree(neighbors: Mapping[str, list[str]], root: str) -> dict[str, str]:
 
 
 def _path(neighbors: Mapping[str, list[str]], start: str, end: str) -> list[str]:
-    """The states of a shortest way, empty if there is none."""
+    """The states on a shortest way; empty where there is none."""
     parents = _tree(neighbors, start)
     if end not in parents:
         return []
@@ -102,11 +111,12 @@ def _path(neighbors: Mapping[str, list[str]], start: str, end: str) -> list[str]
     return path[::-1]
 
 
-def _others(neighbors: Mapping[str, list[str]], way: Way) -> list[Cycle]:
-    """Cycles that hang together with those through a transition, a basis of them.
+def _connected_cycles(neighbors: Mapping[str, list[str]], way: Way) -> list[Cycle]:
+    """A basis of the cycles that are connected with those through a transition.
 
-    Cycles of a spanning tree that share transitions, one after the other, are those of one
-    two-connected part of the graph; only these can contradict the transition's rate.
+    Each transition outside a spanning tree closes one cycle. Those cycles that share transitions,
+    directly or through others, belong to one two-connected part of the graph, and only they can
+    contradict the rate of the transition.
     """
     parents = _tree(neighbors, way[0])
     cycles = []
@@ -128,7 +138,7 @@ def _edges(states: Sequence[str]) -> list[Way]:
 
 
 def _closed(parents: Mapping[str, str], a: str, b: str) -> list[str]:
-    """The cycle that a transition a, b closes in a tree."""
+    """The cycle that a transition between a and b closes in a tree."""
     ways = []
     for state in (a, b):
         way = [state]
@@ -140,7 +150,8 @@ def _closed(parents: Mapping[str, str], a: str, b: str) -> list[str]:
     return [*up, *reversed(down), a]
 
 
-def _why(rates: Iterable[Way], paths: Mapping[Way, list[str]]) -> str:
+def _why_undecided(rates: Iterable[Way], paths: Mapping[Way, list[str]]) -> str:
+    """Why no cycle decides the first of the rates that are still wanted, in words."""
     way = next(iter(paths))
     others = [other for other in paths if other != way]
     everywhere = _both_ways([w for w in rates if w not in (way, way[::-1])])

@@ -13,8 +13,8 @@ from channelfit.reading.plain import plain
 from channelfit.reading.tables import Table
 from channelfit.reading.units import parse_quantity
 
-#: By this share of the usual interval times may stray from even.
-_TIME_SLACK = 0.1
+#: By this share of a sampling interval times may stray: columns of times are rounded when printed.
+TIME_SLACK = 0.1
 
 
 def quantities(given: Any, name: str, dimension: str) -> list[float]:
@@ -49,8 +49,10 @@ def check_lengths(given: Mapping[str, Sequence[float]]) -> None:
 def numbers(values: Any, name: str) -> np.ndarray:
     """A new array of floats from lists, arrays, or columns of pandas; what is missing is NaN.
 
+    The columns of a pandas frame are sweeps, and become the rows of the array.
+
     Raises:
-        InputError: something that is no array of real numbers, with the argument's name.
+        InputError: something that is not an array of real numbers, with the argument's name.
     """
     try:
         if np.ma.isMaskedArray(values):
@@ -58,6 +60,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
         found = np.asarray(values)
         if found.dtype == object and hasattr(values, "to_numpy"):  # numbers of pandas beside NA
             found = np.asarray(values.to_numpy(dtype=float, na_value=np.nan))
+        found = found.T if hasattr(values, "columns") else found
         if found.dtype.kind not in "fiub":
             raise ValueError(f"it holds {found.dtype}")
     except (TypeError, ValueError) as error:
@@ -77,7 +80,7 @@ def even_step(times_ms: np.ndarray) -> float:
     intervals = len(times_ms) - 1
     step = float(times_ms[-1]) / intervals
     stray = np.abs(times_ms - step * np.arange(intervals + 1))
-    if stray.max() > _TIME_SLACK * step:
+    if stray.max() > TIME_SLACK * step:
         k = int(stray.argmax())
         raise InputError(
             f"the times are not evenly spaced (sample {k}, counted from 0, is {stray[k]:g} ms off "

@@ -12,14 +12,20 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import RunTree, run_tree
 
-#: Of the data's root mean square, what the search is left with at the exact minimum of data without
-#: noise: 3e-13 to 7e-12 in the shipped models by linearizing, whose compression leaves most of it.
+#: The share of the data's root mean square that is left at the exact minimum of data without noise.
+#: It is 3e-13 to 7e-12 in the shipped models; most of it comes from compression when linearizing.
 _ROUNDING = {"float64": 3e-11, "float32": 1e-5}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A protocol, what was recorded under it (None: simulate only), and its share of the cost."""
+    """A protocol and what was recorded under it.
+
+    Attributes:
+        protocol: the command.
+        recording: the currents; None where they are only to be simulated.
+        weight: the factor by which its samples count in the cost; 0 holds them out of the fit.
+    """
 
     protocol: Protocol
     recording: Recording | None = None
@@ -28,19 +34,23 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Problem:
-    """The cost of a candidate is ``sum w (I - d)^2 / sum w`` over all samples, pA^2."""
+    """A model and its experiments.
+
+    The cost of a candidate is ``sum w (I - d)^2 / sum w`` over all samples, pA^2, with the weights
+    w, the simulated current I and the data d.
+    """
 
     model: ChannelModel
     experiments: tuple[Experiment, ...]
 
     @property
     def fitted(self) -> list[Experiment]:
-        """Those that a score looks at; not those without data, nor those held out by weight 0."""
+        """The experiments that a score looks at: those with data and a weight above 0."""
         return [e for e in self.experiments if e.recording is not None and e.weight > 0]
 
     @cached_property
     def scored(self) -> RunTree:
-        """Everything with a weight, packed for scoring."""
+        """All samples with a weight above 0, laid out for scoring."""
         with_data = self.fitted
         return run_tree(
             [e.protocol for e in with_data],
@@ -50,7 +60,7 @@ class Problem:
 
     @cached_property
     def simulated(self) -> RunTree:
-        """Every sample of every protocol, packed for simulation."""
+        """All samples of all protocols, laid out for simulation."""
         none = [None] * len(self.experiments)
         return run_tree([e.protocol for e in self.experiments], none, none)
 
@@ -65,20 +75,21 @@ def mean_square(problem: Problem) -> float:
 
 
 def rounding_floor(problem: Problem, dtype: str) -> float:
-    """pA^2: costs up to this differ by the rounding of a scorer of that precision, not by fit.
+    """The cost, pA^2, below which candidates differ by rounding and not by how well they fit.
 
-    By as much of the data as rounding moves a trace: `_ROUNDING`, of their root mean square.
+    Arguments:
+        dtype: the scorer's precision, "float64" or "float32".
     """
     return _ROUNDING[dtype] ** 2 * mean_square(problem) if problem.scored.total_weight > 0 else 0.0
 
 
 def n_scored(problem: Problem) -> int:
-    """Samples of a weight above 0."""
+    """How many samples have a weight above 0."""
     return sum(weight.size for weight, _ in _weighted(problem))
 
 
 def _weighted(problem: Problem) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weights and data of the samples that count, an experiment each."""
+    """The weights and the data of the samples that count, for each experiment."""
     pairs = []
     for experiment in problem.experiments:
         if experiment.recording is not None:

@@ -1,8 +1,8 @@
-"""Rates that no channel has, by name: negative, no number, or beyond what float64 has room for.
+"""Rates that no channel has: negative, not a number, or beyond the bounds that backends keep.
 
-A score knows no more than that a candidate failed. What a person wants to know is which rate or
-gate, at which voltage, and its value: found here, apart from the backends, by evaluating the
-expressions themselves at the voltages of the protocols.
+A score says only that a candidate failed. Here is found which rate or gate is to blame, at which
+voltage, and its value: apart from the backends, by evaluating the expressions at the voltages of
+the protocols.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, C
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.protocol import Protocol
 
-#: 1/ms, by precision: in float32 on a GPU, rates where the voltage varies end sooner.
+#: 1/ms, by precision: what faster rates are taken for. In float32, on a GPU, it is lower.
 CEILINGS = {"float64": RATE_CEILING, "float32": SINGLE_CEILING}
-#: Voltages that are looked at; more than so many are thinned out.
+#: How many voltages are looked at; where there are more, some are left out evenly.
 _MOST_VOLTAGES = 4096
-#: mV, where there is no protocol to ask.
+#: mV: the voltages that are looked at where there is no protocol.
 _ORDINARY = np.arange(-120.0, 61.0, 1.0)
 
 
@@ -30,10 +30,13 @@ _ORDINARY = np.arange(-120.0, 61.0, 1.0)
 class Extreme:
     """One rate or gate at the voltage where it is strangest.
 
-    place: "rate C -> O", "alpha of gate m", "inf of gate h", "the conductance".
-    voltage_mV: None where it does not depend on v.
-    also: at how many of the other voltages it is strange, too.
-    consequence: what becomes of it; fails: whether a candidate with it costs inf.
+    Attributes:
+        place: "rate C -> O", "alpha of gate m", "inf of gate h" or "the conductance".
+        value, unit: at that voltage.
+        voltage_mV: None where it does not depend on v.
+        also: at how many other voltages it is strange too.
+        consequence: what becomes of it.
+        fails: whether a candidate with it costs inf.
     """
 
     place: str
@@ -53,7 +56,7 @@ class Extreme:
 
 
 def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
-    """(n,) mV: all that the protocols command, holding included; -120 to 60 without any."""
+    """The voltages (n,) mV that protocols command or hold; -120 to 60 mV without any protocol."""
     found = [np.append(p.command().ravel(), p.holding_mV) for p in protocols]
     v = np.unique(np.concatenate(found)) if found else _ORDINARY
     v = v[np.isfinite(v)]
@@ -68,14 +71,15 @@ def extremes(
     voltages_mV: np.ndarray,
     ceiling: float = RATE_CEILING,
 ) -> list[Extreme]:
-    """What is strange about a model at parameters (n_parameters,), base units.
+    """The rates and gates of a model that are strange at given parameters.
 
     Arguments:
-        voltages_mV: (n,), see `voltages_of`.
-        ceiling: 1/ms, what rates beyond it are taken for; less in float32 on a GPU.
+        values: (n_parameters,) base units.
+        voltages_mV: (n,), such as `voltages_of` gives.
+        ceiling: 1/ms, what faster rates are taken for; see `CEILINGS`.
 
     Returns:
-        The strange rates and gates in the order of the model, those that fail first.
+        Those that fail first, else in the order of the model.
     """
     scope = _scope(model, np.asarray(values, dtype=float), voltages_mV)
     found: list[Extreme] = []
@@ -105,9 +109,14 @@ def extremes(
 def fastest_rates(
     model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray
 ) -> np.ndarray:
-    """The largest rate, 1/ms, of candidates (n_parameters, n) at any of the voltages (n_voltages,).
+    """The largest rate of each candidate at any of the voltages.
 
-    Gates whose tau is 0 have none. (n,); a rate that is no number counts as none.
+    Arguments:
+        candidates: (n_parameters, n) base units.
+        voltages_mV: (n_voltages,)
+
+    Returns:
+        (n,) 1/ms. Gates whose tau is 0 have no rate, and what is not a number is left out.
     """
     scope = _scope(model, np.asarray(candidates, dtype=float)[..., None], voltages_mV)
     fastest = np.zeros((candidates.shape[1], 1))
@@ -118,7 +127,7 @@ def fastest_rates(
 
 
 def failing(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> str | None:
-    """Why parameters (n_parameters,) give no current, in a sentence; None where they do."""
+    """Why parameters (n_parameters,) give no current, in words; None where they give one."""
     strange = [str(e) for e in extremes(model, values, voltages_mV) if e.fails]
     return "; ".join(strange) or None
 
@@ -126,7 +135,12 @@ def failing(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) ->
 def examples(
     model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray, most: int = 3
 ) -> list[str]:
-    """One example of each way to fail among candidates (n_parameters, n), with their values."""
+    """One example of each way in which candidates fail, with their values, in words.
+
+    Arguments:
+        candidates: (n_parameters, n) base units.
+        most: how many examples are given.
+    """
     found: dict[tuple[str, str], str] = {}
     for values in np.asarray(candidates, dtype=float).T:
         for e in extremes(model, values, voltages_mV):
@@ -138,7 +152,7 @@ def examples(
 
 
 def _scope(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> dict[str, Any]:
-    """Parameters, voltages and definitions by name; a row of values for each parameter."""
+    """The values of parameters, of the voltage and of all definitions by name."""
     scope: dict[str, Any] = dict(zip(model.parameter_names, values, strict=True))
     scope["v"] = np.asarray(voltages_mV, dtype=float)
     for name, expression in model.definitions:
@@ -200,7 +214,11 @@ def _worst(
     fails: bool,
     scope: dict[str, Any],
 ) -> list[Extreme]:
-    """The strangest of the voltages, those of least `order` first; nothing where none is."""
+    """The strangest voltage: among those where it is strange, the one of the least `order`.
+
+    Returns:
+        One extreme; none where it is strange nowhere.
+    """
     at = np.flatnonzero(strange)
     if not at.size:
         return []

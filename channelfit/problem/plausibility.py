@@ -1,8 +1,8 @@
-"""What looks wrong in recordings before anything is fitted to them.
+"""Checks of recordings before anything is fitted to them.
 
-Units that are off by a thousand, an inverted sign, a mask that leaves nothing, a recording of
-another protocol: all can be read, and all give a fit of something that nobody recorded. Each check
-says what it saw and where; none of them refuses.
+Units that are off by a factor of a thousand, an inverted sign, a mask that leaves nothing, a
+recording of another protocol: all of these can be read, and then something is fitted that nobody
+recorded. Each check says what it saw and where; none of them refuses.
 """
 
 from __future__ import annotations
@@ -22,26 +22,33 @@ from channelfit.problem.experiment import Problem, n_scored
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Samples
 from channelfit.reading.cautions import Caution, each_once
-from channelfit.reading.columns import is_clock
+from channelfit.reading.sample_times import look_like_times
 
-#: ms and samples after a change of the command in which a current may jump.
+#: For so many ms, and at least so many samples, after the command has changed a current may jump.
 _RESPONSE_MS, _RESPONSE_SAMPLES = 5.0, 5
-#: mV from the reversal potential below which a current says nothing of sign and conductance.
+#: mV: nearer to the reversal potential, a current says nothing about its sign and the conductance.
 _NEAR_REVERSAL = 15.0
-#: By how much data may exceed what a range allows: noise, and what the clamp adds.
+#: The factor by which currents may exceed what a range allows, for noise and for the clamp.
 _EXCESS = 1.2
-#: A unit is probably wrong from this factor on; a wrong prefix is one of 1000.
+#: From this factor on a unit is probably wrong; a wrong prefix makes a factor of 1000.
 _PREFIX = 30.0
-#: pA: thermal noise of 10 GOhm within 1 kHz is 0.04 pA, and a whole cell's is far above.
+#: pA: the least noise of a recording. That of 10 GOhm within 1 kHz is 0.04 pA, a cell's far more.
 _LEAST_NOISE = 0.05
-_FEW_LEVELS, _CLIPPED_RUN = 32, 10
+#: Fewer different values than these are few for a recording.
+_FEW_LEVELS = 32
+#: So many samples in a row at the largest or smallest value mean that it was cut off.
+_CLIPPED_RUN = 10
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One experiment as it is looked at.
+    """A recording as the checks look at it.
 
-    current_pA, weight: (n_sweeps, n_times) as the protocol lays them out, NaN where unknown.
+    Attributes:
+        place: the file and the key of the recording.
+        protocol: what was commanded.
+        current_pA: (n_sweeps, n_times), NaN where it is not known.
+        weight: (n_sweeps, n_times)
     """
 
     place: str
@@ -51,22 +58,22 @@ class Seen:
 
     @cached_property
     def command_mV(self) -> np.ndarray:
-        """(n_sweeps, n_times); NaN after the end of a shorter sweep."""
+        """The command (n_sweeps, n_times), mV; NaN after the end of a shorter sweep."""
         return self.protocol.command()
 
     @cached_property
     def known(self) -> np.ndarray:
-        """Where there is a current and the sweep lasts."""
+        """Whether there is a current at each sample, before its sweep ends."""
         return np.asarray(np.isfinite(self.current_pA) & np.isfinite(self.command_mV))
 
     @cached_property
     def scored(self) -> np.ndarray:
-        """The samples that count."""
+        """Whether each sample counts in the cost."""
         return self.known & (self.weight > 0)
 
     @cached_property
     def smooth_pA(self) -> np.ndarray:
-        """Currents without spikes of one or two samples."""
+        """The currents without spikes of one or two samples, by a median of five, pA."""
         n = self.current_pA.shape[1]
         padded = np.pad(np.nan_to_num(self.current_pA), ((0, 0), (2, 2)), mode="symmetric")
         a, b, c, d, e = (padded[:, k : k + n] for k in range(5))
@@ -78,14 +85,14 @@ class Seen:
 
     @cached_property
     def resting(self) -> np.ndarray:
-        """Samples before the command first leaves the holding potential in a sweep."""
+        """Whether each sample lies before the command first leaves the holding potential."""
         left = np.abs(self.command_mV - self.protocol.holding_mV) > 1.0
         first = np.cumsum(left, axis=1) == 0
         carried = self.protocol.carry_over & (np.arange(len(first)) > 0)
         return np.asarray(self.known & first & ~carried[:, None])
 
     def at(self, index: tuple[int, int]) -> str:
-        """Time and sweep of a sample."""
+        """The time of a sample, and its sweep where there are several, in words."""
         sweep, sample = index
         time = f"{sample * self.protocol.sampling_ms:.6g} ms"
         return f"{time} of sweep {sweep + 1}" if self.protocol.n_sweeps > 1 else time
@@ -96,7 +103,7 @@ class Seen:
 
 
 def protocol_cautions(protocol: Protocol, place: str) -> Iterator[Caution]:
-    """What looks wrong in a protocol by itself: times and voltages of an unlikely size."""
+    """Cautions about a protocol by itself: times and voltages of an unlikely size."""
     longest = max(sweep[-1].end_ms for sweep in protocol.sweeps)
     if longest < 1.0:
         yield Caution(place, f"the longest sweep lasts {longest:g} ms", "are its times in s?")
@@ -115,7 +122,7 @@ def protocol_cautions(protocol: Protocol, place: str) -> Iterator[Caution]:
 
 
 def _recorded_cautions(wave: Samples, place: str) -> Iterator[Caution]:
-    """A recorded command that is its own clock, or that has gaps."""
+    """Cautions about a recorded command that looks like times, or that has gaps."""
     steps = np.diff(wave.times_ms)
     usual = float(np.median(steps))
     for scale in (1.0, 1e-3, 1e3):
@@ -138,10 +145,10 @@ def _recorded_cautions(wave: Samples, place: str) -> Iterator[Caution]:
 
 
 def recording_cautions(seen: Seen, counts: bool) -> tuple[Caution, ...]:
-    """What looks wrong in a recording beside its protocol.
+    """Cautions about a recording beside its protocol.
 
     Arguments:
-        seen: at its own sampling, its weights those that the masks leave.
+        seen: the recording at its own sampling, with the weights that the masks leave.
         counts: whether it is fitted, and not held out.
     """
     checks = [_swapped, _constant, _levels, _clipped, _apart]
@@ -151,10 +158,10 @@ def recording_cautions(seen: Seen, counts: bool) -> tuple[Caution, ...]:
 
 
 def _swapped(seen: Seen) -> Iterator[Caution]:
-    """A current that is a clock, or the command itself."""
+    """A caution where the current looks like times, or like the command itself."""
     for k, (current, known) in enumerate(zip(seen.current_pA, seen.known, strict=True)):
         values, command = current[known], seen.command_mV[k][known]
-        if is_clock(values):
+        if look_like_times(values):
             yield seen.tell(
                 f"the current of sweep {k + 1} rises evenly from {values[0]:g} to {values[-1]:g} "
                 "pA, like the times of samples",
@@ -176,7 +183,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _constant(seen: Seen) -> Iterator[Caution]:
-    """Sweeps in which nothing changes."""
+    """A caution where the current of a sweep never changes."""
     flat = [
         k
         for k, (row, known) in enumerate(zip(seen.current_pA, seen.known, strict=True))
@@ -191,7 +198,7 @@ def _constant(seen: Seen) -> Iterator[Caution]:
 
 
 def _levels(seen: Seen) -> Iterator[Caution]:
-    """Currents of a few values only."""
+    """A caution where the currents take only a few different values."""
     values = seen.current_pA[seen.known]
     levels = np.unique(values)
     if values.size >= 200 and 1 < levels.size < _FEW_LEVELS:
@@ -203,7 +210,7 @@ def _levels(seen: Seen) -> Iterator[Caution]:
 
 
 def _clipped(seen: Seen) -> Iterator[Caution]:
-    """Runs of the largest or smallest value in a current that is never still otherwise."""
+    """A caution where a current stays at its largest or smallest value, and is never still else."""
     values = seen.current_pA[seen.known]
     moves = np.abs(np.diff(values))
     if not moves.any():
@@ -226,7 +233,7 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
 
 
 def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:
-    """Where (sweep, sample) the longest row of True begins, and its length."""
+    """Where the longest run of True begins, as (sweep, sample), and its length."""
     padded = np.pad(mask, ((0, 0), (1, 1))).astype(int)
     change = np.diff(padded, axis=1)
     sweeps, starts = np.nonzero(change == 1)
@@ -236,7 +243,7 @@ def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:
 
 
 def _apart(seen: Seen) -> Iterator[Caution]:
-    """Currents that jump where the command does not move."""
+    """A caution where currents jump although the command does not change."""
     n = seen.known.shape[1]
     window = max(_RESPONSE_SAMPLES, math.ceil(_RESPONSE_MS / seen.protocol.sampling_ms))
     if n < 3 * window:
@@ -256,7 +263,7 @@ def _apart(seen: Seen) -> Iterator[Caution]:
     large = np.abs(jump) > max(12 * noise, 0.1 * (high - low))
     energy = np.where(large, jump**2, 0.0)
     alone, answers = energy[~moved].sum(), energy[_after_steps(seen, window)].sum()
-    if alone > answers and alone > 0:  # while the command glides, a jump says nothing
+    if alone > answers and alone > 0:  # a jump while the command changes slowly says nothing
         index = _place_of_largest(np.where(moved, 0.0, energy))
         yield seen.tell(
             f"the current jumps by {jump[index]:.3g} pA at {seen.at(index)}, where the command has "
@@ -268,7 +275,7 @@ def _apart(seen: Seen) -> Iterator[Caution]:
 
 
 def _recently_moved(seen: Seen, window: int) -> np.ndarray:
-    """Where the command changed by more than 5 mV within so many samples before."""
+    """Whether the command has changed by more than 5 mV within so many samples before each."""
     command = seen.command_mV.copy()
     for row in command:
         row[np.isnan(row)] = row[np.isfinite(row)][-1]
@@ -282,7 +289,11 @@ def _recently_moved(seen: Seen, window: int) -> np.ndarray:
 
 
 def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
-    """The largest, or smallest, of so many samples (n_sweeps, n_times - size + 1) from each on."""
+    """The largest, or smallest, of each sample and those after it, `size` in all.
+
+    Returns:
+        (n_sweeps, n_times - size + 1)
+    """
     found, reach = values, 1
     while reach < size:
         step = min(reach, size - reach)
@@ -291,7 +302,7 @@ def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
 
 
 def _after_steps(seen: Seen, window: int) -> np.ndarray:
-    """Where a step of the command lies so many samples back, or just ahead."""
+    """Whether a step of the command lies at most so many samples before each, or just after it."""
     found = np.zeros(seen.known.shape, dtype=bool)
     for k, row in enumerate(found):
         for time in seen.protocol.step_times_ms(k):
@@ -301,14 +312,14 @@ def _after_steps(seen: Seen, window: int) -> np.ndarray:
 
 
 def _since(moved: np.ndarray, index: tuple[int, int]) -> int:
-    """Samples since the command last moved."""
+    """How many samples before this one the command last changed."""
     sweep, sample = index
     earlier = np.flatnonzero(moved[sweep, :sample])
     return sample - int(earlier[-1]) if earlier.size else sample
 
 
 def _baseline(seen: Seen) -> Iterator[Caution]:
-    """Masks that leave what no channel has a part in."""
+    """A caution where the masks leave only what no channel contributes to."""
     scored, known = seen.scored, seen.known
     advice = "nothing of the channel is left to fit to; look at the masks and the protocol"
     if not scored.any() or np.ptp(seen.command_mV[known]) < 1.0:
@@ -337,7 +348,7 @@ def _baseline(seen: Seen) -> Iterator[Caution]:
 
 
 def _share(seen: Seen) -> Iterator[Caution]:
-    """Masks that leave next to nothing."""
+    """A caution where the masks leave less than one sample in a hundred."""
     known, scored = int(seen.known.sum()), int(seen.scored.sum())
     if known and scored < 0.01 * known:
         yield seen.tell(
@@ -350,11 +361,12 @@ def _share(seen: Seen) -> Iterator[Caution]:
 
 
 def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[Caution, ...]:
-    """What looks wrong in recordings beside the model that is to be fitted to them.
+    """Cautions about recordings beside the model that is to be fitted to them.
 
     Arguments:
-        places: file and key of every experiment's recording.
-        n_free: parameters that are searched.
+        problem: the model and the experiments.
+        places: the file and the key of each experiment's recording.
+        n_free: how many parameters are searched.
     """
     model, found = problem.model, list[Caution]()
     reversal, conductance = (_span(e, model) for e in (model.reversal, model.conductance))
@@ -380,9 +392,10 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
 
 
 def _span(expression: sympy.Expr, model: ChannelModel) -> tuple[float, float] | None:
-    """Least and largest value that the ranges allow, taken at their corners; None if there is none.
+    """The least and the largest value that the parameters' ranges allow; None if there is none.
 
-    A conductance or a reversal potential rises or falls with each parameter in all practice.
+    They are looked for at the corners of the ranges, since in practice a conductance or a reversal
+    potential rises or falls with each parameter.
     """
     used = {s.name for s in expression.free_symbols}
     rows = [p for p in model.parameters if p.name in used]
@@ -400,7 +413,7 @@ def _span(expression: sympy.Expr, model: ChannelModel) -> tuple[float, float] | 
 
 
 def _inverted(seen: Seen, reversal: tuple[float, float]) -> Iterator[Caution]:
-    """Currents against the driving force."""
+    """A caution where most current flows against the driving force."""
     force, usable = _driving(seen, reversal)
     energy = np.where(usable, seen.weight * seen.smooth_pA**2, 0.0)
     against = np.where(np.sign(force) * np.sign(seen.smooth_pA) < 0, energy, 0.0)
@@ -418,7 +431,7 @@ def _inverted(seen: Seen, reversal: tuple[float, float]) -> Iterator[Caution]:
 def _size(
     seen: Seen, model: ChannelModel, reversal: tuple[float, float], conductance: tuple[float, float]
 ) -> Iterator[Caution]:
-    """Currents that no open channel could carry, and those that hardly one need open for."""
+    """A caution where currents are too large for the conductance, or far too small."""
     _, usable = _driving(seen, reversal)
     if not usable.any():
         return
@@ -449,7 +462,7 @@ def _size(
 
 
 def _too_quiet(seen: Seen) -> bool:
-    """Whether the noise at rest is less than a membrane's own, but not none as in a simulation."""
+    """Whether the noise at rest is less than that of a membrane, but not 0 as in a simulation."""
     pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
     steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]
     noise = 1.4826 * float(np.median(np.abs(steps))) / math.sqrt(2) if steps.size > 19 else 0.0
@@ -457,7 +470,11 @@ def _too_quiet(seen: Seen) -> bool:
 
 
 def _driving(seen: Seen, reversal: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """V - E (n_sweeps, n_times) mV from the nearer end of E's span, and where it is well off 0."""
+    """The driving force V - E, (n_sweeps, n_times) mV, and where it is well away from 0.
+
+    Arguments:
+        reversal: the range of E, mV; the force is counted from its nearer end.
+    """
     below, above = (seen.command_mV - e for e in reversal)
     force = np.where(above > 0, above, np.where(below < 0, below, 0.0))
     return force, seen.scored & (np.abs(force) >= _NEAR_REVERSAL)
@@ -473,6 +490,6 @@ def _range_text(span: tuple[float, float]) -> str:
 
 
 def _numbers(sweeps: Sequence[int]) -> str:
-    """Numbers of sweeps, counted from 1."""
+    """Sweeps in words, counted from 1."""
     listed = ", ".join(str(k + 1) for k in sweeps[:6])
     return listed + (f" and {len(sweeps) - 6} more" if len(sweeps) > 6 else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -27,21 +27,20 @@ from channelfit.problem.arguments import (
 )
 from channelfit.problem.segments import (
     Tabled,
+    check_sweeps,
+    command_table,
     read_sweeps,
+    refuse_table,
     segment_rows,
     unusable_command,
     written,
 )
-from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment, Sines
+from channelfit.problem.waves import TIME_TOLERANCE, Samples, Segment
 from channelfit.reading.documents import Section, dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.plain import plain, write_text
 from channelfit.reading.units import shown
-
-_MAX_SAMPLES = 20_000_000
-#: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.
-_MAX_MV = 1000.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,7 +230,8 @@ class Protocol:
 
         Arguments:
             time: (n_times,) ms, increasing; the first sample begins the sweep.
-            voltage: mV, (n_times,), or (n_sweeps, n_times) with a row for each sweep.
+            voltage: mV, (n_times,), or (n_sweeps, n_times) with a row for each sweep, or a pandas
+                frame with a column for each sweep.
             holding: mV, before the first sample and between sweeps.
             sampling: ms, from one sample of the protocol to the next; needed only where the times
                 are not evenly spaced, or where the current was sampled at another interval.
@@ -241,8 +241,8 @@ class Protocol:
             source: where it comes from.
 
         Raises:
-            InputError: arrays of other shapes, turned, no numbers, NaN or infinite; times that do
-                not increase, or are uneven without `sampling`; more than 1000 mV.
+            InputError: arrays of other shapes, turned, or not of finite numbers; times that do not
+                increase, or are uneven without `sampling`; more than 1000 mV.
 
         Example:
             >>> import channelfit as cf
@@ -324,7 +324,7 @@ class Protocol:
               for: 10 ms
             <BLANKLINE>
         """
-        document = self._document(_no_table)
+        document = self._document(refuse_table)
         self._check_written(build_protocol(document, None))
         return dump_yaml(document)
 
@@ -354,7 +354,7 @@ class Protocol:
 
         def tabled(commands: Sequence[Samples]) -> dict[str, Any]:
             file = f"{path.stem}_command{len(tables) + 1 if tables else ''}.csv"
-            tables[file], names = _table(commands)
+            tables[file], names = command_table(commands)
             columns = {"column": names[0]} if len(names) == 1 else {"columns": names}
             return {"file": file, **columns, "unit": "mV", "time": {"column": "time", "unit": "ms"}}
 
@@ -412,25 +412,25 @@ class Protocol:
 
     @property
     def n_sweeps(self) -> int:
-        """Number of sweeps."""
+        """How many sweeps there are."""
         return len(self.sweeps)
 
     def n_times(self, sweep: int) -> int:
-        """Samples of one sweep: those at k * sampling_ms before its end."""
+        """How many samples a sweep (from 0) has: those at k * sampling_ms before its end."""
         return math.ceil(self.sweeps[sweep][-1].end_ms / self.sampling_ms - TIME_TOLERANCE)
 
     @property
     def n_times_max(self) -> int:
-        """Samples of the longest sweep."""
+        """How many samples the longest sweep has."""
         return max(self.n_times(k) for k in range(self.n_sweeps))
 
     @property
     def times_ms(self) -> np.ndarray:
-        """(n_times_max,) sample times from the start of a sweep."""
+        """The times of the samples from the start of a sweep, (n_times_max,) ms."""
         return np.arange(self.n_times_max) * self.sampling_ms
 
     def sample_ranges(self, sweep: int) -> list[tuple[int, int]]:
-        """First and one-past-last sample of every segment of a sweep."""
+        """The first sample of every segment of a sweep, and the one after its last."""
         n, h = self.n_times(sweep), self.sampling_ms
         edges = [0]
         edges += [
@@ -439,7 +439,7 @@ class Protocol:
         return list(pairwise(edges))
 
     def command(self) -> np.ndarray:
-        """(n_sweeps, n_times_max) mV at the samples; NaN after the end of a shorter sweep."""
+        """The voltage at the samples, (n_sweeps, n_times_max) mV; NaN where a sweep has ended."""
         t = self.times_ms
         out = np.full((self.n_sweeps, self.n_times_max), np.nan)
         for row, sweep, k in zip(out, self.sweeps, range(self.n_sweeps), strict=True):
@@ -457,7 +457,7 @@ class Protocol:
             (n_sweeps, n) mV.
 
         Raises:
-            InputError: times that are no numbers, or not in one row.
+            InputError: times that are not numbers, or not in one row.
 
         Example:
             >>> import channelfit as cf
@@ -481,10 +481,10 @@ class Protocol:
         return out
 
     def step_times_ms(self, sweep: int, least_mV: float = 1.0) -> np.ndarray:
-        """Times at which the command jumps by more than `least_mV`, inside a recorded command too.
+        """The times at which the command jumps by more than `least_mV`, ms from the sweep's start.
 
-        The start of a sweep is among them when it leaves the holding potential, or the last
-        voltage of the sweep before where that is carried over without a rest.
+        Jumps inside a recorded command are among them, and so is the start of a sweep where the
+        command leaves the voltage that was held before it.
         """
         times, before = list[float](), self._voltage_before(sweep)
         for s in self.sweeps[sweep]:
@@ -498,7 +498,7 @@ class Protocol:
         return np.array(times)
 
     def _voltage_before(self, sweep: int) -> float:
-        """mV at which the membrane was until a sweep began."""
+        """The voltage before a sweep, mV: that at the end of the last one, or the holding one."""
         if sweep == 0 or not self.carry_over or self.rest_ms > 0:
             return self.holding_mV
         last = self.sweeps[sweep - 1][-1]
@@ -518,7 +518,15 @@ def load_protocol(path: str | os.PathLike[str]) -> Protocol:
 
 
 def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> Protocol:
-    """A protocol from plain data; `file` names its origin in errors and anchors relative paths."""
+    """A protocol from plain data by the keys of a protocol file.
+
+    Arguments:
+        document: the data; it is not changed.
+        file: where they come from, for messages; relative paths in it start from its folder.
+
+    Raises:
+        InputError: anything that cannot be used, with file, key and what would be right.
+    """
     root = Section(document, file)
     root.expect(KEYS["protocol"])
     name = os.path.splitext(os.path.basename(file))[0] if file else "protocol"
@@ -540,48 +548,8 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
     carry_over, rest = _between(root)
     sweeps = sweeps or read_sweeps(root, holding)
     root.finish()
-    _check_size(root, sweeps, sampling)
-    for k, sweep in enumerate(sweeps):
-        for segment in sweep:
-            _check_voltage(root, segment, sampling, k)
-    _check_voltage(root, Segment(0.0, sampling, Constant(holding)), sampling, 0)
+    check_sweeps(root, sweeps, sampling, holding)
     return Protocol(name, holding, sampling, sweeps, carry_over, rest, description, source)
-
-
-def _check_size(root: Section, sweeps: tuple[tuple[Segment, ...], ...], sampling: float) -> None:
-    longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling
-    if not longest * len(sweeps) <= _MAX_SAMPLES:
-        raise root.error(
-            f"{longest:.3g} samples x {len(sweeps)} sweeps exceed {_MAX_SAMPLES:,}; "
-            "is the sampling in ms?",
-            "sampling",
-        )
-    shortest = min(sweep[-1].end_ms for sweep in sweeps)
-    if shortest <= TIME_TOLERANCE * sampling:
-        raise root.error(f"a sweep of {shortest:g} ms holds no sample", "segments")
-
-
-def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int) -> None:
-    """Refuse commands that are a slip of the unit, and sines too fast to be seen in the samples."""
-    wave = segment.wave
-    if isinstance(wave, Sines):
-        top = abs(wave.offset_mV) + sum(abs(a) for a in wave.amplitudes_mV)
-        fastest = max(abs(omega) for omega in wave.omegas_per_ms)
-        if not fastest * sampling <= math.pi:
-            raise root.error(
-                f"a sine of omega {fastest:g} 1/ms has no two samples in a period; "
-                f"sample at {math.pi / fastest:.3g} ms or less",
-                "sampling",
-            )
-    elif isinstance(wave, Samples):
-        top = float(np.abs(wave.v_mV).max())
-    else:
-        top = float(np.abs(segment.voltage(np.array([segment.start_ms, segment.end_ms]))).max())
-    if not top <= _MAX_MV:
-        raise root.error(
-            f"{top:g} mV in sweep {sweep + 1} is more than {_MAX_MV:g} mV; is the unit right?",
-            "segments",
-        )
 
 
 def _between(root: Section) -> tuple[bool, float]:
@@ -601,27 +569,3 @@ def _between(root: Section) -> tuple[bool, float]:
             f'{shown(raw)} is not one of "steady state", "carry over"', "between_sweeps"
         )
     return raw == "carry over", 0.0
-
-
-# --- writing -----------------------------------------------------------------------------------
-
-
-def _no_table(commands: Sequence[Samples]) -> dict[str, Any]:
-    raise InputError(
-        "a recorded command cannot stand in YAML; use save(path), which writes it as a table "
-        "beside the protocol file"
-    )
-
-
-def _table(commands: Sequence[Samples]) -> tuple[str, list[str]]:
-    """Recorded commands of equal times as CSV, and the names of their columns."""
-    times = commands[0].times_ms
-    if not all(np.array_equal(times, command.times_ms) for command in commands):
-        raise InputError(
-            "the recorded commands of the sweeps have different times, which one protocol file "
-            "cannot hold; write a protocol for each sweep"
-        )
-    names = [f"sweep{k}" for k in range(1, len(commands) + 1)]
-    rows: Iterable[Iterable[float]] = zip(times, *(c.v_mV for c in commands), strict=True)
-    lines = [",".join(map(repr, map(float, row))) for row in rows]
-    return "\n".join([",".join(["time", *names]), *lines, ""]), names

@@ -1,8 +1,8 @@
-"""What a candidate must keep to besides the ranges of its parameters: bounds on rates and ties.
+"""Bounds on rates and on tied parameters, which candidates must keep besides their own ranges.
 
-A rate may be wanted within bounds wherever the voltage goes. The conditions that are published
-differ in what they look at: every value of a rate, or the largest over the voltages (Beattie et
-al. 2018, J Physiol 596:1813), between the ends of the protocol or at given voltages.
+A rate may be wanted within bounds at all voltages. Published bounds differ in what they look at:
+every value of a rate, or only the largest over the voltages (Beattie et al. 2018, J Physiol
+596:1813); between the ends of the protocol, or at given voltages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import parse_quantity, shown
 
-#: Voltages at which a rate is looked at that may turn between the ends.
+#: At how many voltages a rate is looked at that may rise and fall again between the ends.
 _GRID = 49
 
 
@@ -32,10 +32,14 @@ _GRID = 49
 class Bounded:
     """An expression that must stay within bounds, or the candidate is not scored.
 
-    name: of the rate or parameter, for messages. definitions: those that the expression needs,
-    in order. rows: of each parameter that it depends on, in an array of parameters.
-    voltages_mV: where it is evaluated; none, where it does not depend on the voltage.
-    largest: only the largest of its values must lie within the bounds, not each.
+    Attributes:
+        name: of the rate or parameter, for messages.
+        expression: of parameters, definitions and v.
+        definitions: those that the expression needs, each after those that it uses.
+        rows: by the name of a parameter that it depends on, its row in an array of parameters.
+        lower, upper: the bounds, in base units.
+        voltages_mV: where it is evaluated; empty where it does not depend on the voltage.
+        largest: whether only the largest of its values must lie within the bounds.
     """
 
     name: str
@@ -49,19 +53,23 @@ class Bounded:
 
     @property
     def places(self) -> frozenset[int]:
-        """Rows of the parameters that decide."""
+        """The rows of the parameters on which it depends."""
         return frozenset(self.rows.values())
 
     @cached_property
     def _changing(self) -> set[str]:
-        """Names of definitions that change with the voltage."""
+        """The names of definitions that change with the voltage."""
         return moving(self.definitions)
 
     def allowed(self, physical: Any, xp: Any = np) -> Any:
-        """Whether each candidate (n_parameters, n_candidates) keeps to it: (n_candidates,) bool.
+        """Whether each candidate keeps within the bounds.
 
         Arguments:
-            physical: base units, an array of the module xp.
+            physical: (n_parameters, n_candidates) base units, an array of the module xp.
+            xp: NumPy or CuPy.
+
+        Returns:
+            (n_candidates,) bool.
         """
         scope = {name: physical[row] for name, row in self.rows.items()}
         for name, expression in self.definitions:
@@ -85,7 +93,7 @@ class Bounded:
 
 
 def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
-    """Every rate by the name that a user gives it: ``C -> O``, or ``n.alpha`` and ``n.beta``."""
+    """All rates by the names that users give them: ``C -> O``, or ``n.alpha`` and ``n.beta``."""
     rates = {}
     for chain in model.chains:
         for k, t in enumerate(() if chain.instant else chain.transitions):
@@ -101,9 +109,15 @@ def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
 def read_rate_bounds(
     section: Section, model: ChannelModel, protocols: Iterable[Protocol]
 ) -> tuple[Bounded, ...]:
-    """The constraints under ``rates_within`` of a fit section.
+    """The bounds under ``rates_within`` in a fit section.
 
-    Raises: InputError, with file and key, for anything that is no bound on a rate.
+    Arguments:
+        section: the fit section.
+        model: whose rates they are.
+        protocols: between whose lowest and highest voltage the rates are looked at.
+
+    Raises:
+        InputError: anything that is not a bound on a rate, with file and key.
     """
     key = "rates_within"
     raw = section.take(key, None)
@@ -121,7 +135,7 @@ def read_rate_bounds(
 
 
 def tied_bounds(model: ChannelModel) -> tuple[Bounded, ...]:
-    """The ranges of tied parameters, which nothing else would keep."""
+    """The ranges of tied parameters, as bounds on their expressions."""
     found = []
     for tie in model.ties:
         if tie.lower is not None and tie.upper is not None:
@@ -170,7 +184,12 @@ def bounded_expression(
     voltages_mV: tuple[float, ...] = (),
     largest: bool = False,
 ) -> Bounded:
-    """The constraint that an expression of the model's names stays within bounds."""
+    """An expression of the model's names with its bounds, and all that is needed to evaluate it.
+
+    Arguments:
+        name: for messages.
+        lower, upper, voltages_mV, largest: as in `Bounded`.
+    """
     wanted = {s.name for s in expression.free_symbols}
     definitions = []
     for define, by in reversed(model.definitions):
@@ -191,7 +210,7 @@ def _quantity(row: Section, value: object, dimension: str, key: str) -> float:
 
 
 def _voltage_range(protocols: Iterable[Protocol]) -> tuple[float, float]:
-    """Lowest and highest command, mV."""
+    """The lowest and the highest command, mV, holding potentials included."""
     values = [v for protocol in protocols for v in _extremes(protocol)]
     return min(values), max(values)
 
@@ -213,7 +232,11 @@ def _extremes(protocol: Protocol) -> Iterator[float]:
 def _voltages(
     rate: sympy.Expr, definitions: dict[str, sympy.Expr], span: tuple[float, float]
 ) -> tuple[float, ...]:
-    """Where to look at a rate: at both ends if it must rise or fall all the way, else on a grid."""
+    """The voltages at which a rate is looked at, mV.
+
+    These are both ends where it is visibly exponential, so that it rises or falls all the way, and
+    else a grid between them.
+    """
     if span[0] == span[1]:
         return span[:1]
     if _is_exponential(rate, definitions):
@@ -222,7 +245,7 @@ def _voltages(
 
 
 def _is_exponential(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
-    """Whether an expression is visibly a*exp(z*v), a and z free of v."""
+    """Whether an expression is visibly a*exp(z*v) with a and z free of v."""
     if _is_still(node, definitions):
         return True
     if isinstance(node, sympy.Symbol):
@@ -237,7 +260,7 @@ def _is_exponential(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> boo
 
 
 def _is_straight(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
-    """Whether an expression is visibly a + b*v, a and b free of v."""
+    """Whether an expression is visibly a + b*v with a and b free of v."""
     if node == V or _is_still(node, definitions):
         return True
     if isinstance(node, sympy.Symbol):

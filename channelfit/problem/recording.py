@@ -9,20 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.problem.arguments import numbers
+from channelfit.problem.arguments import TIME_SLACK, numbers
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.cautions import Caution
-from channelfit.reading.columns import advice_on_times, other_clock
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
-#: Sample times may stray from the protocol's by this share of the sampling interval: columns of
-#: times are rounded when they are printed.
-_TIME_SLACK = 0.1
 _UNMODELLED = ("capacitance", "series_resistance")
 
 
@@ -68,10 +65,10 @@ class Recording:
 
         Arguments:
             protocol: what was commanded while it was recorded.
-            current: pA, outward positive: (n_sweeps, n_times), a row for each sweep. A single
-                sweep may be (n_times,). Sweeps of different lengths may be a list of rows, each as
-                long as its sweep; in an array, what stands after the end of a shorter sweep is
-                ignored.
+            current: pA, outward positive: (n_sweeps, n_times), a row for each sweep, or a pandas
+                frame with a column for each sweep. A single sweep may be (n_times,). Sweeps of
+                different lengths may be a list of rows, each as long as its sweep; in an array,
+                what stands after the end of a shorter sweep is ignored.
             time: (n_times,) ms from the start of a sweep, to be compared with the protocol's
                 `times_ms`; without it the samples are taken to be at those times.
             weight: of every sample, in the shape of the current, or (n_times,) for all sweeps.
@@ -80,8 +77,8 @@ class Recording:
             source: what the recording is called in messages and plots.
 
         Raises:
-            InputError: arrays of another shape than the protocol's, turned, or no numbers; a NaN
-                or infinite current of weight above 0; a negative, infinite or NaN weight, or none
+            InputError: arrays of another shape than the protocol's, turned, or not of numbers; NaN
+                or infinite currents of weight above 0; a negative, infinite or NaN weight, or none
                 above 0; times that are not the protocol's, such as seconds.
 
         Example:
@@ -97,7 +94,7 @@ class Recording:
         """
         shape = (protocol.n_sweeps, protocol.n_times_max)
         if time is not None:
-            _check_clock(numbers(time, "time"), protocol)
+            _check_given_times(numbers(time, "time"), protocol)
         traces = _in_sweeps(numbers(_filled_up(current, protocol), "current"), "current", protocol)
         weights = np.ones(shape)
         if weight is not None:
@@ -143,7 +140,11 @@ def _filled_up(rows: Any, protocol: Protocol) -> Any:
 
 
 def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
-    """(n_sweeps, n_times), of a single sweep also (n_times,)."""
+    """An array (n_sweeps, n_times); that of a single sweep may be (n_times,).
+
+    Raises:
+        InputError: another shape, with the argument's name; it says so where the array is turned.
+    """
     shape = (protocol.n_sweeps, protocol.n_times_max)
     values = values[None] if values.ndim == 1 and shape[0] == 1 else values
     if values.shape == shape:
@@ -158,9 +159,9 @@ def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
     )
 
 
-def _check_clock(time: np.ndarray, protocol: Protocol) -> None:
-    """Times must be those of the protocol."""
-    wanted, slack = protocol.times_ms, _TIME_SLACK * protocol.sampling_ms
+def _check_given_times(time: np.ndarray, protocol: Protocol) -> None:
+    """Raises InputError for times that are not the protocol's, and says whether they are in s."""
+    wanted, slack = protocol.times_ms, TIME_SLACK * protocol.sampling_ms
     if time.shape != wanted.shape:
         raise InputError(
             f"its shape is {time.shape}, but a sweep has {len(wanted)} samples, {wanted.shape}",
@@ -187,12 +188,12 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     """The recording that a ``recording:`` mapping describes, laid out as the protocol's sweeps.
 
     Arguments:
-        section: file, header, time {column, unit, start} or sampling, current {column | columns,
-            unit, area | capacitance for a unit per either}, sweeps, baseline {from, to}, missing,
-            source.
-        protocol: what it was recorded under; sampling and numbers of samples and sweeps must agree.
+        section: the mapping, with the keys ``KEYS["recording"]``.
+        protocol: what was commanded; its sampling and its numbers of samples and sweeps must agree
+            with the recording's.
 
-    Returns: currents after baseline subtraction; weight 1 where there is a current, else 0.
+    Returns:
+        The currents after the baseline is subtracted; weight 1 where there is a current, else 0.
 
     Raises:
         InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
@@ -209,30 +210,8 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     n_rows, n_times = current.shape[1], protocol.n_times_max
     expected = max(protocol.n_times(k) for k in rows)
     if n_rows not in (n_times, expected):
-        apart = next(
-            (
-                word
-                for ratio, word in ((1e3, "more"), (1e-3, "fewer"))
-                if abs(n_rows / expected / ratio - 1) < 0.02
-            ),
-            None,
-        )
-        raise InputError(
-            f"{n_rows} samples, but {protocol.name} has {expected} "
-            f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); "
-            + (
-                "the first row is all numbers: if it names the columns, write `header: true`; else "
-                if table.first and n_rows - 1 in (n_times, expected)
-                else ""
-            )
-            + (
-                f"a thousand times {apart}: are times in s read as ms, or the other way round? "
-                if apart
-                else ""
-            )
-            + "correct the protocol's durations, or cut the recording to them",
-            path,
-        )
+        heading = bool(table.first) and n_rows - 1 in (n_times, expected)
+        raise _wrong_count(n_rows, expected, heading, protocol, path)
     out = np.full((protocol.n_sweeps, n_times), np.nan)
     for k, trace in zip(rows, current, strict=True):
         n = protocol.n_times(k)
@@ -246,8 +225,34 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     return Recording(protocol.times_ms, out, known.astype(float), section.text("source", path.name))
 
 
+def _wrong_count(
+    n_rows: int, expected: int, heading: bool, protocol: Protocol, path: Path
+) -> InputError:
+    """The error of a recording with another number of samples than the protocol.
+
+    Arguments:
+        heading: whether its first row is all numbers, and would be one too many.
+    """
+    ratio = n_rows / expected
+    thousandfold = {1e3: "more", 1e-3: "fewer"}
+    apart = next((word for k, word in thousandfold.items() if abs(ratio / k - 1) < 0.02), None)
+    hints = ""
+    if heading:
+        hints += (
+            "the first row is all numbers: if it names the columns, write `header: true`; else "
+        )
+    if apart:
+        hints += f"a thousand times {apart}: are times in s read as ms, or the other way round? "
+    return InputError(
+        f"{n_rows} samples, but {protocol.name} has {expected} "
+        f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); {hints}"
+        "correct the protocol's durations, or cut the recording to them",
+        path,
+    )
+
+
 def _refuse_unmodelled(section: Section) -> None:
-    """What describes the clamp: accepted without being used it would promise a correction."""
+    """Raises InputError for keys that describe the clamp, since nothing would be corrected."""
     for key in _UNMODELLED:
         if key in section:
             raise section.error(
@@ -259,15 +264,16 @@ def _refuse_unmodelled(section: Section) -> None:
 
 
 def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
-    """Weights (n_sweeps, n_times_max) that a list of ``mask:`` entries leaves.
+    """The weights (n_sweeps, n_times_max) that a list of ``mask:`` entries leaves.
 
-    Each entry names samples and the factor `weight` (default 0) for them: ``after_steps: 5 ms``,
-    ``before_steps: 0.5 ms``, or ``from`` and ``to`` (either may be left out); ``sweeps: [1, 3]``
-    limits it to some. Intervals are half open, [start, end). Where entries overlap their factors
-    multiply, so their order does not matter and nothing masked comes back. Samples after a shorter
-    sweep's end weigh 0.
+    Each entry names samples, by ``after_steps: 5 ms``, ``before_steps: 0.5 ms``, or ``from`` and
+    ``to`` (either may be left out), and the factor ``weight`` by which they count, 0 without it;
+    ``sweeps: [1, 3]`` limits it to some sweeps. Intervals are half open, [start, end). Where
+    entries overlap their factors multiply, so that their order does not matter. Samples after the
+    end of a shorter sweep weigh 0.
 
-    Raises: InputError for anything else.
+    Raises:
+        InputError: an entry that names no samples, or cannot be used, with file and key.
     """
     t = protocol.times_ms
     weight = np.zeros((protocol.n_sweeps, len(t)))
@@ -299,7 +305,7 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
 
 
 def _span(entry: Section, kind: str) -> tuple[float, float]:
-    """The interval, ms, around a step that an entry names."""
+    """The interval around a step, ms from it, that an entry names."""
     width = entry.quantity(kind, "time")
     if width <= 0:
         raise entry.error(f"a time above 0 was expected, not {width:g} ms", kind)
@@ -307,13 +313,13 @@ def _span(entry: Section, kind: str) -> tuple[float, float]:
 
 
 def _within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.ndarray:
-    """Which sample times lie in [start, end); a time counts as on a bound when it is nearly so."""
+    """Which times lie in [start, end); one that is nearly at a bound counts as being at it."""
     tiny = TIME_TOLERANCE * protocol.sampling_ms
     return (t >= start - tiny) & (t < end - tiny)
 
 
 def _chosen(section: Section, n_sweeps: int) -> list[int]:
-    """The sweeps (from 0) that ``sweeps: [1, 3]`` names, all without it."""
+    """The sweeps, counted from 0, that ``sweeps: [1, 3]`` names; all sweeps without that key."""
     if "sweeps" not in section:
         return list(range(n_sweeps))
     numbers = section.items("sweeps")
@@ -341,7 +347,11 @@ def _factor(section: Section, dimension: str, membrane: Membrane | None = None) 
 
 
 def _check_times(section: Section, protocol: Protocol, table: Table, path: Path) -> str | None:
-    """Compare the sampling with the protocol's; returns the name of the column of times, if any."""
+    """Raises InputError for times or a sampling that are not the protocol's.
+
+    Returns:
+        The name of the column of times; None where there is none.
+    """
     if ("time" in section) == ("sampling" in section):
         raise section.error(
             "either time: {column, unit}, or sampling (where there is no column of times) "
@@ -360,10 +370,10 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     inner.finish()
     if len(t) < 2:
         raise InputError("a recording needs two samples or more", path, f"column {name}")
-    _check_spacing(t, name, table, path, other_clock(table, name))
+    _check_spacing(t, name, table, path, hint_at_times(table, name))
     sampling = float(t[-1] - t[0]) / (len(t) - 1)
     _check_sampling(inner, "column", sampling, protocol, len(t), factor)
-    if abs(t[0] - start) > _TIME_SLACK * sampling:
+    if abs(t[0] - start) > TIME_SLACK * sampling:
         raise inner.error(
             f"the column begins at {t[0]:g} ms, the sweep at {start:g} ms; if the sweep begins "
             f"with the first row, write start: {t[0]:g} ms",
@@ -390,10 +400,10 @@ def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path, other: st
             place,
         )
     sampling = (t[-1] - t[0]) / (len(t) - 1)
-    stray = np.abs(t - t[0] - sampling * np.arange(len(t))) > _TIME_SLACK * sampling
+    stray = np.abs(t - t[0] - sampling * np.arange(len(t))) > TIME_SLACK * sampling
     if stray.any():
         usual = float(np.median(steps))
-        odd = np.abs(steps - usual) > _TIME_SLACK * usual
+        odd = np.abs(steps - usual) > TIME_SLACK * usual
         bad = np.flatnonzero(odd if odd.any() else stray[1:])
         k = bad[0]
         raise InputError(
@@ -408,14 +418,16 @@ def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path, other: st
 def _check_sampling(
     section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int, factor: float = 0.0
 ) -> None:
-    """Both clocks must agree to within a fraction of a sample over all n samples.
+    """Raises InputError where the clocks of recording and protocol drift apart over n samples.
 
-    factor: of the unit that the user gave, to ms; 0 where it is not known.
+    Arguments:
+        sampling_ms: of the recording, stated under the key.
+        factor: from the unit that the user gave to ms; 0 where it is not known.
     """
     wanted = protocol.sampling_ms
-    if not abs(sampling_ms - wanted) * n <= max(_TIME_SLACK, 1e-6 * n) * wanted:
+    if not abs(sampling_ms - wanted) * n <= max(TIME_SLACK, 1e-6 * n) * wanted:
         ratio = wanted / sampling_ms if sampling_ms > 0 else 0.0
-        finer = round(ratio) > 1 and abs(ratio - round(ratio)) < _TIME_SLACK / n
+        finer = round(ratio) > 1 and abs(ratio - round(ratio)) < TIME_SLACK / n
         hint = f"; to use each {round(ratio)}th sample, give the protocol the sampling of the "
         hint += f"recording and the experiment `every: {round(ratio)}`"
         hint = hint if finer else ""
@@ -431,7 +443,7 @@ def _check_sampling(
 def _currents(
     section: Section, table: Table, time_column: str | None, path: Path
 ) -> tuple[list[str], np.ndarray]:
-    """Names of the columns and their currents (n_columns, n_rows), pA."""
+    """The names of the columns of currents, and these (n_columns, n_rows), pA."""
     inner = section.section("current")
     inner.expect(KEYS["recording current"])
     if ("column" in inner) == ("columns" in inner):
@@ -447,7 +459,7 @@ def _currents(
     elif inner.take("columns") == "all":
         names = [name for name, c in table.items() if c.ndim == 1 and name != time_column]
     else:
-        names = [_column_name(x) for x in inner.items("columns")]
+        names = [str(name) for name in inner.items("columns")]  # voltages may head columns
     inner.finish()
     if not names:
         raise inner.error("at least one column of currents is needed", "columns")
@@ -460,17 +472,12 @@ def _currents(
             f"columns of {', '.join(map(str, sorted(lengths)))} rows; all must be equally long",
             path,
         )
-    with np.errstate(over="ignore"):  # what overflows is inf, which is refused as such
+    with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
         return names, np.array(found) * factor
 
 
-def _column_name(name: object) -> str:
-    """A column's name as text; a number may stand for itself (columns headed by voltages)."""
-    return str(name)
-
-
 def _sweep_numbers(section: Section, n_columns: int, protocol: Protocol, path: Path) -> list[int]:
-    """The sweep (from 0) that each column is."""
+    """The sweep, counted from 0, that each column holds."""
     chosen = _chosen(section, protocol.n_sweeps)
     if len(chosen) == n_columns:
         return chosen
@@ -492,7 +499,7 @@ def _refuse_missing(
     protocol: Protocol,
     path: Path,
 ) -> None:
-    """Raise for the first NaN or inf inside a recorded sweep."""
+    """Raises InputError for a NaN or inf inside a recorded sweep; names the first of them."""
     count, first = 0, None
     for k, name in zip(rows, names, strict=True):
         bad = np.flatnonzero(~known[k, : protocol.n_times(k)])
@@ -512,7 +519,7 @@ def _refuse_missing(
 def _subtract_baseline(
     section: Section, current: np.ndarray, rows: list[int], protocol: Protocol
 ) -> None:
-    """Take the mean over the window off every sweep, in place."""
+    """Subtract from every sweep, in place, its mean over the window of ``baseline``."""
     if "baseline" not in section:
         return
     inner = section.section("baseline")

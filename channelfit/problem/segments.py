@@ -13,20 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines, Wave
-from channelfit.reading.columns import advice_on_times
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.sample_times import advice_on_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import parse_quantity, shown, unit_factor
 
 _MAX_SWEEPS = 10_000
-#: ms: digits to which the ends of segments are rounded, so that sums of durations are even numbers.
+_MAX_SAMPLES = 20_000_000
+#: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.
+_MAX_MV = 1000.0
+#: Digits after the point to which ends of segments are rounded, ms: sums of durations stay even.
 _DIGITS = 9
 
 Sweep = tuple[Segment, ...]
-#: Puts the commands of one row, one or one a sweep, into a table, and gives its keys in the file.
+#: Puts the commands of one row (one for all sweeps, or one for each) into a table beside the file,
+#: and returns the keys of `recorded` that lead to it.
 Tabled = Callable[[Sequence[Samples]], dict[str, Any]]
 
 
@@ -123,7 +127,7 @@ def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
 
 
 def _family(row: Section, key: str, dimension: str) -> list[float]:
-    """One value, a list under `values`, or from / to / by."""
+    """The values of a row: one, the list under `values`, or those from / to / by."""
     raw = row.take(key)
     if not isinstance(raw, Mapping):
         return [row.quantity(key, dimension)]
@@ -190,7 +194,7 @@ def _sines(row: Section) -> Sines:
 
 
 def _recorded(row: Section) -> list[Samples]:
-    """The commands in the columns of a table: one for all sweeps, or one a sweep."""
+    """The commands in the columns of a table: one for all sweeps, or one for each sweep."""
     inner = row.section("recorded")
     inner.expect(KEYS["recorded"])
     path = inner.resolve(inner.text("file"), "file")
@@ -261,6 +265,49 @@ def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> st
         f"its times must increase, but in {table.place(k + 1)} {times_ms[k + 1]:g} ms follows "
         f"{times_ms[k]:g} ms; {advice_on_times(times_ms, k)}"
     )
+
+
+def check_sweeps(
+    root: Section, sweeps: Sequence[Sweep], sampling_ms: float, holding_mV: float
+) -> None:
+    """Raises InputError for sizes and voltages that are a slip of a unit, with the key."""
+    longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling_ms
+    if not longest * len(sweeps) <= _MAX_SAMPLES:
+        raise root.error(
+            f"{longest:.3g} samples x {len(sweeps)} sweeps exceed {_MAX_SAMPLES:,}; "
+            "is the sampling in ms?",
+            "sampling",
+        )
+    shortest = min(sweep[-1].end_ms for sweep in sweeps)
+    if shortest <= TIME_TOLERANCE * sampling_ms:
+        raise root.error(f"a sweep of {shortest:g} ms holds no sample", "segments")
+    for k, sweep in enumerate(sweeps):
+        for segment in sweep:
+            _check_voltage(root, segment, sampling_ms, k)
+    _check_voltage(root, Segment(0.0, sampling_ms, Constant(holding_mV)), sampling_ms, 0)
+
+
+def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int) -> None:
+    """Raises InputError for a voltage beyond any clamp, and for sines too fast for the samples."""
+    wave = segment.wave
+    if isinstance(wave, Sines):
+        top = abs(wave.offset_mV) + sum(abs(a) for a in wave.amplitudes_mV)
+        fastest = max(abs(omega) for omega in wave.omegas_per_ms)
+        if not fastest * sampling <= math.pi:
+            raise root.error(
+                f"a sine of omega {fastest:g} 1/ms has no two samples in a period; "
+                f"sample at {math.pi / fastest:.3g} ms or less",
+                "sampling",
+            )
+    elif isinstance(wave, Samples):
+        top = float(np.abs(wave.v_mV).max())
+    else:
+        top = float(np.abs(segment.voltage(np.array([segment.start_ms, segment.end_ms]))).max())
+    if not top <= _MAX_MV:
+        raise root.error(
+            f"{top:g} mV in sweep {sweep + 1} is more than {_MAX_MV:g} mV; is the unit right?",
+            "segments",
+        )
 
 
 # --- writing -----------------------------------------------------------------------------------
@@ -407,3 +454,32 @@ def _different(what: str) -> InputError:
         f"the sweeps have different {what}, which one protocol file cannot hold; write a protocol "
         "for each sweep"
     )
+
+
+# --- tables of recorded commands ------------------------------------------------------------------
+
+
+def refuse_table(commands: Sequence[Samples]) -> dict[str, Any]:
+    """Raises InputError: a text alone cannot hold recorded commands."""
+    raise InputError(
+        "a recorded command cannot stand in YAML; use save(path), which writes it as a table "
+        "beside the protocol file"
+    )
+
+
+def command_table(commands: Sequence[Samples]) -> tuple[str, list[str]]:
+    """Recorded commands as a table in CSV, and the names of its columns of voltages.
+
+    Raises:
+        InputError: commands with different times.
+    """
+    times = commands[0].times_ms
+    if not all(np.array_equal(times, command.times_ms) for command in commands):
+        raise InputError(
+            "the recorded commands of the sweeps have different times, which one protocol file "
+            "cannot hold; write a protocol for each sweep"
+        )
+    names = [f"sweep{k}" for k in range(1, len(commands) + 1)]
+    rows = np.column_stack([times, *(command.v_mV for command in commands)])
+    lines = [",".join(map(repr, row)) for row in rows.tolist()]
+    return "\n".join([",".join(["time", *names]), *lines, ""]), names

@@ -8,38 +8,42 @@ import numpy as np
 
 #: Two times closer than this fraction of the sampling interval are the same time.
 TIME_TOLERANCE = 1e-6
-#: Samples that a jump in a recorded command may take, and how far these may stray from even.
+#: How many samples a jump in a recorded command may take, and by which share their intervals may
+#: differ.
 _JUMP_SAMPLES = 3
 _UNEVEN = 1e-3
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A held voltage."""
+    """A voltage that is held."""
 
     v_mV: float
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms."""
+        """mV at times t_ms in the sweep."""
         return np.full(np.shape(t_ms), self.v_mV)
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """A straight line from the segment's start to its end."""
+    """A voltage that runs in a straight line from the segment's start to its end."""
 
     v_start_mV: float
     v_end_mV: float
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms."""
+        """mV at times t_ms in the sweep."""
         part = (np.asarray(t_ms) - start_ms) / (end_ms - start_ms)
         return np.asarray(self.v_start_mV + (self.v_end_mV - self.v_start_mV) * part)
 
 
 @dataclass(frozen=True)
 class Sines:
-    """``offset + sum amplitude * sin(omega * (t - origin) + phase)``, t the time in the sweep."""
+    """A sum of sines: ``offset + sum amplitude * sin(omega * (t - origin) + phase)``.
+
+    The time t and its origin count from the start of the sweep.
+    """
 
     offset_mV: float
     amplitudes_mV: tuple[float, ...]
@@ -48,7 +52,7 @@ class Sines:
     origin_ms: float
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms."""
+        """mV at times t_ms in the sweep."""
         t = np.asarray(t_ms)[..., None] - self.origin_ms
         waves = np.asarray(self.amplitudes_mV) * np.sin(
             np.asarray(self.omegas_per_ms) * t + np.asarray(self.phases)
@@ -58,7 +62,12 @@ class Sines:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A recorded command, read as straight lines between its samples; times from segment start."""
+    """A recorded command, a straight line from each sample to the next.
+
+    Attributes:
+        times_ms: (n,) from the start of the segment, increasing, the first of them 0.
+        v_mV: (n,)
+    """
 
     times_ms: np.ndarray
     v_mV: np.ndarray
@@ -74,15 +83,16 @@ class Samples:
         return hash((self.times_ms.tobytes(), self.v_mV.tobytes()))
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at sweep times t_ms; held at the last sample after it."""
+        """mV at times t_ms in the sweep; after the last sample its voltage is held."""
         return np.asarray(np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV))
 
     def jump_times_ms(self, sampling_ms: float, least_mV: float) -> np.ndarray:
-        """When the command jumps: at the first sample that shows it, from the segment's start.
+        """The times at which the command jumps, ms from the segment's start.
 
-        A jump takes one to three samples, filtered as it may be, is larger than `least_mV` and than
-        the noise of the command, and four times as steep as what lies before and after it: the
-        upstroke of an action potential is none.
+        A jump takes one to three samples, since it may have been filtered; its time is that of the
+        first sample that shows it. It is larger than `least_mV` and than the noise of the command,
+        and four times as steep as what lies before and after it, so that the upstroke of an action
+        potential is no jump.
         """
         dt, dv = np.diff(self.times_ms), np.diff(self.v_mV)
         slope = np.abs(dv / dt)
@@ -114,7 +124,7 @@ Wave = Constant | Ramp | Sines | Samples
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch [start_ms, end_ms) of one sweep and the voltage in it."""
+    """The part [start_ms, end_ms) of a sweep, and what the voltage does in it."""
 
     start_ms: float
     end_ms: float
@@ -122,9 +132,9 @@ class Segment:
 
     @property
     def is_constant(self) -> bool:
-        """True where the voltage is held."""
+        """Whether the voltage is held."""
         return isinstance(self.wave, Constant)
 
     def voltage(self, t_ms: np.ndarray) -> np.ndarray:
-        """mV at sweep times t_ms (any shape)."""
+        """mV at times t_ms in the sweep, an array of any shape."""
         return self.wave.voltage(t_ms, self.start_ms, self.end_ms)

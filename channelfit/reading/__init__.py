@@ -1,4 +1,4 @@
-"""Text from files, checked at the door.
+"""What users give, read and checked: text, YAML, tables and units.
 
-Encodings, YAML read key by key, tables, units, and the one exception for what a user has to mend.
+Whatever cannot be used ends in `errors.InputError`, which says what to correct.
 """

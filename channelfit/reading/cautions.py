@@ -1,4 +1,4 @@
-"""What looks wrong and is used nevertheless: told before the work, and kept with its result."""
+"""Cautions: what looks wrong and is used nevertheless, told before a run and kept with it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Caution:
-    """Something of the user's that can be used but is probably not what was meant.
+    """Something in a user's files or data that can be used, but is probably not what was meant.
 
-    place: file and key, or what of the data. value: what was found there. advice: what would be
-    right, or what to look at.
+    Attributes:
+        place: the file and the key, or the part of the data.
+        value: what was found there.
+        advice: what would be right, or what to look at.
     """
 
     place: str
@@ -23,5 +25,5 @@ class Caution:
 
 
 def each_once(cautions: Iterable[Caution]) -> tuple[Caution, ...]:
-    """The same in their order, none twice."""
+    """The cautions in their order, each only once."""
     return tuple(dict.fromkeys(cautions))

@@ -1,4 +1,4 @@
-"""Reading YAML that a stranger wrote: plain data or one clear message, nothing else."""
+"""YAML and JSON from users: read as plain data, or refused with one clear message."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ import yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import decoded, refuse_foreign
 from channelfit.reading.units import Membrane, parse_quantity, shown
-from channelfit.reading.yaml_faults import fault
+from channelfit.reading.yaml_faults import find_fault
 
 _MAX_BYTES, _MAX_JSON_BYTES = 1_000_000, 500_000_000
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2 scalars (``no`` is a word, ``1e-3`` a number); no key twice."""
+    """PyYAML's SafeLoader with the scalars of YAML 1.2: ``no`` is a word and ``1e-3`` a number.
+
+    It refuses aliases, which could make a small file huge, and keys that are given twice.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -67,7 +70,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file that somebody wrote. Raises InputError: missing, too large, no text."""
+    """The text of a file. Raises InputError where it is missing, too large, or not text."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
@@ -82,14 +85,21 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """The mapping in a YAML text; `file` names its origin in errors. Raises InputError."""
+    """The mapping in a YAML text.
+
+    Arguments:
+        file: where the text comes from, for messages.
+
+    Raises:
+        InputError: not YAML, or not a mapping; with the line.
+    """
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, narrowed further
     except InputError as error:
         raise error.at(file) from None
     except yaml.MarkedYAMLError as error:
         refuse_foreign(text, file)
-        line, problem = fault(error, text)
+        line, problem = find_fault(error, text)
         where = None if line is None else f"line {line}"
         raise InputError(f"not valid YAML: {problem}", file, where) from None
     except (yaml.YAMLError, ValueError) as error:
@@ -129,7 +139,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> float:
-    raise InputError(f"{word} is no number of JSON")
+    raise InputError(f"{word} is not a number in JSON")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -142,7 +152,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Line separators that are not newlines survive only in double quotes."""
+    """Text with separators of lines that are not newlines, which survive only in double quotes."""
     style = '"' if any(c in text for c in "\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
@@ -163,9 +173,15 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
 
 
 class Section:
-    """A mapping of the user's, read key by key; what is left at the end was misspelled.
+    """A mapping in a user's file, read key by key.
 
-    Every method raises InputError with file and dotted key.
+    `expect` says which keys are accepted and refuses all others, and `finish` refuses those that
+    were accepted and never read. Every method raises InputError with file and dotted key.
+
+    Arguments:
+        data: what should be a mapping.
+        file: the file that it stands in; None where it comes from Python.
+        key: the dotted key under which it stands there.
     """
 
     def __init__(self, data: object, file: str | os.PathLike[str] | None, key: str = "") -> None:
@@ -180,21 +196,22 @@ class Section:
         return key in self._data
 
     def given(self) -> list[str]:
-        """The keys that are there."""
+        """The keys that the user has given."""
         return list(self._data)
 
     def path(self, key: str | None) -> str:
-        """Dotted key for messages."""
+        """The dotted key of an entry, for messages."""
         return ".".join(part for part in (self.key, key) if part)
 
     def error(self, message: str, key: str | None = None) -> InputError:
-        """An InputError at this place."""
+        """An InputError at this place, or at one of its keys."""
         return InputError(message, self.file, self.path(key) or None)
 
     def take(self, key: str, default: Any = ...) -> Any:
-        """The raw value of a key; without a default it must be there.
+        """The value of a key as it was given; without a default the key must be there.
 
-        Raises LookupError, a defect of ours, for a key that `expect` did not announce.
+        Raises:
+            LookupError: a key that `expect` has not announced, which is a defect of the program.
         """
         if key not in self._accepted:
             raise LookupError(f"{self.path(key)} is read, but not announced as accepted")
@@ -206,7 +223,7 @@ class Section:
         return default
 
     def text(self, key: str, default: Any = ...) -> Any:
-        """A string; numbers are accepted as their text."""
+        """A text; a number is accepted as its text."""
         value = self.take(key, default)
         if value is default:
             return value
@@ -217,7 +234,7 @@ class Section:
     def quantity(
         self, key: str, dimension: str, default: Any = ..., membrane: Membrane | None = None
     ) -> Any:
-        """A number in base units."""
+        """A number, or text with a unit, in the base unit of its dimension."""
         value = self.take(key, default)
         if value is default:
             return value
@@ -242,7 +259,7 @@ class Section:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
+        """True or False."""
         value = self.take(key, default)
         if not isinstance(value, bool):
             raise self.error(f"true or false was expected, not {shown(value)}", key)
@@ -267,12 +284,17 @@ class Section:
         return Section(self.take(key, default), self.file, self.path(key))
 
     def rows(self, key: str, default: Any = ...) -> Iterator[tuple[str, Any]]:
-        """The entries of a mapping inside this one, in the order of the file."""
+        """The keys and values of a mapping inside this one, in the order of the file."""
         inner = self.section(key, default)
         return iter(inner._data.items())
 
     def resolve(self, name: str, key: str) -> Path:
-        """A path of the user's: ${NAME} from the environment, relative to this file."""
+        """The path that a user's text names: relative to this file, with ${NAME} replaced.
+
+        Arguments:
+            name: the text, in which ``${NAME}`` stands for the environment variable NAME.
+            key: where it stands.
+        """
 
         def variable(match: re.Match[str]) -> str:
             value = os.environ.get(match[1])
@@ -291,8 +313,10 @@ class Section:
         return expanded if expanded.is_absolute() else base / expanded
 
     def expect(self, keys: Collection[str]) -> None:
-        """What is read here: refuses every other key, before what a misspelled one leaves missing
-        is told."""
+        """Announce the keys that are read here, and refuse every other key.
+
+        This comes first, so that a misspelled key is told, and not that the right one is missing.
+        """
         self._accepted = tuple(keys)
         for key in self._data:
             if key not in self._accepted:
@@ -302,7 +326,7 @@ class Section:
                 raise self.error(f'unknown key "{key[:40]}"{hint} Known: {known}')
 
     def finish(self) -> None:
-        """Refuse keys that nobody asked for, because others beside them leave them no meaning."""
+        """Refuse keys that were not read, since others beside them leave them without a meaning."""
         for key in self._data:
             if key not in self._taken:
                 beside = [k for k in self._data if k in self._taken]
@@ -311,7 +335,7 @@ class Section:
 
 
 def read_membrane(section: Section) -> Membrane:
-    """``area`` and ``capacitance`` of a section whose units may be per either."""
+    """The size of the membrane, from ``area`` and ``capacitance`` of a section."""
     sizes = {key: section.quantity(key, key, None) for key in ("area", "capacitance")}
     for key, size in sizes.items():
         if size is not None and size <= 0:
@@ -320,7 +344,11 @@ def read_membrane(section: Section) -> Membrane:
 
 
 def check_membrane(section: Section, membrane: Membrane, what: str) -> None:
-    """Raises InputError for a size by which no unit was multiplied; `what` has none per it."""
-    for key in ("area", "capacitance"):
-        if getattr(membrane, key) is not None and key not in membrane.used:
+    """Raises InputError for a size of the membrane that no unit has asked for.
+
+    Arguments:
+        what: the quantities that might have asked for it, in words.
+    """
+    for key, size in (("area", membrane.area), ("capacitance", membrane.capacitance)):
+        if size is not None and key not in membrane.used:
             raise section.error(f"is not used, since {what} not per {key}; leave it out", key)

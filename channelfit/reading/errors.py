@@ -1,4 +1,4 @@
-"""The one exception that means: what the user wrote cannot be used, and here is what would be."""
+"""The exception for what a user wrote or passed that cannot be used."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from os import PathLike
 
 
 class InputError(ValueError):
-    """A mistake in a user's file or option.
+    """A mistake in a user's file, argument or option.
+
+    ``str()`` gives ``file: key: message``. The command line prints it and exits with 2.
 
     Arguments:
-        message: what is wrong, with the offending value and what would be accepted.
-        file: the file it stands in, where known.
-        key: the key, line or column inside that file, e.g. ``rates.C1 -> C2``.
+        message: what is wrong, with the value and what would be accepted.
+        file: the file that it stands in, where there is one.
+        key: the key, line or column in that file, such as ``rates.C1 -> C2``, or the argument.
 
-    ``str()`` reads ``file: key: message``. The command line prints it and exits with 2.
+    Example:
+        >>> import channelfit as cf
+        >>> try:
+        ...     cf.Protocol.steps("20 ms", 10, holding=-80, sampling=0.1)
+        ... except cf.InputError as error:
+        ...     print(error)
+        levels: unit "ms" is a time; wanted one of mV, V, uV
     """
 
     def __init__(
@@ -25,9 +33,9 @@ class InputError(ValueError):
         super().__init__(": ".join(part for part in (self.file, key, message) if part))
 
     def at(self, file: str | PathLike[str] | None = None, key: str | None = None) -> InputError:
-        """The same mistake, told with the place where it was found.
+        """The same mistake, with the place where it was found, where it has none yet.
 
-        Keys nest: an inner error of key ``k12`` under ``rates`` becomes ``rates.k12``.
+        Keys nest: a mistake at ``k12`` that was found under ``rates`` is at ``rates.k12``.
         """
         keys = ".".join(part for part in (key, self.key) if part)
         return type(self)(self.message, self.file or file, keys or None)

@@ -1,9 +1,9 @@
-"""Every key that a file may hold, by the section it stands in.
+"""All keys that a file may hold, by the section in which they stand.
 
 A reader says which of these sections it reads (`documents.Section.expect`) and can then ask for no
-other key, so what stands here is what is accepted. Whoever adds a key shows in `tests/test_keys.py`
-what it changes. Settings of optimizers are in `optimizers.choose.SETTINGS`, rules to stop are the
-fields of `optimizers.run.StopRules`.
+other key, so that what stands here is what is accepted. Whoever adds a key shows in
+`tests/test_keys.py` what it changes. The settings of optimizers are in `search.choose.SETTINGS`,
+and the rules to stop are the fields of `search.loop.StopRules`.
 """
 
 from __future__ import annotations

@@ -24,30 +24,34 @@ _MAYBE_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?(,[+-]?\d+,\d+([eE][
 class Table(dict[str, np.ndarray]):
     """Columns by name: (n_rows,), or (n_rows, n_columns) for a matrix.
 
-    lines: where each row stands in a text file, counted from 1 with headings, comments and empty
-    lines. first: cells of a first row of numbers alone, which was taken for data.
+    Attributes:
+        lines: the line of each row in a text file, counted from 1 with headings, comments and
+            empty lines; empty for other files.
+        first: the cells of a first row of numbers alone, which was taken for data.
     """
 
     lines: Sequence[int] = ()
     first: Sequence[str] = ()
 
     def place(self, row: int) -> str:
-        """A row, counted from 0, as its file counts it."""
+        """Where a row, counted from 0, stands in its file, in words."""
         return f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
 
 
 def read_columns(path: Path, header: bool | None = None) -> Table:
-    """Every column by name: CSV by its header (or ``1``, ``2``.. without one), MATLAB by variable.
-
-    A first row with any text in it is a header. A first row of numbers alone is data unless
-    `header` says otherwise (files that name each sweep by its voltage).
+    """All columns of a file: CSV by its header (``1``, ``2``.. without one), MATLAB by variable.
 
     A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
     is then (n_rows, n_columns).
 
+    Arguments:
+        path: a file whose suffix is in `READERS`.
+        header: whether the first row names the columns. Without it, a first row with any text in
+            it does, and one of numbers alone does not.
+
     Raises:
-        InputError: missing file, another format, ragged rows, text among the numbers, decimal
-            commas and what might be some.
+        InputError: a missing file, another format, rows of different lengths, text among the
+            numbers, decimal commas, or what might be decimal commas.
     """
     try:
         known = path.is_file()
@@ -68,13 +72,12 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
 
 
 def column(table: Table, name: str, path: Path) -> np.ndarray:
-    """One column (n_rows,). Raises InputError with the names that there are."""
+    """One column (n_rows,). Raises InputError, with the names that there are, for another name."""
     found = table.get(name)
     if found is None or found.ndim != 1:
         names = [n for n, c in table.items() if c.ndim == 1]
         listed = ", ".join(names[:12]) + (", .." if len(names) > 12 else "")
-        heading = getattr(table, "first", ())
-        hint = "; if its first row names the columns, write `header: true`" * (name in heading)
+        hint = "; if its first row names the columns, write `header: true`" * (name in table.first)
         raise InputError(f"no column {shown(name)}; there are: {listed}{hint}", path)
     return found
 
@@ -130,9 +133,9 @@ def _read_csv(path: Path, header: bool | None) -> Table:
 
 
 def _delimiter(lines: Sequence[str]) -> str | None:
-    """What stands between cells, None for blanks; rows of numbers tell best.
+    """What stands between the cells of a table; None for blanks.
 
-    A comma last: beside any other delimiter it can only be a decimal comma.
+    A comma is looked for last, since beside any other delimiter it can only be a decimal comma.
     """
     if found := next((d for d in ";\t" if d in lines[-1]), None):
         return found
@@ -157,7 +160,7 @@ def _comma(cell: str) -> str:
 
 
 def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
-    """Pairs of whole numbers, and nothing else, may be single numbers with a decimal comma."""
+    """Raises InputError for a table of pairs of whole numbers, which may be decimal commas."""
     if all(_MAYBE_DECIMAL.fullmatch(row) for row in rows):
         raise InputError(
             f"{shown(rows[0].strip())} may be two whole numbers or one with a decimal comma; write "
@@ -170,7 +173,7 @@ def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
 def _first_fault(
     rows: Sequence[str], places: Sequence[int], delimiter: str | None
 ) -> tuple[str | None, str]:
-    """The first line that is no row of numbers, and why."""
+    """The first line that is not a row of numbers, and why."""
     wanted = len(_cells(rows[0], delimiter))
     for row, place in zip(rows, places, strict=True):
         cells = _cells(row, delimiter)
@@ -178,7 +181,7 @@ def _first_fault(
             if _is_decimal_comma(cell):
                 return f"line {place}", _comma(cell)
             if cell and not _is_number(cell):
-                return f"line {place}", f"{shown(cell)} is no number"
+                return f"line {place}", f"{shown(cell)} is not a number"
         if len(cells) != wanted:
             commas = delimiter == "," and _MAYBE_DECIMAL.fullmatch(rows[0]) is not None
             return f"line {place}", (
@@ -189,7 +192,7 @@ def _first_fault(
 
 
 def _fill_empty(row: str, delimiter: str) -> str:
-    """An empty cell is a missing number: tables of unequal sweeps have them."""
+    """A row with NaN in its empty cells, which tables of sweeps of different lengths have."""
     return delimiter.join(cell if cell.strip() else "nan" for cell in row.split(delimiter))
 
 
@@ -201,8 +204,9 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_mat(path: Path, header: bool | None) -> Table:  # variables have names, never a header
-    from scipy.io import loadmat
+def _read_mat(path: Path, header: bool | None) -> Table:
+    """The variables of a MATLAB file; `header` has no meaning, since variables have names."""
+    from scipy.io import loadmat  # loads SciPy, which other files do not need
 
     try:
         raw = loadmat(path)
@@ -214,7 +218,7 @@ def _read_mat(path: Path, header: bool | None) -> Table:  # variables have names
         raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
     table = Table()
     for name, value in raw.items():
-        if name.startswith("__") or not np.issubdtype(getattr(value, "dtype", object), np.number):
+        if not isinstance(value, np.ndarray) or not np.issubdtype(value.dtype, np.number):
             continue
         array = np.asarray(value, dtype=float)
         if array.ndim == 2 and 1 in array.shape:
@@ -227,7 +231,7 @@ def _read_mat(path: Path, header: bool | None) -> Table:  # variables have names
     return table
 
 
-#: How a file is read, by its suffix; a further format is one function here.
+#: How a file is read, by its suffix.
 READERS: dict[str, Callable[[Path, bool | None], Table]] = {
     ".csv": _read_csv,
     ".csv.gz": _read_csv,

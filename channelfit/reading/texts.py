@@ -1,4 +1,4 @@
-"""The text of a user's file: how it is encoded, and what it is where it is not what was wanted."""
+"""The text of a user's file: how it is encoded, and whether another program's model is in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from channelfit.reading.errors import InputError
 
-#: What begins so is text in this encoding; the longest first.
+#: Byte order marks and the encodings of text that begins with them, the longest first.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -21,7 +21,7 @@ _XML = re.compile(r"\s*<(\?xml|sbml|\w+:)")
 
 
 def decoded(data: bytes, file: str | os.PathLike[str]) -> str:
-    """The text in UTF-8, or in UTF-16 that begins with its mark; the mark is no part of it.
+    """The text of a file in UTF-8, or in UTF-16 with a byte order mark; without the mark.
 
     Raises:
         InputError: another encoding, with the line of the first byte that does not fit.
@@ -41,7 +41,7 @@ def decoded(data: bytes, file: str | os.PathLike[str]) -> str:
 
 
 def refuse_foreign(text: str, file: str | os.PathLike[str] | None) -> None:
-    """Raises InputError for the model of another program, saying whose it is."""
+    """Raises InputError for the model of another program; it says of which one."""
     suffix = Path(file).suffix.lower() if file else ""
     if suffix == ".mod" or _NMODL.search(text):
         raise InputError(

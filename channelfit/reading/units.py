@@ -1,7 +1,7 @@
-"""Units that a user may write, and the base units that everything inside is kept in.
+"""The units that a user may write, and the base units in which all values are kept.
 
-Base units: ms, mV, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, mM, degC. They are chosen so that
-nS x mV = pA and no conversion factor hides in a kernel. A conductance or current per area or
+Base units are ms, mV, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, mM and degC. They are chosen
+so that nS x mV = pA and kernels need no conversion factors. A conductance or current per area or
 capacitance is converted to that of the whole membrane, whose size must be known.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from channelfit.reading.errors import InputError
 
-#: dimension -> {unit: factor to the base unit}; the base unit is the one with factor 1.
+#: dimension -> {unit: factor to the base unit}; the base unit is the one with the factor 1
 _UNITS: dict[str, dict[str, float]] = {
     "time": {"ms": 1.0, "s": 1e3, "us": 1e-3, "min": 6e4},
     "voltage": {"mV": 1.0, "V": 1e3, "uV": 1e-3},
@@ -39,7 +39,7 @@ _UNITS: dict[str, dict[str, float]] = {
     },
     "none": {"": 1.0, "1": 1.0, "dimensionless": 1.0},
 }
-#: dimension -> what it is divided by -> {unit: factor to the base unit per um2 or per pF}.
+#: dimension -> what it is divided by -> {unit: factor to the base unit per um2 or per pF}
 _DENSITIES: dict[str, dict[str, dict[str, float]]] = {
     "conductance": {
         "area": {
@@ -142,9 +142,13 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\
 
 @dataclass
 class Membrane:
-    """The size of the membrane, by which densities are multiplied; None where it is not known.
+    """The size of the membrane, by which densities are multiplied.
 
-    place: the key under which a user gives it, for messages. used: which sizes a unit asked for.
+    Attributes:
+        area: um2; None where it is not known.
+        capacitance: pF; None where it is not known.
+        place: the key under which a user gives them, for messages.
+        used: which of the two a unit has asked for.
     """
 
     area: float | None = None
@@ -155,10 +159,11 @@ class Membrane:
     def whole(self, unit: str, dimension: str, divisor: str, factor: float) -> float:
         """The factor from a unit per area or capacitance to the base unit of the dimension.
 
-        Raises: InputError where the size is not known, saying how to give it.
+        Raises:
+            InputError: the size is not known; it says how to give it.
         """
         self.used.add(divisor)
-        size: float | None = getattr(self, divisor)
+        size = self.area if divisor == "area" else self.capacitance
         if size is None:
             article, example = _SIZES[divisor]
             where = (
@@ -172,7 +177,7 @@ class Membrane:
 
 
 def base_unit(dimension: str) -> str:
-    """The unit in which values of this dimension are kept, e.g. ``mV`` for ``voltage``."""
+    """The unit in which values of a dimension are kept, such as ``mV`` for ``voltage``."""
     return next(unit for unit, factor in _UNITS[dimension].items() if factor == 1.0)
 
 
@@ -182,11 +187,11 @@ def known_units(dimensions: Iterable[str]) -> str:
 
 
 def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -> tuple[float, str]:
-    """Factor to the base unit, and the base unit's name.
+    """The factor from a unit to its base unit, and the name of the latter.
 
     Arguments:
-        unit: as the user wrote it, e.g. ``1/s``.
-        dimensions: those that make sense here; none means any.
+        unit: as the user wrote it, such as ``1/s``.
+        dimensions: those that make sense here; any where none is named.
         membrane: whose size turns densities into conductances and currents.
 
     Raises:
@@ -216,7 +221,7 @@ def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -
 
 
 def unit_that_fits(factor: float, dimension: str) -> str | None:
-    """The unit of this factor to the base unit, to a part in a thousand."""
+    """The unit with a given factor to the base unit, to a part in a thousand; None if none has."""
     for unit, known in _UNITS[dimension].items():
         if abs(factor / known - 1) < 1e-3:
             return unit
@@ -224,13 +229,13 @@ def unit_that_fits(factor: float, dimension: str) -> str | None:
 
 
 def is_unit(text: str) -> bool:
-    """Whether a text is a unit and nothing else, such as the last cell of ``current, nA``."""
+    """Whether a text is a unit and nothing else, as the last cell of ``current, nA`` is."""
     spelled = _spelled(text)
     return any(spelled in units for dimension, units in _UNITS.items() if dimension != "none")
 
 
 def _spelled(unit: str) -> str:
-    """A unit in our spelling, where it is one of ours in another."""
+    """A unit in the spelling of the tables above, where it is known in another one."""
     spelled = unit.strip()
     if spelled in _SPELLINGS:
         return _SPELLINGS[spelled]
@@ -240,7 +245,7 @@ def _spelled(unit: str) -> str:
 
 
 def parse_quantity(value: object, dimension: str, membrane: Membrane | None = None) -> float:
-    """A finite number in base units from ``-100 mV``, ``0.2 s`` or a bare number (base unit).
+    """A finite number in the base unit, from ``-100 mV``, ``0.2 s`` or a number without a unit.
 
     Raises:
         InputError: not a number, not finite, or a unit that does not fit the dimension.
@@ -268,7 +273,7 @@ def _as_float(value: int | float) -> float:
 
 
 def shown(value: object) -> str:
-    """A user's value as it stands in an error message: quoted, and cut when long."""
+    """A user's value as it is shown in a message: text in quotes, and cut where it is long."""
     text = f'"{value}"' if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else " " for c in text[:100])
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,7 +1,7 @@
-"""Where in a YAML text the user's mistake is, and what it probably is.
+"""Where in a YAML text a mistake is, and what it probably is.
 
-A parser notices a missing colon, comma or quote where the text no longer makes sense, which is
-often a line or a whole file further on.
+A parser notices a missing colon, comma or quotation mark only where the text no longer makes sense,
+which is often a line, or a whole file, further on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _KEY = re.compile(r"\s*(- )?[^\s#].*?:(\s|$)|\s*- ")
 _CLOSED = {"{": "}", "[": "]"}
 
 
-def fault(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str]:
-    """The line, counted from 1, that is to be mended, and what is wrong there in words."""
+def find_fault(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str]:
+    """The line, counted from 1, that is to be corrected, and what is wrong there in words."""
     lines = text.splitlines()
     problem = " ".join(str(error.problem or error.context or "").split())
     if error.problem_mark is None:
@@ -44,16 +44,16 @@ def fault(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str]:
 def _without_colon(line: str) -> str:
     if re.match(r"\s*[^\s:]+:\S", line):
         return f"{shown(line.strip())} lacks a blank behind its colon"
-    return f"{shown(line.strip())} is no `key: value`"
+    return f"{shown(line.strip())} is not `key: value`"
 
 
 def _before(lines: list[str], at: int) -> int | None:
-    """The last line above that says something."""
+    """The last line above that is neither empty nor a comment."""
     return next((k for k in range(at - 1, -1, -1) if not re.match(r"\s*(#|$)", lines[k])), None)
 
 
 def _second_colon(lines: list[str], at: int) -> tuple[int, str]:
-    """A colon where none can be: in a value, or behind a line that was to be a key."""
+    """The line and the mistake where a colon stands in a value, or after a line without one."""
     above = _before(lines, at)
     if above is not None and not _KEY.match(lines[above]):
         return above + 1, _without_colon(lines[above])
@@ -65,7 +65,7 @@ def _second_colon(lines: list[str], at: int) -> tuple[int, str]:
 def _inside_brackets(
     lines: list[str], begun: int, first: int, at: int, column: int, problem: str
 ) -> tuple[int, str]:
-    """A bracket that is never closed, or a comma missing within one that is."""
+    """The line and the mistake inside brackets: one is never closed, or a comma is missing."""
     bracket = lines[begun][first : first + 1]
     if not _is_closed("\n".join([lines[begun][first:], *lines[begun + 1 :]])):
         closing = _CLOSED.get(bracket, "bracket")
@@ -77,7 +77,7 @@ def _inside_brackets(
 
 
 def _is_closed(text: str) -> bool:
-    """Whether the bracket with which a text begins is closed in it; quotes and comments apart."""
+    """Whether the bracket with which a text begins is closed in it, outside quotes and comments."""
     depth = 0
     for part in re.finditer(r"\"[^\"]*\"|'[^']*'|\s#[^\n]*|[\[\]{}]", text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(part[0], 0)

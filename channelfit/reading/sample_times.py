@@ -1,4 +1,4 @@
-"""What a column of a table looks like: the times of a recording, or times with something amiss."""
+"""Times of samples in a table: which column looks like them, and what to do about faulty ones."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-#: Share of the usual interval by which a clock may stray.
+#: By this share of the usual interval times may stray from even.
 _SLACK = 0.1
+#: Fewer values than these are not taken for times.
 _FEWEST = 10
 
 
-def is_clock(values: np.ndarray) -> bool:
+def look_like_times(values: np.ndarray) -> bool:
     """Whether values (n,) rise evenly, as times do and currents do not."""
     if values.ndim != 1 or len(values) < _FEWEST or not np.isfinite(values).all():
         return False
@@ -20,14 +21,14 @@ def is_clock(values: np.ndarray) -> bool:
     return bool(usual > 0 and np.abs(values - even).max() <= _SLACK * usual)
 
 
-def other_clock(table: Mapping[str, np.ndarray], name: str) -> str:
-    """A hint at the columns that look like times, where the one that was named does not."""
-    clocks = [other for other, values in table.items() if other != name and is_clock(values)]
-    return f'; column "{clocks[0]}" rises evenly: is that the time?' if clocks else ""
+def hint_at_times(table: Mapping[str, np.ndarray], name: str) -> str:
+    """A hint at another column that looks like times; empty where there is none."""
+    others = [other for other, values in table.items() if other != name and look_like_times(values)]
+    return f'; column "{others[0]}" rises evenly: is that the time?' if others else ""
 
 
 def advice_on_times(times_ms: np.ndarray, k: int) -> str:
-    """What to do about times (n,) ms whose interval k, from sample k to the next, is not right."""
+    """What to do about times (n,) ms whose interval from sample k to the next is not right."""
     steps = np.diff(times_ms)
     sampling = (times_ms[-1] - times_ms[0]) / len(steps)
     moving = steps[steps > 0]
