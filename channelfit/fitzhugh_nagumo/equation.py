@@ -216,8 +216,8 @@ class Cable:
         """(n_nodes,) the share of a pulse that each node gets, from 0 to 1.
 
         What acts between two nodes is shared by these as on a lever. The total charge and its
-        center are then exact wherever the edges of the pulse fall. A pulse that is longer than a ring acts
-        on each node as often as it reaches around.
+        center are then exact wherever the edges of the pulse fall. A pulse may reach across the
+        place where a ring closes; one that is longer than the ring acts on all of it.
         """
         if not self.periodic:
             low, high = (min(max(x, self.x[0]), self.x[-1]) for x in (pulse.x_from, pulse.x_to))
