@@ -290,7 +290,7 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
     Raises:
         InputError: the file cannot be read or lacks a column, or its places do not increase.
     """
-    from scipy.interpolate import CubicSpline
+    from scipy.interpolate import CubicSpline  # takes long to load; few runs begin with a file
 
     columns = _columns(file)
     places = columns["x"]

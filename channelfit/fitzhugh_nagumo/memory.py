@@ -91,7 +91,7 @@ def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
 
 
 def _on_windows() -> int | None:
-    import ctypes
+    import ctypes  # needed on Windows only
 
     class Status(ctypes.Structure):
         """MEMORYSTATUSEX."""

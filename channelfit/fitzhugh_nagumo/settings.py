@@ -40,7 +40,7 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     """
     if file is None:
         return
-    from channelfit.reading.documents import read_json
+    from channelfit.reading.documents import read_json  # loads YAML, which --help does not need
 
     data = read_json(file)
     options, given = _options(context.command), data.get("settings")
@@ -111,6 +111,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_named(initial: str) -> bool:
+    # loads NumPy, which --help does not need
     from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
 
     return initial.partition(":")[0] in NAMED_STATES

@@ -70,7 +70,7 @@ class Run:
 
 def _hdf5(file: Path) -> Any:
     try:
-        import h5py
+        import h5py  # optional
     except ImportError:
         raise InputError('needs h5py: pip install h5py; or give a file ".npz"', file) from None
     return h5py.File(file, "w")

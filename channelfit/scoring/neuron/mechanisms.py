@@ -39,7 +39,7 @@ def neuron_hoc() -> Any:
     """
     os.environ.setdefault("NEURON_MODULE_OPTIONS", "-nogui")
     try:
-        from neuron import h
+        from neuron import h  # optional, and takes long to load
     except ImportError as error:
         if platform.system() == "Windows":
             how = (
