@@ -1,12 +1,12 @@
-"""How far apart the backends and NEURON are, for every shipped model.
+"""Measures how far the backends and NEURON differ, for every shipped model.
 
     python benchmarks/accuracy.py [--candidates 200] [--neuron 200] [--models NAME ..] [--out DIR]
 
-Random candidates over the full ranges (beside NEURON drawn in to rates that its integrator can
-follow); steps, a ramp and three sines. The error of a candidate is
-the largest difference anywhere in its traces over the largest current it carries. Of candidates
-beyond the bar the note has the largest current, as a share of what their open channel would carry
-100 mV from the reversal potential.
+Random candidates are drawn from the full ranges and simulated under steps, a ramp and three sines.
+For the comparison with NEURON they are moved inwards until its integrator can follow their rates.
+The error of a candidate is the largest difference in any of its traces, divided by its largest
+current. Where candidates exceed the bar, the note gives the largest of their currents, as a share
+of what their open channel would carry 100 mV from the reversal potential.
 """
 
 from __future__ import annotations

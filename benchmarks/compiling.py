@@ -1,11 +1,11 @@
-"""The same generated text compiled by us and by Numba: how long that takes, and how fast it runs.
+"""Measures how long we and Numba take to compile the same text, and how fast the results run.
 
     python benchmarks/compiling.py [--models model_b,na_hh] [--dtype float64] [--out DIR]
 
-Per shipped model: stepping, and scores in closed form where that is the choice. Times are seconds
-of processor time on one core: `value` is ours, `against` Numba's. Runs alternate, the least of
-several counts. Both get the same text, the same arguments and the same liberty to
-contract; results are compared to the bit on the way.
+For each shipped model this takes the stepping kernel, and the closed form where that is chosen.
+Times are seconds of processor time on one core; `value` is ours and `against` is Numba's. The runs
+alternate, and the shortest of several counts. Both get the same text and the same arguments, and
+both may contract a product and a sum to one instruction. Their results are compared to the bit.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A generation on one GPU: what the genetic algorithm adds to scoring.
+"""Measures what the genetic algorithm adds to the time of scoring, on one GPU.
 
     python benchmarks/generation.py [--quick --out FOLDER]
 
-Model B, 25 sweeps of 500 samples, populations from 112 to 2^20 (the paper's sizes and one more),
-each as `channelfit optimize` runs it. Three ways to the same candidates, bit for bit, in one run:
-the two kernels of `genetic_cuda`, the same algorithm in CuPy's array calls, and in NumPy on the
-host, with its copies.
+The problem is model B under 25 sweeps of 500 samples, with populations from 112 to 2^20, which are
+the sizes of the 2012 paper and one more, as `channelfit optimize` runs it. Three ways that give the
+same candidates, bit for bit, are measured in one run: the two kernels of `genetic_cuda`, the same
+algorithm in CuPy's array functions, and in NumPy on the host with the copies that this needs.
 
-* breed and learn: all that is not scoring, by CUDA's events inside a search; a small population
-  shows what launching costs there.
-* a generation: wall time of the loop, records and stop rules included, beside scoring alone.
+* breed and learn: the time of all that is not scoring, by CUDA's events inside a search. With a
+  small population it shows what starting kernels costs.
+* a generation: the wall time of the loop, with records and stop rules, beside scoring alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Scoring on one GPU: the headline, its exactness, and how near it comes to the chip's limits.
+"""Measures the speed and the exactness of scores on one GPU, and compares with the chip's limits.
 
     python benchmarks/gpu_scoring.py [--parts headline samples generation cpu herg accuracy]
 
-Every part compares what it measured itself, in one go, and writes gpu_scoring_PART.json when it is
-done. The 2012 design runs with the block that is fastest here; beside it stands its text with
-everything in registers, which is not the design any more.
+Every part compares only what it has measured itself, in one run, and writes gpu_scoring_PART.json
+at its end. The 2012 design runs with the block size that is fastest here. Its text with everything
+in registers is measured as well, although this is no longer the published design.
 
 * headline: model B, 25 sweeps of 500 samples, 2^20 candidates from the paper's full ranges;
   operations and bytes beside the chip's limits.
@@ -15,13 +15,13 @@ everything in registers, which is not the design any more.
 * herg: the sine wave, 80,000 samples at 0.1 ms, half of them under varying voltage.
 * accuracy: the cost of random candidates over the full ranges of every shipped model.
 
-How operations are counted (a multiply-add is two), unless the scorer counts its own: the 2012
-design makes 2 e + m + 3 a sample for e entries of Q and m open states, and has to walk every
-sample of every sweep; it moves 4 (e + 2 n) bytes of shared memory a sample for n states. Ours walk
-D samples after common beginnings of sweeps merged. Stepping makes 2 (n - 1) + 3 a sample and
-2 n (n - 1) every 16; modal 3 (n - 1) + 3 a sample; what a voltage costs (rates, propagators,
-eigenvalues) is left out, so both are counted too low. The closed form costs whatever its scorer
-says, or is not counted.
+Operations are counted as follows (a multiply-add is two), unless a scorer counts its own. For e
+entries of Q, m open states and n states, the 2012 design makes 2 e + m + 3 operations and moves
+4 (e + 2 n) bytes of shared memory for each sample of every sweep. Our ways compute the samples that
+are left when sweeps that begin alike are merged. For each of these, stepping makes 2 (n - 1) + 3
+operations, and 2 n (n - 1) more for every 16th; the modal way makes 3 (n - 1) + 3. What each
+voltage costs (rates, propagators, eigenvalues) is left out, so that both counts are too low. The
+closed form counts its own operations, or none are given.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Best cost against candidates scored: every optimizer that asks for costs alone.
+"""Measures the best cost against the number of candidates, for optimizers that use costs alone.
 
     python benchmarks/optimizers.py [--seeds 5] [--candidates 40000] [--quick] [--out DIR]
 
-Surrogate data of shipped models, on the cpu backend; every optimizer with the settings it has by
-default, and the genetic algorithm as published besides. A run has arrived when its cost is within
-1 % of that of the parameters behind the data, or, where these are free of noise, when the RMS of
-the difference is a thousandth of their peak or less.
+They fit surrogate data of shipped models on the cpu backend. Every optimizer runs with its default
+settings, and the genetic algorithm also with those that were published. A run has arrived when its
+cost is within 1 % of that of the true parameters or, where the data are free of noise, when the RMS
+of the difference is at most a thousandth of their peak.
 """
 
 from __future__ import annotations

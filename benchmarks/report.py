@@ -1,4 +1,4 @@
-"""What every benchmark does at its end: a table on the screen, a JSON file beside it."""
+"""Shows the results of a benchmark as a table, and writes them to a JSON file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Row:
-    """One figure; `ratio` is value / against, both measured in this run.
+    """One measured number; `ratio` is value / against, both measured in this run.
 
-    Without a value there is nothing to measure, and the note says why.
+    Where the value is None it could not be measured, and the note says why.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Row:
 
 
 def compared(name: str, value: float, unit: str, against: float, note: str = "") -> Row:
-    """A row with its ratio."""
+    """A row with the ratio of value and against."""
     return Row(name, value, unit, against, value / against, note)
 
 
 def missing(name: str, unit: str, reason: str) -> Row:
-    """A row for what cannot be measured here."""
+    """A row for a number that cannot be measured here, with the reason."""
     return Row(name, None, unit, note=reason)
 
 

@@ -1,10 +1,10 @@
-"""How many candidates a second: every backend, and NEURON on the same machine in the same run.
+"""Measures candidates a second of every backend, and of NEURON in the same run.
 
     python benchmarks/scoring.py
 
-The problem of Ben-Shalom et al. 2012: model B, 25 sweeps of 500 samples at 0.1 ms, candidates drawn
-from the full ranges. Then the growth with states, samples and population, all by stepping, and the
-same scores from modes.
+The problem is that of Ben-Shalom et al. 2012: model B under 25 sweeps of 500 samples at 0.1 ms,
+with candidates drawn from the full ranges. Then the growth with states, samples and population is
+measured by stepping, and the same scores by the modal path.
 """
 
 from __future__ import annotations

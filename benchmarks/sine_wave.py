@@ -1,9 +1,10 @@
-"""Candidates a second on the hERG sine wave: 80,000 samples, 35,000 of them at varying voltage.
+"""Measures candidates a second on the hERG sine wave, with 35,000 of 80,000 samples at varying V.
 
     python benchmarks/sine_wave.py
 
-One core, float64. Random candidates over the full ranges are stiff, which is dear for schemes; a
-population that has converged looks more like the model's own values, which are timed too.
+This runs on one core in float64. Random candidates from the full ranges are stiff, which makes them
+slow for schemes. A population that has converged is more like the model's own values, which are
+timed too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Two to nine states: every way to a score on one GPU, beside the 2012 design in the same run.
+"""Measures every way to a score on one GPU for two to nine states, beside the 2012 design.
 
     python benchmarks/states.py [--states 2 3 4] [--samples 500] [--backend cpu --quick]
 
-Linear chains (chains.py) under the paper's 25 sweeps of 50 ms, with 500 and with 5,000 samples a
-sweep. The 2012 design runs with the block that is fastest here, and beside it the same text with
-everything in registers, which is not the design any more. Ratios of ours are to the design, those
-of our fastest way to both; errors are those of the cost of 64 random candidates against the
-reference, so those of the design are forward Euler's. Results are written after every number of
-states: a run that is cut short leaves what it has measured.
+The models are linear chains (chains.py) under the paper's 25 sweeps of 50 ms, with 500 and with
+5,000 samples a sweep. The 2012 design runs with the block size that is fastest here. Its text with
+everything in registers is measured as well, although this is no longer the published design. Each
+of our ways is compared with the design, and the fastest with both. Errors are those of the cost of
+64 random candidates against the reference; those of the design come from forward Euler. Results are
+written after every number of states, so that a run that is interrupted leaves what it has measured.
 """
 
 from __future__ import annotations

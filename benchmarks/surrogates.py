@@ -1,14 +1,14 @@
-"""How often a search arrives: surrogate data with 1 % noise, many seeds, every shipped scheme.
+"""Measures how often and how soon a search finds the minimum, for every shipped scheme.
 
     python benchmarks/surrogates.py [--seeds 20] [--models model_a herg_markov] [--cap 120]
         [--backend cpu] [--optimizer NAME] [--quick] [--out DIR]
     python benchmarks/surrogates.py --hard      schemes of five and eight states, wide ranges
 
-The noise is Gaussian, its standard deviation 1 % of the largest current. A run has arrived when its
-cost is within 1 % of the best known: the lower of the cost at the true values, refined, and the
-best of all runs. Times are from the start of a search, its code compiled; --cap ends a run. Ranges
-and bounds are those of the files; the search is the default one with its defaults. Rows of models
-that are not measured this time stay in the file as they were.
+The data are simulated, with Gaussian noise whose standard deviation is 1 % of the largest current.
+A run has arrived when its cost is within 1 % of the best known cost, which is the lower of that of
+the refined true values and that of the best run. Times begin with the search, when its code is
+compiled; --cap ends a run. Ranges and bounds are those of the files, and the search is the default
+one. Rows of models that are not measured this time stay in the file as they were.
 """
 
 from __future__ import annotations

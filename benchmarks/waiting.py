@@ -1,16 +1,16 @@
-"""How long a user waits, in whole processes: from a command to its end.
+"""Measures how long a user waits, from the start of a command to its end.
 
     python benchmarks/waiting.py [--repeats 3] [--models model_b,na_hh] [--out DIR]
     python benchmarks/waiting.py --backend cuda      the first scores alone, on a GPU
 
-* a new model's first score, nothing in the cache; a known model's, by a later process
-* `channelfit optimize models/model_b.yaml` right after installation and later, picture included
-* `import channelfit`, and the help of every command
+* The first score of a new model, with an empty cache, and that of a known model in a later process.
+* `channelfit optimize models/model_b.yaml` right after installation and later, with its picture.
+* `import channelfit`, and the help of every command.
 
-Two cores, as far as the system lets a process be held to some. Right after installation pip has
-compiled the package to .pyc files, so they are made first; what Matplotlib, Numba and channelfit
-keep for next time is not there yet. Files are in the system's memory, as after a first look at
-them. `against` is what a user should bear.
+Processes are held to two cores, where the system allows that. After an installation by pip the
+package has .pyc files, so these are made first; the caches of Matplotlib and of channelfit are
+empty. Files are in the system's memory, as after they have been read once. `against` is the time
+that a user should at most have to wait.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How long a user with a GPU waits for the first score of a new model, and of a known one.
+"""Measures how long a user with a GPU waits for the first score of a new and of a known model.
 
     python benchmarks/waiting_gpu.py
 
-Every figure is a whole process, from the command to its end: Python's imports, the model and its
-simulated data, the GPU's context, compilation, a score. A new model is one of which neither our
-cache nor the driver's holds anything; packages have their bytecode, as pip leaves them. Nothing can
-be faster than an empty CUDA program.
+Every time is that of a whole process, from the command to its end: imports, the model and its
+simulated data, the context of the GPU, compilation, and a score. A model is new if neither our
+cache nor that of the driver holds anything of it. Packages have their bytecode, as after an
+installation by pip. An empty CUDA program is measured too, because nothing can be faster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The ways to a score that benchmarks compare, and how each is timed.
+"""The ways to a score that benchmarks compare, and how each of them is timed.
 
-A way that cannot score a problem says why; benchmarks print a dash and the reason.
+A way that cannot score a problem gives the reason, which benchmarks print in place of a number.
 """
 
 from __future__ import annotations

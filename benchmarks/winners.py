@@ -1,11 +1,12 @@
-"""A hundred seeded searches scored without samples: is the winner the winner?
+"""Checks, in a hundred searches scored by the closed form, that the winner is the right one.
 
     python benchmarks/winners.py [--seeds 100]
 
-Model B on the paper's protocols, surrogate data with 1 % noise, the genetic algorithm on the GPU.
-Each search is scored by the closed form. Its whole last generation, and the elite, are then scored
-again by stepping in float64: wrong is a winner that stepping would not have chosen, by more than
-1e-9 of its cost. The same searches scored by stepping throughout tell whether any other was found.
+The genetic algorithm on the GPU fits model B to surrogate data with 1 % noise, under the protocols
+of the 2012 paper. Each search is scored by the closed form. Then its whole last generation and the
+elite are scored again by stepping in float64. A winner is wrong if stepping would have chosen
+another one whose cost is lower by more than 1e-9 of it. The same searches, scored by stepping
+throughout, show whether they find anything else.
 """
 
 from __future__ import annotations

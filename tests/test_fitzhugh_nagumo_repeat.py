@@ -166,7 +166,7 @@ STATE = {"x": [0.0, 1.0, 2.0], "v": [0.0, 1.0, 0.0]}
         (with_settings(seed=-1), ["settings.seed", "-1"]),
         (with_settings(dt=float("inf")), ["Infinity"]),
         ('{"settings": {"dt": 1e999}}', ["dt", "inf"]),
-        (with_settings(sead=1), ["settings.sead", "known", "seed"]),
+        (with_settings(sead=1), ["settings.sead", "Known", "seed"]),
         (with_settings(out="/tmp/elsewhere"), ["settings.out"]),
         (with_settings(initial="/etc/passwd"), ["settings.initial", "initial_state"]),
         (json.dumps({"settings": {}, "initial_state": 7}), ["state"]),

@@ -1,4 +1,11 @@
-"""The FitzHugh-Nagumo equation on a cable, explicitly, on moving grids, and implicitly."""
+"""The FitzHugh-Nagumo equation on a cable: explicit schemes, an implicit one, and a moving grid.
+
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, simulate
+from channelfit.fitzhugh_nagumo.equation import gaussian
+
+cable = Cable(n_nodes=401, dx=0.5)
+run = simulate(CrankNicolson(Equation(), cable), gaussian(cable.x, 100), times=[0, 50, 100])
+"""
 
 from __future__ import annotations
 
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from channelfit.fitzhugh_nagumo.simulation import simulate as simulate
     from channelfit.fitzhugh_nagumo.simulation import wave_speed as wave_speed
 
-#: Public names and where they live; loaded when first used.
+#: Public names and the modules they stand in, which are loaded when a name is first used.
 _PUBLIC = {
     "Adaptive": "adaptive",
     "Cable": "equation",

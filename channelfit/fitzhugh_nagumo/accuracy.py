@@ -1,4 +1,4 @@
-"""How far a run is from the equation's solution, measured; and what of it deserves a warning.
+"""Estimates how far a run is from the solution of the equation, and finds what to warn of.
 
 The run is compared with references that share neither its steps nor, in the end, its grid: the
 same cable solved to a tight tolerance on the same grid and on one of half the spacing. What the run
@@ -27,18 +27,18 @@ from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.explicit import Explicit
 from channelfit.fitzhugh_nagumo.simulation import Run, simulate
 
-#: The state at t = 0, v and w, at any places x (n,).
+#: Gives the state at t = 0, v and w, at any places x (n,).
 Start: TypeAlias = Callable[[Array], tuple[npt.ArrayLike, npt.ArrayLike]]
 
-#: An error of v that is warned of: the wave is 1 high.
+#: The smallest error of v that is worth a warning; the wave is 1 high.
 LARGE = 0.05
 #: The error that the advice aims at.
 _WANTED = 0.01
-#: Of schemes whose order in time is not two.
+#: The orders in time of schemes, where they are not two.
 _ORDERS = {"explicit": 1, "adaptive": 1, "Chebyshev": 3, "Runge-Kutta": 4}
-#: Local error of the references' steps; what they err by in the end is a few times that.
+#: The local error of the references' steps; in the end they err by a few times that.
 TOLERANCE = 1e-8
-#: Most cables, nodes of a stretch, numbers in the frames, and seconds (nominal) of a comparison.
+#: The most cables, nodes of a stretch, numbers in the frames and nominal seconds of a comparison.
 _CABLES, _NODES, _NUMBERS, _SECONDS = 8, 20_000, 4_000_000, 2.0
 
 
@@ -46,9 +46,10 @@ _CABLES, _NODES, _NUMBERS, _SECONDS = 8, 20_000, 4_000_000, 2.0
 class ErrorEstimate:
     """The largest error of v over the frames, cables and places that were compared.
 
-    total: the distance from the equation's solution. steps: its part by the steps in time (a moving
-    grid and rounding among them), alone. grid: its part by the spacing, alone. x, t: where the
-    total is largest. until: the last time compared. cables: their indices. places: from and to.
+    total: the distance from the solution of the equation. steps: the part that comes from the steps
+    in time, a moving grid and rounding. grid: the part that comes from the spacing. x, t: where
+    and when the total is largest. until: the last time that was compared. cables: the indices of
+    the cables that were compared. places: the first and the last place that were compared.
     """
 
     total: float
@@ -61,7 +62,7 @@ class ErrorEstimate:
     places: tuple[float, float]
 
     def facts(self) -> dict[str, Any]:
-        """Plain data, and in words what was measured."""
+        """The estimate as plain data, with what was measured in words."""
         return {
             **asdict(self),
             "of": "v, largest over the frames and places compared",
@@ -73,10 +74,10 @@ class ErrorEstimate:
 def estimate_error(
     run: Run, equation: Equation, cable: Cable, start: Start, n_threads: int = 1
 ) -> ErrorEstimate | None:
-    """Compares a run, of any scheme, with references on two grids; see the module.
+    """Compares a run of any scheme with references on two grids, as the module describes.
 
     Arguments:
-        run: from t = 0. equation, cable: what it solved. start: what it started from.
+        run: a run from t = 0. equation, cable: what it solved. start: the state at t = 0.
 
     Returns: the estimate, or None where even the first frame would take too long to compare.
 
@@ -125,33 +126,34 @@ def estimate_error(
 
 
 def _spread(n: int, at_most: int) -> npt.NDArray[np.int64]:
-    """At most so many of the numbers 0 .. n - 1, evenly, the last among them."""
+    """At most so many of the numbers 0 .. n - 1, evenly spaced, the last one included."""
     return np.unique(np.linspace(n - 1, 0, min(n, at_most)).round().astype(np.int64))
 
 
 def _costs(n_nodes: int, dx: float, root: float) -> tuple[float, float]:
-    """Nominal seconds a unit of time, by Chebyshev and by Crank-Nicolson; root: of diffusion.
+    """Nominal seconds for a unit of time, by Chebyshev and by Crank-Nicolson.
 
-    As measured once on one core, so that what is compared does not depend on the machine.
+    They were measured once on one core and are constants, so that what is compared does not depend
+    on the machine. root: the square root of the diffusion.
     """
     stages = max(2.4, 1.2 * root / dx)
     return 1.5e-4 + 5e-8 * stages * n_nodes, 7e-3 + 1e-6 * n_nodes
 
 
 def _felt_within(length: float, root: float) -> float:
-    """The time after which a cut end may be felt so far away; see `_reach`."""
+    """The time after which a cut end may have an influence at that distance; see `_reach`."""
     return float((math.sqrt(25 + length / max(root, 1e-300)) - 5) ** 2)
 
 
 def _reach(t: float, root: float) -> float:
-    """How far what happens at a place is felt after t: a wave's way, and diffusion's to 1e-11."""
+    """How far an influence spreads in a time t: the way of a wave, and of diffusion to 1e-11."""
     return root * (t + 10 * math.sqrt(t))
 
 
 def _piece(cable: Cable, run: Run, frame: int, root: float) -> tuple[int, slice, Cable]:
     """The stretch of a long cable in which v has changed most, as a cable of its own.
 
-    Returns: its first node; which of its nodes do not feel that it was cut; the stretch.
+    Returns: its first node; which of its nodes are not influenced by the cuts; the stretch.
     """
     if cable.n_nodes <= _NODES:
         return 0, slice(None), cable
@@ -207,7 +209,7 @@ def _solved(
 
 
 def cut_stimuli(cable: Cable) -> list[str]:
-    """Sentences on stimuli of which a part lies off the cable or before the run."""
+    """Sentences about stimuli of which a part lies off the cable or before the run."""
     found = []
     low, high = cable.x_start, cable.x_start + cable.length
     for pulse in cable.stimulus:
@@ -223,7 +225,7 @@ def cut_stimuli(cable: Cable) -> list[str]:
 
 
 def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
-    """A sentence, if v errs by `LARGE`: what makes the error, and which options make it less."""
+    """A sentence if v errs by `LARGE` or more: where the error comes from, and what reduces it."""
     if estimate.total < LARGE:
         return []
     said = f"v may err by {estimate.total:.2g} (the wave is 1 high); "
@@ -250,10 +252,10 @@ def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
 
 
 def pinned(equation: Equation, cable: Cable) -> list[str]:
-    """A sentence, if on this grid a front stands still between two nodes (propagation failure).
+    """A sentence if a front stands still between two nodes of this grid (propagation failure).
 
-    Of up to 12 of the cables whose front the equation moves to the right, 0 < a < 1/2, the one with
-    the widest nodes for its diffusion is told.
+    Up to 12 of the cables are tried whose front should move to the right, those with 0 < a < 1/2.
+    The sentence is about the one with the largest a.
     """
     table = equation.table(equation.n_cables)
     able = (table[:, 0] > 0) & (table[:, 0] < 0.5) & (table[:, 3] > 0)

@@ -1,8 +1,9 @@
 """The explicit scheme on a grid that follows the wave.
 
-All nodes are nodes of the cable's uniform grid; where little happens only every second, fourth, ..
-is used. Second derivatives are those of the parabola through three neighbors (Lagrange), of order
-one where the spacing changes; what is not a node is interpolated. Two monitors choose the spacing:
+All nodes belong to the uniform grid of the cable; where little happens only every second, fourth or
+eighth of them is used. Second derivatives are those of the parabola through three neighbors, which
+are of order one where the spacing changes. Between the nodes in use v and w are interpolated. One
+of two monitors chooses the spacing:
 
 ``indicators``  the published heuristic: a coarse grid, twice as fine where |v_x|, four times where
                 |v_t| exceeds a threshold, and finest around inflection points of v, chosen anew
@@ -36,7 +37,10 @@ GROWTH = 0.25  # of the spacing from node to node, in nodes
 
 @kernel
 def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Array) -> None:
-    """Of the neighbors in half the second derivative; `at` in nodes of the uniform grid."""
+    """Computes the weights of both neighbors in half the second derivative.
+
+    at: (n,) places in nodes of the uniform grid. push: takes the stimulus at these places.
+    """
     for i in range(1, n - 1):
         before, after = at[i] - at[i - 1], at[i + 1] - at[i]
         left[i] = 1.0 / (before * (before + after))
@@ -52,7 +56,7 @@ def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Arr
 def _step(
     v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Array, n: int, q: Array
 ) -> None:
-    """One step of n nodes, which stand at 1 .. n of v."""
+    """Makes one step of n nodes, which stand at the places 1 .. n of v."""
     a, gamma, epsilon, diffusion, dx, dt = q[0], q[1], q[2], q[3], q[4], q[5]
     scale = 2 * diffusion / (dx * dx)
     before, here, after, out = v[:n], v[1 : n + 1], v[2 : n + 2], v_new[1 : n + 1]
@@ -77,7 +81,7 @@ def _wanted(
     drive: Array,
     wanted: Array,
 ) -> None:
-    """The spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
+    """Writes the spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
     dx, dt = q[4], q[5]
     for g in range(size):
         wanted[g] = coarsest
@@ -113,7 +117,7 @@ def _wanted(
 
 @kernel
 def _in_use(at: Any, n: int, wanted: Array) -> None:
-    """The spacing of n nodes as one that is wanted: from it `_place` finds the same nodes."""
+    """Writes the spacing of the n nodes in use, from which `_place` finds the same nodes again."""
     wanted[0] = 1.0
     for i in range(n - 1):
         gap = at[i + 1] - at[i]
@@ -130,7 +134,7 @@ def _around(drive: Array, margin: int, wanted: Array) -> None:
 
 @kernel
 def _place(wanted: Array, size: int, coarsest: int, at: Any) -> int:
-    """Nodes at multiples of their spacing, a power of two; how many."""
+    """Places nodes at multiples of their spacing, which is a power of two; returns how many."""
     at[0] = 0
     n, g = 1, 0
     while g < size - 1:
@@ -150,7 +154,7 @@ def _place(wanted: Array, size: int, coarsest: int, at: Any) -> int:
 
 
 def _interpolate(at: Any, values: Array, n: int, cubic: bool, to: Any, m: int, out: Array) -> None:
-    """Values at m of the places `to` (increasing) from those at `at`."""
+    """Interpolates values, given at the places at (n,), at the increasing places to (m,)."""
     i = 0
     for k in range(m):
         g = to[k]
@@ -190,7 +194,10 @@ def _steps(
     tolerance: float,
     every: int,
 ) -> tuple[int, int]:
-    """Advances one cable in place; the number of nodes at the end, and of nodes times steps."""
+    """Advances one cable in place.
+
+    Returns: how many nodes are in use at the end, and the sum of the nodes in use over the steps.
+    """
     size = len(v_full)
     # v begins and ends with a place that no node has, so that the step needs no special nodes.
     v, v_new, w, spare = np.zeros(size + 2), np.zeros(size + 2), np.empty(size), np.empty(size)
@@ -237,13 +244,14 @@ class Adaptive(Scheme):
     """The explicit scheme on a grid that follows the wave.
 
     Arguments:
-        monitor: "indicators" (the published heuristic) or "curvature"; see the module.
-        coarsest: largest spacing in nodes, a power of two; 4 at least for the indicators.
-        tolerance: of interpolation, for "curvature".
-        every: steps between two choices of a grid; 1 for the indicators, 80 for "curvature".
+        monitor: "indicators" (the published heuristic) or "curvature", which the module explains.
+        coarsest: the largest spacing in nodes, a power of two of at least 4.
+        tolerance: the error that linear interpolation may make, for "curvature".
+        every: how many steps are made between two choices of a grid; by default 1 for the
+            indicators and 80 for "curvature".
 
     Raises:
-        InputError: a ring, or an argument that is none.
+        InputError: a ring, or an argument that cannot be used.
     """
 
     name = "adaptive"
@@ -258,13 +266,15 @@ class Adaptive(Scheme):
         every: int | None = None,
     ) -> None:
         if cable.periodic:
-            raise InputError("the adaptive scheme does not do rings", key="left, right")
+            raise InputError("the adaptive scheme cannot solve rings", key="left, right")
         if monitor not in ("indicators", "curvature"):
             raise InputError(f'"{monitor}" is neither indicators nor curvature', key="monitor")
         if coarsest < 4 or coarsest & (coarsest - 1):
-            raise InputError(f"{coarsest} is no power of two of at least 4", key="coarsest")
+            raise InputError(
+                f"a power of two of at least 4 was expected, not {coarsest}", key="coarsest"
+            )
         if not tolerance > 0:
-            raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+            raise InputError(f"a tolerance must be positive, not {tolerance}", key="tolerance")
         self.equation, self.cable, self.monitor = equation, cable, monitor
         self.coarsest, self.tolerance = coarsest, tolerance
         self.every = every or (1 if monitor == "indicators" else 80)
@@ -273,28 +283,28 @@ class Adaptive(Scheme):
         self._nodes_steps = self._steps = 0
 
     def restart(self) -> None:
-        """All nodes are in use again."""
+        """Puts all nodes in use again."""
         self._grids = []
         self._nodes_steps = self._steps = 0
 
     def largest_step(self, v: Array) -> float:
-        """That of the finest spacing; see `largest_explicit_step`."""
+        """The longest step for the finest spacing; see `largest_explicit_step`."""
         held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
         low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
         return largest_explicit_step(self.equation, self.cable.dx, low, high)
 
     def nodes(self, cable: int = 0) -> Any:
-        """The nodes of the uniform grid that are in use."""
+        """(n,) the indices of the nodes of the uniform grid that are in use for a cable."""
         return self._grids[cable].copy()
 
     def facts(self) -> dict[str, float]:
-        """Nodes in use, averaged over the steps and the cables."""
+        """The number of nodes in use, averaged over the steps and the cables."""
         return {"mean_nodes": self._nodes_steps / max(self._steps, 1)}
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """n_steps steps of dt under one stimulus; see `Explicit.advance`."""
+        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         v, w = v.copy(), w.copy()
         size = v.shape[1]
         if len(self._grids) != len(v):

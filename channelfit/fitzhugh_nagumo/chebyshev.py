@@ -14,8 +14,9 @@ which is of order three because all of them have the same number of stages, on w
 error depends. For that to stay stable the damping is stronger than the authors' 2/13: with theirs
 the combination exceeds one for some waves, with a half it stays below.
 
-A long cable is advanced tile by tile inside the cache, all stages of a step and its error at once;
-what creeps in from the cut ends of a tile moves one node a stage and never reaches what is kept.
+A long cable is advanced tile by tile inside the cache, all stages of a step and its error at once.
+The error at the cut ends of a tile moves one node a stage and never reaches the nodes that it
+keeps.
 """
 
 from __future__ import annotations
@@ -38,18 +39,21 @@ _DAMPING = 0.5
 _TILE = 384  # twelve rows of it stay in the first cache, or nearly
 _LONGEST_WHOLE = 4096
 _SHORTEST = 1e-10
-#: Of the spectral radius, for what v may become during a step.
+#: A factor on the spectral radius, because v changes during a step.
 _MARGIN = 1.05
 
 
 @kernel
 def stages_for(h: float, radius: float) -> int:
-    """Stages with which a step of h is stable where nothing decays faster than `radius`."""
+    """How many stages a step of h needs to be stable where nothing decays faster than `radius`."""
     return max(2, int(np.ceil(np.sqrt(1.0 + 1.7 * h * radius))))
 
 
 def weights(s: int, out: Array) -> None:
-    """(s + 1, 4) rows mu, nu, mu~, gamma~ of the stages 1 .. s; see the source of the module."""
+    """Writes mu, nu, mu~ and gamma~ of the stages 1 .. s to the rows of out, (s + 1, 4).
+
+    The article that the module names defines them.
+    """
     w0 = 1.0 + _DAMPING / (s * s)
     # Values and two derivatives of the polynomials at w0.
     t, d, dd = np.empty(s + 1), np.empty(s + 1), np.empty(s + 1)
@@ -73,10 +77,10 @@ def weights(s: int, out: Array) -> None:
 
 @apart
 def _largest(x: Array) -> float:
-    """The largest of values that are not negative, NaN if there is one.
+    """The largest of values that are not negative, or NaN if one of them is NaN.
 
-    As integers they have the same order, NaN above all; and of integers compilers find the largest
-    in vectors.
+    The values are compared as integers, which have the same order with NaN above all, because
+    compilers find the largest of integers in vectors.
     """
     top = bits_of(x[0])
     for i in range(len(x)):
@@ -91,7 +95,7 @@ def _ghosts(v: Array, n: int, ring: bool) -> None:
 
 @apart
 def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
-    """The rate of v; v has a place more at either end."""
+    """Writes the rate of v to out; v has one more place at each end."""
     a, r, n = q[0], q[3], len(w)
     left, here, right = v[:n], v[1 : n + 1], v[2:]
     for i in range(n):
@@ -112,7 +116,7 @@ def _first(
     h: float,
     weight: float,
 ) -> None:
-    """The first stage, and what stands before it where the second will be."""
+    """Makes the first stage, and copies the state to the rows of the second stage."""
     n, ahead, slow, gamma = len(w), weight * h, weight * h * q[2], q[1]
     here, out, kept = v[1 : n + 1], one[1 : n + 1], then[1 : n + 1]
     for i in range(n):
@@ -137,7 +141,7 @@ def _stage(
     h: float,
     k: Array,
 ) -> None:
-    """A stage from the last one (now) over the one before it (then)."""
+    """Makes a stage from the last one (now), in place of the one before it (then)."""
     a, gamma, epsilon, r = q[0], q[1], q[2], k[2] * h * q[3]
     n, rest, mu, nu, ahead, back = len(w), 1 - k[0] - k[1], k[0], k[1], k[2] * h, k[3] * h
     left, here, right = now[:n], now[1 : n + 1], now[2:]
@@ -167,7 +171,7 @@ def _chain(
     holds_left: bool,
     holds_right: bool,
 ) -> None:
-    """One step of s stages from rows start (v) and start + 1 (w) to rows end and end + 1."""
+    """Makes a step of s stages from the rows start (v) and start + 1 (w) to end and end + 1."""
     v, w, push, force = room[start, : n + 2], room[start + 1, :n], room[4, :n], room[5, :n]
     now, then = room[end, : n + 2], room[6, : n + 2]
     w_now, w_then = room[end + 1, :n], room[7, :n]
@@ -187,7 +191,7 @@ def _chain(
 def _start(
     room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bool, holds_right: bool
 ) -> None:
-    """The rate of v at rows start and start + 1, to row 5; of a held end it is nothing."""
+    """Writes the rate of v at the rows start and start + 1 to row 5; at a held end it is 0."""
     _ghosts(room[start, : n + 2], n, ring)
     _force(room[start, : n + 2], room[start + 1, :n], room[4, :n], q, room[5, :n])
     if holds_left:
@@ -198,7 +202,7 @@ def _start(
 
 @apart
 def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
-    """The extrapolated state, and what the halves err by."""
+    """Computes the extrapolated state, and the error of the two half steps."""
     for i in range(len(whole)):
         third = (halves[i] - whole[i]) * (1.0 / 3.0)
         out[i] = halves[i] + third
@@ -218,10 +222,13 @@ def _attempt(
     holds_left: bool,
     holds_right: bool,
 ) -> float:
-    """One step of n nodes; the error of nodes keep .. keep + kept - 1.
+    """Makes one step of n nodes.
 
-    room: (12, n + 2 or more): v, w, the new v and w, the stimulus, then what is needed. A row of v
-    has its nodes from place 1 on, the others from 0.
+    Arguments:
+        room: (12, n + 2 or more) the rows v, w, the new v, the new w and the stimulus, and room to
+            work in. A row of v has its nodes from place 1 on, the others from place 0.
+
+    Returns: the largest error of the nodes keep .. keep + kept - 1.
     """
     _start(room, 0, n, q, ring, holds_left, holds_right)
     _chain(room, 0, 8, n, q, h, s, table, ring, holds_left, holds_right)
@@ -236,7 +243,7 @@ def _attempt(
 
 @kernel
 def _radius(v: Array, scratch: Array, q: Array) -> float:
-    """What decays fastest; f' is a parabola in v around (1 + a)/3."""
+    """The largest rate at which anything decays; f' is a parabola in v around (1 + a)/3."""
     top = (1 + q[0]) / 3
     for i in range(len(v)):
         scratch[i] = abs(v[i] - top)
@@ -246,13 +253,13 @@ def _radius(v: Array, scratch: Array, q: Array) -> float:
 
 
 def _proposed(wanted: float, left: float, radius: float) -> float:
-    """The next step: what is wanted and stable, and ends with the span or leaves a good part."""
+    """The next step: stable, at most what is wanted, and never leaving a tiny rest of the span."""
     h = min(wanted, (MOST_STAGES * MOST_STAGES - 1) / (1.7 * radius))
     return float(left if h > (1 - 1e-9) * left else min(h, left / 2))
 
 
 def _wanted(wanted: float, h: float, error: float, tolerance: float) -> tuple[bool, float]:
-    """Whether a step of h is let pass, and how long the next should be."""
+    """Whether the error of a step of h is accepted, and how long the next step should be."""
     if tolerance == np.inf:
         return True, wanted
     if not error < np.inf:
@@ -274,7 +281,7 @@ def _count(facts: Array, h: float, s: int, passed: bool) -> None:
 
 @kernel
 def _planned(wanted: float, left: float, radius: float, table: Array) -> tuple[float, int]:
-    """The next step and its stages, whose weights go to the table."""
+    """The next step and the number of its stages, whose weights are written to the table."""
     h = _proposed(wanted, left, radius)
     s = stages_for(h, radius)
     weights(s, table)
@@ -285,7 +292,7 @@ def _planned(wanted: float, left: float, radius: float, table: Array) -> tuple[f
 def _judged(
     facts: Array, h: float, s: int, wanted: float, error: float, tolerance: float
 ) -> tuple[bool, float]:
-    """As `_wanted`, and the step is counted."""
+    """The same as `_wanted`, and counts the step."""
     passed, after = _wanted(wanted, h, error, tolerance)
     _count(facts, h, s, passed)
     return passed, after
@@ -305,10 +312,15 @@ def _cables(
     tolerance: float,
     facts: Array,
 ) -> bool:
-    """Cables first .. last-1 over a span of time, in place, each with steps of its own.
+    """Advances the cables first .. last-1 by a span of time, in place, each with its own steps.
 
-    steps: (n_cables,) the steps to try first and, at the end, next. tolerance: infinite for steps
-    that stay. facts: (n_cables, 5) steps, refused ones, stages, shortest and longest step.
+    Arguments:
+        steps: (n_cables,) the step to try first; at the end, the one to try next.
+        tolerance: of the local error; infinite for steps that do not change.
+        facts: (n_cables, 5) counts steps, refused steps and stages, and keeps the shortest and the
+            longest step.
+
+    Returns: whether every cable met the tolerance.
     """
     n = v.shape[1]
     room, table, s_known = np.zeros((12, row_length(n + 2, 12))), np.empty((MOST_STAGES + 1, 4)), 0
@@ -353,7 +365,10 @@ def _tiles(
     s: int,
     table: Array,
 ) -> Any:
-    """A step of tiles first .. last-1 of one long cable; the largest error, the new radius."""
+    """Makes a step of the tiles first .. last-1 of one long cable.
+
+    Returns: the largest error, and the spectral radius at the new state.
+    """
     size, halo = len(v), 2 * s
     room = np.zeros((12, row_length(_TILE + 2 * halo + 2, 12)))
     worst, radius = 0.0, 0.0
@@ -387,7 +402,7 @@ class Chebyshev(Scheme):
     """Runge-Kutta-Chebyshev for one cable, or for many of the same grid.
 
     Arguments:
-        n_threads: threads that share tiles and cables.
+        n_threads: how many threads share tiles and cables.
     """
 
     name = "Chebyshev"
@@ -399,18 +414,18 @@ class Chebyshev(Scheme):
         self._workers = Workers(n_threads)
 
     def restart(self) -> None:
-        """Steps and stages are counted from none."""
+        """Begins to count steps and stages anew."""
         self._facts = _no_facts(1)
 
     def largest_step(self, v: Array) -> float:
-        """The step that takes the most stages."""
+        """The step that needs the largest number of stages that is allowed."""
         euler = largest_explicit_step(
             self.equation, self.cable.dx, float(np.min(v)), float(np.max(v))
         )
         return 0.29 * MOST_STAGES**2 * euler
 
     def facts(self) -> dict[str, float]:
-        """Steps of the cable that took the most, and their lengths and stages over all cables."""
+        """The steps of the cable that took the most, and lengths and stages over all cables."""
         steps, refused, stages, shortest, longest = self._facts.T
         return {
             "steps": int(steps.max()),
@@ -423,7 +438,7 @@ class Chebyshev(Scheme):
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """n_steps steps of dt under one stimulus; see `Explicit.advance`."""
+        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         v, w, _ = self.span(v, w, np.full(len(v), dt), n_steps * dt, math.inf, drive)
         return v, w
 
@@ -439,8 +454,9 @@ class Chebyshev(Scheme):
         """Advances by a span of time under one stimulus.
 
         Arguments:
-            v, w: (n_cables, n_nodes). steps: (n_cables,) to try first. tolerance: the largest
-                local error that a step may make; infinite for steps that stay.
+            v, w: (n_cables, n_nodes). steps: (n_cables,) the steps to try first.
+            span: the time. tolerance: the largest local error that a step may make; infinite for
+                steps that do not change.
 
         Returns: the new v and w, and the steps to try next.
 
@@ -476,7 +492,7 @@ class Chebyshev(Scheme):
         tolerance: float,
         drive: Array,
     ) -> tuple[Array, Array]:
-        """As `_cables`, for one long cable."""
+        """The same as `_cables`, for one long cable; returns its v and w."""
         left, wanted, table = span, float(steps[k]), np.empty((MOST_STAGES + 1, 4))
         radius = _radius(v, np.empty_like(v), q)
         while left > 1e-14 * span:
@@ -499,4 +515,4 @@ def _no_facts(n_cables: int) -> Array:
 
 
 def _no_step(tolerance: float) -> InputError:
-    return InputError(f"no step meets a tolerance of {tolerance:g}", key="tolerance")
+    return InputError(f"no step is short enough for a tolerance of {tolerance:g}", key="tolerance")

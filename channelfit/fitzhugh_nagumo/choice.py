@@ -1,7 +1,7 @@
-"""The cheapest scheme and step for an error that is asked for: `channelfit fhn --scheme auto`.
+"""Finds the cheapest scheme and step for an error that is asked for (`--scheme auto`).
 
-The error is that of time: what v and w differ by, at the frames, from the exact solution of the
-same equations on the same grid. What the spacing adds is not in it.
+This is the error from time: the difference of v and w, at the frames, from the exact solution of
+the same equations on the same grid. It does not contain the error that the spacing adds.
 
 Every scheme is tried coarsely, twice: with a tolerance and an eighth of it, or with the longest
 step that is stable and two thirds of it. From what the two runs differ by and the scheme's order
@@ -25,23 +25,24 @@ from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, simulate
 from channelfit.reading.errors import InputError
 
-#: Tolerance of the first trial; part of the largest stable step that is taken.
+#: The tolerance of the first trial, and the share of the largest stable step that is taken.
 _CRUDE, _SAFETY = 1e-3, 0.9
-#: Part of the error that a finer run aims at, and how many are made.
+#: The share of the error that a finer run aims at, and the most finer runs that are made.
 _AIM, _MOST_RUNS = 0.5, 8
-#: For what steps that are controlled do not follow their scheme's order.
+#: A factor on estimated errors, because controlled steps do not quite follow their scheme's order.
 _MARGIN = 1.5
-#: What rounding adds in a step, in parts of the spacing of numbers about one.
+#: The error from rounding in a step, as a share of the distance between numbers about one.
 _ROUNDING = 0.25
 
 
 @dataclass(frozen=True)
 class Work:
-    """How a scheme's error follows what sets its steps, and what they cost.
+    """How the error of a scheme depends on its steps, and what steps cost.
 
-    key: "dt" or "tolerance". order: of the error in the step. power: of the error in what `key`
-    sets. apart: by what that is divided between two runs. node, step: nanoseconds for a node and
-    step (of Chebyshev for a rate of a node), and for a step however few its nodes.
+    key: what sets the steps, "dt" or "tolerance". order: the order of the error in the step.
+    power: the order of the error in the quantity that `key` names. apart: the factor by which this
+    quantity is divided from one run to the next. node: nanoseconds for each node of a step (with
+    Chebyshev, for each rate of a node). step: nanoseconds for a step besides.
     """
 
     key: str
@@ -52,8 +53,8 @@ class Work:
     step: float
 
 
-#: By the class of the scheme, measured on one core of an AMD EPYC; for a GPU on an NVIDIA H200, of
-#: Runge-Kutta from its operations. Only the ratios matter.
+#: The work of each class of schemes, as measured on one core of an AMD EPYC and on an NVIDIA H200
+#: (of Runge-Kutta there, as computed from its operations). Only the ratios matter.
 WORK = {
     "RungeKutta": Work("dt", 4, 4, 1.5, 1.5, 50),
     "Chebyshev": Work("tolerance", 3, 1, 8, 1.0, 1e3),
@@ -65,9 +66,11 @@ WORK = {
 
 @dataclass(frozen=True)
 class Trial:
-    """Two runs of a scheme: the finer, its step or tolerance and its error, the coarser's steps.
+    """Two runs of a scheme, a coarse and a finer one, and what they say of its error.
 
-    left: from the order, the share of rounding left out; rounding: that of one step.
+    level: the step or tolerance of the finer run. run: the finer run. left: its error without that
+    from rounding, estimated from the order. rounding: the error from rounding in one step.
+    fewest: the number of steps of the coarser run.
     """
 
     scheme: Scheme
@@ -80,21 +83,21 @@ class Trial:
 
     @property
     def made(self) -> int:
-        """Steps of the finer run."""
+        """The number of steps of the finer run."""
         return int(self.run.facts["steps"])
 
     @property
     def error(self) -> float:
-        """Of the finer run."""
+        """The error of the finer run, rounding included."""
         return self.left + self.rounding * self.made
 
     def needed(self, error: float) -> float:
-        """Steps that leave a part of the error."""
+        """How many steps it takes to come below the error, with a margin."""
         steps = self.made * (self.left / (_AIM * error)) ** (1 / self.work.order)
         return float(max(steps, self.fewest))
 
     def record(self, error: float) -> dict[str, Any]:
-        """The steps and seconds that the error takes."""
+        """The steps and the estimated seconds that it takes to meet the error."""
         made, steps = self.made, self.needed(error)
         rates = 1.0
         if "mean_stages" in self.run.facts:  # a step twice as long takes root two as many
@@ -109,7 +112,7 @@ def _record(scheme: Scheme, work: Work, steps: float, rates: float = 1.0) -> dic
 
 
 class _Task:
-    """What is solved, and to which error."""
+    """A state, the times of the frames, and the error that is asked for."""
 
     def __init__(
         self,
@@ -123,18 +126,18 @@ class _Task:
         self.times = np.atleast_1d(np.asarray(times, dtype=float))
 
     def run(self, scheme: Scheme, level: float) -> Run:
-        """With a step or a tolerance."""
+        """Solves with a step or a tolerance of that level."""
         given: dict[str, Any] = {WORK[type(scheme).__name__].key: level}
         try:
             return simulate(scheme, *self.state, self.times, on_progress=self.on_progress, **given)
         except InputError as failure:
             raise InputError(
-                f"{self.error:g} is not met by the {scheme.name} scheme: {failure}",
+                f"the {scheme.name} scheme does not meet {self.error:g}: {failure}",
                 key="error",
             ) from None
 
     def finer(self, scheme: Scheme, coarse: Run, coarse_level: float, level: float) -> Trial:
-        """A run at level beside a coarser one."""
+        """Makes a run at a level, and compares it with a coarser one."""
         work = WORK[type(scheme).__name__]
         fine = self.run(scheme, level)
         # Frames may lie so close that both steps fit between them equally often.
@@ -152,12 +155,16 @@ class _Task:
         return Trial(scheme, work, level, fine, left, rounding, int(coarse.facts["steps"]))
 
     def trial(self, scheme: Scheme, level: float) -> Trial:
-        """Two runs, at level and finer."""
+        """Makes two runs, at that level and at a finer one, and compares them."""
         coarse = self.run(scheme, level)
         return self.finer(scheme, coarse, level, level / WORK[type(scheme).__name__].apart)
 
     def refined(self, trial: Trial) -> Trial:
-        """Finer and finer, until the error is met."""
+        """Makes finer and finer runs until the error is met.
+
+        Raises:
+            InputError: the error cannot be met.
+        """
         work, error = trial.work, self.error
         for _ in range(_MOST_RUNS):
             if trial.error <= error:
@@ -191,18 +198,19 @@ def solve(
     """Solves the equation to an error in time, by the scheme that is the cheapest for it.
 
     Arguments:
-        schemes: to choose from, of the classes in `WORK`; at least one controls its steps.
+        schemes: the schemes to choose from, of the classes in `WORK`; at least one of them must
+            control its steps.
         v, w, times: as `simulate` takes them.
-        error: the largest that v and w may have at any frame, from time alone.
+        error: the largest error of v and w that is allowed at any frame, from time alone.
 
-    Returns: the frames; its facts have `error_asked`, `error_in_time` (an estimate, below the
-        former) and `choice`: the steps and seconds that each scheme takes, the cheapest first.
+    Returns: the frames. Their facts have `error_asked`; `error_in_time`, an estimate that is below
+        it; and `choice`, the steps and seconds that each scheme takes, the cheapest first.
 
     Raises:
         InputError: the error is not positive, or is not met however short the steps.
     """
     if not (math.isfinite(error) and error > 0):
-        raise InputError(f"{error:g} cannot be asked for; it must be positive", key="error")
+        raise InputError(f"the error must be positive and finite, not {error:g}", key="error")
     task = _Task(v, w, times, error, on_progress)
     if not task.times[-1] > 0:
         return simulate(schemes[-1], v, w, times)

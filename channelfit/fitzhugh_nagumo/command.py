@@ -64,89 +64,122 @@ def _explaining_lack_of_memory(command: Callable[..., None]) -> Callable[..., No
     ),
     default="crank-nicolson",
     show_default=True,
-    help="How it is solved; auto takes the cheapest of the first three, and its step, for --error.",
+    help="The method of solution; auto takes the cheapest of the first three that meets --error.",
 )
 @click.option(
     "--backend",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="Where: auto takes a GPU, if there is one, for 100,000 nodes or more.",
+    help="What computes; auto takes a GPU, if there is one, for 100,000 nodes or more.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["float64", "float32"]),
     default="float64",
     show_default=True,
-    help="Precision on a GPU; the processor computes in float64.",
+    help="Precision on a GPU; the processor always computes in float64.",
 )
 @_value("a", "0.01", "Threshold of excitation.")
 @_value("gamma", "2", "Decay of recovery.")
 @_value("epsilon", "0.01", "Speed of recovery.")
 @_value("diffusion", "1", "Diffusion of v.")
-@click.option("--nodes", type=click.IntRange(3), default=401, show_default=True, metavar="N")
-@click.option("--dx", type=float, default=0.5, show_default=True, metavar="LENGTH")
+@click.option(
+    "--nodes",
+    type=click.IntRange(3),
+    default=401,
+    show_default=True,
+    metavar="N",
+    help="Number of nodes of the cable.",
+)
+@click.option(
+    "--dx",
+    type=float,
+    default=0.5,
+    show_default=True,
+    metavar="LENGTH",
+    help="Distance between two nodes.",
+)
 @click.option(
     "--left",
     default="no_flux",
     show_default=True,
     metavar="END",
-    help="no_flux, periodic, or the value at which v is held.",
+    help="What holds at the left end: no_flux, periodic, or the value at which v is held.",
 )
-@click.option("--right", default="no_flux", show_default=True, metavar="END", help="As --left.")
+@click.option(
+    "--right",
+    default="no_flux",
+    show_default=True,
+    metavar="END",
+    help="What holds at the right end, as with --left.",
+)
 @click.option(
     "--initial",
     default="gaussian:100",
     show_default=True,
     metavar="STATE",
-    help="rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; front:CENTER; or a file with "
-    "x, v and perhaps w (.npz or summary.json of a run, .csv).",
+    help="State at t = 0: rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; front:CENTER; "
+    "or a file with x, v and perhaps w (.npz or summary.json of a run, or .csv).",
 )
 @click.option(
     "--stimulus",
     "stimuli",
     multiple=True,
     metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
-    help="Adds to v_t where and while it is on, e.g. 0.5,x=0:5,t=10:12,every=100. Several allowed.",
+    help="Stimulus, which adds to v_t where and while it is on, e.g. 0.5,x=0:5,t=10:12,every=100. "
+    "May be given several times.",
 )
-@click.option("--end", type=float, default=250.0, show_default=True, metavar="T", help="Last time.")
+@click.option(
+    "--end",
+    type=float,
+    default=250.0,
+    show_default=True,
+    metavar="T",
+    help="Time at which the run ends.",
+)
 @click.option(
     "--frames",
     type=click.IntRange(2),
     default=251,
     show_default=True,
     metavar="N",
-    help="Frames kept, evenly from t = 0 to the end.",
+    help="Number of frames that are kept, evenly from t = 0 to the end.",
 )
 @click.option(
     "--dt",
     type=float,
     metavar="STEP",
-    help="Longest step. [default: controlled, or 0.9 of the largest stable step]",
+    help="Longest step in time. [default: controlled steps, or 0.9 of the largest stable step]",
 )
 @click.option(
     "--tolerance",
     type=float,
     metavar="ERROR",
-    help="Local error that a step of Crank-Nicolson or Chebyshev may make. [default: 1e-6 without "
-    "--dt]",
+    help="Local error that a controlled step of Crank-Nicolson or Chebyshev may make. [default: "
+    "1e-6 without --dt]",
 )
 @click.option(
     "--error",
     type=float,
     metavar="ERROR",
-    help="With --scheme auto: the largest error of v and w from time, at any frame; what --dx adds "
-    "is not in it. [default: 1e-4]",
+    help="With --scheme auto: the largest error of v and w from time at any frame; what --dx adds "
+    "comes on top. [default: 1e-4]",
 )
 @click.option(
     "--noise",
     type=click.FloatRange(0),
     default=0.0,
     metavar="SIGMA",
-    help="Space-time white noise added to v (Ito; explicit scheme on the processor).",
+    help="Strength of space-time white noise that is added to v; with --scheme explicit on the "
+    "processor only.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N", help="Of the noise."
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    metavar="N",
+    help="Seed of the noise.",
 )
 @click.option(
     "--threshold",
@@ -154,7 +187,7 @@ def _explaining_lack_of_memory(command: Callable[..., None]) -> Callable[..., No
     default=0.5,
     show_default=True,
     metavar="V",
-    help="A wave has arrived when v reaches it.",
+    help="Value of v at which a wave counts as arrived.",
 )
 @click.option(
     "--out",
@@ -168,7 +201,7 @@ def _explaining_lack_of_memory(command: Callable[..., None]) -> Callable[..., No
     type=click.Choice(["npz", "h5"]),
     default="npz",
     show_default=True,
-    help="Of the file of results; h5 needs h5py.",
+    help="Format of the file of results; h5 needs h5py.",
 )
 @click.option("--animation", is_flag=True, help="Write animation.gif as well.")
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
@@ -210,8 +243,8 @@ def fhn(
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
 
     Several values of a parameter make a sweep: one cable for each combination, solved together.
-    With the summary.json of a run that run is repeated, with other values of the options that are
-    given besides.
+    With the summary.json of a run, that run is repeated; options that are given besides replace
+    those of the run.
 
     \b
     The results' folder
@@ -219,7 +252,7 @@ def fhn(
       frames.png      v and w at six times
       space_time.png  v over place and time, with the line of first arrival
       arrival.csv     when v first reaches the threshold at every node
-      summary.json    speed, steps, how far v may err, and all that repeats the run
+      summary.json    speed, steps, how far v may err, and the settings that repeat the run
       animation.gif   with --animation
 
     \b

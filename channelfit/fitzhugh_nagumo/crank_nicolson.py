@@ -44,9 +44,9 @@ from channelfit.reading.errors import InputError
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
 
-#: Newton's error in v that is let pass.
+#: The error of v that Newton's method may leave.
 TOLERANCE = 1e-12
-#: What a value of the order of one may lose by an overlap, or by a spike that is cut off.
+#: The error, of values of the order of one, at which distant nodes no longer count.
 NEGLIGIBLE = 1e-18
 _TILE = 4096
 _STEPS_A_PASS = (64, 32, 16, 8, 4, 2, 1)
@@ -57,7 +57,7 @@ _BEND = 7.0
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What a step of length dt takes from the equation, (n_cables,) each."""
+    """The coefficients of a step of length dt, (n_cables,) each; the module says what they are."""
 
     a: Array
     r: Array
@@ -79,14 +79,15 @@ class Coefficients:
         )
 
     def rows(self) -> Array:
-        """(6, n_cables) as the kernels take them: a, r, h, kw, kv, bend."""
+        """(6, n_cables) the coefficients that `row_by_row` takes: a, r, h, kw, kv and bend."""
         return np.array([self.a, self.r, self.half, self.kw, self.kv, self.bend()])
 
     def scaled(self) -> Array:
-        """(9, n_cables) as lanes take them: rows divided by r, so that -1 stands off the diagonal.
+        """(9, n_cables) the coefficients that `crank_nicolson_lanes` takes.
 
-        1 + a; h; the constant of the diagonal; that of v on the known side; the factor of w there;
-        kw; kv; bend; the factor of the stimulus.
+        They belong to rows that were divided by r, so that -1 stands beside the diagonal: 1 + a; h;
+        the constant of the diagonal; that of v on the known side; the factor of w there; kw; kv;
+        bend; the factor of the stimulus.
         """
         r = np.maximum(self.r, 1e-300)
         h, slow = self.half / r, self.half * (self.kv + self.a)
@@ -105,23 +106,23 @@ class Coefficients:
         )
 
     def dominance(self) -> Array:
-        """(n_cables,) by which a diagonal exceeds its row's other entries, at least."""
+        """(n_cables,) by how much each diagonal entry at least exceeds the others of its row."""
         slope = (1 + self.a) ** 2 / 3 - self.a
         return 1 + self.half * (self.kv - slope)
 
     def bend(self) -> Array:
-        """(n_cables,) factor between a correction's square and the error that it leaves."""
+        """(n_cables,) the factor between a squared correction and the error that it leaves."""
         return self.half * _BEND / 2 / np.maximum(self.dominance(), 1e-300)
 
     def decay(self) -> float:
-        """The factor by which what is felt of a distant node falls from node to node, at most."""
+        """The largest factor by which the influence of a node falls from node to node."""
         d = self.dominance() + 2 * self.r
         root = np.sqrt(np.maximum(d * d - 4 * self.r**2, 0.0))
         return float(np.max(2 * self.r / (d + root)))
 
 
 def reach(decay: float, n_steps: int = 1, negligible: float = NEGLIGIBLE) -> float:
-    """Nodes beyond which an end is felt less than `negligible` after `n_steps` implicit steps.
+    """The number of nodes beyond which an end changes less than `negligible` in `n_steps` steps.
 
     A step spreads a disturbance by the kernel decay^|distance| (scaled to a sum of one) at most,
     and by the explicit half of it to one more node; the sum of the tail of the repeated
@@ -147,9 +148,10 @@ class CrankNicolson(Scheme):
     """Crank-Nicolson for one cable, or for many of the same grid.
 
     Arguments:
-        solver: "lanes" (fastest), "thomas" or "cyclic_reduction", one system after the other.
-        tolerance: of Newton's error in v.
-        n_threads: threads that share tiles and cables.
+        solver: "lanes" is the fastest; "thomas" and "cyclic_reduction" solve one system after the
+            other.
+        tolerance: the error of v that Newton's method may leave.
+        n_threads: how many threads share tiles and cables.
     """
 
     name = "Crank-Nicolson"
@@ -167,29 +169,24 @@ class CrankNicolson(Scheme):
                 f'"{solver}" is neither lanes, thomas nor cyclic_reduction', key="solver"
             )
         if not tolerance > 0:
-            raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+            raise InputError(f"a tolerance must be positive, not {tolerance}", key="tolerance")
         self.equation, self.cable, self.solver = equation, cable, solver
         self.tolerance = tolerance
         self.kinds = end_kinds(cable)
-        self.iterations = 0  # Newton's, of the last call: the most of any tile
+        self.iterations = 0  # of Newton's method in the last call, the most of any tile
         self._workers = Workers(n_threads)
 
     def largest_step(self, v: Array) -> float:
-        """Beyond it Newton's matrix need not be dominant; see `largest_implicit_step`."""
+        """The longest step with which Newton's matrix is dominant; see `largest_implicit_step`."""
         return largest_implicit_step(self.equation)
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """n_steps steps of dt under one stimulus.
-
-        Arguments:
-            v, w: (n_cables, n_nodes). drive: (n_nodes,) the steps' mean stimulus.
-
-        Returns: the new v and w.
+        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`.
 
         Raises:
-            NotConverged: Newton's method does not; the step is too long.
+            NotConverged: Newton's method does not converge, because the step is too long.
         """
         coefficients = Coefficients.of(self.equation, len(v), self.cable.dx, dt)
         stimulus = np.empty(0) if drive is None else drive
@@ -282,7 +279,7 @@ class CrankNicolson(Scheme):
         return v, w
 
     def newton(self, v: Array, w: Array, guess: Array, q: Array, drive: Array) -> list[Array]:
-        """The iterates of one step of one cable, the last of them converged."""
+        """The iterates of one step of one cable, (n_nodes,) each; the last one has converged."""
         n, reduction, iterates = len(v), self.solver == "cyclic_reduction", [guess]
         system, room = np.empty((6, n)), np.empty(8 * n)
         for _ in range(MOST_ITERATIONS):
@@ -297,7 +294,7 @@ class CrankNicolson(Scheme):
 
 
 def end_kinds(cable: Cable) -> Any:
-    """(2,) of the ends as the kernels know them: 0 no flux, 1 held, 2 periodic."""
+    """(2,) the ends of a cable as the kernels take them: 0 no flux, 1 held, 2 periodic."""
     names = {"no_flux": 0, "periodic": 2}
     kinds = [names[e] if isinstance(e, str) else 1 for e in (cable.left, cable.right)]
     return np.array(kinds, dtype=np.int64)

@@ -29,7 +29,10 @@ LANES = 16
 
 
 def _known(s: Array, m: int, q: Array, ends: Array, near: Array, lanes: int) -> None:
-    """What a step knows beforehand, of all rows; near: (32,) v beside the first and last ones."""
+    """Computes, for all rows, the part of the equations that is known before Newton's method.
+
+    near: (32,) takes v beside the first and the last rows.
+    """
     for end in range(2):
         i = 0 if end == 0 else m - 1
         inner = 1 if end == 0 else m - 2
@@ -70,7 +73,7 @@ def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
 
 
 def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool, lanes: int) -> None:
-    """Elimination of rows first .. last-1, each a vector of lanes."""
+    """Eliminates the rows first .. last-1, each of which is a vector of lanes."""
     for i in range(first, last):
         row = s[(i - 1) * 128 : (i + 1) * 128]
         for l in range(lanes):  # noqa: E741
@@ -93,7 +96,7 @@ def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool, l
 
 @apart
 def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
-    """The 16 last nodes' system: rows (below, diagonal, above, right side)."""
+    """Writes the system of the 16 last nodes: below, on and above the diagonal, and right side."""
     above, row = s[(m - 2) * 128 : (m - 1) * 128], s[(m - 1) * 128 : m * 128]
     for l in range(16):  # noqa: E741
         after = (l + 1) % 16
@@ -114,7 +117,7 @@ def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Arra
 
 @apart
 def _close(system: Array, separate: bool, z: Array) -> None:
-    """Solves the cyclic system of 16; at once where the nodes do not feel each other."""
+    """Solves the cyclic system of 16 nodes; directly where they do not influence each other."""
     if separate:
         for l in range(16):  # noqa: E741
             z[l] = system[48 + l] / system[16 + l]
@@ -143,7 +146,7 @@ def _close(system: Array, separate: bool, z: Array) -> None:
 
 
 def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array, lanes: int) -> None:
-    """Substitution from the last rows to the first; adds up the squares of the corrections."""
+    """Substitutes from the last rows to the first, and adds up the squares of the corrections."""
     end = s[(m - 1) * 128 : m * 128]
     for l in range(lanes):  # noqa: E741
         change = z[l] - end[32 + l]
@@ -163,7 +166,7 @@ def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array, lanes: int) -> 
 
 
 def _finish(s: Array, m: int, q: Array, lanes: int) -> None:
-    """Recovery's step, the new v, and a straight line's guess of the next."""
+    """Takes over the new v, computes the new w, and extrapolates v as the next first iterate."""
     for i in range(m):
         row = s[i * 128 : (i + 1) * 128]
         for l in range(lanes):  # noqa: E741
@@ -184,7 +187,10 @@ def _steps(
     scratch: Array,
     lanes: int,
 ) -> int:
-    """Advances a block of lanes; the iterations that Newton took, or -1 if it did not converge."""
+    """Advances a block of lanes.
+
+    Returns: how many iterations Newton's method took, or -1 if it did not converge.
+    """
     acc, system, z = scratch[:48], scratch[48:112], scratch[112:176]
     moved, near = scratch[176:192], scratch[192:224]
     taken = 0
@@ -212,9 +218,10 @@ def _steps(
 
 @apart
 def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -> None:
-    """Nodes first .. first+n-1 of a cable (a ring if need be) to 16 lanes of pieces.
+    """Copies the nodes first .. first+n-1 of a cable, which may be a ring, to 16 lanes of pieces.
 
-    Eight rows at a time: what they and their lanes' nodes lie in stays in the first cache.
+    It copies eight rows at a time, because these and the nodes of their lanes fit into the first
+    cache.
     """
     pads = 16 * m - n  # the last lanes begin with none: there they repeat the one before
     size = len(values)
@@ -231,7 +238,7 @@ def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -
 def _from_lanes(
     s: Array, m: int, field: int, n: int, out: Array, skipped: int, kept: Array
 ) -> None:
-    """A tile's n nodes from 16 lanes of pieces to out, and without what it overlaps to kept."""
+    """Copies the n nodes of a tile from 16 lanes to out, and those of its own part to kept."""
     pads = 16 * m - n
     for top in range(0, m, 8):
         for lane in range(16):
@@ -261,9 +268,12 @@ def advance_tiles(
     tolerance: float,
     lanes: int,
 ) -> int:
-    """Advances tiles first .. last-1 of one cable, each with what it overlaps.
+    """Advances the tiles first .. last-1 of one cable, each with the nodes that it overlaps.
 
-    kinds: (2,) of the cable's ends: 0 no flux, 1 held, 2 periodic.
+    Arguments:
+        kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
+
+    Returns: the most iterations of Newton's method, or -1 if it did not converge.
     """
     size = len(v)
     most = -(-min(size, tile + 2 * overlap + 2) // 16)
@@ -319,7 +329,10 @@ def advance_cables(
     tolerance: float,
     lanes: int,
 ) -> int:
-    """Advances blocks first .. last-1 of 16 whole cables side by side, in place."""
+    """Advances the blocks first .. last-1, each of 16 whole cables side by side, in place.
+
+    Returns: the most iterations of Newton's method, or -1 if it did not converge.
+    """
     n_cables, m = v.shape
     s = np.zeros(m * 128)
     scratch, ends, q = np.zeros(224), np.zeros(112), np.zeros(144)

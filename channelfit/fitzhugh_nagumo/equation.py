@@ -25,12 +25,12 @@ from channelfit.reading.errors import InputError
 Array: TypeAlias = npt.NDArray[np.float64]
 End: TypeAlias = float | Literal["no_flux", "periodic"]
 
-#: Steps whose stimulus is worked out at once.
+#: The number of steps whose stimulus is computed at once.
 _STEPS_AT_ONCE = 65536
 
 
 class NotConverged(InputError):
-    """Newton's method did not converge: the step was too long for this state."""
+    """Newton's method did not converge, because the step was too long for this state."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Equation:
 
     @property
     def n_cables(self) -> int:
-        """The length of the longest row of parameters."""
+        """The number of cables, which is the length of the longest row of parameters."""
         return max(np.size(getattr(self, field.name)) for field in fields(self))
 
     def table(self, n_cables: int) -> Array:
         """(n_cables, 4): a, gamma, epsilon, diffusion of every cable.
 
         Raises:
-            InputError: rows of parameters of another length.
+            InputError: the rows of parameters have another length.
         """
         if self.n_cables not in (1, n_cables):
             raise InputError(f"{self.n_cables} sets of parameters for {n_cables} cables")
@@ -79,7 +79,7 @@ class Equation:
 class Pulse:
     """A stimulus I = amplitude on [x_from, x_to] while start <= t < end, perhaps repeated.
 
-    period: from one start to the next; infinite for once only.
+    period: the time from one start to the next; infinite for a pulse that comes only once.
     """
 
     amplitude: float
@@ -102,7 +102,7 @@ class Pulse:
             raise InputError("a period must be at least as long as the pulse", key="period")
 
     def until(self, t: Array) -> Array:
-        """The time up to t (n,) for which the pulse was on."""
+        """How long the pulse has been on, until each of the times t (n,)."""
         length = self.end - self.start
         since = np.maximum(t - self.start, 0.0)
         if not math.isfinite(self.period):
@@ -115,10 +115,10 @@ class Pulse:
 class Cable:
     """A uniform grid, what holds at its two ends, and the stimulus.
 
-    left, right: "no_flux", a value at which v is held, or (both) "periodic".
+    left, right: "no_flux", a value at which v is held, or "periodic" for both.
 
     Raises:
-        InputError: fewer than three nodes, a spacing that is not positive, an end that is none.
+        InputError: fewer than three nodes, a spacing that is not positive, or an unknown end.
     """
 
     n_nodes: int = 401
@@ -132,7 +132,7 @@ class Cable:
         if self.n_nodes < 3:
             raise InputError(f"{self.n_nodes} nodes; at least 3 are needed", key="n_nodes")
         if not (math.isfinite(self.dx) and self.dx > 0):
-            raise InputError(f"{self.dx} is no spacing; it must be positive", key="dx")
+            raise InputError(f"the spacing must be positive, not {self.dx}", key="dx")
         for name in ("left", "right"):
             end = getattr(self, name)
             if isinstance(end, str) and end not in ("no_flux", "periodic"):
@@ -144,7 +144,7 @@ class Cable:
 
     @property
     def periodic(self) -> bool:
-        """Whether it is a ring; node n_nodes would be node 0."""
+        """Whether the cable is a ring, in which the first node follows the last."""
         return self.left == "periodic"
 
     @property
@@ -153,12 +153,15 @@ class Cable:
         return np.asarray(self.x_start + self.dx * np.arange(self.n_nodes), float)
 
     def spans(self, t: float, dt: float, n_steps: int) -> Iterator[tuple[int, Array | None]]:
-        """Runs of steps whose mean stimulus is the same.
+        """Groups steps that follow each other and have the same mean stimulus.
 
-        The stimulus of a step is its mean over the step, and of a node what `covered` gives it:
-        second order wherever the edges of a pulse fall.
+        The stimulus of a step is its mean over the step, and that of a node is what `covered`
+        gives it. This is of order two wherever the edges of a pulse fall.
 
-        Returns: pairs of a number of steps and (n_nodes,) of stimulus, or None where there is none.
+        Arguments:
+            t: when the first step begins. dt: length of a step. n_steps: how many there are.
+
+        Returns: pairs of a number of steps and their stimulus, (n_nodes,), or None without one.
         """
         if not self.stimulus:
             yield n_steps, None
@@ -178,22 +181,22 @@ class Cable:
 
     @property
     def length(self) -> float:
-        """From the first node to the last, or once around the ring."""
+        """The distance from the first node to the last, or once around the ring."""
         return self.dx * (self.n_nodes if self.periodic else self.n_nodes - 1)
 
     @property
     def cells(self) -> Array:
-        """(n_nodes,) the stretch of cable that each node stands for; half of one at an open end."""
+        """(n_nodes,) the length of cable at each node; at an open end half a spacing."""
         cells = np.full(self.n_nodes, self.dx)
         if not self.periodic:
             cells[[0, -1]] = self.dx / 2
         return cells
 
     def check_stimuli(self, end: float = math.inf) -> None:
-        """Refuses a stimulus that lies off the cable, or that is over before 0 or begins at `end`.
+        """Refuses a stimulus off the cable, or one that is over before t = 0 or begins after `end`.
 
         Raises:
-            InputError: its place or time, and where the cable or when the run is.
+            InputError: the place or time of the stimulus, and that of the cable or the run.
         """
         first, last = self.x_start, self.x_start + self.length
         for pulse in self.stimulus:
@@ -210,11 +213,11 @@ class Cable:
                 )
 
     def covered(self, pulse: Pulse) -> Array:
-        """(n_nodes,) 0 .. 1: the part of a pulse that each node gets; times `cells`, its width.
+        """(n_nodes,) the share of a pulse that each node gets, from 0 to 1.
 
-        What acts between two nodes is shared by these as on a lever, so that charge and center of
-        charge are kept wherever the pulse's edges fall: nodes see the steady state that the charge
-        has in the limit of fine grids. A ring is passed as often as the pulse reaches around it.
+        What acts between two nodes is shared by these as on a lever. The total charge and its
+        center are then exact wherever the edges of the pulse fall. A pulse may reach across the
+        place where a ring closes; one that is longer than the ring acts on all of it.
         """
         if not self.periodic:
             low, high = (min(max(x, self.x[0]), self.x[-1]) for x in (pulse.x_from, pulse.x_to))
@@ -232,7 +235,7 @@ class Cable:
         )
 
     def _lever(self, low: float, high: float) -> Array:
-        """Integrals from low to high over the hat functions of the nodes, in spacings."""
+        """The integral of each node's hat function from low to high, divided by the spacing."""
         upto = []
         for edge in (low, high):
             at = np.clip((edge - self.x) / self.dx, -1.0, 1.0)
@@ -242,49 +245,52 @@ class Cable:
 
 # --- states to start from
 
-#: Their names, and how many numbers each takes, at least and at most.
+#: The names of the states, and how many numbers each takes, at least and at most.
 NAMED_STATES = {"rest": (0, 0), "gaussian": (1, 3), "step": (1, 2), "front": (1, 1)}
 
 
 def rest(x: Array) -> Array:
-    """v = 0."""
+    """The state of rest, v = 0, at the places x."""
     return np.zeros_like(x)
 
 
 def gaussian(x: Array, center: float, width: float = 10.0, height: float = 1.0) -> Array:
-    """v = height exp(-(x - center)^2 / width); the paper's impulse with center 100, width 10."""
+    """An impulse, v = height exp(-(x - center)^2 / width)."""
     if not width > 0:
-        raise InputError(f"{width} is no width; it must be positive", key="width")
+        raise InputError(f"the width must be positive, not {width}", key="width")
     return np.asarray(height * np.exp(-((x - center) ** 2) / width), float)
 
 
 def step(x: Array, at: float, height: float = 1.0) -> Array:
-    """v = height before `at` and 0 behind it."""
+    """A step, v = height for x < at, and 0 beyond."""
     return np.where(x < at, height, 0.0)
 
 
 def front(x: Array, center: float, diffusion: float = 1.0) -> Array:
-    """v = 1 / (1 + exp((x - center) / sqrt(2 D))): for epsilon = 0 it moves unchanged."""
+    """The exact front, v = 1 / (1 + exp((x - center) / sqrt(2 D))).
+
+    With epsilon = 0 it moves along an endless cable without changing its shape.
+    """
     return np.asarray(0.5 * (1 - np.tanh((x - center) / math.sqrt(8 * diffusion))), float)
 
 
 def front_speed(a: float, diffusion: float = 1.0) -> float:
-    """sqrt(D/2) (1 - 2a), the speed of `front` to the right when epsilon = 0 and w = 0."""
+    """The speed of `front` to the right where epsilon = 0 and w = 0: sqrt(D/2) (1 - 2a)."""
     return math.sqrt(diffusion / 2) * (1 - 2 * a)
 
 
 def from_file(file: Path, x: Array) -> tuple[Array, Array]:
     """v and w at the places x (n_nodes,) from a file.
 
-    The file is an .npz with x, v and perhaps w (a state that a run has left: of several times the
-    last), a summary.json with the state that a run has started from, or a text of two or three such
-    columns with a line of headings. Between its places v and w are interpolated by a cubic spline;
-    where it ends they continue as they end.
+    The file is an .npz with x, v and perhaps w, of which the last frame is taken; or the
+    summary.json of a run, for the state that the run started from; or a text with columns x, v and
+    perhaps w below a line of headings. Between the places of the file v and w are interpolated by
+    a cubic spline, and beyond them they keep their values at its ends.
 
     Raises:
-        InputError: it cannot be read, lacks a column, or its places do not increase.
+        InputError: the file cannot be read or lacks a column, or its places do not increase.
     """
-    from scipy.interpolate import CubicSpline
+    from scipy.interpolate import CubicSpline  # takes long to load; few runs begin with a file
 
     columns = _columns(file)
     places = columns["x"]
@@ -314,7 +320,9 @@ def _columns(file: Path) -> dict[str, Array]:
         elif file.suffix == ".json":
             kept = read_json(file).get("initial_state")
             if not isinstance(kept, dict):
-                raise InputError("holds no state; its run began with a named one", file)
+                raise InputError(
+                    "holds no state, because its run began with a state that has a name", file
+                )
             columns = {k: np.asarray(kept[k], float) for k in ("x", "v", "w") if k in kept}
         else:
             with open(file, encoding="utf-8") as lines:
@@ -329,7 +337,7 @@ def _columns(file: Path) -> dict[str, Array]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file) from None
     except (ValueError, TypeError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"is no table of x, v and w: {error}", file) from None
+        raise InputError(f"is not a table of x, v and w: {error}", file) from None
     except Exception as error:  # what a damaged zip raises is not in any one family
         raise InputError(f"is damaged: {error}", file) from None
     missing = {"x", "v"} - set(columns)
@@ -342,9 +350,9 @@ def _columns(file: Path) -> dict[str, Array]:
 
 
 def steepest(equation: Equation, low: float, high: float) -> tuple[Array, Array]:
-    """The least and the largest slope f'(v) of the reaction for low <= v <= high.
+    """The smallest and the largest slope f'(v) of the reaction, where low <= v <= high.
 
-    Returns: two (n_cables,).
+    Returns: the two slopes, (n_cables,) each.
     """
     a = np.atleast_1d(np.asarray(equation.a, dtype=float))
     top = np.clip((1 + a) / 3, low, high)
@@ -362,7 +370,7 @@ def largest_explicit_step(
     makes that wave grow wherever v is. For the diffusion alone this is the known 2 D dt <= dx^2.
 
     Arguments:
-        low, high: the values that v takes.
+        low, high: the smallest and the largest value that v takes.
     """
     table = equation.table(equation.n_cables)
     low, high = min(low, 0.0), max(high, 1.0)
@@ -379,16 +387,21 @@ def largest_implicit_step(equation: Equation) -> float:
     """The longest step for which Crank-Nicolson's Newton matrix is diagonally dominant.
 
     Its rows exceed their neighbors by 1 - dt f'(v)/2, and f' has its largest value at (1 + a)/3.
-    Up to there the matrix cannot become singular, whatever the spacing; there is no limit else.
+    Up to that step the matrix cannot become singular, whatever the spacing; nothing else limits
+    the step.
     """
     slope = float(steepest(equation, -1e3, 1e3)[1].max())
     return 2 / slope if slope > 0 else math.inf
 
 
 def check_step(dt: float, largest: float, scheme: str) -> None:
-    """Refuses a step that is too large, and says which is allowed."""
+    """Refuses a step that is too long or not positive.
+
+    Raises:
+        InputError: the step, and the longest that is allowed.
+    """
     if not (math.isfinite(dt) and dt > 0):
-        raise InputError(f"{dt} is no step; it must be positive", key="dt")
+        raise InputError(f"a step must be positive and finite, not {dt}", key="dt")
     if dt > largest * (1 + 1e-12):
         raise InputError(
             f"a step of {dt:g} is unstable with the {scheme} scheme here; "

@@ -1,8 +1,8 @@
 """The explicit scheme on the CPU: forward Euler in time, centered differences in space.
 
-A pass over memory makes many steps: a tile of the cable and as many nodes on either side as there
-are steps are copied into the cache and advanced there; the garbage that creeps in from the copied
-ends moves one node a step and never reaches the tile.
+A pass over memory makes many steps. A tile of the cable, with as many nodes on either side as there
+are steps, is copied into the cache and advanced there. The error at the cut ends moves one node a
+step and never reaches the tile itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEPS_A_PASS = 64
 def _step(
     old: Array, new: Array, w: Array, drive: Array, q: Array, r: float, dt: float, driven: bool
 ) -> None:
-    """One step of the inner nodes 1 .. n of old (n + 2,); q: a, gamma, epsilon."""
+    """Makes one step of the inner nodes 1 .. n of old (n + 2,); q holds a, gamma and epsilon."""
     n, a, gamma, epsilon = len(w), q[0], q[1], q[2]
     left, middle, right, out = old[:n], old[1 : n + 1], old[2:], new[1 : n + 1]
     linear, square, slow = 1 - 2 * r - dt * a, dt * (1 + a), dt * epsilon
@@ -40,16 +40,16 @@ def _step(
 
 
 def row_length(places: int, n_rows: int) -> int:
-    """Of rows that are worked on side by side: each begins elsewhere in its page of 512 numbers.
+    """The length of rows that are worked on side by side, for at least so many places.
 
-    Where the last twelve bits of two addresses agree, a processor lets a load from one wait for a
-    store to the other.
+    With it each row begins elsewhere in its page of 512 numbers. Where the last twelve bits of two
+    addresses agree, a processor lets a load from one wait for a store to the other.
     """
     return -(-places // 512) * 512 + 512 // n_rows // 8 * 8
 
 
 def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
-    """What a job advances: its cable, the tile's ends, and those of the nodes it needs for it."""
+    """The cable of a job, the ends of its tile, and the ends of the nodes that it needs."""
     tiles = -(-size // tile)
     begin = (job % tiles) * tile
     end = min(begin + tile, size)
@@ -64,7 +64,7 @@ def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
 def copy_in(
     v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array, push: Array
 ) -> None:
-    """Nodes from low on, around a ring if need be; here has a place more at either end."""
+    """Copies nodes from low on, around a ring if necessary; here has one more place at each end."""
     size = len(v)
     for i in range(len(slow)):
         g = (low + i) % size
@@ -92,7 +92,7 @@ def _tiles(
     seed: int,
     first_step: int,
 ) -> None:
-    """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
+    """Advances the jobs first .. last-1, each of which is a tile of one of the cables."""
     size = v.shape[1]
     room = np.zeros((4, row_length(min(size, tile + 2 * n_steps) + 2, 4)))
     for job in range(first, last):
@@ -139,8 +139,8 @@ class Explicit(Scheme):
     """Forward Euler for one cable, or for many of the same grid.
 
     Arguments:
-        noise: sigma of `noise`; seed: of its numbers.
-        n_threads: threads that share tiles and cables.
+        noise: the factor sigma of the module `noise`. seed: of its random numbers.
+        n_threads: how many threads share tiles and cables.
     """
 
     name = "explicit"
@@ -160,7 +160,7 @@ class Explicit(Scheme):
         self._workers = Workers(n_threads)
 
     def restart(self) -> None:
-        """The noise begins with its first step again."""
+        """Lets the noise begin with its first step again."""
         self.steps_done = 0
 
     def largest_step(self, v: Array) -> float:
@@ -172,13 +172,7 @@ class Explicit(Scheme):
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """n_steps steps of dt under one stimulus.
-
-        Arguments:
-            v, w: (n_cables, n_nodes). drive: (n_nodes,) the steps' mean stimulus.
-
-        Returns: the new v and w.
-        """
+        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         table = self.equation.table(len(v))
         stimulus = np.empty(0) if drive is None else drive
         size = v.shape[1]
@@ -210,7 +204,7 @@ class Explicit(Scheme):
         dt: float,
         n_steps: int,
     ) -> None:
-        """Jobs first .. last-1, each n_steps steps of a tile."""
+        """Advances the jobs first .. last-1 by n_steps steps."""
         _tiles(
             first,
             last,

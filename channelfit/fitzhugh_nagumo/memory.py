@@ -1,4 +1,4 @@
-"""Whether a run fits into memory, asked before its work begins."""
+"""Checks, before the work begins, whether a run fits into memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from channelfit.reading.errors import InputError
 #: Arrays of one number a node that a scheme on the processor needs beside the frames, at most:
 #: v and w, their copies while steps are tried, earlier states of the step control.
 _ARRAYS = 20
-#: Part of what is free that a run may take.
+#: The share of the free memory that a run may take.
 _SHARE = 0.9
-#: Of a container: its limit, what it uses, and what of that is a cache that gives way, by name.
+#: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
+#: a cache and gives way.
 _CGROUPS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
@@ -21,7 +22,7 @@ _CGROUPS = (
 
 
 def check_host(n_frames: int, n_cables: int, n_nodes: int) -> None:
-    """Refuses frames of v and w that this machine's memory cannot hold.
+    """Refuses frames of v and w that the memory of this machine cannot hold.
 
     Raises:
         InputError: what is needed, what is free, and which options make it less.
@@ -65,14 +66,14 @@ def _size(n_bytes: int) -> str:
 
 
 def available() -> int | None:
-    """Bytes that a program may still take here, as far as the system tells; else None."""
+    """The bytes that a program may still take here; None where the system does not say."""
     if sys.platform == "win32":
         return _on_windows()
     free = []
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         free += [int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:")]
-    except OSError:  # not Linux: what is free is not told, what there is
+    except OSError:  # not Linux: the system says how much memory there is, not how much is free
         free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit, used, cache in _CGROUPS:
         free += _left_in(Path("/sys/fs/cgroup"), limit, used, cache)
@@ -80,7 +81,7 @@ def available() -> int | None:
 
 
 def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
-    """What a container's own limit leaves; nothing where there is none."""
+    """The bytes that the limit of a container leaves, in a list; an empty list without a limit."""
     try:
         left = int((folder / limit).read_text()) - int((folder / used).read_text())
         stat = (folder / limit).with_name("memory.stat").read_text().split()
@@ -90,7 +91,7 @@ def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
 
 
 def _on_windows() -> int | None:
-    import ctypes
+    import ctypes  # needed on Windows only
 
     class Status(ctypes.Structure):
         """MEMORYSTATUSEX."""

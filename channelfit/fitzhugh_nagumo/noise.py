@@ -29,11 +29,11 @@ _KEY_EVEN, _KEY_ODD = 0x9E3779B9, 0xBB67AE85
 def add_noise(
     v: Array, first: int, n_nodes: int, amplitude: float, seed: int, cable: int, step: int
 ) -> None:
-    """Adds amplitude times the numbers of nodes first .. first+len(v)-1 (of a ring if need be).
+    """Adds amplitude times the random numbers of the nodes first .. first+len(v)-1.
 
     Arguments:
-        v: (n,) a piece of the cable. n_nodes: of the whole cable.
-        seed: 0 .. 2^32-1. cable, step: 0 .. 2^32-1 and 0 .. 2^63-1.
+        v: (n,) a piece of the cable, which may be a ring. n_nodes: of the whole cable.
+        seed: from 0 to 2^32-1. cable: from 0 to 2^32-1. step: from 0 to 2^63-1.
     """
     known = -1
     one = other = 0.0

@@ -17,8 +17,8 @@ from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
 from channelfit.results.report.plots import INK, MUTED, STYLE, save
 
 VOLTAGE, RECOVERY = "#0072b2", "#d55e00"
-_ROWS = 600  # a picture has no more, however many frames there are
-_COLUMNS = 1200
+#: The most frames and nodes that a picture of space and time shows.
+_ROWS, _COLUMNS = 600, 1200
 
 __all__ = ["animate", "frames_figure", "save", "space_time_figure"]
 
@@ -80,7 +80,11 @@ def animate(
     frames_per_second: int = 20,
     on_frame: Callable[[int, int], None] | None = None,
 ) -> None:
-    """All frames as an animated .gif."""
+    """Writes all frames as an animated .gif.
+
+    Arguments:
+        on_frame: called after each frame with its number and the number of frames.
+    """
     with mpl.rc_context(STYLE):
         figure = _figure(6.4, 2.8)
         axis = figure.subplots()

@@ -1,6 +1,7 @@
-"""Crank-Nicolson's steps of one cable, row by row: Newton's systems, written down and solved.
+"""Crank-Nicolson's steps of one cable, with Newton's systems written down row by row and solved.
 
-q of all functions is that of `crank_nicolson.Coefficients.rows`, every number sixteen times.
+The argument q of all functions has the coefficients of `crank_nicolson.Coefficients.rows`, each
+number sixteen times.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def advance_alone(
     tolerance: float,
     reduction: bool,
 ) -> int:
-    """Advances a cable in place; the iterations that Newton took, or -1 if it did not converge."""
+    """Advances a cable in place.
+
+    Returns: how many iterations Newton's method took, or -1 if it did not converge.
+    """
     n, taken = len(v), 0
     guess, u, system, room = np.empty(n), np.empty(n), np.empty((6, n)), np.empty(8 * n)
     guess[:] = v
@@ -60,10 +64,13 @@ def iterate(
     room: Array,
     out: Array,
 ) -> float:
-    """An iteration from u to out, all (n,); a bound of the error that is left.
+    """Makes one iteration of Newton's method from u to out, (n,) each.
 
-    kinds: (2,) of the cable's ends: 0 no flux, 1 held, 2 periodic. system, room: (6, n) and
-    (8 n,), to be written in.
+    Arguments:
+        kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
+        system, room: (6, n) and (8 n,) memory to work in.
+
+    Returns: a bound of the error that is left.
     """
     n, total = len(v), 0.0
     lower, diagonal, upper, right = system[0], system[1], system[2], system[3]
@@ -90,7 +97,7 @@ def _assemble(
     upper: Array,
     right: Array,
 ) -> None:
-    """Newton's system of one cable, row by row; of a ring, its corners too."""
+    """Writes Newton's system of one cable row by row, with its corners if the cable is a ring."""
     n = len(v)
     a, r, h, kw, kv = q[0], q[16], q[32], q[48], q[64]
     for i in range(n):
@@ -122,7 +129,7 @@ def _solve_ring(
     room: Array,
     x: Array,
 ) -> None:
-    """A cyclic system by Sherman and Morrison's formula: two systems without corners."""
+    """Solves a cyclic system by the Sherman-Morrison formula, from two systems without corners."""
     n = len(x)
     corner, opposite, pivot = lower[0], upper[n - 1], -diagonal[0]
     diagonal[0] -= pivot

@@ -9,7 +9,7 @@ so that every stage is one pass over eight rows that stay in the cache. A step i
 over the fastest rate of decay, forward Euler's up to 2, and costs more than four of these: where
 that limit and not the error decides, `chebyshev` or `crank_nicolson` are cheaper.
 
-What creeps in from the ends of a tile moves four nodes a step.
+An error at the cut ends of a tile moves four nodes a step.
 
 Source: W. Kutta, Z. Math. Phys. 46 (1901) 435.
 """
@@ -23,14 +23,14 @@ from channelfit.fitzhugh_nagumo.explicit import Explicit, copy_in, row_length, s
 from channelfit.scoring.machine.kernel_math import apart
 from channelfit.scoring.machine.machine_code import kernel
 
-#: Nodes that a step looks at on either side.
+#: How many nodes on either side a step depends on.
 REACH = 4
-#: How far the scheme is stable along the negative axis, and forward Euler.
+#: How far this scheme and forward Euler are stable along the negative real axis.
 STABLE, EULER_STABLE = 2.785293563405282, 2.0
 
 
 def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, held: Array) -> None:
-    """Held ends, and what lies beyond the ends."""
+    """Sets the held ends of v to their values, and the places beyond both ends."""
     if holds_left:
         v[1] = held[1]
     if holds_right:
@@ -52,7 +52,7 @@ def _stage(
     ahead: float,
     driven: bool,
 ) -> None:
-    """v and w ahead along the rates of now."""
+    """Writes v and w, moved along the rates at the state now, to out and w_out."""
     n, a, gain, r = len(w), q[0], ahead * q[2], ahead * q[3]
     left, here, right, base, to = now[:n], now[1 : n + 1], now[2:], v[1 : n + 1], out[1 : n + 1]
     linear, square, loss = -2 * r - ahead * a, ahead * (1 + a), gain * q[1]
@@ -80,7 +80,7 @@ def _close(
     ahead: float,
     driven: bool,
 ) -> None:
-    """The new state in place of the second stage; ahead is a sixth of the step."""
+    """Writes the new state in place of the second stage; ahead is a sixth of the step."""
     n, a, gain, r, third = len(w), q[0], ahead * q[2], ahead * q[3], 1.0 / 3.0
     left, here, right, base = four[:n], four[1 : n + 1], four[2:], v[1 : n + 1]
     to, middle = out[1 : n + 1], three[1 : n + 1]
@@ -112,7 +112,7 @@ def _tiles(
     kinds: Array,
     n_steps: int,
 ) -> None:
-    """Jobs first .. last-1, each a tile of a cable, (n_cables, n_nodes)."""
+    """Advances the jobs first .. last-1, each of which is a tile of one of the cables."""
     size, driven, reach = v.shape[1], len(drive) > 0, REACH * n_steps
     room = np.zeros((9, row_length(min(size, tile + 2 * reach) + 2, 9)))
     for job in range(first, last):
@@ -152,7 +152,7 @@ class RungeKutta(Explicit):
     Steps end where a stimulus begins or ends, so that the order is four there, too.
 
     Arguments:
-        n_threads: threads that share tiles and cables.
+        n_threads: how many threads share tiles and cables.
     """
 
     name = "Runge-Kutta"

@@ -1,8 +1,8 @@
-"""What repeats a run: the settings in its summary.json, written and read back.
+"""The settings of a run, which are written to its summary.json and read back to repeat it.
 
-``channelfit fhn RUN/summary.json`` takes them for the options that are not given. A state that came
-from a file is kept in the summary itself, on the nodes it was used on, and no file that a summary
-names is opened.
+``channelfit fhn RUN/summary.json`` uses them for the options that are not given. A state that came
+from a file is kept in the summary itself, on the nodes where it was used; a file that a summary
+names is never opened.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import click
 from channelfit import __version__
 from channelfit.reading.errors import InputError
 
-#: Options that say where results go, not which.
+#: Options that say where results go and what is printed, which are not part of a run's settings.
 _ELSEWHERE = ("out", "quiet", "json", "help")
 _PLAIN = {"text": str, "filename": str, "choice": str, "boolean": bool}
 
 
 def of(context: click.Context) -> dict[str, Any]:
-    """The options of a run as plain data, by their names; what is not set is left away."""
+    """The options of a run as plain data, by their names; options that are not set are left out."""
     kept = {}
     for name, option in _options(context.command).items():
         value = context.params[str(option.name)]
@@ -36,11 +36,11 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     """Makes a summary's settings the defaults of the options.
 
     Raises:
-        InputError: it cannot be read, or holds what is none of the options or not of their kind.
+        InputError: the file cannot be read, or holds an unknown option or a value of another kind.
     """
     if file is None:
         return
-    from channelfit.reading.documents import read_json
+    from channelfit.reading.documents import read_json  # loads YAML, which --help does not need
 
     data = read_json(file)
     options, given = _options(context.command), data.get("settings")
@@ -50,7 +50,7 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     for key, value in given.items():
         if key not in options:
             known = ", ".join(options)
-            raise InputError(f"no option of fhn; known: {known}", file, f"settings.{key[:40]}")
+            raise InputError(f"not an option of fhn. Known: {known}", file, f"settings.{key[:40]}")
         try:
             defaults[str(options[key].name)] = _checked(context, options[key], value)
         except InputError as error:
@@ -59,7 +59,9 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
         defaults["initial"] = str(file)
     elif not _is_named(str(defaults.get("initial", "rest"))):
         raise InputError(
-            "a state from a file, but the summary holds no initial_state", file, "settings.initial"
+            "the run began with a state from a file, but the summary holds no initial_state",
+            file,
+            "settings.initial",
         )
     written = str(data.get("channelfit"))[:40]
     if written != __version__:
@@ -79,7 +81,11 @@ def _options(command: click.Command) -> Mapping[str, click.Option]:
 
 
 def _checked(context: click.Context, option: click.Option, value: Any) -> Any:
-    """A value of JSON, of the kind and in the bounds that the option has on the command line."""
+    """The value, if the option would accept it on the command line.
+
+    Raises:
+        InputError: a value of another kind, or one outside the bounds of the option.
+    """
     values = value if option.multiple else [value]
     kind = _PLAIN.get(option.type.name)
     if not isinstance(values, list):
@@ -105,6 +111,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_named(initial: str) -> bool:
+    # loads NumPy, which --help does not need
     from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
 
     return initial.partition(":")[0] in NAMED_STATES

@@ -1,4 +1,4 @@
-"""A run: from a state at t = 0 to frames at chosen times, and what is read off them."""
+"""Solves the equation from t = 0, keeps frames at chosen times, and measures waves in them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from channelfit.reading.errors import InputError
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
-#: Part of the largest stable step that the explicit scheme takes by default.
+#: The share of the largest stable step that the explicit schemes take by default.
 _SAFETY = 0.9
-#: Local error a step that is let pass by default.
+#: The local error that a step may make where no tolerance is given.
 DEFAULT_TOLERANCE = 1e-6
 _SHORTEST = 1e-10
-#: Repetitions of a stimulus between two frames.
+#: The most repetitions of a stimulus between two times that are listed one by one.
 _MOST_PULSES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Run:
-    """Frames of a run.
+    """The frames of a run.
 
-    x: (n_nodes,). times: (n_frames,). v, w: (n_frames, n_cables, n_nodes).
-    facts: what is worth knowing beside them: scheme, steps, shortest and longest step.
+    x: (n_nodes,) places. times: (n_frames,). v, w: (n_frames, n_cables, n_nodes).
+    facts: the scheme, the number of steps, their lengths, and whatever else the scheme reports.
     """
 
     x: Array
@@ -46,7 +46,7 @@ class Run:
         """Writes x, times, v and w as .npz, or as .h5 / .hdf5 (which needs h5py).
 
         Raises:
-            InputError: another suffix, no h5py, or the file cannot be written.
+            InputError: another suffix, h5py is missing, or the file cannot be written.
         """
         arrays = {"x": self.x, "times": self.times, "v": self.v, "w": self.w}
         arrays |= {k: np.asarray(a) for k, a in self.facts.items() if k in ("adaptive_nodes",)}
@@ -70,7 +70,7 @@ class Run:
 
 def _hdf5(file: Path) -> Any:
     try:
-        import h5py
+        import h5py  # optional
     except ImportError:
         raise InputError('needs h5py: pip install h5py; or give a file ".npz"', file) from None
     return h5py.File(file, "w")
@@ -88,15 +88,15 @@ def simulate(
     """Solves the equation from t = 0.
 
     Arguments:
-        scheme: `CrankNicolson`, `Chebyshev`, `Explicit` or another.
+        scheme: a `CrankNicolson`, `Chebyshev`, `RungeKutta`, `Explicit` or `Adaptive`.
         v, w: the state at t = 0: (n_nodes,), (n_cables, n_nodes) or a number.
-        times: (n_frames,) increasing, not negative: when a frame is kept.
-        dt: longest step; between two frames, or edges of a stimulus, all steps are equal. Without
-            it the explicit scheme takes 0.9 of the largest stable step, and others control theirs
-            to `tolerance`.
-        tolerance: local error of v and w that a step may make; see `controlled`.
+        times: (n_frames,) when frames are kept; they increase and are not negative.
+        dt: the longest step; between two frames, or edges of a stimulus, all steps are equal. Where
+            it is not given, Crank-Nicolson and Chebyshev control their steps to `tolerance`, and
+            the other schemes take 0.9 of the largest stable step.
+        tolerance: the local error of v and w that a step may make, for schemes that control it.
 
-    Returns: the frames, at these very times.
+    Returns: the frames at these times.
 
     Raises:
         InputError: a step that is not stable, a state that does not fit, times that do not
@@ -106,7 +106,7 @@ def simulate(
     cable, moments = scheme.cable, np.atleast_1d(np.asarray(times, dtype=float))
     cable.check_stimuli()
     if np.any(np.diff(moments) <= 0) or moments[0] < 0 or not np.all(np.isfinite(moments)):
-        raise InputError("must increase and not be negative", key="times")
+        raise InputError("the times must increase and must not be negative", key="times")
     n_cables = max(
         [scheme.equation.n_cables, *(len(a) for a in map(np.asarray, (v, w)) if a.ndim == 2)]
     )
@@ -158,7 +158,9 @@ def _control(
     if controls is None:
         raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
     if not 0 < tolerance < math.inf:
-        raise InputError(f"{tolerance} is no tolerance; it must be positive", key="tolerance")
+        raise InputError(
+            f"a tolerance must be positive and finite, not {tolerance}", key="tolerance"
+        )
     return controls(scheme, tolerance, largest)
 
 
@@ -177,9 +179,10 @@ def _advanced(
 
 
 def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
-    """Times from begin to end with every edge of a stimulus between, for no step to pass over one.
+    """The times begin and end, with every edge of a stimulus between them.
 
-    Where edges are denser than steps there are none between: a step takes its mean stimulus.
+    Steps end at these times, so that no step passes over an edge. Where the edges are denser than
+    the steps they are left out, and each step takes its mean stimulus.
     """
     edges = pulse_edges(cable, begin + 1e-9 * dt, end - 1e-9 * dt)
     return [begin, *(edges if len(edges) * dt <= end - begin + 4 * dt else []), end]
@@ -188,7 +191,11 @@ def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[fl
 def starting_state(
     scheme: Scheme, v: npt.ArrayLike, w: npt.ArrayLike, n_cables: int
 ) -> tuple[Array, Array]:
-    """v and w as (n_cables, n_nodes), with held ends at their values."""
+    """v and w as (n_cables, n_nodes), with v of the held ends at the held values.
+
+    Raises:
+        InputError: a state of another shape, or one that is not finite.
+    """
     cable = scheme.cable
     state = []
     scheme.equation.table(n_cables)
@@ -214,12 +221,12 @@ def starting_state(
 
 
 class _Control:
-    """Chooses Crank-Nicolson's steps.
+    """Chooses the steps of Crank-Nicolson.
 
-    The trapezoidal rule errs by h^3/12 v_ttt in a step. The third derivative is taken from divided
-    differences of the last four states, which, unlike a comparison with an explicit formula, does
-    not amplify what alternates from node to node. After a start or an edge of a stimulus, before
-    there are four, two half steps are compared with the whole one.
+    The trapezoidal rule errs by h^3/12 v_ttt in a step. The third derivative is estimated by
+    divided differences of the last four states. Unlike a comparison with an explicit formula, this
+    does not amplify what alternates from node to node. After a start or an edge of a stimulus there
+    are not yet four states, and two half steps are compared with the whole one.
     """
 
     def __init__(self, scheme: Scheme, tolerance: float, largest: float) -> None:
@@ -230,7 +237,7 @@ class _Control:
         self.shortest, self.longest = math.inf, 0.0
 
     def run(self, v: Array, w: Array, t: float, end: float) -> tuple[Array, Array]:
-        """From t to end, with steps that end at every edge of a stimulus."""
+        """Advances v and w from t to end, with steps that end at every edge of a stimulus."""
         cable = self.scheme.cable
         for edge in [*pulse_edges(cable, t, end), end]:
             while edge - t > 1e-12 * max(1.0, edge):
@@ -243,7 +250,7 @@ class _Control:
         return v, w
 
     def _step(self, v: Array, w: Array, t: float, h: float) -> tuple[tuple[Array, Array], float]:
-        """One step of h, or of less where that errs too much."""
+        """A step of length h, or a shorter one where that errs too much; the state and its time."""
         while True:
             drive = next(self.scheme.cable.spans(t, h, 1))[1]
             new, error = self._try(v, w, t, h, drive)
@@ -254,7 +261,8 @@ class _Control:
             h *= min(max(factor, 0.1), 0.9) if math.isfinite(error) else 0.1
             if h < _SHORTEST:
                 raise InputError(
-                    f"no step at t = {t:g} meets a tolerance of {self.tolerance:g}", key="tolerance"
+                    f"at t = {t:g} no step is short enough for a tolerance of {self.tolerance:g}",
+                    key="tolerance",
                 )
         self.past = [*self.past[-2:], (t, v, w)]
         self.steps += 1
@@ -290,7 +298,7 @@ class _Control:
         return whole, worst * h**3 / 2
 
     def facts(self) -> dict[str, Any]:
-        """What a run tells of its steps."""
+        """The number of steps, their lengths, and how many were refused."""
         return {
             "steps": self.steps,
             "steps_refused": self.refused,
@@ -301,14 +309,14 @@ class _Control:
 
 
 class _OwnControl:
-    """For a scheme whose `span` chooses the steps of every cable by itself."""
+    """For a scheme such as Chebyshev, which chooses the steps of every cable by itself."""
 
     def __init__(self, scheme: Any, tolerance: float, largest: float) -> None:
         self.scheme, self.tolerance = scheme, tolerance
         self.steps: Array = np.full(1, min(1e-3, largest))
 
     def run(self, v: Array, w: Array, t: float, end: float) -> tuple[Array, Array]:
-        """From t to end, a span from one edge of a stimulus to the next."""
+        """Advances v and w from t to end, in spans from one edge of a stimulus to the next."""
         cable: Cable = self.scheme.cable
         self.steps = np.broadcast_to(self.steps, len(v)).copy()
         for edge in [*pulse_edges(cable, t, end), end]:
@@ -318,11 +326,11 @@ class _OwnControl:
         return v, w
 
     def facts(self) -> dict[str, Any]:
-        """The scheme tells the rest."""
+        """The tolerance; the scheme itself reports its steps."""
         return {"tolerance": self.tolerance}
 
 
-#: What controls the steps of a scheme, by its name.
+#: What controls the steps of a scheme, by the name of the scheme.
 _CONTROLS: dict[str, type[_Control] | type[_OwnControl]] = {
     "Crank-Nicolson": _Control,
     "Chebyshev": _OwnControl,
@@ -344,8 +352,8 @@ def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
             last = max(first, math.ceil((end - pulse.start) / pulse.period))
             if last - first > _MOST_PULSES:
                 raise InputError(
-                    f"a stimulus every {pulse.period:g} is {last - first:,} of them from t = "
-                    f"{begin:g} to {end:g}; at most {_MOST_PULSES:,} are taken one by one",
+                    f"a stimulus every {pulse.period:g} comes {last - first:,} times from t = "
+                    f"{begin:g} to {end:g}; at most {_MOST_PULSES:,} can be taken one by one",
                     key="stimulus",
                 )
         for k in range(first, last + 1):
@@ -358,9 +366,10 @@ def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
 
 
 def arrival_times(run: Run, threshold: float = 0.5, cable: int = 0) -> Array:
-    """(n_nodes,) when v first rises through the threshold; NaN where it never does.
+    """(n_nodes,) when v first reaches the threshold; NaN where it never does.
 
-    Between two frames v is a straight line; a node that begins above has arrived at the first.
+    Between two frames v is taken for a straight line. Where v begins above the threshold, the wave
+    has arrived with the first frame.
     """
     v = run.v[:, cable]
     above = v >= threshold
@@ -378,7 +387,7 @@ def wave_speed(
 ) -> float:
     """The speed at which v >= threshold passes from x_from to x_to, by least squares.
 
-    Returns: positive to the right; NaN if fewer than two nodes are reached.
+    Returns: the speed, positive to the right; NaN if fewer than two nodes are reached.
     """
     arrived = arrival_times(run, threshold, cable)
     used = (run.x >= x_from) & (run.x <= x_to) & np.isfinite(arrived)

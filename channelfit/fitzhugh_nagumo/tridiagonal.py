@@ -2,7 +2,8 @@
 
     lower[i] x[i-1] + diagonal[i] x[i] + upper[i] x[i+1] = right[i]
 
-Neither exchanges rows: they are for diagonally dominant matrices, as every implicit step makes.
+Neither solver exchanges rows. They are for diagonally dominant matrices, such as those of implicit
+steps.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from channelfit.scoring.machine.machine_code import kernel
 
 
 def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
-    """Elimination from the first row to the last, substitution back.
+    """Solves by elimination from the first row to the last and substitution back.
 
-    Arguments: (n,) each; lower[0] and upper[n-1] are not read.
+    Arguments:
+        lower, diagonal, upper, right: (n,) each; lower[0] and upper[n-1] are not read.
 
     Returns: (n,) the solution.
 
@@ -28,7 +30,8 @@ def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
 def eliminate(
     lower: Array, diagonal: Array, upper: Array, right: Array, c: Array, x: Array
 ) -> None:
-    """Thomas' solution to x; c: (n,) what is left above the diagonal."""
+    """Writes the solution by Thomas' algorithm to x; c (n,) is room for what stands above the
+    diagonal after elimination."""
     n = len(diagonal)
     inverse = 1.0 / diagonal[0]
     before_c, before_x = upper[0] * inverse, right[0] * inverse
@@ -45,12 +48,13 @@ def eliminate(
 
 
 def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
-    """Rows 0, 2, 4 .. are eliminated, which leaves a system of half the size, and so on.
+    """Solves by cyclic reduction: eliminating rows 0, 2, 4 .. leaves a system of half the size.
 
-    The rows that a level keeps are written one behind the other, so that every level reads
-    neighboring memory. Any n, not only 2^k - 1: a row without a right neighbor has none.
+    The rows that remain are written one behind the other, so that every level reads neighboring
+    memory. The size may be any number, not only 2^k - 1.
 
-    Arguments: (n,) each; lower[0] and upper[n-1] are not read.
+    Arguments:
+        lower, diagonal, upper, right: (n,) each; lower[0] and upper[n-1] are not read.
 
     Returns: (n,) the solution.
 
@@ -62,7 +66,7 @@ def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) 
 def reduce(
     lower: Array, diagonal: Array, upper: Array, right: Array, room: Array, x: Array
 ) -> None:
-    """Cyclic reduction's solution to x; room: (8 n,) the systems of all levels."""
+    """Writes the solution by cyclic reduction to x; room (8 n,) takes the systems of all levels."""
     n = len(diagonal)
     a, b, c, d = room[: 2 * n], room[2 * n : 4 * n], room[4 * n : 6 * n], room[6 * n : 8 * n]
     for i in range(n):
@@ -114,7 +118,7 @@ def solve(
     room: Array,
     x: Array,
 ) -> None:
-    """The solution to x by cyclic reduction or by Thomas' way; room: (8 n,)."""
+    """Writes the solution to x by cyclic reduction or by Thomas' algorithm; room is (8 n,)."""
     if reduction:
         reduce(lower, diagonal, upper, right, room, x)
     else:

@@ -224,15 +224,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
 
 
 def adaptive_text(dtype: str, threads: int = 128, driven: bool = False) -> str:
-    """The kernel of the adaptive scheme, a block of `threads` a cable."""
+    """The text of the kernel; a block of that many threads has a cable, driven with a stimulus."""
     constants = {"THREADS": threads, "DRIVEN": int(driven)}
     return program_head(dtype, constants) + _LOWER + _ADAPTIVE
 
 
 class AdaptiveCuda(OnDevice):
-    """The adaptive scheme on the GPU, a block a cable: for many cables.
+    """The adaptive scheme on a GPU, for many cables, each of which is advanced by one block.
 
-    Arguments: as `Adaptive`; dtype: "float64" or "float32". threads: of a block, a power of two.
+    Arguments:
+        monitor, coarsest, tolerance, every: those of `Adaptive`.
+        dtype: "float64" or "float32". threads: how many threads a block has, a power of two.
     """
 
     name = "adaptive"
@@ -257,22 +259,22 @@ class AdaptiveCuda(OnDevice):
         self._nodes_steps = self._steps = 0
 
     def restart(self) -> None:
-        """All nodes are in use again."""
+        """Puts all nodes in use again."""
         self._grids = None
         self._nodes_steps = self._steps = 0
 
     def largest_step(self, v: Any) -> float:
-        """See `Adaptive.largest_step`."""
+        """The longest stable step; see `Adaptive.largest_step`."""
         return self._settings.largest_step(v)
 
     def facts(self) -> dict[str, float]:
-        """Nodes in use, averaged over the steps and the cables."""
+        """The number of nodes in use, averaged over the steps and the cables."""
         return {"mean_nodes": self._nodes_steps / max(self._steps, 1)}
 
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
-        """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
+        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         n_cables, n = v.shape
         device, s = self.device, self._settings
         if self._grids is None:

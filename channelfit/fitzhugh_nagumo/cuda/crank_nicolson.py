@@ -23,21 +23,26 @@ from channelfit.fitzhugh_nagumo.equation import (
 )
 from channelfit.reading.errors import InputError
 
-#: Nodes a thread, threads and blocks of the tiles for ends that are felt from afar, and the parts
-#: of a tile, of the usual and of these, that must not be overlap.
+#: Nodes a thread, threads and blocks of the wide tiles, for cables whose ends have an influence
+#: over many nodes; and the shares of a usual and of a wide tile that must not be overlap.
 _WIDE = (16, 512, 1)
 _FEWEST_USEFUL, _FEWEST_USEFUL_WIDE = 0.6, 0.25
-#: Newton's iterations that are queued where nothing waits for the host, and threads that join.
+#: How many iterations of Newton's method are queued where nothing waits for the host, and how many
+#: threads solve the system that joins the parts.
 _ITERATIONS, _JOINERS = 8, 512
-#: What a value of the order of one may lose by an overlap.
+#: The error that an overlap may cause in values of the order of one.
 _NEGLIGIBLE = {"float64": NEGLIGIBLE, "float32": 1e-9}
-#: Newton's error that is let pass.
+#: The error of v that Newton's method may leave.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Nodes a thread, threads, blocks; steps of a pass; overlap; whether one holds a cable."""
+    """How a cable is cut into tiles.
+
+    shape: nodes a thread, threads of a block, blocks that a multiprocessor must have room for.
+    steps: of a pass. halo: the overlap in nodes. whole: whether one tile holds the whole cable.
+    """
 
     shape: tuple[int, int, int]
     steps: int
@@ -45,7 +50,7 @@ class _Tiles:
     whole: bool
 
     def words(self) -> str:
-        """What they are."""
+        """The tiles in words, for benchmarks and tests."""
         size = self.shape[0] * self.shape[1]
         if self.whole:
             return f"one tile of {size} nodes"
@@ -53,16 +58,17 @@ class _Tiles:
 
 
 class CrankNicolsonCuda(OnDevice):
-    """Crank-Nicolson on the GPU; see `cuda_source`.
+    """Crank-Nicolson on a GPU.
 
     Arguments:
-        dtype: "float64" or "float32", which errs by up to 1e-6 dt/dx^2.
-        nodes: a thread keeps, 2 .. 16. threads: of a block, a power of two. blocks: that a
-            multiprocessor must have room for. steps: of a pass, at most.
-        solver: "tiles"; "parts", one system over memory; or "auto", tiles where the reach of a
-            tile's ends allows them, wider ones if it must be.
-        tolerance: of Newton's error in v.
-        device: what runs it; CuPy's without it.
+        dtype: "float64", or "float32", which errs by up to 1e-6 dt/dx^2.
+        nodes: how many nodes a thread keeps, from 2 to 16. threads: how many threads a block has, a
+            power of two. blocks: how many blocks a multiprocessor must have room for.
+        steps: how many steps a pass makes at most.
+        solver: "tiles"; "parts", which solves one system over memory; or "auto", which takes tiles,
+            usual or wide, where the influence of their ends does not reach too far.
+        tolerance: the error of v that Newton's method may leave.
+        device: the device that runs it, by default CuPy's.
     """
 
     name = "Crank-Nicolson"
@@ -91,25 +97,26 @@ class CrankNicolsonCuda(OnDevice):
         self._status = self._no_flags()
 
     def _no_flags(self) -> Any:
-        """The kernels' flags: one that is not used, whether Newton failed, iterations to do."""
+        """The flags of the kernels: an unused one, whether Newton's method failed, and whether each
+        iteration has to be done."""
         return self.device.array([0, 0, 1] + [0] * _ITERATIONS, "int32")
 
     def largest_step(self, v: Any) -> float:
-        """See `largest_implicit_step`."""
+        """The longest step that is allowed; see `largest_implicit_step`."""
         return largest_implicit_step(self.equation)
 
     def failed(self) -> bool:
-        """Whether Newton's method failed anywhere since this was asked last."""
+        """Whether Newton's method has failed anywhere since this was last asked."""
         if not self.device.host(self._status)[1]:
             return False
         self._status = self._no_flags()
         return True
 
     def take(self, values: Any) -> Array:
-        """The state as float64.
+        """A copy of the state on the host, as float64.
 
         Raises:
-            NotConverged: Newton's method did not converge since the last call.
+            NotConverged: Newton's method has failed since the last call.
         """
         if self.failed():
             raise NotConverged("Newton's method did not converge; take a shorter step", key="dt")
@@ -118,7 +125,7 @@ class CrankNicolsonCuda(OnDevice):
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
-        """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
+        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         n_cables, n = v.shape
 
         def coefficients() -> tuple[Any, float]:
@@ -139,7 +146,7 @@ class CrankNicolsonCuda(OnDevice):
         return self._in_tiles(launch, v, w, n_steps, rows, push, decay, tiles)
 
     def _tiles(self, n: int, decay: float, n_steps: int) -> _Tiles | None:
-        """Tiles for cables of n nodes, or None where the system is solved over memory."""
+        """How to cut cables of n nodes into tiles; None where the system is solved over memory."""
         if self.solver == "parts":
             return None
         given = self.nodes, self.threads, self.blocks
@@ -155,7 +162,9 @@ class CrankNicolsonCuda(OnDevice):
                     return _Tiles(shape, steps, halo, False)
         if self.solver == "tiles":
             size = self.nodes * self.threads
-            raise InputError(f"ends are felt over more than a tile of {size} nodes", key="dt")
+            raise InputError(
+                f"the ends of a tile have an influence on more than its {size} nodes", key="dt"
+            )
         return None
 
     def _in_tiles(
@@ -213,7 +222,7 @@ class CrankNicolsonCuda(OnDevice):
     def _in_parts(
         self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
     ) -> tuple[Any, Any]:
-        """One system over memory; all launches are queued, none waits for the host."""
+        """Solves one system over memory; all launches are queued and none waits for the host."""
         n_cables, n = v.shape
         n_parts = -(-n // (self.nodes * self.threads))
         v, w, u = (self.device.array(a, self.dtype) for a in (v, w, v))
@@ -282,9 +291,9 @@ class CrankNicolsonCuda(OnDevice):
 
 
 def cyclic_levels(decay: float, n: int, negligible: float = NEGLIGIBLE) -> int:
-    """Levels of cyclic reduction after which n unknowns no longer feel each other.
+    """The levels of cyclic reduction after which n unknowns no longer influence each other.
 
-    The coupling of neighbors, at most decay, is squared by each level.
+    The coupling of neighbors is at most `decay`, and each level squares it.
     """
     exact = max(1, math.ceil(math.log2(n)))
     if decay >= 1:

@@ -538,11 +538,12 @@ extern "C" __global__ void parts_finish(
 def crank_nicolson_text(
     dtype: str, nodes: int = 8, threads: int = 256, blocks: int = 2, driven: bool = False
 ) -> str:
-    """The kernels of Crank-Nicolson.
+    """The text of the Crank-Nicolson kernels.
 
     Arguments:
-        nodes: a thread keeps, 2 .. 16. threads: of a block. blocks: that a multiprocessor must
-            have room for. driven: whether there is a stimulus.
+        nodes: how many nodes a thread keeps, from 2 to 16. threads: how many threads a block has.
+        blocks: how many blocks a multiprocessor must have room for.
+        driven: whether there is a stimulus.
     """
     constants = {"NODES": nodes, "THREADS": threads, "BLOCKS": blocks, "DRIVEN": int(driven)}
     return program_head(dtype, constants) + _CRANK_NICOLSON

@@ -54,7 +54,7 @@ def program_head(dtype: str, constants: Mapping[str, int]) -> str:
 
 
 class Device(Protocol):
-    """Arrays and programs of a device."""
+    """What a device must offer: arrays in its memory, and programs that run there."""
 
     def array(self, values: Any, dtype: str) -> Any: ...
 
@@ -68,35 +68,35 @@ class Device(Protocol):
 
 
 class CupyDevice:
-    """The current GPU.
+    """The GPU that CuPy uses.
 
     Raises:
-        InputError: no CuPy or no GPU, with what to install.
+        InputError: CuPy or a GPU is missing; the message says what to install.
     """
 
     def __init__(self) -> None:
         self._cupy = gpu.cupy()
 
     def array(self, values: Any, dtype: str) -> Any:
-        """A copy on the device, contiguous."""
+        """A contiguous copy of the values on the device."""
         with gpu.gpu_errors():
             return self._cupy.array(values, dtype=dtype, order="C")
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """An array of whatever was there."""
+        """A new array on the device, whose values are not set."""
         with gpu.gpu_errors():
             return self._cupy.empty(shape, dtype=dtype)
 
     def host(self, array: Any) -> np.ndarray:
-        """A copy on the host; waits for the device."""
+        """A copy of the array on the host, once the device has finished its work."""
         return to_host(array)
 
     def free_bytes(self) -> int:
-        """Of memory that nobody has taken yet."""
+        """The bytes of the device's memory that are free."""
         return gpu.device().memory_free
 
     def program(self, text: str) -> Launch:
-        """Compiled text."""
+        """Compiles CUDA text; the returned function starts a kernel of it by its name."""
         module = gpu.compile_cuda(text, name="fitzhugh_nagumo.cu")
         kernels: dict[str, Any] = {}
 
@@ -139,11 +139,11 @@ class OnDevice(Scheme):
         check_device(bytes_a_node, self.device.free_bytes(), n_cables, self.cable.n_nodes)
 
     def put(self, values: Array) -> Any:
-        """(n_cables, n_nodes) on the device."""
+        """A copy of the state, (n_cables, n_nodes), on the device."""
         return self.device.array(values, self.dtype)
 
     def take(self, values: Any) -> Array:
-        """The same back as float64."""
+        """A copy of the state on the host, as float64."""
         return np.asarray(self.device.host(values), dtype=float)
 
     def _program(self, text: str) -> Launch:
@@ -155,7 +155,8 @@ class OnDevice(Scheme):
         return self._nothing if drive is None else self.device.array(drive, self.dtype)
 
     def _kept(self, n_cables: int, dt: float, make: Callable[[], Any]) -> Any:
-        """What depends on the number of cables and the step alone, made when either changes."""
+        """Calls `make` when the number of cables or the step has changed, and else returns what it
+        returned before."""
         if self._last is None or self._last[0] != (n_cables, dt):
             self._last = (n_cables, dt), make()
         return self._last[1]

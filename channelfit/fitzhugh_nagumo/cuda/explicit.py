@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_cables(
 }
 """
 
-#: What a step of the explicit kernels is, by the scheme's name.
+#: The text of a step, by the name of the scheme.
 _STEPS = {"explicit": _EULER, "Runge-Kutta": _RUNGE_KUTTA}
 
 
@@ -295,11 +295,13 @@ def explicit_text(
     whole: int = 0,
     scheme: str = "explicit",
 ) -> str:
-    """The kernels of the explicit schemes.
+    """The text of the kernels of the explicit schemes.
 
     Arguments:
-        nodes: a thread keeps. warps: of a block. driven: whether there is a stimulus.
-        whole: nodes of the cables that a warp each keeps, at most 32 `nodes`; 0 for tiles.
+        nodes: how many nodes a thread keeps. warps: how many warps a block has.
+        driven: whether there is a stimulus.
+        whole: how many nodes the cables have, where each fits into a warp, which is at most 32
+            times `nodes`; 0 for tiles.
         scheme: "explicit" or "Runge-Kutta".
     """
     constants = {"NODES": nodes, "WARPS": warps, "DRIVEN": int(driven), "WHOLE": whole}
@@ -308,20 +310,21 @@ def explicit_text(
 
 
 class ExplicitCuda(OnDevice):
-    """Forward Euler on the GPU, many steps a pass over memory; see `cuda_source`.
+    """Forward Euler on a GPU, with many steps for each pass over memory.
 
     Arguments:
         dtype: "float64" or "float32".
-        nodes: a thread keeps in tiles. warps: of a block. steps: of a pass in tiles, at most
-            the overlap, which is rounded up to a multiple of `nodes`.
-        device: what runs it; CuPy's without it.
+        nodes: how many nodes of a tile a thread keeps. warps: how many warps a block has.
+        steps: how many steps a pass over tiles makes, at most the overlap of the tiles, which is
+            rounded up to a multiple of `nodes`.
+        device: the device that runs it, by default CuPy's.
     """
 
     name = "explicit"
     arrays = (7, 7, 0)
-    #: Nodes that a step looks at on either side.
+    #: How many nodes on either side a step depends on.
     reach = 1
-    #: Nodes for which a thread has registers.
+    #: How many nodes a thread has registers for.
     most_nodes: ClassVar = {"float64": 24, "float32": 32}
 
     def __init__(
@@ -341,11 +344,11 @@ class ExplicitCuda(OnDevice):
 
     @property
     def halo(self) -> int:
-        """Nodes by which tiles overlap on either side."""
+        """How many nodes tiles overlap on either side."""
         return -(-self.reach * self.steps // self.nodes) * self.nodes
 
     def largest_step(self, v: Any) -> float:
-        """See `Explicit.largest_step`."""
+        """The longest stable step; see `Explicit.largest_step`."""
         held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
         low, high = float(v.min()), float(v.max())
         return largest_explicit_step(
@@ -353,7 +356,7 @@ class ExplicitCuda(OnDevice):
         )
 
     def rows(self, n_cables: int, dt: float) -> Array:
-        """(n_cables, 6) coefficients of a step as the kernels take them."""
+        """(n_cables, 6) the coefficients of a step, as the kernels take them."""
         a, gamma, epsilon, diffusion = self.equation.table(n_cables).T
         r = diffusion * dt / self.cable.dx**2
         step = np.full(n_cables, dt)
@@ -368,7 +371,7 @@ class ExplicitCuda(OnDevice):
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
-        """n_steps steps of dt under one stimulus, of v and w (n_cables, n_nodes) on the device."""
+        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         n_cables, n = v.shape
         rows = self._kept(
             n_cables, dt, lambda: self.device.array(self.rows(n_cables, dt), self.dtype)
@@ -422,9 +425,9 @@ class ExplicitCuda(OnDevice):
 
 
 class RungeKuttaCuda(ExplicitCuda):
-    """Runge-Kutta of order four on the GPU, many steps a pass over memory; see `cuda_source`.
+    """Runge-Kutta of order four on a GPU, with many steps for each pass over memory.
 
-    Arguments: as `ExplicitCuda`; steps of a pass times four are at most the overlap.
+    The arguments are those of `ExplicitCuda`; tiles overlap by four nodes for each step of a pass.
     """
 
     name = "Runge-Kutta"
@@ -444,9 +447,9 @@ class RungeKuttaCuda(ExplicitCuda):
         super().__init__(equation, cable, dtype, nodes, warps, steps, device)
 
     def largest_step(self, v: Any) -> float:
-        """See `RungeKutta.largest_step`."""
+        """The longest stable step; see `RungeKutta.largest_step`."""
         return super().largest_step(v) * STABLE / EULER_STABLE
 
     def rows(self, n_cables: int, dt: float) -> Array:
-        """(n_cables, 6) coefficients of a rate as the kernels take them."""
+        """(n_cables, 6) the coefficients of a rate, as the kernels take them."""
         return np.asarray(super().rows(n_cables, dt) - np.array([1, 0, 0, 0, 1, 0]), float)

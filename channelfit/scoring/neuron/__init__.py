@@ -1,1 +1,1 @@
-"""NEURON, the oracle: NMODL texts and the simulations that other backends are compared with."""
+"""NEURON as the oracle: channels as NMODL, simulated by NEURON and compared with our currents."""

@@ -20,14 +20,15 @@ SMALLEST_CURRENT = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """How far channelfit is from NEURON in one protocol.
+    """How far the currents of channelfit are from those of NEURON under one protocol.
 
-    relative_error: the largest difference of the whole trace over `scale_pA`, which is the largest
-        current (of a channel that hardly opens: a millionth of what it would carry open).
+    relative_error: the largest difference of the worst candidate, divided by `scale_pA`.
+    scale_pA: the largest current of that candidate, or a millionth of what its open channel would
+        carry, if that is more.
     candidate, sweep, time_ms: where the largest difference is.
-    parameters: (n_parameters,) of that candidate.
-    neuron_pA, channelfit_pA: (n_sweeps, n_times_max) of that candidate.
-    gave_up: candidates that NEURON could not integrate, and that nothing was compared of.
+    parameters: (n_parameters,) the values of that candidate.
+    neuron_pA, channelfit_pA: (n_sweeps, n_times_max) the currents of that candidate.
+    gave_up: the candidates that NEURON could not integrate, which were not compared.
     """
 
     protocol: str
@@ -42,7 +43,8 @@ class Comparison:
     gave_up: tuple[int, ...] = ()
 
 
-#: (n_parameters, n_candidates) -> one (n_sweeps, n_times_max, n_candidates) pA for each protocol.
+#: Takes parameters (n_parameters, n_candidates); gives, for each protocol, currents of shape
+#: (n_sweeps, n_times_max, n_candidates), pA.
 Simulate: TypeAlias = Callable[[Array], Sequence[Array]]
 
 
@@ -52,12 +54,12 @@ def compare(
     simulate: Simulate,
     parameters: npt.ArrayLike,
 ) -> list[Comparison]:
-    """The worst candidate of each protocol.
+    """Compares the currents of candidates, and returns the worst candidate of each protocol.
 
     Arguments:
         oracle: the channel in NEURON.
-        protocols: in the order of what `simulate` returns.
-        simulate: a scorer's method.
+        protocols: the protocols, in the order in which `simulate` returns currents.
+        simulate: the method of that name of a scorer.
         parameters: (n_parameters,) or (n_parameters, n_candidates).
 
     Raises:
@@ -85,10 +87,11 @@ def compare(
 def _compared(
     oracle: NeuronOracle, protocol: Protocol, candidate: int, parameters: Array, ours: Array
 ) -> Comparison:
+    """Compares the currents of one candidate, ours (n_sweeps, n_times_max) pA, with NEURON's."""
     theirs = oracle.simulate(protocol, parameters)
     scale = max(float(np.nanmax(np.abs(theirs))), _smallest(oracle.model, protocol, parameters))
     apart = np.abs(ours - theirs)
-    # A number where the other has none is as far apart as can be; both none is the end of a sweep.
+    # Where only one is NaN they differ infinitely; both are NaN after the end of a sweep.
     apart = np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.nan_to_num(apart, nan=np.inf))
     sweep, time = np.unravel_index(int(np.argmax(apart)), apart.shape)
     return Comparison(
@@ -105,6 +108,7 @@ def _compared(
 
 
 def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> float:
+    """The smallest current, pA, that a difference is divided by."""
     values = dict(zip(model.parameter_names, parameters, strict=True))
     conductance, reversal = (
         float(evaluate(e, values)) for e in (model.conductance, model.reversal)
@@ -114,7 +118,7 @@ def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> flo
 
 
 def random_candidates(model: ChannelModel, n_candidates: int, seed: int) -> Array:
-    """(n_parameters, n_candidates) drawn over the whole ranges, on each parameter's own scale."""
+    """(n_parameters, n_candidates) drawn evenly from the ranges, on the parameters' scales."""
     draw = np.random.default_rng(seed).random((len(model.parameters), n_candidates))
     rows = []
     for p, u in zip(model.parameters, draw, strict=True):

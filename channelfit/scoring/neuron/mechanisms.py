@@ -23,7 +23,8 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.cache import cache_folder
 
 _DECLARATION = re.compile(r"^[^:\n]*\b(POINT_PROCESS|SUFFIX)\s+(\w+)", re.MULTILINE)
-_loaded: set[str] = set()  # NEURON cannot load a name twice in one process
+#: Names of loaded mechanisms; NEURON cannot load a name twice in one process.
+_loaded: set[str] = set()
 
 
 class NeuronUnavailable(InputError):
@@ -31,14 +32,14 @@ class NeuronUnavailable(InputError):
 
 
 def neuron_hoc() -> Any:
-    """NEURON's interpreter, imported when first asked for.
+    """The interpreter of NEURON, which is imported when this is first called.
 
     Raises:
-        NeuronUnavailable: it is not installed; the message says how to get it.
+        NeuronUnavailable: NEURON is not installed; the message says how to install it.
     """
     os.environ.setdefault("NEURON_MODULE_OPTIONS", "-nogui")
     try:
-        from neuron import h
+        from neuron import h  # optional, and takes long to load
     except ImportError as error:
         if platform.system() == "Windows":
             how = (
@@ -52,21 +53,23 @@ def neuron_hoc() -> Any:
 
 
 def compile_mechanism(text: str, cache: Path | None = None) -> str:
-    """Compiles and loads one mechanism, and returns the name it got.
+    """Compiles a mechanism, loads it into NEURON, and returns its new name.
 
     Arguments:
         text: NMODL of a POINT_PROCESS or SUFFIX. The mechanism is renamed after a hash of the
-            text, so that several of one name can live in one process.
-        cache: folder that keeps compiled mechanisms; the user's cache folder without it.
+            text, so that one process can hold several that had the same name.
+        cache: the folder that keeps compiled mechanisms, by default one in the cache folder.
 
     Raises:
-        NeuronUnavailable: no NEURON, no nrnivmodl or no compiler.
-        InputError: the text does not compile; the message ends with what the compiler said.
+        NeuronUnavailable: NEURON, nrnivmodl or a C++ compiler is missing.
+        InputError: the text does not compile; the message ends with that of the compiler.
     """
     h = neuron_hoc()
     declared = _DECLARATION.search(text)
     if not declared:
-        raise InputError("neither POINT_PROCESS nor SUFFIX names the mechanism")
+        raise InputError(
+            "the NMODL text has neither POINT_PROCESS nor SUFFIX, which name a mechanism"
+        )
     key = f"{text}\0{h.nrnversion()}\0{platform.platform()}\0{sys.version_info[:2]}"
     name = "channelfit_" + hashlib.sha256(key.encode()).hexdigest()[:16]
     if name not in _loaded:
@@ -81,6 +84,7 @@ def compile_mechanism(text: str, cache: Path | None = None) -> str:
 
 
 def _load(h: Any, folder: Path) -> None:
+    """Loads the compiled mechanism in a folder into NEURON."""
     patterns = ("*/libnrnmech.*", "*/.libs/libnrnmech.so", "nrnmech.dll", "*/nrnmech.dll")
     found = [p for pattern in patterns for p in sorted(folder.glob(pattern)) if p.suffix != ".la"]
     if not found:
@@ -89,7 +93,10 @@ def _load(h: Any, folder: Path) -> None:
 
 
 def _compile(text: str, name: str, folder: Path) -> None:
-    """nrnivmodl in a folder of its own, moved into place when whole (another process may race)."""
+    """Compiles in a temporary folder, which is moved into place when it is complete.
+
+    Another process may compile the same mechanism at the same time; one of them comes first.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         work = Path(temporary) / name
@@ -110,6 +117,7 @@ def _compile(text: str, name: str, folder: Path) -> None:
 
 
 def _nrnivmodl() -> str:
+    """The path of nrnivmodl, first beside this Python and then anywhere in PATH."""
     beside = Path(sys.executable).parent
     found = shutil.which("nrnivmodl", path=str(beside)) or shutil.which("nrnivmodl")
     if not found:
@@ -120,6 +128,7 @@ def _nrnivmodl() -> str:
 
 
 def _explain(output: str) -> None:
+    """Raises the error that explains what nrnivmodl has printed."""
     if shutil.which("c++") is None and shutil.which("g++") is None:
         raise NeuronUnavailable(
             "NEURON's mechanisms need a C++ compiler (on Debian and Ubuntu: apt install g++ make; "
@@ -127,5 +136,5 @@ def _explain(output: str) -> None:
         )
     lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]
     raise InputError(
-        "nrnivmodl refused the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]])
+        "nrnivmodl could not compile the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]])
     )

@@ -1,8 +1,7 @@
-"""A channel model as an NMODL file, for NEURON: what a user takes from a fit to a cell model.
+"""Writes a channel model as an NMODL file, so that a fitted channel can be used in NEURON.
 
-Schemes become KINETIC blocks and Hodgkin-Huxley gates DERIVATIVE blocks solved by ``cnexp``; a gate
-without a time constant is a value of the moment. No rate is bounded. Written apart from the printer
-of the other backends, so that a comparison with NEURON can find a mistake in either.
+Schemes become KINETIC blocks. Hodgkin-Huxley gates become DERIVATIVE blocks that ``cnexp`` solves;
+a gate whose tau is 0 becomes a variable that is computed from the voltage. No rate is bounded.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ _SPANS = {
     "(S)": "siemens",
 }
 
-# Words of NMODL, hoc, C++ and of the C++ that NEURON makes of a file. A model may use them all the
-# same: they get an underscore at the end.
+# Words of NMODL, hoc, C++ and of the C++ code that NEURON generates from a file. A model may use
+# them as names, which then get an underscore at the end.
 _RESERVED_WORDS = """
 v t dt i j y error area celsius diam secondorder e erev gbar total rates gates exprel
 smaller larger exp log log10 pow sqrt fabs abs sin cos tan tanh sinh cosh asin acos atan atan2
@@ -71,11 +70,12 @@ _RESERVED = frozenset(_RESERVED_WORDS.split())
 
 @dataclass(frozen=True)
 class NmodlNames:
-    """What the model's names became in the file.
+    """The names in an NMODL file.
 
-    mechanism: of the POINT_PROCESS or SUFFIX.
-    parameters: model name -> NMODL name. States: (chain, state) -> STATE, or None for the closed
-        state of a gate, which has no variable of its own.
+    mechanism: the name of the POINT_PROCESS or SUFFIX.
+    parameters: the name in the file of each parameter of the model.
+    states: the name in the file of each (chain, state), or None for the closed state of a gate,
+        which has no variable of its own.
     """
 
     mechanism: str
@@ -84,13 +84,14 @@ class NmodlNames:
 
 
 def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | None = None) -> str:
-    """The NMODL source of a channel.
+    """Writes a channel as NMODL.
 
     Arguments:
-        model: parameters without a value get the middle of their range.
-        kind: "density" to insert in a membrane, with ``gbar`` (S/cm2) in place of the conductance;
-            or "point_process", a whole cell's channels as measured, with the conductance in nS.
-        mechanism: name of the mechanism; the model's own name without it.
+        model: the channel; a parameter without a value gets the middle of its range.
+        kind: "density" for a mechanism that is inserted in a membrane, with ``gbar`` (S/cm2) in
+            place of the conductance; or "point_process" for the channels of a whole cell, with the
+            conductance in nS.
+        mechanism: the name of the mechanism, by default that of the model.
     """
     return _Writer(model, kind, mechanism).text()
 
@@ -98,12 +99,12 @@ def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | Non
 def nmodl_names(
     model: ChannelModel, kind: Kind = "density", mechanism: str | None = None
 ) -> NmodlNames:
-    """The names used in `nmodl_text` of the same arguments."""
+    """The names that `nmodl_text` uses with the same arguments."""
     return _Writer(model, kind, mechanism).names
 
 
 def is_gate(chain: Chain) -> bool:
-    """True for a two-state gate, which needs one variable only."""
+    """Whether a chain is a gate of two states, which needs only one variable."""
     ends = [(t.source, t.target) for t in chain.transitions]
     return (
         chain.conductances == (0.0, 1.0)
@@ -122,6 +123,7 @@ class _Names:
         self.taken = {mechanism}
 
     def claim(self, wanted: str) -> str:
+        """The wanted name, with underscores at its end if others have it already."""
         name = wanted
         while _is_reserved(name) or any(n in self.taken for n in _shadows(name)):
             name += "_"
@@ -130,15 +132,17 @@ class _Names:
 
 
 def _shadows(name: str) -> tuple[str, str, str]:
-    # NEURON declares D<state> for the derivative and <state>0 for the start of every state.
+    """A name, and those that NEURON declares for a state: its derivative and its initial value."""
     return name, f"D{name}", f"{name}0"
 
 
 def _is_reserved(name: str) -> bool:
+    """Whether a name has a meaning in NMODL or in this file."""
     return name in _RESERVED or re.fullmatch(r"(scheme|choice)\d*", name) is not None
 
 
 def _identifier(text: str) -> str:
+    """The name of a mechanism, made from any text."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     name = name if re.match(r"[A-Za-z]", name) else f"channel_{name}"
     return name + "_" if _is_reserved(name) else name
@@ -148,7 +152,10 @@ def _identifier(text: str) -> str:
 
 
 class _Writer:
-    """Puts the blocks together. The order of claims decides who keeps a contested name."""
+    """Writes the blocks of a file.
+
+    Where two quantities want the same name, the one that claims it first keeps it.
+    """
 
     def __init__(self, model: ChannelModel, kind: Kind, mechanism: str | None) -> None:
         if kind not in ("point_process", "density"):
@@ -182,7 +189,7 @@ class _Writer:
         self.printer = NmodlPrinter(translated, self.definition, self.functions)
 
     def _used(self) -> set[str]:
-        """Names that some rate depends on, and so does the current."""
+        """The names of parameters and definitions that the rates and the current depend on."""
         model = self.model
         pending = [t.rate for c in model.chains for t in c.transitions]
         pending += [model.reversal] if not self.point else [model.reversal, model.conductance]
@@ -201,7 +208,7 @@ class _Writer:
             return f"{'alpha' if t.target == chain.states[1] else 'beta'}_{chain.name}"
         return f"k_{t.source}_{t.target}"
 
-    # each method below gives one block
+    # Each of the methods below writes one block of the file.
 
     def text(self) -> str:
         body = [
@@ -361,7 +368,7 @@ class _Writer:
         return "\n".join(filter(None, ["INITIAL {", local, *lines, "}"])) + "\n"
 
     def _value_of(self, gate: Chain) -> str:
-        """The variable that holds how far a gate is open."""
+        """The name of the variable that says how far a gate is open."""
         return str(self.state[gate.name, gate.states[1]])
 
     def _gate_rates(self, gate: Chain) -> tuple[str, str]:
@@ -419,7 +426,7 @@ class _Writer:
         return "\n".join(["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""])
 
 
-#: States up to which a product of ratios of ordinary rates is far from overflowing.
+#: Up to so many states, products of ratios of ordinary rates do not overflow.
 _MAX_TREE = 9
 
 
@@ -431,7 +438,7 @@ def _value(p: Parameter) -> float:
 
 
 def _plain(text: str) -> str:
-    """One line of ASCII that cannot end the comment it stands in."""
+    """The text as one line of ASCII that cannot end the comment in which it stands."""
     ascii_text = text.encode("ascii", "replace").decode()
     return re.sub("ENDCOMMENT", "end of comment", " ".join(ascii_text.split()), flags=re.IGNORECASE)
 
@@ -441,9 +448,11 @@ def _opposite(a: Transition, b: Transition) -> bool:
 
 
 def _tree(chain: Chain) -> list[tuple[int, int, int, int]] | None:
-    """Walks a scheme without cycles: rows (known state, next state, rate out, rate back).
+    """Walks through a scheme without cycles, from its first state.
 
-    None where the scheme has a cycle, parallel transitions or one without a way back.
+    Returns: rows of a state that is known, the next state, and the indices of the transitions out
+        and back; None if the scheme has a cycle, parallel transitions, or a transition without a
+        way back.
     """
     index = {s: i for i, s in enumerate(chain.states)}
     edges = {(index[t.source], index[t.target]): k for k, t in enumerate(chain.transitions)}

@@ -19,11 +19,12 @@ from channelfit.model.terms import V
 
 @dataclass
 class Functions:
-    """The FUNCTION blocks that the expressions turned out to need."""
+    """The FUNCTION blocks that printed expressions need, by name."""
 
     blocks: dict[str, str] = field(default_factory=dict)
 
     def need(self, name: str) -> str:
+        """Adds a function of the library, and returns its name."""
         self.blocks[name] = _LIBRARY[name]
         return name
 
@@ -54,7 +55,15 @@ FUNCTION larger(x, y) {
 
 
 class NmodlPrinter(CodePrinter):  # type: ignore[misc]
-    """SymPy to NMODL. Conditionals become FUNCTION blocks, since NMODL has no conditional value."""
+    """Prints SymPy expressions as NMODL.
+
+    A conditional expression becomes a FUNCTION block, because NMODL has no conditional value.
+
+    Arguments:
+        names: the names in the file, by those in the expressions.
+        local: names that stand for LOCAL variables, which a FUNCTION block cannot see.
+        functions: takes the FUNCTION blocks that are needed.
+    """
 
     language = "NMODL"
 
@@ -69,7 +78,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         self.functions = functions if functions is not None else Functions()
 
     def operand(self, expression: sympy.Expr) -> str:
-        """The expression in NMODL, in brackets where a product needs them."""
+        """The expression in NMODL, in parentheses where a product needs them."""
         return self._operand(expression, PRECEDENCE["Mul"])
 
     def text(self, expression: sympy.Expr) -> str:
@@ -94,7 +103,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
     _print_Exp1 = _print_Pi = _print_NumberSymbol
 
     def _print_Add(self, node: sympy.Add, order: str | None = None) -> str:
-        # As people write them: v - 5, not -5 + v.
+        # Sums are written as people write them: v - 5, not -5 + v.
         terms = sorted(node.args, key=lambda a: (a.is_number, self._print(a).startswith("-")))
         text = str(self._print(terms[0]))
         for term in terms[1:]:
@@ -137,7 +146,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         if exponent.is_number and exponent.is_negative:
             power = sympy.Pow(base, -exponent, evaluate=False) if exponent != -1 else base
             return f"1/{self._operand(power, PRECEDENCE['Mul'] + 1)}"
-        # Brackets around a power of a power: nobody remembers which comes first.
+        # A power of a power gets parentheses, so that the reader need not know which comes first.
         below, above = (self._operand(part, PRECEDENCE["Pow"] + 1) for part in (base, exponent))
         return f"{below}^{above}"
 
@@ -216,7 +225,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
 
 
 def number(value: float) -> str:
-    """The shortest text that reads back as the same float64."""
+    """The shortest text that is read as the same float64."""
     if not math.isfinite(value):
         raise ValueError(f"NMODL cannot hold {value}")
     text = repr(float(value))

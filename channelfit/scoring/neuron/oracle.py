@@ -1,10 +1,10 @@
 """NEURON as the oracle: the same channel, protocol and parameters, integrated by NEURON itself.
 
-A mechanism (generated from the model, or written by hand) is compiled once and kept. It sits alone
-in a compartment whose voltage an ideal clamp holds: a small mechanism of our own whose conductance
-of 1e9 uS leaves the voltage 1e-9 mV from the command, and which evaluates ramps and sines itself at
-whatever time the integrator asks for. Nothing of the integration is ours: CVODE does it, to an
-absolute tolerance of 1e-12 of occupancy, and starts anew at every corner of the command.
+A mechanism, generated from the model or written by hand, is alone in a compartment whose voltage an
+ideal clamp holds. The clamp is a small mechanism too. Its conductance of 1e9 uS keeps the voltage
+within 1e-9 mV of the command, and it evaluates ramps and sines at whatever time the integrator asks
+for. NEURON's CVODE does the whole integration, to an absolute tolerance of 1e-12 of occupancy, and
+starts anew at every corner of the command.
 
 Three properties of NEURON (9.0.2) shape this file:
 
@@ -39,10 +39,10 @@ from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
 Array: TypeAlias = npt.NDArray[np.float64]
 Method = Literal["cvode", "fixed"]
 
-#: Absolute tolerance of an occupancy; traces come out about a hundred times less exact.
+#: The absolute tolerance of an occupancy; the error of a trace is about a hundred times larger.
 TOLERANCE = 1e-12
-#: mV. At t = 10 s a double resolves 2e-12 ms, in which a steep command moves by 1e-11 mV: a
-#: tolerance below that rounding would bring CVODE to a standstill.
+#: mV. At t = 10 s a double resolves 2e-12 ms, in which a steep command changes by 1e-11 mV. With a
+#: tolerance below that rounding CVODE would not advance.
 VOLTAGE_TOLERANCE = 1e-9
 _MAX_TERMS = 16
 
@@ -82,7 +82,7 @@ FUNCTION command(x (ms)) (mV) {{
 
 
 class IntegrationFailed(InputError):
-    """NEURON's integrator found no step that is short enough, as where a rate is 1e40 /ms."""
+    """NEURON's integrator found no step that is short enough, for example at a rate of 1e40 /ms."""
 
 
 class NeuronOracle:
@@ -90,18 +90,20 @@ class NeuronOracle:
 
     Arguments:
         model: the channel.
-        mod_file: a POINT_PROCESS written by hand, whose RANGE variables bear the names of the
+        mod_file: a POINT_PROCESS written by hand, whose RANGE variables have the names of the
             model's parameters and whose ``i`` is in nA; without it NMODL is generated.
-        method: "cvode", adaptive; or "fixed", NEURON's ordinary fixed steps with the METHOD that
-            the mechanism names: exact at constant voltage for gates (cnexp), first order for
-            schemes (sparse), and with the voltage of a step's middle where it varies.
+        method: "cvode" for adaptive steps, or "fixed" for the fixed steps of NEURON with the
+            METHOD that the mechanism names. With fixed steps gates (cnexp) are exact at constant
+            voltage, schemes (sparse) are of order one, and a varying voltage is that in the middle
+            of a step.
         initial: "model" sets the occupancies at the start to the steady state of the model's
-            rates; "mechanism" leaves them to the mechanism's INITIAL block. By default generated
-            mechanisms take the first, those written by hand the second.
+            rates, and is the default for generated mechanisms; "mechanism" leaves them to the
+            mechanism's INITIAL block, and is the default for mechanisms written by hand.
+        cache: the folder that keeps compiled mechanisms, by default one in the cache folder.
 
     Raises:
-        NeuronUnavailable: no NEURON or no compiler.
-        InputError: the mechanism does not compile or lacks a parameter.
+        NeuronUnavailable: NEURON or a C++ compiler is missing.
+        InputError: the mechanism does not compile, or lacks a parameter of the model.
     """
 
     _tolerance = VOLTAGE_TOLERANCE
@@ -140,7 +142,7 @@ class NeuronOracle:
         self._check_parameters(mod_file)
 
     def _tighten(self, states: Iterable[str]) -> None:
-        # NEURON heeds a scale below 1 only, so the tolerance of all is the voltage's.
+        # NEURON accepts only scales below 1, so the general tolerance is that of the voltage.
         solver = neuron_hoc().CVode()
         for state in states:
             solver.atolscale(f"{self._mechanism}.{state}", TOLERANCE / VOLTAGE_TOLERANCE)
@@ -154,24 +156,24 @@ class NeuronOracle:
             )
 
     def set_parameters(self, channel: Any, values: Array) -> None:
-        """Puts (n_parameters,) into an instance of the mechanism."""
+        """Sets the parameters of an instance of the mechanism to values, (n_parameters,)."""
         for name, value in zip(self.model.parameter_names, values, strict=True):
             setattr(channel, self.parameters[name], float(value))
 
     def simulate(
         self, protocol: Protocol, parameters: npt.ArrayLike, max_step_ms: float | None = None
     ) -> Array:
-        """The current as NEURON computes it.
+        """Computes the current with NEURON.
 
         Arguments:
-            protocol: any; at most 16 sines in a segment.
-            parameters: (n_parameters,) physical units.
-            max_step_ms: longest step; without it CVODE chooses its own and "fixed" takes one step a
-                sample.
+            protocol: the protocol, with at most 16 sines in a segment.
+            parameters: (n_parameters,) in base units.
+            max_step_ms: the longest step. Without it CVODE chooses its steps, and "fixed" makes
+                one step for each sample.
 
         Returns:
             (n_sweeps, n_times_max) pA, outward positive; NaN after the end of a shorter sweep. A
-            sample at a jump of the command has the new voltage and the occupancies of that instant.
+            sample at a jump of the command belongs to the new voltage.
         """
         values = np.asarray(parameters, dtype=float)
         if values.shape != (len(self.model.parameters),):
@@ -191,7 +193,7 @@ class NeuronOracle:
 
 
 def _state_names(text: str) -> list[str]:
-    """What an NMODL text declares in its STATE block, without comments, units and ranges."""
+    """The names that an NMODL text declares in its STATE block."""
     plain = re.sub(r":[^\n]*|(?s:\bCOMMENT\b.*?\bENDCOMMENT\b)", "", text)
     block = re.search(r"\bSTATE\s*\{([^}]*)\}", plain)
     declared = re.sub(
@@ -201,13 +203,16 @@ def _state_names(text: str) -> list[str]:
 
 
 def _without_values(model: ChannelModel) -> ChannelModel:
-    """The parameters' values are set at run time and must not make another mechanism."""
+    """The model with values that depend on its ranges only.
+
+    Values are set at run time; those of the model must not lead to another mechanism.
+    """
     middle = [(p.lower + p.upper) / 2 if p.lower < p.upper else p.lower for p in model.parameters]
     return model.with_values(np.array(middle))
 
 
 class _Cell:
-    """One clamped compartment, which is gone, with every global setting put back, on leaving."""
+    """A clamped compartment for the duration of a block, after which NEURON is as it was before."""
 
     def __init__(self, oracle: NeuronOracle) -> None:
         self.oracle = oracle
@@ -227,8 +232,8 @@ class _Cell:
         )
         self.section = h.Section(name="clamped")
         self.section.L = self.section.diam = 10  # um
-        # The clamp settles in C/g = 3e-10 ms. Much faster, and rounding of the voltage would drive
-        # CVODE to steps that vanish beside t.
+        # The clamp settles in C/g = 3e-10 ms. If it were much faster, rounding of the voltage would
+        # drive CVODE to steps that are too short to change t.
         self.section.cm = 100
         self.place = self.section(0.5)
         self.channel = getattr(h, self.oracle._mechanism)(self.place)
@@ -252,7 +257,7 @@ class _Cell:
         self.solver.active(active)
 
     def start(self, holding_mV: float, values: Array, step_ms: float) -> None:
-        """The steady state at the holding potential, time 0."""
+        """Starts at time 0, in the steady state of the holding potential."""
         self.step_ms = step_ms
         self._command(holding_mV)
         self.h.finitialize(holding_mV)
@@ -262,13 +267,13 @@ class _Cell:
                     setattr(self.channel, name, occupancy)
 
     def hold(self, v_mV: float, duration_ms: float) -> None:
-        """Time at a constant voltage that nobody samples."""
+        """Holds a constant voltage for a time without recording the current."""
         wave = _Wave(0.0, v_mV)
         self._begin(wave, 0.0)
         self._advance(duration_ms, wave, 0.0)
 
     def run_sweep(self, protocol: Protocol, sweep: int, row: Array) -> None:
-        """Fills one row of currents, pA."""
+        """Runs a sweep of the protocol and writes its currents, pA, to row (n_times_max,)."""
         period, ranges = protocol.sampling_ms, protocol.sample_ranges(sweep)
         for segment, (sample, last) in zip(protocol.sweeps[sweep], ranges, strict=True):
             for start, end, wave in _pieces(segment):
@@ -279,11 +284,11 @@ class _Cell:
                     sample += 1
                 self._advance(end - start, wave, start)
 
-    # NEURON's clock starts at 0 with every piece of the command: beside a late t, the first steps
-    # after a jump would be lost in rounding.
+    # NEURON's clock starts at 0 with every piece of the command. At a late t, the first steps after
+    # a jump would be lost in rounding.
 
     def _begin(self, wave: _Wave, start_ms: float) -> None:
-        """A new piece of the command, from this time of the sweep on."""
+        """Begins a new piece of the command at this time of the sweep."""
         self.h.t = 0.0
         if self.oracle.method == "fixed":
             self._command(wave.voltage_at(start_ms))
@@ -294,13 +299,13 @@ class _Cell:
         for k, term in enumerate(wave.terms):
             clamp.amplitude[k], clamp.omega[k], clamp.phase[k] = term
         self.place.v = wave.voltage_at(start_ms)
-        # The clamp lets go by i/g. Starting there spares CVODE the way to it.
+        # The clamped voltage differs from the command by i/g; starting there saves steps.
         self.h.fcurrent()
         self.place.v -= self.channel.i / clamp.g
         self.solver.re_init()
 
     def _advance(self, until_ms: float, wave: _Wave, start_ms: float) -> None:
-        """To this time of the present piece, which started at `start_ms` of the sweep."""
+        """Integrates to a time of the present piece, which started at `start_ms` of the sweep."""
         span = until_ms - self.h.t
         if span <= 1e-12 * max(1.0, until_ms):
             return
@@ -329,7 +334,10 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Wave:
-    """offset + slope (t - since) + sum amplitude sin(omega (t - since) + phase), t in the sweep."""
+    """A piece of the command: offset + slope x + sum of amplitude sin(omega x + phase).
+
+    Here x is the time since `since_ms` of the sweep.
+    """
 
     since_ms: float
     offset_mV: float
@@ -337,7 +345,7 @@ class _Wave:
     terms: tuple[tuple[float, float, float], ...] = ()
 
     def voltage_at(self, t_ms: float) -> float:
-        """mV at a time of the sweep."""
+        """The voltage, mV, at a time of the sweep."""
         x = t_ms - self.since_ms
         return (
             self.offset_mV + self.slope * x + sum(a * math.sin(w * x + p) for a, w, p in self.terms)
@@ -345,7 +353,7 @@ class _Wave:
 
 
 def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
-    """Start, end and command of the stretches without a corner."""
+    """Start, end and command of the pieces of a segment that have no corner."""
     start, end, wave = segment.start_ms, segment.end_ms, segment.wave
     if isinstance(wave, Sines):
         terms = tuple(zip(wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, strict=True))
@@ -365,7 +373,7 @@ def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
 
 
 def _corners(wave: Samples, duration_ms: float) -> Array:
-    """Times from the segment's start where a sampled command bends, with both ends."""
+    """The times at which a sampled command bends, from the start of the segment, and both ends."""
     slopes = np.diff(wave.v_mV) / np.diff(wave.times_ms)
     slopes = np.concatenate([[0.0], slopes, [0.0]])
     turns = wave.times_ms[np.abs(np.diff(slopes)) > 1e-12]
@@ -379,10 +387,10 @@ def _corners(wave: Samples, duration_ms: float) -> Array:
 def steady_state(
     model: ChannelModel, parameters: npt.ArrayLike, v_mV: float
 ) -> dict[tuple[str, str], float]:
-    """Occupancy of every (chain, state) at a voltage held for ever.
+    """The occupancy of every (chain, state) in the steady state at a voltage.
 
-    By state reduction (Grassmann, Taksar and Heyman 1985, Operations Research 33:1107-1116), which
-    subtracts nothing and so keeps its digits however far apart the rates lie.
+    It is computed by state reduction (Grassmann, Taksar and Heyman 1985, Operations Research
+    33:1107-1116), which subtracts nothing and so loses no digits however different the rates are.
     """
     values: dict[str, Any] = {"v": v_mV}
     values.update(zip(model.parameter_names, np.asarray(parameters, dtype=float), strict=True))
@@ -396,7 +404,7 @@ def steady_state(
 
 
 def _rates(chain: Chain, values: Mapping[str, Any]) -> Array:
-    """(n_states, n_states) rate from row to column, of whatever size."""
+    """(n_states, n_states) the rates from the state of the row to that of the column, 1/ms."""
     index = {s: k for k, s in enumerate(chain.states)}
     rates = np.zeros((len(index), len(index)))
     for t in chain.transitions:
@@ -405,12 +413,13 @@ def _rates(chain: Chain, values: Mapping[str, Any]) -> Array:
 
 
 def _stationary(rates: Array) -> Array:
+    """(n_states,) the steady state of a chain with these rates, (n_states, n_states)."""
     k = rates.copy()
     n = len(k)
-    if n == 2:  # of a gate, whose inf may exceed 1
+    if n == 2:  # a gate, whose inf may exceed 1
         return np.asarray(np.array([k[1, 0], k[0, 1]]) / (k[1, 0] + k[0, 1]))
     for last in range(n - 1, 0, -1):
-        # where every rate out underflows, whoever is there stays
+        # where all rates out of a state underflow, it is never left
         k[:last, last] /= max(k[last, :last].sum(), np.finfo(float).tiny)
         k[:last, :last] += np.outer(k[:last, last], k[last, :last])
     p = np.ones(n)
