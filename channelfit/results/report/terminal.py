@@ -48,8 +48,7 @@ def number(value: float) -> str:
 
 
 class SearchScreen:
-    """Shows the progress of a search: a changing picture on a terminal, else a line every few
-    seconds.
+    """Shows the progress of a search: a changing picture on a terminal, else lines now and then.
 
     Arguments:
         title: the model, the optimizer and the seed in a few words.
