@@ -1,23 +1,22 @@
-"""Particle swarms of functions on a GPU: the moves and the cost in one kernel.
+"""A particle swarm of functions on a GPU: the moves and the cost in one kernel.
 
 The rules are those of `swarm.Swarm`, draw for draw; what differs is who waits for whom.
 
-`AsynchronousRing`: one kernel for any number of iterations and no barrier between particles. A
-warp is a particle, its dimensions lie across the lanes. Before each move it looks at what its two
+`AsynchronousRing` runs any number of iterations in one kernel, without barriers between particles.
+A warp is a particle, its dimensions lie across the lanes. Before each move it looks at what its two
 neighbors have published and goes on; so particles drift apart, and a run is not repeatable to the
 bit (the draws are).
 
-A best is a cost and a position, and the two must fit together. Every particle alone writes its own
-record and brackets the writing with a version, odd while it writes, with fences between. A reader
+A best is a cost and a position, and the two must fit together. Each particle writes only its own
+record, and brackets the writing with a version, odd while it writes, with fences between. A reader
 takes a copy, and keeps it only if it found the same even version before and after. Otherwise it
-waits for nothing: it goes on with the best that it knew, and looks again at its next move.
+does not wait: it goes on with the best that it knew, and looks again at its next move.
 
 Positions are kept in the parameters' own units (their logarithms, where the scale is log), not in
 the unit cube: a float32 near 0 is worth more than one near 0.5.
 
-Sources: Mussi, Nashed, Cagnoni (2011) and Li, Liu (2017), see `swarm.py`; the bracketed record is
-a sequence lock, Boehm, "Can seqlocks get along with programming language memory models?", MSPC
-(2012).
+Sources: Mussi, Nashed, Cagnoni (2011), see `swarm.py`; the bracketed record is a sequence lock,
+Boehm, "Can seqlocks get along with programming language memory models?", MSPC (2012).
 """
 
 from __future__ import annotations
@@ -217,7 +216,15 @@ def swarm_text(
     cognitive: float = ATTRACTION,
     social: float = ATTRACTION,
 ) -> str:
-    """The kernels that `kind` holds, behind the text of a function (`FunctionSource.text`)."""
+    """Return the text of some kernels, behind the text of a function.
+
+    Arguments:
+        source_text: of the function; see `FunctionSource.text`.
+        kind: the text of the kernels themselves.
+        lanes: threads of a particle.
+        group: particles of a block.
+        inertia, cognitive, social: as in `swarm.Swarm`.
+    """
     sizes = {
         "LANES": lanes,
         "GROUP": group,
@@ -234,13 +241,14 @@ class DeviceSwarm:
     """Particles of a function's parameters on the current GPU; who leads whom is for a subclass.
 
     Arguments:
-        scorer: `backends.functions.FunctionCuda`, whose function and precision are used.
+        scorer: its function and precision are used.
         population: particles of a swarm.
         seed: of the first swarm; the others have the seeds that follow.
-        swarms: independent swarms, flown at once.
+        swarms: independent swarms that are flown at once.
         inertia, cognitive, social: as in `swarm.Swarm`.
 
-    `iteration` is how often every particle has moved.
+    Attributes:
+        iteration: how often every particle has moved.
     """
 
     kind = ""
@@ -276,7 +284,7 @@ class DeviceSwarm:
             self._cost = xp.full(shape, np.inf, dtype=self.dtype)
 
     def fly(self, n_iterations: int) -> None:
-        """So many moves of every particle, asked for and not waited for."""
+        """Ask for so many moves of every particle, and do not wait for them."""
         raise NotImplementedError
 
     @property
@@ -286,12 +294,12 @@ class DeviceSwarm:
 
     @property
     def positions(self) -> np.ndarray:
-        """Where every particle is: physical parameters (n_swarms, n_particles, n_parameters)."""
+        """Physical parameters (n_swarms, n_particles, n_parameters) where every particle is."""
         return self._physical(to_host(self._flight)[:, :, 0])
 
     @property
     def bests(self) -> np.ndarray:
-        """Every particle's own best: physical parameters (n_swarms, n_particles, n_parameters)."""
+        """Physical parameters (n_swarms, n_particles, n_parameters) of every particle's best."""
         return self._physical(to_host(self._best))
 
     def _physical(self, coordinates: np.ndarray) -> np.ndarray:
@@ -306,9 +314,10 @@ class DeviceSwarm:
 
 
 def _coordinates(parameter: Any, dtype: np.dtype[Any]) -> tuple[Any, Any, float]:
-    """Lower, upper and 1 where they are logarithms; a fixed parameter has one value.
+    """Return a parameter's lower and upper coordinate, and 1 where they are logarithms, else 0.
 
-    Rounded inwards: no particle may come to lie beyond a bound because float32 cannot hold it.
+    A fixed parameter has one value. Bounds are rounded inwards: no particle may come to lie beyond
+    a bound because float32 cannot hold it.
     """
     ends = np.array([parameter.lower, parameter.upper])
     if parameter.fixed:
@@ -326,7 +335,7 @@ def _coordinates(parameter: Any, dtype: np.dtype[Any]) -> tuple[Any, Any, float]
 
 
 class AsynchronousRing(DeviceSwarm):
-    """A ring in one kernel without barriers between particles; see above."""
+    """A ring in one kernel without barriers between particles; see the module."""
 
     kind = _ASYNCHRONOUS
 
@@ -360,9 +369,10 @@ class RingSearch(Optimizer):
 
     Arguments:
         population: particles; all of them must find room on the GPU at once.
+        seed: of all random numbers.
         iterations: moves of every particle in a launch.
         initial: (n_parameters, n_points) points of the unit cube that are scored first. Particles
-            know nothing of them; the search ends no higher than the best of them.
+            know nothing of them, but the search ends no higher than the best of them.
     """
 
     name = "asynchronous_ring"
@@ -376,13 +386,13 @@ class RingSearch(Optimizer):
 
     @property
     def settings(self) -> dict[str, float]:
-        """By the names a user writes."""
+        """The settings in force, by the names that a user writes."""
         return {"population": self.population, "iterations": self.iterations}
 
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Launch after launch, without end.
+        """Launch after launch, without end; see `Optimizer.search`.
 
         Raises: InputError unless the objective is a function scored on a GPU.
         """

@@ -18,10 +18,13 @@ _LISTED = 3
 class Agreement:
     """What the independent starts of a search came to.
 
-    starts: how many were followed to their end, or until they fell hopelessly behind; arrived: of
-    them at the lowest cost of the search; wanted: how many were to arrive. lowest: the lowest cost
-    of the search first, then the next ones that independent starts came to, those that count as
-    the same once. perfect: whether nothing but rounding is left at the lowest.
+    Attributes:
+        starts: how many were followed to their end, or until they fell hopelessly behind.
+        arrived: how many of them arrived at the lowest cost of the search.
+        wanted: how many were to arrive there.
+        lowest: the lowest cost of the search, then the next ones that independent starts came to;
+            costs that count as the same stand there once.
+        perfect: whether the lowest cost is nothing but rounding.
     """
 
     starts: int
@@ -32,11 +35,11 @@ class Agreement:
 
     @property
     def agree(self) -> bool:
-        """Whether as many as were wanted arrived."""
+        """Whether as many starts as were wanted arrived at the lowest cost."""
         return self.arrived >= self.wanted
 
     def as_plain(self) -> dict[str, Any]:
-        """For `summary.json`."""
+        """Return the agreement as plain data, as it stands in ``summary.json``."""
         return {
             "independent_starts": self.starts,
             "arrived": self.arrived,
@@ -48,11 +51,12 @@ class Agreement:
 
 
 def agreement(best: float, costs: np.ndarray, wanted: int, floor: float = 0.0) -> Agreement:
-    """The agreement of independent starts.
+    """Compare the costs of independent starts.
 
     Arguments:
-        best: the lowest cost of the search, whoever found it.
+        best: the lowest cost of the search, whether an independent start found it or not.
         costs: (n_starts,) of the independent starts; those not finite do not count.
+        wanted: how many are to arrive at the lowest cost.
         floor: costs below it differ by rounding alone.
     """
     ordered = np.sort(costs[np.isfinite(costs)])
@@ -66,10 +70,11 @@ def agreement(best: float, costs: np.ndarray, wanted: int, floor: float = 0.0) -
 
 
 def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
-    """What `Agreement.as_plain` says, in a sentence.
+    """Put an agreement into a sentence.
 
     Arguments:
-        unit: of the roots of the costs, which are then named in place of the costs.
+        found: as `Agreement.as_plain` gives it.
+        unit: of the roots of the costs, which are then told in place of the costs.
     """
     starts, arrived, wanted = found["independent_starts"], found["arrived"], found["wanted"]
     doubt = "another seed may end elsewhere"

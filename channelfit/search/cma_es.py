@@ -29,23 +29,22 @@ _MOST_GROWTH = 2**10  # of a population
 
 
 class CmaEs(AskTell):
-    """Minimizes a cost over the unit cube by ask and tell, with one descent after the other.
+    """CMA-ES by ask and tell, one descent after the other.
 
-    The first descent starts in the middle of the cube, or at the first starting point; later
-    ones start anywhere. When one ends, by pycma's own rules, the next has twice the population
-    of the largest so far, or a small one and a finer step: the kind that has had fewer
-    candidates. Bounds are kept by pycma's boundary handling. A cost that is not finite ranks after
-    every finite one; a descent that finds no finite cost in a generation starts elsewhere.
+    The first descent starts in the middle of the cube, or at the first starting point; later ones
+    start anywhere. When one ends, by pycma's own rules, the next has twice the population of the
+    largest so far, or a small one and a finer step: whichever kind has had fewer candidates.
+    Bounds are kept by pycma's boundary handling. A cost that is not finite ranks after every
+    finite one; a descent that finds no finite cost in a generation starts elsewhere.
 
     Arguments:
-        n_parameters: free parameters, >= 1.
-        population: candidates a generation in the first descent, >= 4.
+        n_parameters: free parameters, 1 or more.
+        population: candidates of a generation in the first descent, 4 or more.
         seed: 0 .. 2**64-1; decides every draw. NumPy's global generator is not used.
-        step: standard deviation of the first descent, in shares of every range, above 0 and up
-            to a third.
-        xp: numpy, or cupy where candidates go to a device; the strategy itself stays on the host.
-        initial: (n_parameters, n_points) points of the unit cube, scored in the first
-            generation.
+        step: standard deviation of the first descent, as a share of every range, above 0 and up to
+            a third.
+        xp: numpy, or cupy where candidates go to a GPU; the strategy itself stays on the host.
+        initial: (n_parameters, n_points) points of the unit cube, scored in the first generation.
 
     Raises: InputError for a setting out of its range, and where pycma is not installed.
     """
@@ -84,7 +83,7 @@ class CmaEs(AskTell):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings in force, by the names a user writes."""
+        """The settings in force, by the names that a user writes."""
         return {"population": self.population_size, "step": self.step}
 
     @property
@@ -94,11 +93,11 @@ class CmaEs(AskTell):
 
     @property
     def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`, or None."""
+        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
         return None if self._best is None else self.xp.asarray(self._best)
 
     def ask(self) -> Any:
-        """The next candidates (n_parameters, n_candidates) in the unit cube.
+        """Return the next candidates (n_parameters, n_candidates) in the unit cube.
 
         Asking again before telling gives the same candidates. How many they are changes from
         descent to descent.
@@ -148,7 +147,7 @@ class CmaEs(AskTell):
         return descent
 
     def _next(self) -> Any:
-        """The descent after one that has ended: large, or small, whichever had less."""
+        """Start the descent after one that has ended: large or small, whichever kind had less."""
         self._small = self._growth > 1 and self._scored[True] < self._scored[False]
         if not self._small:
             self._growth = min(2 * self._growth, _MOST_GROWTH)
@@ -177,7 +176,7 @@ class CmaEs(AskTell):
 
 
 def _ranked(cost: np.ndarray, finite: np.ndarray) -> np.ndarray:
-    """Costs (n_candidates,) with a finite one, above all others, for those without."""
+    """Return costs (n_candidates,) in which those that are not finite rank last, but are finite."""
     worst = cost[finite].max()
     return np.where(finite, cost, worst + abs(worst) + 1.0)
 
@@ -194,5 +193,5 @@ def _pycma() -> Any:
 
 
 def _quiet() -> Any:
-    """pycma warns of flat costs and hard bounds; both are met by a new descent."""
+    """Silence pycma's warnings of flat costs and hard bounds; both are met by a new descent."""
     return warnings.catch_warnings(action="ignore")

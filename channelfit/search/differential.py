@@ -34,21 +34,21 @@ _LEAST_WEIGHT, _SPREAD = 0.05, 0.1
 
 
 class Differential(PopulationSearch):
-    """Minimizes a cost over the unit cube by ask and tell.
+    """Differential evolution by ask and tell.
 
     A trial that leaves the cube goes half way to the face instead. As long as no cost was finite
     every generation is drawn afresh.
 
     Arguments:
-        n_parameters: free parameters, >= 1.
-        population: candidates a generation, >= 4.
-        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides
-            every draw.
-        elite: share of the population, above 0 and up to 1, that counts as the best.
+        n_parameters: free parameters, 1 or more.
+        population: candidates of a generation, 4 or more.
+        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides every
+            draw.
+        elite: the share of the population, above 0 and up to 1, that counts as the best.
         xp: numpy or cupy, the array module of the population.
         dtype: float64 or float32, of the population.
-        initial: (n_parameters, n_points) points of the unit cube that take the first slots of
-            the first generation; the rest is drawn uniformly.
+        initial: (n_parameters, n_points) points of the unit cube that take the first places of the
+            first generation; the rest is drawn uniformly.
 
     Raises: InputError for a setting out of its range.
     """
@@ -78,7 +78,7 @@ class Differential(PopulationSearch):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings in force, by the names a user writes."""
+        """The settings in force, by the names that a user writes."""
         return {"population": self.population_size, "elite": self.elite}
 
     @property
@@ -88,13 +88,13 @@ class Differential(PopulationSearch):
 
     @property
     def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`, or None."""
+        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
         if self.best_cost == np.inf:
             return None
         return self._population[:, int(self._cost.argmin())].copy()
 
     def ask(self) -> Any:
-        """The next candidates (n_parameters, n_candidates) in the unit cube.
+        """Return the next candidates (n_parameters, n_candidates) in the unit cube.
 
         Asking again before telling gives the same candidates.
         """
@@ -131,7 +131,7 @@ class Differential(PopulationSearch):
         self.generation += 1
 
     def _remember(self, cost: Any) -> None:
-        """Means of the settings that brought gains, weighted by the gains."""
+        """Remember means of the settings that brought gains, weighted by the gains."""
         xp = self.xp
         gained = (cost < self._cost) & xp.isfinite(self._cost)
         before, after = xp.where(gained, self._cost, 0.0), xp.where(gained, cost, 0.0)
@@ -148,7 +148,7 @@ class Differential(PopulationSearch):
         self._learned += 1
 
     def _draw(self) -> Any:
-        """A whole population, uniform in the unit cube; given points take the first slots."""
+        """Draw a whole population, uniform in the unit cube; given points take the first places."""
         population = self.xp.empty((self.n_parameters, self.population_size), dtype=self.dtype)
         for parameter in range(self.n_parameters):
             words = self._words(self._count(self.population_size), parameter, _INITIAL)
@@ -158,7 +158,7 @@ class Differential(PopulationSearch):
         return population
 
     def _settings_drawn(self) -> tuple[Any, Any, Any]:
-        """F, C and the parameter that is taken in any case, (n_candidates,) each."""
+        """Draw F, C and the parameter that is taken in any case, each (n_candidates,)."""
         xp, n = self.xp, self.population_size
         slot = philox.below(self._words(self._count(n), 0, _PARTNERS)[:, 3], _MEMORIES)
         words = self._words(self._count(n), 0, _SETTINGS)
@@ -170,7 +170,9 @@ class Differential(PopulationSearch):
         return weight, crossover, philox.below(words[:, 3], self.n_parameters)
 
     def _partners(self) -> tuple[Any, Any, Any]:
-        """For each candidate one of the best, another one, and yet another, (n_candidates,)."""
+        """Draw for each candidate one of the best, another one, and yet another, each
+        (n_candidates,).
+        """
         n = self.population_size
         words = self._words(self._count(n), 0, _PARTNERS)
         n_best = max(2, round(self.elite * n))
@@ -182,7 +184,7 @@ class Differential(PopulationSearch):
         return best, one, other
 
     def _chances(self, parameter: int) -> Any:
-        """Uniform draws (n_candidates,) for one parameter."""
+        """Draw uniform numbers (n_candidates,) for one parameter."""
         n_blocks = -(-self.population_size // 4)
         words = self._words(self._count(n_blocks), parameter, _CROSSOVER).reshape(-1)
         return words[: self.population_size] * 2.0**-32

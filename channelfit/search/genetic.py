@@ -1,12 +1,11 @@
 """The genetic algorithm: tournaments, one-point crossover, uniform mutation, one elite.
 
+Every pair of parents comes from two tournaments of two; both children of a pair enter the next
+generation; the best individual passes unchanged.
+
 Source: R. Ben-Shalom, A. Aviv, B. Razon, A. Korngreen, "Optimizing ion channel models using a
 parallel genetic algorithm on graphical processors", J Neurosci Methods 206 (2012) 183-194,
-section 2.3. Every pair of parents comes from two tournaments of two; both children of a pair
-enter the next generation; the best individual passes unchanged.
-
-Written once over the array module of the population: NumPy on the host, CuPy on a device, and
-the same numbers on both, bit for bit.
+section 2.3.
 """
 
 from __future__ import annotations
@@ -26,25 +25,28 @@ _INITIAL, _TOURNAMENT, _CROSSOVER, _MUTATION, _REPLACEMENT = range(5)
 
 
 def default_crossover_rate(population: int) -> float:
-    """0.1, and 0.8 for large populations (figure 6 of the paper: 112 against 11,200)."""
+    """Return the paper's crossover rate: 0.1, and 0.8 for large populations (figure 6: 112,
+    11,200).
+    """
     return 0.8 if population >= LARGE_POPULATION else 0.1
 
 
 class Genetic(PopulationSearch):
-    """Minimizes a cost over the unit cube by ask and tell.
+    """The genetic algorithm by ask and tell, the same bit for bit on the host and on a GPU.
 
     Arguments:
-        n_parameters: free parameters, >= 1.
-        population: candidates a generation, >= 1 (the elite alone cannot improve: use more).
-        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides
-            every draw.
-        crossover_rate: probability that a pair of parents is crossed; None for the paper's
-            choice by population size.
+        n_parameters: free parameters, 1 or more.
+        population: candidates of a generation, 1 or more (the elite alone cannot improve: use
+            more).
+        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides every
+            draw.
+        crossover_rate: probability that a pair of parents is crossed; None for the paper's choice
+            by population size.
         mutation_rate: probability that a value is replaced by a uniform draw over its range.
         xp: numpy or cupy, the array module of the population.
         dtype: float64 or float32, of the population.
-        initial: (n_parameters, n_points) points of the unit cube that take the first slots of
-            the first generation; the rest is drawn uniformly.
+        initial: (n_parameters, n_points) points of the unit cube that take the first places of the
+            first generation; the rest is drawn uniformly.
 
     Raises: InputError for a setting out of its range.
     """
@@ -75,7 +77,7 @@ class Genetic(PopulationSearch):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings in force, by the names a user writes."""
+        """The settings in force, by the names that a user writes."""
         return {
             "population": self.population_size,
             "crossover_rate": self.crossover_rate,
@@ -89,14 +91,15 @@ class Genetic(PopulationSearch):
 
     @property
     def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`, or None."""
+        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
         return self._elite
 
     def ask(self) -> Any:
-        """The next candidates (n_parameters, n_candidates) in the unit cube, the elite first.
+        """Return the next candidates (n_parameters, n_candidates) in the unit cube, the elite
+        first.
 
-        Asking again before telling gives the same candidates. As long as no cost was finite
-        there is nothing to breed from, and every generation is drawn afresh.
+        Asking again before telling gives the same candidates. As long as no cost was finite there
+        is nothing to breed from, and every generation is drawn afresh.
         """
         if self._elite is None:
             return self._draw()
@@ -124,7 +127,7 @@ class Genetic(PopulationSearch):
         self.generation += 1
 
     def _draw(self) -> Any:
-        """A whole population, uniform in the unit cube; given points take the first slots."""
+        """Draw a whole population, uniform in the unit cube; given points take the first places."""
         population = self.xp.empty((self.n_parameters, self.population_size), dtype=self.dtype)
         n_blocks = -(-self.population_size // 2)  # a block of four words serves two candidates
         for parameter in range(self.n_parameters):
@@ -136,9 +139,9 @@ class Genetic(PopulationSearch):
         return population
 
     def _select(self, n_pairs: int) -> tuple[Any, Any]:
-        """Parents (n_pairs,), (n_pairs,): each the better of two drawn at random.
+        """Select parents (n_pairs,) and (n_pairs,): each the better of two drawn at random.
 
-        Drawn with replacement; of equal costs the one drawn first wins.
+        They are drawn with replacement; of equal costs the one drawn first wins.
         """
         words = self._words(self._count(n_pairs), 0, _TOURNAMENT)
         drawn = philox.below(words, self._population.shape[1])
@@ -148,9 +151,10 @@ class Genetic(PopulationSearch):
         return first, second
 
     def _crossover_points(self, n_pairs: int) -> Any:
-        """From which parameter on a pair (n_pairs,) exchanges its values; n_parameters: never.
+        """Return from which parameter on a pair (n_pairs,) exchanges its values; n_parameters for
+        never.
 
-        One word a pair decides twice: below the threshold it means "cross", and there it is
+        One word decides twice for a pair: below the threshold it means "cross", and there it is
         itself uniform over 0 .. threshold-1, so its place in that interval is the point.
         """
         n = self.n_parameters
@@ -163,7 +167,7 @@ class Genetic(PopulationSearch):
         return self.xp.where(words < np.uint64(threshold), points, np.uint64(n)).astype(np.int64)
 
     def _breed(self, children: Any) -> None:
-        """Fill (n_parameters, n_children): first children of all pairs, then second ones."""
+        """Fill children (n_parameters, n_children): first ones of all pairs, then the second."""
         n_children = children.shape[1]
         n_pairs = -(-n_children // 2)
         if n_pairs == 0:

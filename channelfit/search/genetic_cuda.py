@@ -1,16 +1,16 @@
-"""The genetic algorithm of `genetic.py` resident on a GPU: the same bits, no population comes back.
+"""The genetic algorithm of `genetic.py` on a GPU: the same bits, and no population comes back.
 
-Two kernels a generation. `next_generation` makes the candidates, in the unit cube and as physical
-parameters in one pass; `learn` reduces their costs and keeps the elite. Whether a generation is
-bred or drawn afresh is decided on the device, so the host never waits. What it wants to know
-stands in a record of a few numbers that is read back while the device goes on.
+Two kernels run in every generation. `next_generation` makes the candidates, in the unit cube and as
+physical parameters in one pass; `learn` reduces their costs and keeps the elite. Whether a
+generation is bred or drawn afresh is decided on the GPU, so the host never waits. What it wants to
+know stands in a record of a few numbers that is read back while the GPU goes on.
 
 Bytes that a generation moves, for n candidates of p free and q model parameters: gathering the
 parents' rows n*(8p + 24) (a row of p doubles lies anywhere, so up to a sector of 32 bytes is read
 in vain), writing children n*8p and physical values n*8q, scores 9n read: 260 MB for n = 2^20,
 p = q = 9. Parents' costs are gathered too, but 8n bytes stay in the second-level cache. The unit
 population therefore lies candidate by candidate: parameter by parameter each value gathered would
-cost a sector of its own, 300 MB instead of 100 MB. A block takes rows through shared memory, so
+take a sector of its own, 300 MB instead of 100 MB. A block takes rows through shared memory, so
 that neighboring threads read, and write, neighboring bytes. One thread makes both children of a
 pair, from one gather of both parents.
 """
@@ -362,10 +362,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
 class Record:
     """What the host learns of a generation.
 
-    best_cost: so far, inf while there is none; values (n_all_parameters,), physical, are its.
-    mean_cost and median_cost are over this generation's finite costs, NaN without one; the
-    median is that of at most MEDIAN_SAMPLE evenly spaced candidates. n_finite of them have a
-    finite cost, failures (n_status,) counts the others by status.
+    Attributes:
+        best_cost: the lowest so far, inf while there is none.
+        mean_cost, median_cost: over this generation's finite costs, NaN without one; the median is
+            that of at most MEDIAN_SAMPLE evenly spaced candidates.
+        n_finite: how many candidates have a finite cost.
+        failures: (n_status,) how many of the others failed, by status.
+        values: (n_all_parameters,) physical parameters of `best_cost`.
     """
 
     best_cost: float
@@ -377,7 +380,7 @@ class Record:
 
     @classmethod
     def read(cls, readback: gpu.Readback) -> Record:
-        """Waits for the device to get there."""
+        """Wait until a record has arrived from the GPU, and read it."""
         numbers = readback.read()
         best, mean, median, finite = (float(x) for x in numbers[:_FAILED])
         failures = numbers[_FAILED:_VALUES].astype(np.int64)
@@ -385,7 +388,7 @@ class Record:
 
 
 def generation_text(n_free: int) -> str:
-    """The CUDA text of both kernels for so many free parameters."""
+    """Return the CUDA text of both kernels for so many free parameters."""
     n_chunks = -(-n_free // _MOST_IN_CHUNK)
     sizes = {
         "N_FREE": n_free,
@@ -408,10 +411,10 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
 
     Arguments, besides those of `Genetic`:
         xp: cupy.
-        compile_cuda: text -> an object with `kernel(name)`; the tests give one that runs on
-            the host.
+        compile_cuda: turns text into an object with `kernel(name)`; tests give one that runs on the
+            host.
 
-    Raises: InputError also without a device.
+    Raises: InputError also without a GPU.
     """
 
     def __init__(
@@ -448,22 +451,22 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
 
     @property
     def best_cost(self) -> float:
-        """The lowest finite cost told so far, inf before there is one; waits for the device."""
+        """The lowest finite cost told so far, inf before there is one; waits for the GPU."""
         return float(self._best[0])
 
     @property
     def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`, or None; waits for the device."""
+        """The candidate (n_parameters,) of `best_cost`, or None; waits for the GPU."""
         return self._best[1:].copy() if self.best_cost < np.inf else None
 
     def ask(self) -> Any:
-        """The next candidates (n_parameters, n_candidates), a view of the device's array."""
+        """Return the next candidates (n_parameters, n_candidates), a view of a GPU array."""
         if self._next is None:
             self._make_next()
         return self._next.T
 
     def tell(self, candidates: Any, cost: Any) -> None:
-        """Learn the costs of candidates, without waiting; see `Genetic.tell`."""
+        """Learn the costs of candidates, without waiting for the GPU; see `Genetic.tell`."""
         xp = self.xp
         cost = xp.asarray(cost)
         check_told(candidates, cost, self.n_parameters)
@@ -473,9 +476,9 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         self._take_in(rows, cost, None, None)
 
     def breed(self, space: SearchSpace) -> Any:
-        """The candidates of `ask` as physical parameters (n_all_parameters, n_candidates).
+        """Return the candidates of `ask` as physical parameters (n_all_parameters, n_candidates).
 
-        The same array every time, written over by the next call after `learn`.
+        It is the same array every time, written over by the next call after `learn`.
         """
         if self._space is not space:
             self._use(space)
@@ -485,12 +488,12 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         return self._physical
 
     def learn(self, score: Any) -> gpu.Readback:
-        """Learn the score of the candidates of `breed`.
+        """Learn the score of the candidates of `breed`, without waiting for the GPU.
 
         Arguments:
-            score: cost and status (n_candidates,), arrays of the device.
+            score: cost and status (n_candidates,), arrays on the GPU.
 
-        Returns: the record of this generation, once the device has got there; see `Record`.
+        Returns: the record of this generation, on its way to the host; see `Record`.
         """
         status = self.xp.ascontiguousarray(score.status, dtype=np.int8)
         self._take_in(self._next, self.xp.asarray(score.cost), status, self._physical)
@@ -509,7 +512,9 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         )
 
     def _use(self, space: SearchSpace | None) -> None:
-        """Room for physical parameters, fixed ones filled in, and the bounds on the device."""
+        """Prepare physical parameters of a space, fixed ones filled in, and put its bounds on the
+        GPU.
+        """
         xp, n = self.xp, self.n_parameters
         self._space, self._physical = space, None
         bounds, place, n_all = np.zeros((4, n)), np.zeros(n, dtype=np.int32), 0

@@ -1,13 +1,14 @@
-"""Global search and least squares together: scan wide, refine many, go on until they agree.
+"""Global search and least squares together: scan, refine many starts, go on until they agree.
 
 One round scores points spread over the whole space, takes the best that differ, and refines them
-side by side; those that fall behind are dropped on the way, and the last few that are still under
-way go on together with the next round's. From the second round on, half of the
-starts come from what is known already: the best solution with some coordinates from another one,
-or drawn anew. The search ends when enough starts that knew nothing of each other have arrived at
-the same lowest cost and a round of such relatives brought nothing better, or when several rounds
-in a row brought nothing, and nor did a look around the best; and at once where all that is left is
-the rounding of the scorer.
+side by side. Those that fall behind are dropped on the way, and the last few still under way go on
+together with the starts of the next round. From the second round on, half of the starts come from
+what is known already: the best solution with some coordinates from another one, or drawn anew.
+
+The search ends when enough starts that knew nothing of each other have arrived at the same lowest
+cost and a round of such relatives brought nothing better; or when several rounds in a row, and a
+look around the best solution, brought nothing; and at once where the cost is nothing but the
+scorer's rounding.
 """
 
 from __future__ import annotations
@@ -38,21 +39,31 @@ _NEAR = 0.02
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """Refined points: unit (n_free, n), cost (n,), and whether each began afresh."""
+    """Refined points.
+
+    Attributes:
+        unit: (n_free, n), in the unit cube.
+        cost: (n,).
+        fresh: (n,) bool, whether each began at a random point, knowing of no other solution.
+    """
 
     unit: np.ndarray
     cost: np.ndarray
     fresh: np.ndarray
 
     def best(self) -> np.ndarray:
+        """Return the point (n_free,) of lowest cost."""
         return self.unit[:, int(self.cost.argmin())]
 
 
 @dataclass(frozen=True, eq=False)
 class _UnderWay:
-    """Starts being refined, whether each began afresh, and costs (_MEMORY, n) of iterations past.
+    """Starts that are being refined.
 
-    A past that a start does not have is infinite.
+    Attributes:
+        starts: where they are now.
+        fresh: (n,) bool, whether each began at a random point.
+        past: (_MEMORY, n) costs of the iterations before; inf for those that a start does not have.
     """
 
     starts: Starts
@@ -75,7 +86,7 @@ class _UnderWay:
         )
 
     def improved(self, objective: Objective, best: float) -> _UnderWay:
-        """After one more iteration of each, less those that would not reach the best."""
+        """Do one more iteration of each, and drop those that would not reach the best."""
         past = np.concatenate([self.past[1:], self.starts.cost[None]])
         starts = improve(objective, self.starts)
         hopeless = _hopeless(past[0], starts.cost, min(best, float(starts.cost.min())))
@@ -90,11 +101,11 @@ class Hybrid(Optimizer):
         n_parameters: free parameters.
         seed: of all random numbers.
         scan: points scored in a round; 0 for a number that suits what a score costs.
-        starts: of them refined.
+        starts: how many of them are refined.
         agree: independent starts that must arrive at the lowest cost.
         patience: rounds without a gain after which the search ends anyway.
         initial: (n_parameters, n_points) points of the unit cube that are refined first. What
-            comes of them is no independent start's.
+            comes of them does not count as an independent start.
     """
 
     n_parameters: int
@@ -115,7 +126,7 @@ class Hybrid(Optimizer):
 
     @property
     def settings(self) -> Mapping[str, float]:
-        """By the names a user writes."""
+        """The settings in force, by the names that a user writes."""
         return {
             "scan": self.scan,
             "starts": self.starts,
@@ -126,10 +137,10 @@ class Hybrid(Optimizer):
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Stage after stage; ends by itself.
+        """Search stage after stage until there is an end; see `Optimizer.search`.
 
         Arguments:
-            target: a cost above which no fit is called perfect.
+            target: a cost above which no fit counts as perfect.
         """
         random = np.random.Generator(np.random.Philox(self.seed))
         objective.previews = True
@@ -170,11 +181,11 @@ class Hybrid(Optimizer):
         self.ended = self._conclusion(idle)
 
     def _compare(self, found: _Found, floor: float) -> None:
-        """Take stock of what independent starts came to."""
+        """Compare what independent starts have come to so far."""
         self.agreement = agreement(_least(found), found.cost[found.fresh], self.agree, floor)
 
     def _conclusion(self, idle: int) -> str:
-        """Why the search ended, when it was not perfect."""
+        """Say why the search ended, where the fit was not perfect."""
         one = self.agreement
         if one is not None and one.agree and idle < self.patience:
             return f"{one.arrived} independent starts agree"
@@ -184,7 +195,7 @@ class Hybrid(Optimizer):
     def _scan(
         self, objective: Objective, random: np.random.Generator, found: _Found | None
     ) -> Generator[Generation, None, _Found]:
-        """The starts of a round, chosen by cost."""
+        """Score the points of a round and choose the starts among them by cost."""
         parts = []
         if found is None and self.initial is not None:
             cost = yield from _scored(objective, self.initial, "known values")
@@ -213,9 +224,9 @@ class Hybrid(Optimizer):
         best: float,
         perfect: float,
     ) -> Generator[Generation, None, _UnderWay]:
-        """Refine until all are done but a few that are not about to become the best.
+        """Refine until all are done, but for a few that are not about to become the best.
 
-        Those few would cost nearly as much as all: they go on with the next round's.
+        Those few would take nearly as long as all: they go on with the starts of the next round.
         """
         before = objective.evaluations
         under_way = _begun(objective, pool, others)
@@ -244,8 +255,11 @@ def _points(objective: Objective) -> int:
 
 
 def _waves(pool: _Found, first_round: bool) -> list[_Found]:
-    """The starts in the order in which they are refined: in the first round a few lead the way, and
-    tell which of the others fall behind. A GPU takes as long for a few as for all."""
+    """Order the starts for refinement.
+
+    In the first round a few go first, and tell which of the others fall behind. A GPU takes as
+    long for a few as for all.
+    """
     if not len(pool.cost):
         return []
     if not first_round or len(pool.cost) <= _LEADERS:
@@ -257,7 +271,7 @@ def _waves(pool: _Found, first_round: bool) -> list[_Found]:
 
 
 def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _UnderWay:
-    """New starts beside those still under way."""
+    """Return new starts beside those still under way."""
     starts = begin(objective, pool.unit)
     if others is None:
         others = _UnderWay(starts, pool.fresh, np.empty((_MEMORY, len(pool.fresh)))).take(_NONE)
@@ -265,16 +279,17 @@ def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _Und
 
 
 def _least(found: _Found | None) -> float:
-    """The lowest cost so far."""
+    """Return the lowest cost so far, inf while there is none."""
     return math.inf if found is None else float(found.cost.min(initial=np.inf))
 
 
 def _finished(
     objective: Objective, found: _Found, under_way: _UnderWay
 ) -> Generator[Generation, None, _Found]:
-    """What was found, and those still under way that are lower yet, each at its end.
+    """Refine those still under way that are lower than what was found, each to its end.
 
-    A search may end while the best of all has not, where that gains less than counts as a gain.
+    A search may end while the best of all has not, where what it gains is less than counts as a
+    gain.
     """
     under_way = under_way.take(under_way.starts.cost < _least(found))
     starts = under_way.starts
@@ -288,7 +303,7 @@ def _finished(
 
 
 def _looked_around(objective: Objective, found: _Found) -> Generator[Generation, None, _Found]:
-    """What was found, and what the best points around the best lead to."""
+    """Refine the best points around the best solution, and add what they lead to."""
     if not math.isfinite(_least(found)):
         return found
     best = begin(objective, found.best()[:, None])
@@ -326,7 +341,7 @@ def _explored(found: _Found, agree: int) -> bool:
 
 
 def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float) -> np.ndarray:
-    """Which (n,) would not reach the best at the pace of their last ten iterations."""
+    """Which starts (n,) would not reach the best at the pace of their last ten iterations."""
     with np.errstate(all="ignore"):
         pace = np.log(earlier / cost) / _MEMORY
         left = np.log(cost / (best * (1 + SAME)))
@@ -337,7 +352,7 @@ def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float) -> np.ndarray:
 def _scored(
     objective: Objective, unit: np.ndarray, stage: str
 ) -> Generator[Generation, None, np.ndarray]:
-    """Costs (n_points,) of points, chunk by chunk."""
+    """Score points in chunks, and return their costs (n_points,)."""
     costs = []
     for first in range(0, unit.shape[1], _CHUNK):
         piece = unit[:, first : first + _CHUNK]
@@ -352,14 +367,16 @@ def _generation(objective: Objective, starts: Starts, n: int, stage: str) -> Gen
 
 
 def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> _Found:
-    """The n of lowest cost."""
+    """Return the n points of lowest cost."""
     order = np.argsort(cost, kind="stable")[:n]
     order = order[np.isfinite(cost[order])]
     return _Found(unit[:, order], cost[order], np.full(len(order), fresh))
 
 
 def _distinct(unit: np.ndarray, cost: np.ndarray, n: int, known: np.ndarray) -> list[int]:
-    """The n points of lowest cost that are near neither each other nor a known one (n_free,)."""
+    """Choose the n points of lowest cost that are near neither each other nor a known one
+    (n_free,).
+    """
     taken: list[int] = []
     near = np.abs(unit - known[:, None]).max(axis=0) < _NEAR
     for k in np.argsort(np.where(near, np.inf, cost), kind="stable"):
@@ -373,7 +390,7 @@ def _distinct(unit: np.ndarray, cost: np.ndarray, n: int, known: np.ndarray) -> 
 def _children(
     objective: Objective, found: _Found, n: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Points (n_free, n) of the best with some coordinates of another solution, or drawn anew."""
+    """Draw points (n_free, n): the best, with coordinates of another solution or drawn anew."""
     order = np.argsort(found.cost, kind="stable")[: max(4, len(found.cost) // 2)]
     n_free = len(found.unit)
     one = found.unit[:, order[(len(order) * random.random(n) ** 2).astype(int)]]

@@ -29,8 +29,11 @@ _INWARD = 1e-10
 class Starts:
     """Points under refinement; arrays end in the point's index.
 
-    unit (n_free, n_points); local: cost and derivatives there; damping (n_points,);
-    done (n_points,): nothing more to gain, or stuck.
+    Attributes:
+        unit: (n_free, n_points), in the unit cube.
+        local: cost and derivatives at the points.
+        damping: (n_points,), of the next step.
+        done: (n_points,) bool, whether nothing more is to be gained, or the point is stuck.
     """
 
     unit: np.ndarray
@@ -40,7 +43,7 @@ class Starts:
 
     @property
     def cost(self) -> np.ndarray:
-        """(n_points,), inf where a start failed."""
+        """The costs (n_points,), inf where a start failed."""
         cost: np.ndarray = self.local.cost
         return cost
 
@@ -48,12 +51,12 @@ class Starts:
         return len(self.damping)
 
     def take(self, which: np.ndarray) -> Starts:
-        """Some of the points, by index or mask."""
+        """Return some of the points, by index or mask."""
         local = Local(*(a[..., which] for a in vars(self.local).values()))
         return Starts(self.unit[:, which], local, self.damping[which], self.done[which])
 
     def joined(self, others: Starts) -> Starts:
-        """These points and then others."""
+        """Return these points followed by others."""
         pairs = zip(vars(self.local).values(), vars(others.local).values(), strict=True)
         return Starts(
             np.concatenate([self.unit, others.unit], axis=1),
@@ -63,7 +66,7 @@ class Starts:
         )
 
     def put(self, which: np.ndarray, part: Starts) -> Starts:
-        """These points with some of them replaced."""
+        """Return these points with some of them replaced."""
         unit, damping, done = self.unit.copy(), self.damping.copy(), self.done.copy()
         unit[:, which], damping[which], done[which] = part.unit, part.damping, part.done
         arrays = []
@@ -74,17 +77,24 @@ class Starts:
 
 
 def begin(objective: Objective, unit: np.ndarray) -> Starts:
-    """Starts (n_free, n_points) with their derivatives; failed ones are done."""
+    """Compute the derivatives at points from which refinement starts.
+
+    Arguments:
+        unit: (n_free, n_points), in the unit cube.
+
+    Returns: the starts; those that cannot be scored are done.
+    """
     local = _host(objective.linearize(unit))
     n = unit.shape[1]
     return Starts(unit.copy(), local, np.full(n, _FIRST), ~np.isfinite(local.cost))
 
 
 def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> Starts:
-    """One iteration of every start that is not done.
+    """Do one iteration of every start that is not done.
 
     Arguments:
-        tolerance: a start is done when its model promises less than this share of its cost.
+        tolerance: a start is done when its parabola promises a gain of less than this share of its
+            cost.
     """
     active = np.flatnonzero(~starts.done)
     if not len(active):
@@ -126,10 +136,12 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
 def refine(
     objective: Objective, unit: np.ndarray, iterations: int = 100, tolerance: float = 1e-10
 ) -> Starts:
-    """Refine points (n_free, n_points) of the unit cube until nothing is gained.
+    """Refine points until nothing is gained.
 
     Arguments:
-        iterations: at most; tolerance: see `improve`.
+        unit: (n_free, n_points), in the unit cube.
+        iterations: at most so many.
+        tolerance: see `improve`.
 
     Returns: the points, with cost, gradient and curvature.
     """
@@ -142,9 +154,9 @@ def refine(
 
 
 def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
-    """Steps (n_free, n_trials, n_points) and what the quadratic model promises of each.
+    """Compute steps (n_free, n_trials, n_points), and the gain that the parabola promises of each.
 
-    Not finite where the damped system is not positive definite.
+    Steps are not finite where the damped system is not positive definite.
     """
     unit, gradient = starts.unit, starts.local.gradient
     stuck = ((unit <= 0) & (gradient > 0)) | ((unit >= 1) & (gradient < 0))
@@ -180,15 +192,17 @@ def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
 def _bounded(
     h: np.ndarray, g: np.ndarray, lower: np.ndarray, upper: np.ndarray, held: np.ndarray
 ) -> np.ndarray:
-    """Steps (n, n_free) to the minima of parabolas, as far as a box allows.
+    """Return the steps (n, n_free) to the minima of parabolas, as far as a box allows.
 
     A coordinate that would leave the box goes to its face, and the others to the minimum that is
-    left then: cut short alone, it would take with it what the others were to make up for, and a
+    left then. If the step were merely cut short there, the others would not make up for it, and a
     start in a narrow valley beside a face would stay where it is.
 
     Arguments:
-        h: (n, n_free, n_free) with a diagonal of ones; g: (n, n_free).
-        lower, upper: (n, n_free), of the steps. held: (n, n_free) bool, coordinates that stay.
+        h: (n, n_free, n_free) curvature with a diagonal of ones.
+        g: (n, n_free) gradient.
+        lower, upper: (n, n_free), of the steps.
+        held: (n, n_free) bool, coordinates that do not move.
     """
     n_free = g.shape[1]
     step, fixed, left = np.zeros_like(g), held.copy(), np.arange(len(g))

@@ -1,6 +1,6 @@
-"""The one loop of a search: ask, score, tell, until a rule or the user says stop.
+"""The one loop of every search: take a generation, keep the best, stop when a rule says so.
 
-It sees candidates and costs, never a model, and serves every optimizer and every backend.
+It sees costs and candidates, never a model, and serves every optimizer and every backend.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ HISTORY_COLUMNS = np.dtype(
 class StopRules:
     """When to stop; the first rule that holds at the end of a generation ends the search.
 
+    None switches a rule off.
+
     Arguments:
-        generations: so many have been scored; the first, random one counts.
-        cost: the best cost has come down to this target.
-        seconds: so much time has passed.
-        evaluations: so many candidates have been scored (a generation is never cut short).
-        stagnation: so many generations in a row without a gain in the best cost of more than
-            `tolerance` times that cost.
+        generations: how many have been scored; the first, random one counts.
+        cost: the target to which the best cost has come down.
+        seconds: how much time has passed.
+        evaluations: how many candidates have been scored; a generation is never cut short.
+        stagnation: how many generations in a row have passed without a gain in the best cost of
+            more than `tolerance` times that cost.
         tolerance: the relative gain that counts.
 
-    None switches a rule off. Raises: InputError for values that could never, or always, hold.
+    Raises: InputError for values that could never, or always, hold.
     """
 
     generations: int | None = None
@@ -80,13 +82,20 @@ class StopRules:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a generation brought.
+    """The state of a search after a generation.
 
-    mean_cost is over the candidates of this generation with a finite cost (NaN when there is
-    none); seconds_left is the least of what the rules on generations, evaluations and seconds
-    leave at the present pace, None when none of them is on; parameters (n_parameters,) are the
-    best so far in base units, None while no candidate had a finite cost; stage is what the search
-    is about, "" where it does the same from first to last.
+    Attributes:
+        generation: how many generations have been scored.
+        best_cost: the lowest cost so far, inf while there is none.
+        mean_cost: over the candidates of this generation with a finite cost, NaN when there is
+            none.
+        evaluations: how many candidates have been scored.
+        seconds: time since the search began.
+        candidates_per_second: the average pace.
+        seconds_left: the least time that the rules on generations, evaluations and seconds leave at
+            this pace; None when none of them is on.
+        parameters: (n_parameters,) the best so far in base units, None while no cost was finite.
+        stage: what the search is doing, empty where it does the same from first to last.
     """
 
     generation: int
@@ -102,19 +111,25 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """What a search found and how.
+    """What a search found, and how.
 
-    names, units, values: all parameters of the model, fixed ones too, in base units.
-    notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
-    evaluations: scored candidates, not calls. history: one row a generation with the fields of
-    `HISTORY_COLUMNS`; best_cost there is the best so far, median_cost that of the generation's
-    finite costs (of an evenly spaced sample of them where they lie on a device, see
-    `genetic_cuda.Record`), failed the share of its candidates without one.
-    cost: the scorer's `rescore` of the best candidate where it has one, else the search's.
-    stop_reason: the rule that ended the search, in words.
-    backend, dtype and source_hash are the scorer's, None where it has no such attribute.
-    agreement: of independent starts, where the search had any (`agreement.Agreement`, as plain
-    data).
+    Attributes:
+        names, units, values: of all parameters of the model, fixed ones too; values in base units.
+        notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
+        cost: the scorer's `rescore` of the best candidate where it has one, else the search's.
+        generations: how many were scored.
+        evaluations: how many candidates were scored, not how many calls it took.
+        seconds: duration of the search.
+        history: one row for each generation with the fields of `HISTORY_COLUMNS`. best_cost there
+            is the best so far; median_cost is that of the generation's finite costs, or of an
+            evenly spaced sample of them on a GPU; failed is the share of its candidates without
+            one.
+        stop_reason: the rule that ended the search, in words.
+        seed, optimizer, settings: how it was searched.
+        failures: how many candidates failed, by the reason in words.
+        backend, dtype, source_hash: of the scorer; None where it does not tell.
+        agreement: of independent starts, as `Agreement.as_plain` gives it; None for a search
+            without.
     """
 
     names: tuple[str, ...]
@@ -138,7 +153,7 @@ class FitResult:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """Best values by name."""
+        """The best values by the names of the parameters, base units."""
         return {name: float(value) for name, value in zip(self.names, self.values, strict=True)}
 
     def __str__(self) -> str:
@@ -171,7 +186,10 @@ class FitResult:
 class _Tally:
     """What the loop has seen so far.
 
-    exact: a best cost and what the scorer's `rescore` made of it.
+    Attributes:
+        exact: a best cost, and what the scorer's `rescore` made of it.
+        milestone, milestone_generation: the last best cost that was a gain worth counting, and
+        when.
     """
 
     started: float
@@ -193,12 +211,19 @@ def optimize(
     stop: StopRules,
     on_generation: Callable[[Progress], object] | None = None,
 ) -> FitResult:
-    """Minimize an objective.
+    """Search for the parameters of lowest cost.
 
-    Ctrl-C ends the search with the best so far; once that has been noticed a second one is an
-    ordinary KeyboardInterrupt. It is one too before the first generation is scored.
+    Ctrl-C ends the search with the best so far. A second one after that, or one before the first
+    generation is scored, is an ordinary KeyboardInterrupt.
 
-    Raises: InputError when no stop rule is on, and when no candidate had a finite cost.
+    Arguments:
+        optimizer: proposes candidates.
+        objective: scores them.
+        stop: when to stop.
+        on_generation: called after every generation.
+
+    Raises: InputError when no stop rule is on and the optimizer has no end of its own, and when no
+    candidate had a finite cost.
     """
     if not (stop.any or optimizer.ends_by_itself):
         raise InputError("at least one rule must say when to stop", key="stop")
@@ -226,7 +251,7 @@ def optimize(
 
 
 def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
-    """How many there will be at most, as far as the rules can tell beforehand."""
+    """How many generations there will be at most, as far as the rules tell in advance."""
     most = math.inf if stop.generations is None else stop.generations
     if stop.evaluations is not None:
         population = int(optimizer.settings.get("population", 1))
@@ -235,10 +260,10 @@ def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
 
 
 def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
-    """Add a scored generation.
+    """Add a scored generation to the tally.
 
-    The tally changes in the last lines only, so that an interrupt finds a whole generation in
-    it, or nothing of it.
+    The tally changes in the last lines only, so that an interrupt finds a whole generation in it,
+    or nothing of it.
     """
     best, values = tally.cost, tally.values
     if generation.best < best:
@@ -258,8 +283,10 @@ def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
 
 
 def _target_reached(stop: StopRules, tally: _Tally, objective: Objective) -> str | None:
-    """In words, whether the best cost is down to the target, by the scorer's `rescore` too: that
-    is the cost which the user is shown."""
+    """Say in words that the best cost is down to the target; None where it is not.
+
+    The scorer's `rescore` must be as well, since that is the cost which the user is shown.
+    """
     if stop.cost is None or tally.values is None or tally.cost > stop.cost:
         return None
     if tally.exact is None or tally.exact[0] != tally.cost:
@@ -270,7 +297,7 @@ def _target_reached(stop: StopRules, tally: _Tally, objective: Objective) -> str
 
 
 def _reason_to_stop(stop: StopRules, tally: _Tally) -> str | None:
-    """In words, the first rule that holds; None to go on."""
+    """Say in words which rule holds first; None to go on."""
     idle = tally.generations - tally.milestone_generation
     if stop.generations is not None and tally.generations >= stop.generations:
         return f"{_plural(tally.generations, 'generation')} done"
@@ -361,10 +388,12 @@ def make_stop_rules(
     optimizer_settings: Mapping[str, Any] | None = None,
     by_itself: bool = False,
 ) -> StopRules:
-    """Stop rules from what a user wrote under `stop:` and `optimizer: generations:`.
+    """Build stop rules from what a user wrote under `stop:` and `optimizer: generations:`.
 
-    Generations default to 300, whatever other rules there are: every search ends. One that ends
-    by itself has no such default.
+    Generations default to 300, whatever other rules there are, so that every search ends.
+
+    Arguments:
+        by_itself: whether the search ends by itself; it has no such default.
 
     Raises: InputError for unknown rules, bad values, and two different numbers of generations.
     """

@@ -1,4 +1,4 @@
-"""What an optimizer minimizes: a function of the unit cube, with derivatives, that counts.
+"""What an optimizer minimizes: a cost over the unit cube, with derivatives.
 
 Optimizers and the loop see this and nothing of models, parameters or recordings.
 """
@@ -79,10 +79,13 @@ class Routed(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """An objective near some points of the unit cube, arrays of the scorer's module.
+    """The cost and its derivatives at some points of the unit cube, arrays of the scorer's module.
 
-    cost, status (n_points,); gradient (n_free, n_points); curvature (n_free, n_free, n_points),
-    the Gauss-Newton approximation of the second derivative, positive semidefinite.
+    Attributes:
+        cost, status: (n_points,).
+        gradient: (n_free, n_points), by unit coordinates.
+        curvature: (n_free, n_free, n_points), the Gauss-Newton approximation of the second
+            derivative, positive semidefinite.
     """
 
     cost: Any
@@ -95,9 +98,13 @@ class Local:
 class Generation:
     """What scoring some candidates brought.
 
-    n_candidates: what it cost, in candidates; mean and median of the finite costs, NaN without
-    one; best: the lowest cost, or the lowest so far, and values (n_parameters,) of that candidate
-    in base units; failures (n_status,). stage: what a search of several stages is at.
+    Attributes:
+        n_candidates: how many candidates it cost; a derivative costs several.
+        mean, median: of the finite costs, NaN without one.
+        best: the lowest cost, or the lowest so far.
+        values: (n_parameters,) of the candidate of this cost, base units.
+        failures: (n_status,) how many failed, by status.
+        stage: what a search of several stages is doing.
     """
 
     n_candidates: int
@@ -111,7 +118,7 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """cost (n_points,), inf where it failed, and status (n_points,) int8."""
+    """Costs (n_points,), inf for a failed point, and statuses (n_points,) int8."""
 
     cost: Any
     status: Any
@@ -119,15 +126,20 @@ class Scored:
 
 @dataclass
 class Objective:
-    """The cost of points of the unit cube.
+    """The cost of points of the unit cube, and its derivatives.
 
-    constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is not
-    scored. linear: the parameter that is solved, which is then no dimension of the cube.
-    prior_weight: pA^2; so much is added to the cost for every squared standard deviation of a
-    parameter from the middle of its prior. evaluations: candidates scored so far; a derivative
-    costs as many as it has columns. previews: costs come from the scorer's `preview` where it has
-    one, as a search wants them that compares costs with those of `linearize`. floor: costs up to
-    it are the scorer's rounding and no more.
+    Attributes:
+        space: maps the unit cube to physical parameters.
+        scorer: scores physical parameters.
+        constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is
+            not scored.
+        linear: the parameter that is solved, and so is no dimension of the cube; None for none.
+        prior_weight: pA^2 that are added to the cost for every squared standard deviation of a
+            parameter from the middle of its prior.
+        evaluations: candidates scored so far; a derivative counts as many as it has columns.
+        previews: whether costs come from the scorer's `preview`, where it has one. A search wants
+            that if it compares costs with those of `linearize`.
+        floor: costs up to it are nothing but the scorer's rounding.
     """
 
     space: SearchSpace
@@ -146,7 +158,7 @@ class Objective:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the cost of a point is what the scorer says of its parameters, no more."""
+        """Whether the cost of a point is that of its parameters by the scorer, and no more."""
         return not (self.constraints or self.linear or self.prior_weight)
 
     @property
@@ -160,7 +172,13 @@ class Objective:
         return isinstance(self.scorer, Routed) and self.scorer.path == "stepping"
 
     def score(self, unit: Any) -> ScoreLike:
-        """Cost and status of points (n_free, n_points)."""
+        """Score points of the unit cube.
+
+        Arguments:
+            unit: (n_free, n_points).
+
+        Returns: cost (n_points,) pA^2, inf for a failed point, and status (n_points,).
+        """
         physical = self.space.to_physical(unit)
         if not self.constraints:
             return self._best(physical)
@@ -177,7 +195,7 @@ class Objective:
         return Scored(cost, status)
 
     def linearize(self, unit: Any) -> Local:
-        """Cost, gradient and curvature at points (n_free, n_points), by unit coordinates.
+        """Return cost, gradient and curvature at points (n_free, n_points), by unit coordinates.
 
         With a parameter solved they are those of the cost of its best value.
         """
@@ -199,25 +217,27 @@ class Objective:
         return Local(cost, status, gradient, curvature)
 
     def physical(self, unit: Any) -> np.ndarray:
-        """Parameters (n_parameters, n_points), base units, solved ones too, on the host."""
+        """Return the parameters (n_parameters, n_points) of points, base units, solved ones too,
+        on the host.
+        """
         return to_host(self._solved(self.space.to_physical(unit)))
 
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
-        """Points (n_free, n), evenly over the part of the cube that is allowed.
+        """Draw points (n_free, n), evenly over the part of the cube that the constraints allow.
 
         Raises: InputError when no point is found that is allowed.
         """
         return sample_allowed(self.space, self.constraints, n, random)
 
     def penalty(self, physical: Any) -> Any:
-        """What the priors add to the cost of parameters (n_parameters, n): (n,) pA^2."""
+        """Return what the priors add to the cost of parameters (n_parameters, n): (n,) pA^2."""
         total = 0.0
         for place, prior in self._priors:
             total = total + self.prior_weight * prior.deviation(physical[place]) ** 2
         return total
 
     def rescore(self, values: np.ndarray) -> float | None:
-        """The cost of parameters (n_parameters,) by the scorer's `rescore`, None without one."""
+        """Score parameters (n_parameters,) by the scorer's `rescore`; None where it has none."""
         if not isinstance(self.scorer, Rescoring):
             return None
         column = values[:, None]
@@ -229,7 +249,7 @@ class Objective:
         return [(k, p.prior) for k, p in parameters if p.prior] if self.prior_weight else []
 
     def _scored(self, physical: Any) -> ScoreLike:
-        """Of physical parameters, priors included."""
+        """Score physical parameters, priors included."""
         self.evaluations += physical.shape[1]
         score: ScoreLike
         if self.previews and isinstance(self.scorer, Previewing):
@@ -241,13 +261,13 @@ class Objective:
         return score
 
     def _best(self, physical: Any) -> ScoreLike:
-        """Of physical parameters, the linear one at its best."""
+        """Score physical parameters with the solved parameter at its best value."""
         if self.linear is None:
             return self._scored(physical)
         return solve(self._scored, physical, self.linear)
 
     def _solved(self, physical: Any) -> Any:
-        """Physical parameters with the linear one at its best."""
+        """Set the solved parameter of physical parameters to its best value."""
         if self.linear is not None:
             solution = solve(self._scored, physical, self.linear, exact=False)
             physical[self.linear.place] = solution.value
@@ -312,9 +332,14 @@ def summarized(
 
 
 def count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
-    """How many candidates (n_status,) failed in which way.
+    """Count how many candidates failed in which way: (n_status,).
 
     A cost that is not finite though its status is good counts as "not finite".
+
+    Arguments:
+        status: (n_candidates,).
+        finite: (n_candidates,) bool, whether the cost is finite.
+        xp: the array module of both.
     """
     n = N_STATUSES
     codes = xp.clip(xp.asarray(status)[~finite].astype(np.int64), 0, n - 1)

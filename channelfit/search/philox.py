@@ -58,16 +58,16 @@ __device__ __forceinline__ double uniform(u32 high, u32 low)
 
 
 def split_seed(seed: int) -> tuple[int, int]:
-    """The two 32-bit words of the key for a seed of up to 64 bits."""
+    """Split a seed of up to 64 bits into the two 32-bit words of a key."""
     return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
 
 
 def philox(counter: Sequence[Any], key: tuple[int, int], xp: Any = np) -> Any:
-    """Four random words for every counter.
+    """Compute four random words for every counter.
 
     Arguments:
-        counter: four words of 32 bits; the first an array (n_counters,) uint64 of the array
-            module `xp`, the others such arrays or ints.
+        counter: four words of 32 bits; the first an array (n_counters,) uint64 of the array module
+            `xp`, the others such arrays or ints.
         key: two words of 32 bits.
         xp: numpy or cupy.
 
@@ -87,7 +87,7 @@ def philox(counter: Sequence[Any], key: tuple[int, int], xp: Any = np) -> Any:
 
 
 def _encrypt(x0: Any, x1: Any, x2: Any, x3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
-    """The ten rounds on counter words x and key words k: 32-bit values in uint64."""
+    """Apply ten rounds to counter words x with key words k, all 32-bit values in uint64."""
     for _ in range(_ROUNDS):
         even, odd = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
         x0, x1 = (odd >> _HALF) ^ (x1 ^ k0), odd & _LOW
@@ -98,25 +98,25 @@ def _encrypt(x0: Any, x1: Any, x2: Any, x3: Any, k0: Any, k1: Any) -> tuple[Any,
 
 @functools.cache
 def _fused(xp: Any) -> Any:
-    """`_encrypt` as one kernel: a launch for each of its operations would cost far more."""
+    """Return `_encrypt` as one GPU kernel: a launch for each of its operations would cost more."""
     return xp.fuse(_encrypt)
 
 
 def as_bytes(words: Any) -> Any:
-    """(n, 4) words of `philox` as (n, 16) bytes, lowest byte of the first word first."""
+    """View words (n, 4) of `philox` as bytes (n, 16), the lowest byte of the first word first."""
     return words.view(np.uint8)
 
 
 def below(words: Any, n: int) -> Any:
-    """Uniform integers 0 .. n-1 from 32-bit words, int64.
+    """Turn 32-bit words into uniform integers 0 .. n-1, int64.
 
-    Multiply and shift: no division and no rejection. The probabilities of two integers differ
-    by less than n/2**32 of themselves (3e-4 for a million).
+    By multiplication and a shift, without division or rejection. The probabilities of two integers
+    differ by less than n/2**32 of themselves (3e-4 for a million).
     """
     return ((words.astype(np.uint64) * np.uint64(n)) >> _HALF).astype(np.int64)
 
 
 def uniform(high: Any, low: Any) -> Any:
-    """Uniform float64 in [0, 1) with 53 random bits from two 32-bit words."""
+    """Turn pairs of 32-bit words into uniform float64 numbers in [0, 1) of 53 random bits."""
     bits = (high.astype(np.uint64) >> np.uint64(5)) << np.uint64(26)
     return (bits | (low.astype(np.uint64) >> np.uint64(6))).astype(np.float64) * 2.0**-53

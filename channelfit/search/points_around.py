@@ -1,7 +1,7 @@
-"""Points around a minimum, where a lower one may hide that least squares did not see.
+"""Points around a minimum, where a lower one may lie that least squares did not find.
 
-Along each direction of the curvature the parabola says how far the cost rises by so much: in loose
-directions that is far, and there ripples and bends hide what a profile would find.
+Along each direction of the curvature the parabola says how far away the cost has risen by how much.
+In loose directions that is far, and ripples and bends there may hide what a profile would find.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ _FLOOR = 1e-12
 
 
 def points_around(unit: np.ndarray, cost: float, curvature: np.ndarray) -> np.ndarray:
-    """Points (n_free, n) of the unit cube around one (n_free,), to either side.
+    """Return points (n_free, n) of the unit cube around a minimum, to either side of it.
 
     Arguments:
-        cost: there; curvature: (n_free, n_free), of the cost.
+        unit: (n_free,), the minimum.
+        cost: at the minimum.
+        curvature: (n_free, n_free), of the cost.
     """
     diagonal = np.diag(curvature)
     scale = 1 / np.sqrt(np.maximum(diagonal, max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)))

@@ -1,12 +1,13 @@
-"""One parameter solved instead of searched: the best value, given all others (variable projection).
+"""One parameter solved instead of searched: its best value, given all others (variable projection).
 
 Where the current is a straight line in a parameter, as it is in a conductance, the cost is a
-parabola in it. Three points of a parabola give its lowest: two scores besides the mean square of
-the data, which is the cost of no current at all. Golub and Pereyra 1973, SIAM J Numer Anal 10:413.
+parabola in it. Three points of a parabola tell its lowest one: two scores besides the mean square
+of the data, which is the cost of no current at all. Golub and Pereyra 1973, SIAM J Numer Anal
+10:413.
 
-The parabola's value at its lowest point is a difference of larger numbers. Where fewer than two
-thirds of a double's digits would be left, that is where it comes out below `_LOST` of them, the
-lowest point is scored itself; so a cost is never less exact than 1/_LOST times the scorer's own.
+The parabola's value at its lowest point is a difference of larger numbers. Where that difference is
+below `_LOST` of them, too many digits would be lost, and the lowest point is scored itself; so a
+cost is never less exact than 1/_LOST times the scorer's own.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ _LOST = 1e-2
 class Linear:
     """A parameter in which the current is a straight line.
 
-    place: its row; lower, upper: its range. scale: a typical size, where the line is probed.
-    at_zero: the cost where it is 0, pA^2, if the current is proportional to it; else None.
+    Attributes:
+        place: its row among all parameters.
+        lower, upper: its range.
+        scale: a typical size, at which the line is probed.
+        at_zero: the cost where the parameter is 0, pA^2, if the current is proportional to it; else
+            None.
     """
 
     place: int
@@ -40,7 +45,7 @@ class Linear:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Best values (n_candidates,) with their cost and status."""
+    """The best values of a parameter (n_candidates,), with cost and status of each."""
 
     value: Any
     cost: Any
@@ -50,14 +55,15 @@ class Solution:
 def solve(
     score: Callable[[Any], Any], physical: Any, linear: Linear, exact: bool = True
 ) -> Solution:
-    """The best value of one parameter for every candidate, within its range.
+    """Find the best value of one parameter for every candidate, within its range.
 
     Arguments:
-        score: cost and status of parameters (n_parameters, n_candidates).
+        score: returns cost and status of parameters (n_parameters, n_candidates).
         physical: (n_parameters, n_candidates); the parameter's own row is not read.
+        linear: the parameter.
         exact: score the lowest points where the parabola cannot tell their cost.
 
-    Returns: cost inf, and why, where a candidate fails.
+    Returns: a cost of inf, and a status, where a candidate fails.
     """
     xp = array_module(physical)
     probe = physical.copy()
@@ -100,14 +106,18 @@ def solve(
 def eliminated(
     gradient: Any, curvature: Any, row: int, free: list[int], inside: Any
 ) -> tuple[Any, Any]:
-    """Derivatives by the free rows with one row solved for: the Schur complement.
+    """Eliminate one row from derivatives: those of the cost with its parameter always at its best.
+
+    It is the Schur complement (Kaufman 1975, BIT 15:49): exact in the gradient, Gauss-Newton in the
+    curvature.
 
     Arguments:
-        gradient (n_rows, n), curvature (n_rows, n_rows, n): by all.
-        inside (n,) bool: whether the solved one lies inside its range; on a bound it stays put.
+        gradient, curvature: (n_rows, n) and (n_rows, n_rows, n), by all rows.
+        row: that of the solved parameter.
+        free: the rows that stay.
+        inside: (n,) bool, whether the solved parameter lies inside its range; at a bound it stays.
 
-    Returns: gradient (n_free, n) and curvature (n_free, n_free, n) of the cost of the best value.
-        Kaufman 1975, BIT 15:49: exact in the gradient, Gauss-Newton in the curvature.
+    Returns: gradient (n_free, n) and curvature (n_free, n_free, n).
     """
     xp = array_module(gradient)
     own, mixed = curvature[row, row], curvature[free, row]

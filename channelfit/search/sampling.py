@@ -1,9 +1,9 @@
 """Points spread evenly over the part of the unit cube that constraints allow.
 
-Parameters that share no constraint are independent of each other, so every group that does is
-drawn by itself: with eight bounds that each allow a fifth, a point costs 40 draws, not 5**8. A
-group that allows next to nothing is walked instead: from points that are allowed, by hit-and-run
-steps, whose stationary distribution is the even one (Smith 1984, Oper Res 32:1296).
+Parameters that share no constraint are independent of each other, so every group that does is drawn
+by itself: with eight bounds that each allow a fifth, a point takes 40 draws, not 5**8. A group in
+which hardly anything is allowed is sampled by random walks from points that are allowed, in
+hit-and-run steps, whose stationary distribution is the even one (Smith 1984, Oper Res 32:1296).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _STEPS_PER_DIMENSION = 24
 
 
 class Constraint(Protocol):
-    """What keeps candidates out: on which rows of the parameters it depends, and whom it lets in.
+    """What keeps candidates out, for example bounds on a rate.
 
-    `allowed` takes parameters (n_parameters, n_candidates) and gives (n_candidates,) bool.
+    `places` are the rows of the parameters on which it depends. `allowed` takes parameters
+    (n_parameters, n_candidates), base units, and returns (n_candidates,) bool.
     """
 
     @property
@@ -40,7 +41,7 @@ class Constraint(Protocol):
 
 
 def allowed(constraints: Sequence[Constraint], physical: Any, xp: Any = np) -> Any:
-    """Whether each candidate keeps to all constraints: (n_candidates,) bool."""
+    """Whether each candidate (n_parameters, n_candidates) keeps all constraints: (n,) bool."""
     inside = xp.ones(physical.shape[1], dtype=bool)
     for constraint in constraints:
         inside &= constraint.allowed(physical, xp)
@@ -50,7 +51,7 @@ def allowed(constraints: Sequence[Constraint], physical: Any, xp: Any = np) -> A
 def sample_allowed(
     space: SearchSpace, constraints: Sequence[Constraint], n: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Points (n_free, n) of the unit cube, evenly over what all constraints allow.
+    """Draw points (n_free, n) of the unit cube, evenly over what all constraints allow.
 
     Raises: InputError when no point is found that is allowed, naming the constraints.
     """
@@ -63,7 +64,7 @@ def sample_allowed(
 def _groups(
     space: SearchSpace, constraints: Sequence[Constraint]
 ) -> list[tuple[list[int], list[Constraint]]]:
-    """Rows of the unit cube that hang together by constraints, and those constraints."""
+    """Find groups of rows of the unit cube that share constraints, and those constraints."""
     row_of = {place: row for row, place in enumerate(space.free)}
     groups: list[tuple[set[int], list[Constraint]]] = []
     for constraint in constraints:
@@ -79,7 +80,7 @@ def _groups(
 
 
 class _Group:
-    """Some rows of the unit cube and the constraints that only they decide."""
+    """Some rows of the unit cube, and the constraints that depend on no others."""
 
     def __init__(
         self, space: SearchSpace, rows: list[int], constraints: Sequence[Constraint]
@@ -97,7 +98,9 @@ class _Group:
         return inside
 
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
-        """(n_rows, n), by rejection, or by a walk where nearly everything would be rejected."""
+        """Draw points (n_rows, n) by rejection, or by a walk where nearly everything would be
+        rejected.
+        """
         found: list[np.ndarray] = []
         n_found = n_drawn = 0
         share, draws = 1.0, n
@@ -117,16 +120,16 @@ class _Group:
         return np.concatenate(found, axis=1)[:, :n]
 
     def _walked(self, points: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Where walks from allowed points (n_rows, n) have come to."""
+        """Return where walks from allowed points (n_rows, n) have come to."""
         for _ in range(_STEPS_PER_DIMENSION * len(self.rows)):
             points = self._step(points, random)
         return points
 
     def _step(self, points: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """One step along a random line through every point.
+        """Take one step along a random line through every point.
 
         A place on the line that is not allowed becomes the end of what is drawn from next (Neal
-        2003, Ann Stat 31:705), so every step is taken, and leaves the even distribution even.
+        2003, Ann Stat 31:705). So every point moves, and an even distribution stays even.
         """
         way = random.standard_normal(points.shape)
         with np.errstate(divide="ignore"):
@@ -144,7 +147,7 @@ class _Group:
         return moved
 
     def _refuse(self, n_drawn: int) -> None:
-        """Say that nothing is allowed, and which constraints allow nothing even alone."""
+        """Raise an error that names the constraints which allow nothing even alone, or else all."""
         points = np.random.default_rng(0).random((len(self.rows), _DRAWS))
         alone = [
             constraint.name

@@ -1,4 +1,4 @@
-"""The space that is searched: the unit cube, mapped to physical parameters and back."""
+"""The unit cube that is searched, and how it maps to physical parameters and back."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ _POINTS_IN_CACHE = 1024
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The parameters of a model, of which those not fixed are searched.
+    """The parameters of a model, of which those that are neither fixed nor solved are searched.
 
     A free parameter runs over [lower, upper], evenly in its value (scale "linear") or in its
-    logarithm (scale "log"). A fixed one keeps its value. A solved one is not searched but follows
-    from the others (see `Objective`); until then it stands in the middle of its range.
+    logarithm (scale "log"). A fixed one keeps its value. A solved one follows from the others (see
+    `Objective`); until then it has the middle value of its range.
 
-    Raises: InputError, naming the parameter, for bounds that cannot be searched, for a log
-    scale that does not start above zero, for a fixed parameter without a value, and when no
-    parameter is free.
+    Arguments:
+        parameters: of the model, in its order.
+        solved: names of those that are solved.
+
+    Raises: InputError, naming the parameter, for bounds that cannot be searched, for a log scale
+    that does not start above zero, for a fixed parameter without a value, and when no parameter is
+    free.
     """
 
     parameters: tuple[Parameter, ...]
@@ -42,7 +46,7 @@ class SearchSpace:
 
     @cached_property
     def free(self) -> tuple[int, ...]:
-        """Places, among all parameters, of those that are searched."""
+        """The indices, among all parameters, of those that are searched."""
         return tuple(
             i
             for i, parameter in enumerate(self.parameters)
@@ -51,20 +55,20 @@ class SearchSpace:
 
     @property
     def n_parameters(self) -> int:
-        """All parameters, fixed ones too."""
+        """The number of all parameters, fixed ones too."""
         return len(self.parameters)
 
     @property
     def n_free(self) -> int:
-        """Dimensions of the unit cube."""
+        """The number of dimensions of the unit cube."""
         return len(self.free)
 
     def to_physical(self, unit: Any) -> Any:
-        """Physical parameters of points of the unit cube.
+        """Map points of the unit cube to physical parameters.
 
         Arguments:
-            unit: (n_free, n_candidates); 0 is a lower bound and 1 an upper one, exactly, and
-                no rounding leads outside; values beyond 0 and 1 land on the bounds.
+            unit: (n_free, n_candidates); 0 is a lower bound and 1 an upper one, exactly, and no
+                rounding leads outside; values beyond 0 and 1 land on the bounds.
 
         Returns: (n_parameters, n_candidates) float64 of the same array module, base units.
         """
@@ -85,11 +89,11 @@ class SearchSpace:
         return physical
 
     def to_unit(self, physical: Any) -> Any:
-        """The points of the unit cube (n_free, n_candidates) of physical parameters.
+        """Map physical parameters to points of the unit cube (n_free, n_candidates).
 
         Arguments:
-            physical: (n_parameters, n_candidates), base units; rows of fixed parameters are
-                not read.
+            physical: (n_parameters, n_candidates), base units; rows of fixed parameters are not
+                read.
 
         Raises: InputError, naming the parameter, for a value that is not inside its bounds.
         """
@@ -109,7 +113,8 @@ class SearchSpace:
         return unit
 
     def slope(self, physical: Any) -> Any:
-        """How fast physical parameters change with unit coordinates: (n_free, n_candidates).
+        """Return the derivatives (n_free, n_candidates) of physical parameters by their unit
+        coordinates.
 
         Arguments:
             physical: (n_parameters, n_candidates), as `to_physical` gives them.
@@ -130,13 +135,15 @@ class SearchSpace:
 
     @cached_property
     def _rows_by_scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of the unit cube: those of linear scale, and those in logarithms."""
+        """Rows of the unit cube with a linear scale, and rows with a log scale."""
         in_logarithms = np.array([self.parameters[k].scale == "log" for k in self.free], bool)
         return np.flatnonzero(~in_logarithms), np.flatnonzero(in_logarithms)
 
     @cached_property
     def _bounds(self) -> np.ndarray:
-        """(4, n_free, 1): lower, upper, and what is mixed between them, itself or logarithms."""
+        """Lower and upper bounds, then the same or their logarithms as the scale wants: (4,
+        n_free, 1).
+        """
         free = [self.parameters[place] for place in self.free]
         ends = np.array([[[p.lower] for p in free], [[p.upper] for p in free]], float)
         mixed, rows = ends.copy(), self._rows_by_scale[1]
@@ -144,7 +151,7 @@ class SearchSpace:
         return np.concatenate([ends, mixed])
 
     def _of_rows(self, unit: Any, rows: np.ndarray, in_logarithms: bool, xp: Any) -> Any:
-        """Physical values of some rows (n_rows, n_candidates) of one scale."""
+        """Return physical values of some rows (n_rows, n_candidates) of one scale."""
         lower, upper, first, last = xp.asarray(self._bounds[:, rows])
         unit = xp.minimum(xp.maximum(unit.astype(np.float64), 0.0), 1.0)
         # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
@@ -161,7 +168,7 @@ class SearchSpace:
 
 
 def middle(parameter: Parameter) -> float:
-    """The middle of a parameter's range, in its scale."""
+    """Return the middle of a parameter's range, in its scale."""
     if parameter.scale == "log":
         return math.sqrt(parameter.lower) * math.sqrt(parameter.upper)
     return 0.5 * parameter.lower + 0.5 * parameter.upper
@@ -185,7 +192,7 @@ def _check(parameter: Parameter) -> None:
 
 
 def _share(values: Any, parameter: Parameter, xp: Any) -> Any:
-    """The place 0 .. 1 of values (n_candidates,) within a parameter's range."""
+    """Return the place, 0 .. 1, of values (n_candidates,) within a parameter's range."""
     lower, upper = parameter.lower, parameter.upper
     if lower == upper:
         return xp.zeros_like(values)

@@ -36,7 +36,7 @@ _FLIGHT = 5
 
 
 class Topology(Protocol):
-    """Who leads whom."""
+    """Decides which particle leads which."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class Topology(Protocol):
     def settings(self) -> Mapping[str, float]: ...
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
-        """The particle (n_particles,) that each is drawn to.
+        """Return the particle (n_particles,) to which each is drawn.
 
         Arguments:
             cost: (n_particles,) of their own bests, inf where there is none; of equal ones the
@@ -58,13 +58,13 @@ class Topology(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """The best of all leads all."""
+    """The best particle of all leads all."""
 
     name = "swarm"
 
     @property
     def settings(self) -> dict[str, float]:
-        """None."""
+        """This topology has no settings of its own."""
         return {}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
@@ -73,9 +73,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Ring:
-    """The best among a particle and its nearest on either side leads it.
+    """A particle is led by the best among itself and its nearest on either side.
 
-    neighbors: how many on either side, 1 or more.
+    Arguments:
+        neighbors: how many on either side, 1 or more.
     """
 
     neighbors: int = 1
@@ -86,7 +87,7 @@ class Ring:
 
     @property
     def settings(self) -> dict[str, float]:
-        """By the names a user writes."""
+        """The settings of this topology, by the names that a user writes."""
         return {"neighbors": self.neighbors}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
@@ -104,10 +105,11 @@ class Ring:
 
 @dataclass(frozen=True)
 class Groups:
-    """The best of its group leads a particle, and now and then the best of all.
+    """A particle is led by the best of its group, and now and then by the best of all.
 
-    group: particles in a group, neighbors by number; the last may have fewer. exchange: the
-    best of all leads in every so many-th iteration, 1 or more.
+    Arguments:
+        group: particles in a group, which follow each other by number; the last may have fewer.
+        exchange: the best of all leads in every so many-th iteration, 1 or more.
     """
 
     group: int = 16
@@ -120,7 +122,7 @@ class Groups:
 
     @property
     def settings(self) -> dict[str, float]:
-        """By the names a user writes."""
+        """The settings of this topology, by the names that a user writes."""
         return {"group": self.group, "exchange": self.exchange}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
@@ -136,27 +138,29 @@ class Groups:
 
 
 class Swarm(PopulationSearch):
-    """Minimizes a cost over the unit cube by ask and tell.
+    """A particle swarm by ask and tell.
 
     The faces of the cube are mirrors: a particle that would leave is thrown back, and its velocity
-    along that parameter turns. A cost that is not finite never becomes a best. A particle whose
-    leader has no best is drawn afresh; one without a best of its own follows its leader alone.
+    along that parameter is reversed. A cost that is not finite never becomes a best. A particle
+    whose leader has no best is drawn afresh; one without a best of its own follows its leader
+    alone.
 
     Arguments:
-        n_parameters: free parameters, >= 1.
-        population: particles, >= 1.
+        n_parameters: free parameters, 1 or more.
+        population: particles, 1 or more.
         seed: 0 .. 2**64-1; with the turn, the particle and the parameter it decides every draw.
-        topology: who leads whom.
-        inertia: share of a velocity that stays, 0 .. 1.
-        cognitive, social: pull of a particle's own best and of its leader's, 0 .. 10.
-        speed_limit: longest move along a parameter, in shares of its range, above 0 and up to 1.
-        batch: particles that move at a time, None for all. With fewer, every n-th particle
-            moves in a turn and knows what those before it have found: with half of the
-            population the even and the odd in turn, with 1 one after the other.
+        topology: who leads whom; None for `Whole`.
+        inertia: the share of a velocity that stays, 0 .. 1.
+        cognitive, social: the pull of a particle's own best and of its leader's, 0 .. 10.
+        speed_limit: the longest move along a parameter, as a share of its range, above 0 and up to
+            1.
+        batch: particles that move at a time, None for all. With fewer, every n-th particle moves
+            in a turn and knows what those before it have found: with half of the population the
+            even and the odd in turn, with 1 one after the other.
         xp: numpy or cupy, the array module of the swarm.
         dtype: float64 or float32, of the swarm.
-        initial: (n_parameters, n_points) points of the unit cube that the first particles
-            start from; the others start anywhere.
+        initial: (n_parameters, n_points) points of the unit cube at which the first particles
+            start; the others start anywhere.
 
     Raises: InputError for a setting out of its range.
     """
@@ -194,12 +198,12 @@ class Swarm(PopulationSearch):
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name by which users choose this swarm, that of its topology."""
         return self.topology.name
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings in force, by the names a user writes."""
+        """The settings in force, by the names that a user writes."""
         return {
             "population": self.population_size,
             **self.topology.settings,
@@ -212,7 +216,7 @@ class Swarm(PopulationSearch):
 
     @property
     def iteration(self) -> int:
-        """How often every particle has moved; the first one places it."""
+        """How often every particle has moved; the first move places it."""
         return self.generation // self._n_turns
 
     @property
@@ -222,13 +226,13 @@ class Swarm(PopulationSearch):
 
     @property
     def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`, or None."""
+        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
         return (
             self._own[:, int(self._own_cost.argmin())].copy() if self.best_cost < np.inf else None
         )
 
     def ask(self) -> Any:
-        """The next candidates (n_parameters, n_candidates) in the unit cube.
+        """Return the next candidates (n_parameters, n_candidates) in the unit cube.
 
         Asking again before telling gives the same candidates.
         """
@@ -261,7 +265,9 @@ class Swarm(PopulationSearch):
         return slice(self.generation % self._n_turns, None, self._n_turns)
 
     def _fly(self) -> tuple[Any, Any]:
-        """Where the particles of this turn come to, and how fast: (n_parameters, n_moving) both."""
+        """Return where the particles of this turn come to, and how fast: (n_parameters, n_moving)
+        both.
+        """
         xp, moving = self.xp, self._moving()
         leader = self.topology.leaders(self._own_cost, self.iteration, xp)[moving]
         proven = xp.isfinite(self._own_cost[moving])
@@ -287,7 +293,7 @@ class Swarm(PopulationSearch):
         return position, velocity
 
     def _draw(self, rows: slice) -> tuple[Any, Any]:
-        """Two uniform draws for each of some parameters and each moving particle."""
+        """Draw two uniform numbers for each of some parameters and each moving particle."""
         xp = self.xp
         n_rows = rows.stop - rows.start
         particles = self._count(self.population_size)[self._moving()]
@@ -299,7 +305,7 @@ class Swarm(PopulationSearch):
         return one, two
 
     def _placed(self, rows: slice, drawn: Any) -> Any:
-        """Where particles (n_rows, n_moving) start that have nobody to follow."""
+        """Place particles (n_rows, n_moving) that have no leader to follow."""
         if self._initial is None or self.iteration > 0:
             return drawn
         everywhere = self.xp.zeros((drawn.shape[0], self.population_size), dtype=self.dtype)
@@ -311,7 +317,7 @@ class Swarm(PopulationSearch):
         return self.xp.clip(velocity, -self.speed_limit, self.speed_limit)
 
     def _reflected(self, position: Any, velocity: Any) -> tuple[Any, Any]:
-        """Positions up to one range beyond a face as their mirror images, velocities turned."""
+        """Reflect positions up to one range beyond a face at it, and reverse their velocities."""
         # particles that stop at the face instead tend to stay there
         xp = self.xp
         below, above = position < 0.0, position > 1.0

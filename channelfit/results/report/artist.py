@@ -1,13 +1,15 @@
-"""The picture of a fit, drawn by a process of its own.
+"""The picture of a fit, drawn by another process while this one goes on.
 
-Matplotlib takes as long to load, and a picture as long to draw, as a search takes in all. So a
-process is started for it together with the command: it loads Matplotlib while this one loads the
-rest and searches, is sent what to draw as soon as that is known, and draws while this one judges
-the fit. Whatever becomes of it, the picture is there at the end, or its error: what it has not
-drawn is drawn here.
+Loading Matplotlib and drawing a picture take as long as a whole search. So a second process is
+started together with the command. It loads Matplotlib while the first one loads everything else
+and searches; it is sent what to draw as soon as that is known, and draws while the first one works
+out how sure the fit is. If the second process fails, the first one draws the picture itself.
 
-What is sent are a few kinds of dataclasses (`_KINDS`) as JSON, and their arrays in NumPy's own
-format without objects; nothing that could be run.
+Sent are a few kinds of dataclasses (`_KINDS`) as JSON, and their arrays in NumPy's own format
+without objects: nothing that could be run.
+
+NumPy is imported inside functions here: the second process is to be started before the first one
+has loaded it.
 """
 
 from __future__ import annotations
@@ -48,9 +50,13 @@ _KINDS = {
 
 
 class Artist:
-    """Draws one picture, in a process of its own where that spares waiting.
+    """Draws one picture, in another process where that saves time.
 
-    Without one, as where Matplotlib is loaded already or there is a single core, it draws here.
+    Where it does not, because Matplotlib is loaded already or there is a single core, the picture
+    is drawn in this process.
+
+    Arguments:
+        child: the process that draws; None to draw here.
     """
 
     def __init__(self, child: subprocess.Popen[bytes] | None = None) -> None:
@@ -58,7 +64,7 @@ class Artist:
         self._wanted: tuple[Page, Path] | None = None
 
     def begin(self, page: Page, file: Path) -> None:
-        """Says what to draw, and goes on."""
+        """Say what to draw and where to write it, and return at once."""
         self._wanted = page, file
         if self._child is None or self._child.stdin is None:
             return
@@ -68,7 +74,7 @@ class Artist:
             self._child.stdin.close()
 
     def finish(self) -> None:
-        """Returns when the picture is there. Raises what drawing raised."""
+        """Wait until the picture is written. Raises what drawing it raised."""
         if self._wanted is None:
             return
         page, file = self._wanted
@@ -77,7 +83,10 @@ class Artist:
         self._wanted = self._child = None
 
     def dismiss(self) -> None:
-        """Ends the process; a picture that it is at it ends first, so that none is half there."""
+        """End the process.
+
+        A picture that is being drawn is finished first, so that no half of it is left behind.
+        """
         if self._child is None:
             return
         if self._wanted is None:
@@ -91,7 +100,7 @@ class Artist:
 
 @contextmanager
 def hired() -> Iterator[Artist]:
-    """An artist for as long as the block lasts."""
+    """Provide an artist for as long as the block lasts."""
     artist = Artist(_started() if _pays() else None)
     try:
         yield artist
@@ -100,16 +109,19 @@ def hired() -> Iterator[Artist]:
 
 
 def _pays() -> bool:
-    """Whether another process would be done sooner: not without a second core, and not where
-    Matplotlib is loaded already."""
+    """Whether a second process saves time.
+
+    It does not without a second core, nor where Matplotlib is loaded already.
+    """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     return "matplotlib.figure" not in sys.modules and (cores or 1) > 1 and bool(sys.executable)
 
 
 def _started() -> subprocess.Popen[bytes] | None:
-    """The process; None where there can be none.
+    """Start the process that draws; returns None where that is not possible.
 
-    Ctrl-C is for this process alone: it saves the best so far and has that drawn.
+    It does not receive Ctrl-C, which is meant for the first process alone: that one then saves the
+    best candidate so far and has it drawn.
     """
     apart: dict[str, Any] = {"process_group": 0}
     if sys.platform == "win32":
@@ -127,7 +139,7 @@ def _started() -> subprocess.Popen[bytes] | None:
 
 
 def serve() -> None:
-    """What the process does: loads Matplotlib and tries it, waits, draws, and is done."""
+    """Run the process that draws: load Matplotlib and try it, wait for a page, draw it, and end."""
     received = io.BytesIO()
     # read at once, however long loading takes: who sends must not wait
     reader = Thread(target=lambda: received.write(sys.stdin.buffer.read()))
@@ -139,7 +151,10 @@ def serve() -> None:
 
 
 def _sketch() -> Page:
-    """The least there is to draw. A first picture takes longer than others, for fonts and so on."""
+    """The smallest page there is.
+
+    It is drawn while waiting, since the first picture takes longer than later ones.
+    """
     import numpy as np  # see above
 
     from channelfit.problem.protocol import Protocol
@@ -152,7 +167,7 @@ def _sketch() -> Page:
 
 
 def draw(page: Page, file: Path | io.BytesIO) -> None:
-    """Draws into a file, or into memory, here and now."""
+    """Draw a page in this process and write it as PNG to a file, or into memory."""
     from channelfit.results.report.plots import save, traces_figure, write  # loads Matplotlib
 
     figure = traces_figure(page.panels, page.title, page.subtitle)
@@ -162,11 +177,11 @@ def draw(page: Page, file: Path | io.BytesIO) -> None:
         write(figure, file)
 
 
-# --- what is sent ------------------------------------------------------------------------------
+# --- from one process to the other -------------------------------------------------------------
 
 
 def packed(page: Page, file: Path) -> bytes:
-    """A page and where it goes, as `unpacked` reads them."""
+    """Pack a page, and the file to draw it into, as bytes for `unpacked`."""
     import numpy as np  # see above
 
     arrays: dict[str, Any] = {}
@@ -177,7 +192,7 @@ def packed(page: Page, file: Path) -> bytes:
 
 
 def unpacked(sent: bytes) -> tuple[Page, Path]:
-    """A page and where it goes."""
+    """Return the page and the file that `packed` has packed."""
     import numpy as np  # see above
 
     with np.load(io.BytesIO(sent), allow_pickle=False) as archive:
@@ -187,7 +202,7 @@ def unpacked(sent: bytes) -> tuple[Page, Path]:
 
 
 def _plain(value: Any, arrays: dict[str, Any]) -> Any:
-    """A value in lists, mappings and scalars; its arrays are put among the others."""
+    """Turn a value into lists, mappings and scalars; arrays are collected in `arrays` by name."""
     import numpy as np  # see above
 
     kind = type(value).__name__
@@ -203,7 +218,7 @@ def _plain(value: Any, arrays: dict[str, Any]) -> Any:
 
 
 def _built(value: Any, arrays: dict[str, Any]) -> Any:
-    """What `_plain` made plain."""
+    """Build the value that `_plain` has turned into lists and mappings."""
     if isinstance(value, list):
         return tuple(_built(one, arrays) for one in value)
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A model in words: scheme, rates, generator matrix, parameters."""
+"""A model described in words: its scheme, rates, generator matrix, current and parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from channelfit.results.report.terminal import table
 
 
 def describe(model: ChannelModel, console: Console | None = None) -> None:
-    """Prints all that there is to know."""
+    """Print the description of a model.
+
+    Arguments:
+        console: where to print; None for standard output.
+    """
     console = console or Console(highlight=False)
     console.print(Text(model.name, style="bold"))
     for paragraph in (model.description, model.source):
@@ -62,7 +66,7 @@ def _chain(console: Console, model: ChannelModel, chain: Chain) -> None:
 
 
 def scheme_lines(chain: Chain) -> list[str]:
-    """``C1 <-> C2 <-> O`` row by row, then the links between rows."""
+    """Draw a scheme in text: rows such as ``C1 <-> C2 <-> O``, then the links between rows."""
     ways = {(t.source, t.target) for t in chain.transitions}
     lines, said = [], set()
     for row in rows_of_states(chain):
@@ -89,7 +93,11 @@ def _arrow(ways: set[tuple[str, str]], a: str, b: str) -> str:
 
 
 def rate_names(chain: Chain, gate: bool = False) -> dict[Transition, str]:
-    """k12 for the first state to the second, as in the generator; alpha and beta of a gate."""
+    """Name the rate of every transition.
+
+    In a scheme k12 leads from the first state to the second, as in the generator matrix; a gate has
+    alpha and beta.
+    """
     if gate:
         last = chain.states[-1]
         return {t: "alpha" if t.target == last else "beta" for t in chain.transitions}
@@ -99,12 +107,12 @@ def rate_names(chain: Chain, gate: bool = False) -> dict[Transition, str]:
 
 
 def rate_text(t: Transition) -> str:
-    """The rate, its multiplicity in front."""
+    """Return a rate as text, with its multiplicity in front."""
     return text(t.multiplicity * t.rate)
 
 
 def text(expression: sympy.Expr) -> str:
-    """An expression as it could stand in a model file; v comes last in products."""
+    """Return an expression as it could stand in a model file; v comes last in products."""
     last = sympy.Symbol("zzzz_v", real=True)
     shown = _Printer().doprint(as_written(expression).xreplace({V: last}))
     return str(shown).replace("zzzz_v", "v").replace("**", "^")
@@ -131,8 +139,10 @@ class _Printer(StrPrinter):  # type: ignore[misc]
 
 
 def _matrix(console: Console, chain: Chain, names: dict[Transition, str]) -> None:
-    """The generator, each element as its rate, or as its name, or with short diagonals: the first
-    of these that fits the width."""
+    """Print the generator matrix in the fullest form that fits the width of the console.
+
+    Elements are the rates themselves, or their names, or names with short diagonals.
+    """
     rates = {t: rate_text(t) for t in chain.transitions}
     for label, short in ((rates, False), (names, False), (names, True)):
         rows = [_matrix_row(chain, label, target, short) for target in chain.states]

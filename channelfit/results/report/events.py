@@ -1,4 +1,4 @@
-"""Where in a sweep something happens: found in the currents, so that a picture can enlarge it."""
+"""Finds the short parts of a sweep in which nearly everything happens, to be shown enlarged."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _SWEEPS = 200
 
 
 def noise_pA(current: np.ndarray) -> float:
-    """Standard deviation of the noise from one sample to the next, the median of the sweeps'.
+    """Estimate the standard deviation of the noise between neighboring samples, pA.
 
-    From third differences, which hardly see a current that changes over some samples, and their
-    median, which does not see jumps. Noise through a filter is seen as less than it is.
+    It comes from third differences, which hardly see a current that changes over several samples,
+    and from their median, which does not see jumps; the result is the median over the sweeps.
+    Filtered noise is underestimated.
 
     Arguments:
         current: (n_sweeps, n_times) pA; NaN is left out.
@@ -45,18 +46,19 @@ def noise_pA(current: np.ndarray) -> float:
 def eventful(
     times: np.ndarray, currents: Sequence[np.ndarray], jumps: Sequence[np.ndarray]
 ) -> list[tuple[float, float]]:
-    """The one or two short stretches in which nearly all of the movement is; none when it is spread
-    over the sweep.
+    """Find the one or two short stretches that hold nearly all movement of the currents.
 
     Movement is the sum of the sizes of all changes of the current, over the sweeps, above what
-    noise would give. The jump of the current with a step of the command is no part of it: it has
-    no course that could be enlarged.
+    noise would give. A jump of the current together with a step of the command does not count: it
+    has no course that could be enlarged.
 
     Arguments:
-        times: (n_times,) ms, evenly spaced. currents: each (n_sweeps, n_times) pA, NaN where
-            nothing is to be seen. jumps: per sweep, times of the command's steps, ms.
+        times: (n_times,) ms, evenly spaced.
+        currents: each (n_sweeps, n_times) pA, NaN where nothing is to be seen.
+        jumps: per sweep, times of the command's steps, ms.
 
-    Returns: (start, end) of each stretch, ms, within the times where there are currents.
+    Returns: (start, end) of each stretch, ms, within the times where there are currents; an empty
+    list where the movement is spread over the sweep.
     """
     seen = np.flatnonzero(np.any([np.isfinite(c).any(axis=0) for c in currents], axis=0))
     if seen.size < 4 * _FEWEST:
@@ -77,13 +79,14 @@ def eventful(
 
 
 def _some(n_sweeps: int) -> np.ndarray:
+    """Choose the sweeps that are looked at: all, or some at even distances."""
     return np.unique(np.linspace(0, n_sweeps - 1, min(n_sweeps, _SWEEPS)).round().astype(int))
 
 
 def _movement(
     times: np.ndarray, current: np.ndarray, jumps: Sequence[np.ndarray], edges: np.ndarray
 ) -> np.ndarray:
-    """How much the current of all sweeps moves in each bin (n_bins,), pA."""
+    """Sum how much the current of all sweeps moves in each bin: (n_bins,) pA."""
     moved = np.zeros(len(edges) - 1)
     noise = noise_pA(current)
     tiny = 1e-6 * (times[1] - times[0])
@@ -106,10 +109,11 @@ def _movement(
 
 
 def _busy(moved: np.ndarray, shortest: float) -> list[tuple[int, int]]:
-    """The places in which nearly all of the movement is, as half-open stretches of bins.
+    """Find the places that hold nearly all of the movement, as half-open stretches of bins.
 
     Arguments:
-        moved: (n_bins,) movement in each. shortest: bins that a place has at least.
+        moved: (n_bins,) movement in each bin.
+        shortest: the least number of bins of a place.
     """
     whole = float(moved.sum())
     if not whole > 0:

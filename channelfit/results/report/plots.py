@@ -1,5 +1,4 @@
-"""Figures of traces: command voltage, current and residual, one cell an experiment. And of
-launches of kernels.
+"""Figures of traces, a panel for each experiment, and of measured launches of GPU kernels.
 
 Drawn with Matplotlib's object interface alone, so that nothing depends on a display or on the
 state of `pyplot`.
@@ -86,12 +85,14 @@ def traces_figure(
     subtitle: str = "",
     names: Sequence[str] = ("data", "fit", "fit − data"),
 ) -> Figure:
-    """Command voltage, current and (where there are data) residual of every experiment.
+    """Draw command voltage, current and (where there are data) residual of every experiment.
 
-    Where nearly all of a sweep happens in a small part of it, that part stands beside it, enlarged;
-    a strip says which color is which sweep.
+    Where nearly all of a sweep happens in a small part of it, that part stands beside it,
+    enlarged; a strip says which color belongs to which sweep.
 
     Arguments:
+        panels: one for each experiment.
+        title, subtitle: stand above all panels.
         names: what the data, the result, each rival in turn, and the difference are called.
     """
     with styled():
@@ -116,10 +117,15 @@ def traces_figure(
 
 
 def launches_figure(rows: Sequence[Measured], n_candidates: int, title: str) -> Figure:
-    """Occupancy, and time a candidate, against threads a block, one column a kernel.
+    """Draw occupancy, and time per candidate, against threads per block, one column for each
+    kernel.
 
-    As figure 4 of Ben-Shalom et al. 2012. Where a kernel may be split into jobs, a line each; the
-    fastest launch has a ring.
+    As figure 4 of Ben-Shalom et al. 2012. Where a kernel can be split into jobs, each number of
+    jobs has a line of its own; the fastest launch has a ring.
+
+    Arguments:
+        rows: the launches that were measured.
+        n_candidates: how many candidates each of them scored.
     """
     kernels = list(dict.fromkeys(row.kernel for row in rows))
     told = any(math.isfinite(row.occupancy) for row in rows)
@@ -188,9 +194,9 @@ def _draw_launches(
 
 @contextmanager
 def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
-    """Our looks while a figure is made, whatever the user's own settings are.
+    """Apply the program's style while a figure is made, whatever the user's own settings are.
 
-    A letter that the font lacks is drawn as a box, without a word, since nobody could do more.
+    A letter that the font lacks is drawn as a box without a warning, since nobody could do more.
     """
     with mpl.rc_context({**STYLE, **(more or {})}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -198,14 +204,14 @@ def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure; a reader never sees half of it."""
+    """Write a figure to a file, which is never seen half written."""
     partial = path.with_name(f".{path.name}.partial.png")
     write(figure, partial)
     partial.replace(path)
 
 
 def write(figure: Figure, file: Path | IO[bytes]) -> None:
-    """A figure as PNG."""
+    """Write a figure as PNG to a file or into memory."""
     with styled():
         figure.savefig(file, format="png", dpi=DPI, facecolor="white")
 
@@ -257,7 +263,7 @@ def _head(
 
 
 def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], room: float) -> Any:
-    """In as few rows as fit a width in pixels."""
+    """Place a legend in as few rows as fit a width in pixels."""
     short = [brief(label, 40) for label in labels]
     for columns in range(len(handles), 0, -1):
         legend = figure.legend(
@@ -283,7 +289,7 @@ def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], room:
 
 
 def _handles(panels: Sequence[Traces]) -> list[Any]:
-    """Lines for a legend, as the data and the results are drawn."""
+    """Return lines for a legend, drawn as the data and the results are."""
     beneath = [_is_noisy(p) for p in panels if p.data is not None]
     data = [Line2D([], [], color=INK, linewidth=_THIN)] * (not all(beneath))
     data += [Line2D([], [], color=DATA, linewidth=3.0)] * any(beneath)
@@ -298,13 +304,13 @@ def _handles(panels: Sequence[Traces]) -> list[Any]:
 
 
 def _rival(k: int) -> dict[str, Any]:
-    """Color of a whole result, the line broken where the palette begins again."""
+    """Return color and line style of a whole result; lines are broken where colors repeat."""
     style = ("-", "--", ":", "-.")[k // len(COLORS) % 4]
     return {"color": COLORS[k % len(COLORS)], "linestyle": style}
 
 
 def _enlarged(traces: Traces) -> list[tuple[float, float]]:
-    """What is worth a second look, ms."""
+    """Find the parts of a sweep that are worth a second, enlarged look, ms."""
     command = traces.protocol
     jumps = [command.step_times_ms(k) for k in range(command.n_sweeps)]
     shown = [np.where(np.isfinite(command.command()), r, np.nan) for r in traces.results]
@@ -335,7 +341,7 @@ class _Cell:
         self.apart_factor, self.apart_unit = _unit(_largest(self.apart))
 
     def draw(self, cell: SubFigure, residual: bool, difference: str) -> None:
-        """Into a part of a figure; with an empty place for the residual where others have one."""
+        """Draw into a part of a figure; others may have a residual where this one leaves room."""
         traces = self.traces
         ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
         grid = cell.subplots(
@@ -377,7 +383,7 @@ class _Cell:
         cell.align_ylabels(grid[:, 0])
 
     def _enlarge(self, whole: np.ndarray, axes: np.ndarray, zoom: tuple[float, float]) -> None:
-        """The same once more, of a part of the time; the ground of both has one color."""
+        """Draw a part of the time once more; the ground of both views has one color."""
         start, end = zoom
         first, last = np.searchsorted(self.traces.protocol.times_ms, zoom)
         self._column(axes, slice(max(int(first) - 1, 0), int(last) + 2))
@@ -390,7 +396,7 @@ class _Cell:
             )
 
     def _column(self, axes: np.ndarray, part: slice) -> None:
-        """Command, current and residual of all sweeps, of a part of the samples."""
+        """Draw command, current and residual of all sweeps, for a part of the samples."""
         traces, t = self.traces, self.t[part]
         for row, color in zip(self.command, self.colors, strict=True):
             _line(axes[0], t, row[part], MUTED if traces.rivals else color, 1.0)
@@ -416,7 +422,7 @@ class _Cell:
             axis.spines["bottom"].set_visible(axis is axes[-1])
 
     def _styles(self, k: int) -> list[dict[str, Any]]:
-        """Of every sweep of the k-th result."""
+        """Return the style of every sweep of the k-th result."""
         if self.traces.rivals:
             return [_rival(k)] * len(self.colors)
         return [{"color": color} for color in self.colors]
@@ -435,7 +441,7 @@ class _Cell:
 
 
 def _is_noisy(traces: Traces) -> bool:
-    """Whether the noise is a band broader than the line of a fit."""
+    """Whether the noise makes a band that is broader than the line of a fit."""
     if traces.data is None:
         return False
     seen = _where_weighted(traces, traces.data)
@@ -444,7 +450,7 @@ def _is_noisy(traces: Traces) -> bool:
 
 
 def _span(traces: Traces, t: np.ndarray) -> tuple[float, float]:
-    """All of the time, short of long stretches at either end that no sweep counts."""
+    """Return the limits of the time axis: all, less long ends that no sweep counts."""
     step = float(t[1] - t[0]) if len(t) > 1 else traces.protocol.sampling_ms
     end = float(t[-1]) + step
     if len(t) < _FEW:  # whose dots would lie on the edge
@@ -458,12 +464,12 @@ def _span(traces: Traces, t: np.ndarray) -> tuple[float, float]:
 
 
 def _time(protocol: Protocol) -> tuple[float, str]:
-    """Factor from ms and the unit."""
+    """Return the factor from ms, and the unit of the time axis."""
     return (1e-3, "s") if protocol.times_ms[-1] >= 2000 else (1.0, "ms")
 
 
 def _unit(largest_pA: float) -> tuple[float, str]:
-    """Factor from pA and the unit, so that ticks stay short."""
+    """Return the factor from pA, and a unit in which the labels of ticks are short."""
     if largest_pA >= 5000:
         return 1e-3, "nA"
     if largest_pA >= 0.05 or largest_pA == 0:
@@ -475,7 +481,7 @@ def _unit(largest_pA: float) -> tuple[float, str]:
 
 
 def _shown(traces: Traces) -> np.ndarray:
-    """What the axis must hold: the results, and the data where they count."""
+    """Return what the axis must hold: the results, and the data where they count."""
     if traces.data is None:
         return np.concatenate(traces.results)
     return np.concatenate([*traces.results, _where_weighted(traces, traces.data)])
@@ -498,7 +504,7 @@ def _line(
     linewidth: float = 1.0,
     **style: Any,
 ) -> None:
-    """A trace; a sample with gaps on both sides is a dot, since no line leads to it."""
+    """Draw a trace; a sample with gaps on both sides is a dot, since no line leads to it."""
     known = np.isfinite(y)
     beside = np.zeros_like(known)
     beside[1:] |= known[:-1]
@@ -518,7 +524,7 @@ def _line(
 
 
 def decimated(t: np.ndarray, y: np.ndarray, bins: int = _BINS) -> tuple[np.ndarray, np.ndarray]:
-    """A long trace as the least and the largest value of each bin, in the order they come.
+    """Reduce a long trace to the least and the largest value of each bin, in the order they come.
 
     Arguments:
         t, y: (n_times,). Traces of up to four samples a bin stay as they are; NaN is a gap.
@@ -549,7 +555,7 @@ def _scale(axis: Axes, values: np.ndarray) -> None:
 
 
 def _shade(axes: Sequence[Axes], traces: Traces, t: np.ndarray) -> None:
-    """Light grey where no sweep counts."""
+    """Shade the ground light grey where no sweep counts."""
     if traces.weight is None or traces.data is None:
         return
     lasting = np.isfinite(traces.protocol.command())

@@ -1,7 +1,7 @@
 """How well a fit follows a recording, in numbers that a long baseline cannot flatter.
 
-A root mean square over all samples, set against the peak, is small for any fit when most samples
-are baseline. So three figures stand together:
+The root mean square over all samples, as a share of the peak, is small for any fit when most
+samples are baseline. So three figures stand together:
 
 RMS                 ``sqrt(sum w (I - d)^2 / sum w)`` of fit I and recording d, pA
 variance explained  ``1 - sum w (I - d)^2 / sum w (d - m)^2``, m the weighted mean of the recording
@@ -27,12 +27,15 @@ _CONSTANT = 1e-12
 
 @dataclass(frozen=True)
 class Quality:
-    """The sums that the figures of one experiment, or of several, are made of.
+    """The sums from which the figures of one experiment, or of several, are computed.
 
-    weight: of all samples that count. squares: weighted squares of fit - data, pA^2. spread:
-    weighted squares of the data about their mean, pA^2; 0 for constant data. peak_pA: the largest
-    size of the data. peaks: the weight of the sweeps that have a sample that counts; peak_squares:
-    weighted squares of the errors of their peaks, pA^2.
+    Attributes:
+        weight: of all samples that count.
+        squares: weighted squares of fit - data, pA^2.
+        spread: weighted squares of the data about their mean, pA^2; 0 for constant data.
+        peak_pA: the largest size of the data.
+        peaks: the weight of the sweeps in which any sample counts.
+        peak_squares: weighted squares of the errors of the peaks of these sweeps, pA^2.
     """
 
     weight: float = 0.0
@@ -44,42 +47,47 @@ class Quality:
 
     @property
     def mean_square(self) -> float:
-        """pA^2, what a search minimizes; NaN where nothing counts."""
+        """Weighted mean square of fit - data, pA^2, the cost; NaN where nothing counts."""
         return self.squares / self.weight if self.weight > 0 else math.nan
 
     @property
     def rms_pA(self) -> float:
-        """Root mean square of fit - data; NaN where nothing counts."""
+        """Root mean square of fit - data, pA; NaN where nothing counts."""
         return math.sqrt(self.mean_square)
 
     @property
     def rms_relative_to_peak(self) -> float | None:
-        """The same as a share of the data's peak; None where that is 0."""
+        """Root mean square of fit - data as a share of the data's peak; None where that is 0."""
         return self.rms_pA / self.peak_pA if self.peak_pA > 0 else None
 
     @property
     def variance_explained(self) -> float | None:
-        """Share of the data's variance that the fit takes away: at most 1, negative for a fit worse
-        than the data's mean. None for constant data, which have no variance."""
+        """The share of the data's variance that the fit accounts for.
+
+        It is 1 at most, and negative for a fit worse than the mean of the data. None for constant
+        data, which have no variance.
+        """
         return 1 - self.squares / self.spread if self.spread > 0 else None
 
     @property
     def peak_error_pA(self) -> float:
-        """How far the peaks are off, root mean square over the sweeps; NaN where nothing counts.
+        """Root mean square, over the sweeps, of the errors of the peaks; NaN where nothing counts.
 
-        The peak of a sweep is its largest current in size, and the fit's the largest in the same
-        direction, at whatever time. Noise makes the largest of many samples larger: where a sweep
-        holds nothing but noise, its "peak" is about three standard deviations of it.
+        The peak of a sweep is its largest current in size, and that of the fit the largest in the
+        same
+        direction, at whatever time. The largest of many noisy samples is larger than the current
+        itself: where a sweep holds nothing but noise, its "peak" is about three of its standard
+            deviations.
         """
         return math.sqrt(self.peak_squares / self.peaks) if self.peaks > 0 else math.nan
 
     @property
     def peak_error_relative(self) -> float | None:
-        """The same as a share of the data's largest peak; None where that is 0."""
+        """`peak_error_pA` as a share of the data's largest peak; None where that is 0."""
         return self.peak_error_pA / self.peak_pA if self.peak_pA > 0 else None
 
     def as_plain(self) -> dict[str, Any]:
-        """The figures as they stand in ``summary.json``."""
+        """Return the figures by the names that they have in ``summary.json``."""
         return {
             "rms_pA": self.rms_pA,
             "rms_relative_to_peak": self.rms_relative_to_peak,
@@ -122,7 +130,7 @@ def quality(result: np.ndarray, data: np.ndarray, weight: np.ndarray | None = No
 
 
 def _peak_error(result: np.ndarray, data: np.ndarray) -> float:
-    """The fit's peak less the data's, in the direction of the data's; of one sweep (n,)."""
+    """Return the fit's peak minus the data's, in the direction of the data's; of one sweep (n,)."""
     largest = float(data[np.argmax(np.abs(data))])
     if largest == 0:
         return float(np.abs(result).max())
@@ -130,7 +138,11 @@ def _peak_error(result: np.ndarray, data: np.ndarray) -> float:
 
 
 def pooled(parts: Iterable[tuple[Quality, float]]) -> Quality:
-    """Several experiments as one, each with its weight; those of weight 0 do not count."""
+    """Join several experiments into one.
+
+    Arguments:
+        parts: each experiment with its weight; those of weight 0 do not count.
+    """
     counted = [(part, weight) for part, weight in parts if weight > 0]
 
     def total(name: str) -> float:
@@ -147,8 +159,11 @@ def pooled(parts: Iterable[tuple[Quality, float]]) -> Quality:
 
 
 def explained(share: float) -> str:
-    """A share of the variance in percent, with as many nines as tell how much is left: 97.4 %,
-    99.9986 %."""
+    """Format a share of the variance in percent, with as many nines as it takes to see how much is
+    left.
+
+    For example 97.4 %, or 99.9986 %.
+    """
     left = 1 - share
     if 0 < left < 1e-8:
         return "over 99.999999 %"

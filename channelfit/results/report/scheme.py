@@ -1,4 +1,4 @@
-"""The scheme of a model as a graph: states as circles, rates on curved arrows."""
+"""The scheme of a model drawn as a graph: states are circles, rates stand on curved arrows."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ class _Arrow:
 
 
 def rows_of_states(chain: Chain) -> list[list[str]]:
-    """The states in rows, as their author wrote them: a new row begins where two states that
-    follow each other in the list are not neighbors in the scheme."""
+    """Arrange the states in rows, in the order in which the author listed them.
+
+    A new row begins where two states that follow each other are not linked in the scheme.
+    """
     linked = _links(chain)
     rows = [[chain.states[0]]]
     for before, state in itertools.pairwise(chain.states):
@@ -65,10 +67,10 @@ def rows_of_states(chain: Chain) -> list[list[str]]:
 
 
 def layout(chain: Chain) -> dict[str, tuple[float, float]]:
-    """Places of the states, (column, row), rows counted downward.
+    """Place the states, as (column, row); rows are counted downward.
 
-    A chain is a line, a ring a circle; rows lie below each other, shifted so that linked states
-    stand above each other; states that are in no row together lie around a circle.
+    A chain becomes a line and a ring becomes a circle. Rows lie below each other, shifted so that
+    linked states stand above each other. Where most states share no row, they lie around a circle.
     """
     linked = _links(chain)
     if _is_round(chain):
@@ -88,7 +90,7 @@ def _links(chain: Chain) -> set[frozenset[str]]:
 
 
 def _is_round(chain: Chain) -> bool:
-    """A ring, or states that mostly stand in no row."""
+    """Whether the states form a ring, or most of them stand in no row."""
     rows = rows_of_states(chain)
     closed = frozenset((chain.states[0], chain.states[-1])) in _links(chain)
     return (len(rows) == 1 and len(chain.states) > 2 and closed) or (
@@ -97,7 +99,7 @@ def _is_round(chain: Chain) -> bool:
 
 
 def _circle(states: Sequence[str], hub: str | None) -> dict[str, tuple[float, float]]:
-    """States around a circle, clockwise from the top; a hub, linked to all, in its middle."""
+    """Place states around a circle, clockwise from the top; a hub, linked to all, in the middle."""
     around = [state for state in states if state != hub]
     radius = max(1.0, len(around) / 5.5)
     angles = 2 * math.pi * np.arange(len(around)) / len(around)
@@ -111,7 +113,7 @@ def _circle(states: Sequence[str], hub: str | None) -> dict[str, tuple[float, fl
 def _best_shift(
     row: Sequence[str], places: Mapping[str, tuple[float, float]], linked: set[frozenset[str]]
 ) -> int:
-    """The shift in whole columns that makes the links to the rows above most upright."""
+    """Find the shift, in columns, that makes the links to the rows above most upright."""
     reach = len(row) + len(places)
 
     def slant(shift: int) -> float:
@@ -126,9 +128,9 @@ def _best_shift(
 
 
 def scheme_figure(model: ChannelModel) -> Figure:
-    """A drawing of the model's scheme, or of each of its gates; open states are filled.
+    """Draw the model's scheme, or that of each of its gates; open states are filled.
 
-    A rate too long to stand on its arrow gets a short name there and is written out below.
+    A rate too long to stand on its arrow has a short name there and is written out below.
     """
     with styled({"mathtext.fontset": "dejavuserif", "font.size": _SIZE}):
         notes: list[str] = []
@@ -165,7 +167,7 @@ def scheme_figure(model: ChannelModel) -> Figure:
 
 
 class _Drawing:
-    """One chain, laid out in inches."""
+    """One chain of states, laid out in inches."""
 
     def __init__(self, model: ChannelModel, chain: Chain, notes: list[str]) -> None:
         self.chain = chain
@@ -194,7 +196,9 @@ class _Drawing:
         self.height = max(ys) + self.radius + 0.12 - self.top + (0.2 if self.gate else 0)
 
     def _label(self, t: Transition, notes: list[str]) -> str:
-        """The rate as it stands on the arrow; a long one goes to the notes under a short name."""
+        """Return the rate as it stands on the arrow; a long one goes to the notes under a short
+        name.
+        """
         many = f"{t.multiplicity}\\," if t.multiplicity > 1 else ""
         text = _readable(f"${many}{_tex(t.rate)}$")
         if _width(text) <= self._longest and text.startswith("$") and "frac" not in text:
@@ -286,7 +290,7 @@ class _Drawing:
 def _near(
     p: tuple[float, float], a: tuple[float, float], b: tuple[float, float], radius: float
 ) -> bool:
-    """Whether p lies on the straight way from a to b, give or take a circle."""
+    """Whether p lies on the straight line from a to b, or nearer to it than a circle's radius."""
     ax, ay, bx, by = *a, *b
     length = math.hypot(bx - ax, by - ay)
     along = ((p[0] - ax) * (bx - ax) + (p[1] - ay) * (by - ay)) / length
@@ -295,7 +299,10 @@ def _near(
 
 
 def _label_place(arrow: _Arrow) -> tuple[float, float]:
-    """Outside the middle of the bend; further out sideways, where the label's width matters."""
+    """Place a label outside the middle of the bend.
+
+    It is further out where the arrow runs upright, so that the label's width has room.
+    """
     (ax, ay), (bx, by) = arrow.source, arrow.target
     dx, dy = bx - ax, by - ay
     length = math.hypot(dx, dy)
@@ -309,7 +316,7 @@ def _label_place(arrow: _Arrow) -> tuple[float, float]:
 
 
 class _Tex(LatexPrinter):  # type: ignore[misc]
-    """LaTeX within what Matplotlib sets: exponents on one line, large fractions elsewhere."""
+    """LaTeX that Matplotlib can set: short exponents on one line, other fractions as fractions."""
 
     def _as_ordered_terms(self, expr: sympy.Expr, order: object = None) -> list[sympy.Expr]:
         return positive_first(super()._as_ordered_terms(expr, order))

@@ -19,15 +19,23 @@ _MOST_LABELS = 8
 
 @dataclass(frozen=True, eq=False)
 class Key:
-    """values: (n_sweeps,), what differs between sweeps; label: what it is, with its unit."""
+    """What differs between the sweeps of a protocol.
+
+    Attributes:
+        values: (n_sweeps,), a number for each sweep.
+        label: what the numbers are, with their unit.
+    """
 
     values: np.ndarray
     label: str
 
 
 def key_of(protocol: Protocol) -> Key:
-    """The voltage of the step that differs most between sweeps; or else its duration; or else the
-    sweeps' numbers."""
+    """Find what tells the sweeps of a protocol apart.
+
+    It is the voltage of the step that differs most between sweeps, or else its duration, or else
+    the number of the sweep.
+    """
     n = protocol.n_sweeps
     lengths = {len(sweep) for sweep in protocol.sweeps}
     if len(lengths) == 1:
@@ -46,8 +54,10 @@ def key_of(protocol: Protocol) -> Key:
 
 
 def colors(key: Key) -> list[Color]:
-    """A color for every sweep: dark for the lowest value to light for the highest, along one map,
-    short of the yellow that is lost on white."""
+    """Return a color for every sweep, from dark for the lowest value to light for the highest.
+
+    They lie along one color map, short of its yellow, which is hardly seen on white.
+    """
     rank = np.empty(len(key.values), dtype=int)
     rank[np.argsort(key.values, kind="stable")] = np.arange(len(key.values))
     shades = ramp(len(key.values))
@@ -55,14 +65,15 @@ def colors(key: Key) -> list[Color]:
 
 
 def ramp(n: int) -> list[Color]:
-    """n colors from dark to light; the usual blue where there is only one."""
+    """Return n colors from dark to light; the usual blue where there is only one."""
     if n == 1:
         return [to_rgb(SINGLE)]
     return [tuple(c[:3]) for c in mpl.colormaps["viridis"](np.linspace(0.0, 0.86, n))]
 
 
 def draw_key(axis: Axes, key: Key, width: float = 0.03) -> Axes:
-    """A strip of the colors beside an axis, the highest value on top, with some values at it.
+    """Draw a strip of the colors beside an axis, the highest value on top, labeled with some
+    values.
 
     Arguments:
         width: of the strip, as a share of the axis.

@@ -1,6 +1,7 @@
-"""What the command line shows: the search while it runs, and tables of what came out.
+"""What the command line shows: the progress of a search, and tables of its results.
 
-Progress goes to standard error and results to standard output, so that each can be piped alone.
+Progress goes to standard error and results go to standard output, so that each can be piped
+without the other.
 """
 
 from __future__ import annotations
@@ -30,25 +31,29 @@ _SPARK = 16
 
 
 def duration(seconds: float) -> str:
-    """0:07, 12:30 or 2:05:00."""
+    """Format a time in seconds as 0:07, 12:30 or 2:05:00."""
     whole = max(0, math.ceil(seconds))
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 def number(value: float) -> str:
-    """Four digits, without an exponent where one can be avoided."""
+    """Format a number with four digits, and without an exponent where it is short enough.
+
+    Infinity, the cost before any candidate had one, reads "none yet".
+    """
     if not math.isfinite(value):
         return "none yet" if value > 0 else str(value)
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 class SearchScreen:
-    """The search as it goes: a picture that changes on a terminal, a line now and then elsewhere.
+    """Shows the progress of a search: a changing picture on a terminal, else lines now and then.
 
     Arguments:
-        title: model, optimizer, seed in a few words.
-        quiet: shows nothing at all.
+        title: the model, the optimizer and the seed in a few words.
+        quiet: show no progress at all; warnings are shown nevertheless.
+        console: where to write; None for standard error.
     """
 
     def __init__(self, title: str, quiet: bool = False, console: Console | None = None) -> None:
@@ -85,32 +90,35 @@ class SearchScreen:
 
     @property
     def live(self) -> bool:
-        """Whether the picture is up."""
+        """Whether the changing picture is on the terminal now."""
         return self._live is not None
 
     def pause(self) -> None:
-        """Takes the picture away."""
+        """Take the changing picture off the terminal."""
         if self._live:
             self._live.stop()
             self._live = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays, unless quiet was asked for."""
         if not self.quiet:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def warn(self, cautions: Iterable[Caution]) -> None:
-        """What looks wrong, each in a line that stays, and is shown to those who want quiet too."""
+        """Print cautions about model and data, one line each.
+
+        They are printed even where quiet was asked for.
+        """
         for caution in cautions:
             told = Text.assemble(("Warning: ", "bold yellow"), str(caution))
             self.console.print(told, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
-        """Names what is being done now, when no search goes on."""
+        """Show what is being done now, at times when no search is under way."""
         self.stage, self._began, self.last = stage, time.perf_counter(), None
 
     def update(self, progress: Progress) -> None:
-        """A generation is done."""
+        """Take in the progress of a search after each generation."""
         self.last = progress
         self._costs.append(progress.best_cost)
         now = time.monotonic()
@@ -122,7 +130,7 @@ class SearchScreen:
         return progress.generation == self.rules.generations or progress.seconds_left == 0
 
     def line(self, progress: Progress) -> str:
-        """The state of the search in one line."""
+        """Describe the state of the search in one line."""
         left = progress.seconds_left
         parts = [
             self._where(progress),
@@ -143,7 +151,7 @@ class SearchScreen:
         return f"{stage}generation {progress.generation}{of}"
 
     def picture(self) -> RenderableType:
-        """What a terminal shows."""
+        """Build the picture that changes on a terminal."""
         if self.last is None:
             since = duration(time.perf_counter() - self._began)
             return Text(f"{self.stage} .. {since}", style="cyan", no_wrap=True)
@@ -168,7 +176,9 @@ class SearchScreen:
         return Group(bar, *lines)
 
     def _spark(self) -> str:
-        """The best cost so far, on a logarithmic scale."""
+        """Draw the course of the best cost, on a logarithmic scale, in one line of block
+        characters.
+        """
         costs = [c for c in self._costs if 0 < c < math.inf]
         if len(costs) < 2 or (self.console.encoding or "").lower() not in ("utf-8", "utf8"):
             return ""
@@ -185,7 +195,13 @@ class SearchScreen:
 def table(
     headers: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
 ) -> Table:
-    """Aligned columns with a rule under the headers; columns named in `left` read from the left."""
+    """Build a table of aligned columns with a rule under the headers.
+
+    Arguments:
+        headers: one for each column.
+        rows: the cells of each row.
+        left: columns, counted from 0, that are aligned to the left; all others are to the right.
+    """
     out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for k, header in enumerate(headers):
         # the first column is what a reader looks for, so it is the last to be folded
@@ -196,8 +212,13 @@ def table(
 
 
 def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Fitted parameters with their standard errors where those are known, and beside them the true
-    values where the data were simulated."""
+    """Build the table of fitted parameters.
+
+    It has standard errors where they are known, and the true values where the data were simulated.
+
+    Arguments:
+        parameters: by name, as in ``summary.json``.
+    """
     known = any("true_value" in row for row in parameters.values())
     sure = any("standard_error" in row for row in parameters.values())
     headers = [
@@ -223,9 +244,13 @@ def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def error_text(row: Mapping[str, Any]) -> str:
-    """A standard error: of the value, or relative for a log scale; as a factor where it is large.
+    """Format a standard error: of the value itself, or relative for a parameter with a log scale.
 
-    "open" where the interval is all of the range.
+    A large relative error is given as a factor. "open" stands for an interval that is the whole
+    range.
+
+    Arguments:
+        row: of one parameter, as in ``summary.json``.
     """
     error, interval = row.get("standard_error"), row.get("interval")
     if error is None or interval is None:
@@ -240,12 +265,12 @@ def error_text(row: Mapping[str, Any]) -> str:
 
 
 def result_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What came out and what it took, in a few lines."""
+    """Describe in a few lines how good the fit is, how sure it is, and what the search did."""
     return [*_costs(summary), *sure_lines(summary.get("uncertainty")), *_search(summary)]
 
 
 def sure_lines(uncertainty: Mapping[str, Any] | None) -> list[str]:
-    """What the data leave open, and what the standard errors rest on."""
+    """Describe what the data do not determine, and what the standard errors rest on."""
     if not uncertainty:
         return []
     lines = [f"open       {row['text']}" for row in uncertainty["undetermined"]]
@@ -281,10 +306,13 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
 
 
 def quality_texts(figures: Mapping[str, Any], short: bool = False) -> dict[str, str]:
-    """How good a fit is beyond its RMS, in words: what stands before each figure, and the figure.
+    """Describe how good a fit is beyond its RMS.
 
     Arguments:
-        figures: as `report.quality.Quality.as_plain` gives them; what is not a number is left out.
+        figures: as `Quality.as_plain` gives them; those that are not numbers are left out.
+        short: leave out the words that a table's header says.
+
+    Returns: by the label that stands in front of each figure.
     """
     texts = {}
     share, error = figures["variance_explained"], figures["peak_error_pA"]
@@ -315,7 +343,7 @@ def _search(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _starts(summary: Mapping[str, Any]) -> list[str]:
-    """Whether independent starts agree; nothing where a search has none."""
+    """Say whether independent starts of the search agree; nothing where it had none."""
     found = summary.get("agreement")
     if not found:
         return []
@@ -323,7 +351,13 @@ def _starts(summary: Mapping[str, Any]) -> list[str]:
 
 
 def profile_table(summary: Mapping[str, Any]) -> Table:
-    """Intervals from the curvature, from profiles and from the posterior, side by side."""
+    """Build a table of intervals from the curvature, from profiles and from the posterior.
+
+    An end in parentheses is that of the parameter's range: the interval may reach further.
+
+    Arguments:
+        summary: as ``uncertainty.json`` holds it.
+    """
     profiles = summary.get("profiles", {})
     posterior = summary.get("posterior", {}).get("parameters", {})
     headers = [
@@ -345,13 +379,16 @@ def profile_table(summary: Mapping[str, Any]) -> Table:
         if posterior:
             cells.append(_interval(posterior.get(name, {}).get("interval")))
         rows.append(cells)
-    return table(headers, rows, left=(0, 1, 2, 3))
+    out = table(headers, rows, left=(0, 1, 2, 3))
+    if any("(" in cell for row in rows for cell in row[2:3]):
+        out.caption, out.caption_justify = "(an end of the range in parentheses)", "left"
+    return out
 
 
 def _interval(
     ends: Sequence[float | None] | None, open_below: bool = False, open_above: bool = False
 ) -> str:
-    """Two ends; one that the range cut off is in parentheses."""
+    """Format the two ends of an interval; an end that the range cut off is in parentheses."""
     if ends is None or None in ends:
         return ""
     lower, upper = (f"{end:.4g}" for end in ends)
@@ -360,7 +397,11 @@ def _interval(
 
 
 def family_lines(families: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many families of equally good fits there are, and how large they are."""
+    """Say how many families of equally good fits there are, and how many fits each has.
+
+    Arguments:
+        families: as ``uncertainty.json`` holds them.
+    """
     if len(families) == 1:
         n = families[0]["fits"]
         what = (
@@ -377,7 +418,11 @@ def family_lines(families: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
-    """Schemes on the same data, in the order given."""
+    """Build the table of schemes that were fitted to the same data, in the order given.
+
+    Arguments:
+        fits: as `comparison.as_plain` gives them.
+    """
     predicted = sorted({name for fit in fits for name in fit["predicted_rms_pA"]})
     headers = [
         "fit",
@@ -408,7 +453,7 @@ def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def comparison_quality(fits: Sequence[Mapping[str, Any]]) -> Table:
-    """The share of the variance that each explains, and how far its peaks are off."""
+    """Build a table of the variance that each scheme explains and of the errors of its peaks."""
     texts = [quality_texts(fit, short=True) for fit in fits]
     rows = [
         [fit["label"], own.get("explained", ""), own.get("peaks", "")]
@@ -424,7 +469,7 @@ def _difference(value: float | None) -> str:
 
 
 def comparison_parameters(fits: Sequence[Mapping[str, Any]]) -> Table:
-    """The parameters of all schemes, those of the same name in one row."""
+    """Build a table of the parameters of all schemes; those of one name share a row."""
     names = list(dict.fromkeys(name for fit in fits for name in fit["parameters"]))
     rows = []
     for name in names:
@@ -437,7 +482,11 @@ def comparison_parameters(fits: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def print_launches(rows: Sequence[Measured], n_candidates: int) -> None:
-    """Every launch that was measured; the fastest of each kernel is marked."""
+    """Print every launch that was measured; the fastest of each kernel is marked.
+
+    Arguments:
+        n_candidates: how many candidates each of them scored.
+    """
     best = {row.kernel: fastest(rows, row.kernel) for row in rows}
     table = Table()
     for heading in ("kernel", "threads", "jobs", "time", "candidates/s", "occupancy", ""):

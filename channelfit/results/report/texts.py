@@ -1,6 +1,6 @@
-"""Texts in pictures: a user's names made safe, shortened to the room there is, ticks kept apart.
+"""Texts in pictures: names made safe to draw, shortened to the room there is, ticks kept apart.
 
-Whoever calls draws a name with `parse_math=False`, so that a dollar sign is a dollar sign.
+Names are drawn with `parse_math=False`, so that a dollar sign in them is a dollar sign.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ _APART = 4.0
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks and other characters that cannot be drawn."""
+    """Return a text without line breaks and other characters that cannot be drawn."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def brief(text: str, most: int = 24) -> str:
-    """A name of at most so many characters; both of its ends are kept, by which names differ."""
+    """Shorten a name to at most so many characters.
+
+    Both of its ends are kept, since names mostly differ there.
+    """
     text = one_line(text)
     if len(text) <= most:
         return text
@@ -32,18 +35,18 @@ def brief(text: str, most: int = 24) -> str:
 
 
 def briefs(names: Sequence[str], most: int = 24) -> list[str]:
-    """The same for several names; as they are where the short ones could be taken for another."""
+    """Shorten several names as `brief` does, unless the short ones would be the same."""
     short = [brief(name, most) for name in names]
     return short if len(set(short)) == len(set(names)) else [one_line(name) for name in names]
 
 
 def width(text: Text) -> float:
-    """Pixels that a text takes."""
+    """Return the width of a drawn text in pixels."""
     return float(text.get_window_extent().width)
 
 
 def shorten(text: Text, room: float) -> None:
-    """Cut the end of a text until it takes at most `room` pixels."""
+    """Cut the end of a drawn text off until it takes at most `room` pixels."""
     whole = text.get_text()
     if not whole or width(text) <= room:
         return
@@ -56,9 +59,10 @@ def shorten(text: Text, room: float) -> None:
 
 
 def settle(figure: Figure) -> None:
-    """Lay a finished figure out, shorten titles that have no room, and keep ticks apart.
+    """Lay a finished figure out, shorten titles that have no room, and keep the labels of ticks
+    apart.
 
-    Positions stay as they are found here, and are not found again when the figure is saved.
+    The layout is computed here once, and stays the same when the figure is saved.
     """
     engine = figure.get_layout_engine()
     if engine is not None:
@@ -80,7 +84,7 @@ def settle(figure: Figure) -> None:
 
 
 def _cells(figure: Any) -> Iterator[Any]:
-    """The figure if it holds axes itself, else each figure in it."""
+    """Yield the figure if it holds axes itself, else each figure within it."""
     if not figure.subfigs:
         yield figure
     for inner in figure.subfigs:
@@ -88,7 +92,7 @@ def _cells(figure: Any) -> Iterator[Any]:
 
 
 def _keep_apart(axis: Axis) -> None:
-    """Take ticks away, every second, third and so on staying, until their labels do not touch."""
+    """Remove ticks until labels no longer touch; every second stays, or every third, and so on."""
     axis.get_tightbbox()  # which places the labels
     ticks = axis.get_major_ticks()
     low, high = sorted(axis.get_view_interval())
@@ -111,6 +115,7 @@ def _keep_apart(axis: Axis) -> None:
 
 
 def _touching(labels: Sequence[Text]) -> bool:
+    """Whether any two neighboring labels touch each other."""
     boxes = [label.get_window_extent() for label in labels]
     return any(
         a.x0 - _APART < b.x1 and b.x0 - _APART < a.x1 and a.y0 < b.y1 and b.y0 < a.y1

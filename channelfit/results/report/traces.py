@@ -1,4 +1,4 @@
-"""What a picture of traces shows: numbers and words, gathered before anything is drawn."""
+"""What a picture of traces shows: arrays and texts, collected before anything is drawn."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 class Traces:
     """One experiment as it is drawn.
 
-    result: (n_sweeps, n_times) pA, colored. data: the same shape, drawn dark, or None. weight: the
-    same shape; residuals are drawn, and axes scaled, where it is above 0. rivals: other results of
-    the same shape; all sweeps of a result are then in one color, `result` first.
+    Attributes:
+        protocol: gives the times and the command voltage.
+        result: (n_sweeps, n_times) pA, a current of the model, drawn in color.
+        data: (n_sweeps, n_times) pA, the recording, drawn dark; None where there is none.
+        weight: (n_sweeps, n_times); residuals are drawn, and axes scaled, where it is above 0.
+        title, subtitle: stand above the panel.
+        rivals: other results of the same shape. With them all sweeps of one result have one color.
     """
 
     protocol: Protocol
@@ -34,13 +38,13 @@ class Traces:
 
     @property
     def results(self) -> tuple[np.ndarray, ...]:
-        """All results, each (n_sweeps, n_times) pA."""
+        """All results, `result` first, each (n_sweeps, n_times) pA."""
         return (self.result, *self.rivals)
 
 
 @dataclass(frozen=True)
 class Page:
-    """A picture of traces: a panel an experiment, under a title and what is said beside it."""
+    """A picture of traces: a panel for each experiment, under a title and a subtitle."""
 
     panels: tuple[Traces, ...]
     title: str = ""
@@ -48,7 +52,12 @@ class Page:
 
 
 def fitted(experiment: Experiment, result: np.ndarray) -> Traces:
-    """Recording and fit of one experiment, titled with its name and how good the fit is."""
+    """Return recording and fit of one experiment, titled with its name and with how good the fit
+    is.
+
+    Arguments:
+        result: (n_sweeps, n_times) pA, the fit.
+    """
     protocol, recording = experiment.protocol, experiment.recording
     if recording is None:
         return Traces(protocol, result, title=protocol.name)
@@ -59,7 +68,7 @@ def fitted(experiment: Experiment, result: np.ndarray) -> Traces:
 
 
 def _in_words(found: Quality) -> tuple[str, ...]:
-    """The figures of a fit, in two short parts."""
+    """Describe how good a fit is in two short parts; an empty tuple where nothing counts."""
     if not math.isfinite(found.rms_pA):
         return ()
     share = found.rms_relative_to_peak

@@ -1,4 +1,4 @@
-"""Figures of how sure a fit is: intervals and correlations, profiles, families, posterior."""
+"""Figures of how sure a fit is: intervals, correlations, profiles, families and the posterior."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WRITTEN = 12  # parameters up to which a matrix has its numbers written into it
 
 
 def intervals_figure(found: Estimate, title: str) -> Figure:
-    """Every parameter's interval within its range, and the matrix of correlations."""
+    """Draw every parameter's interval within its range, and the matrix of correlations."""
     n = len(found.names)
     side = max(2.4, 0.36 * n)
     with styled():
@@ -51,7 +51,9 @@ def intervals_figure(found: Estimate, title: str) -> Figure:
 
 
 def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) -> Figure:
-    """Chi square against each parameter: profile, interval, and the parabola of the curvature."""
+    """Draw chi square against each parameter: the profile, its interval, and the curvature's
+    parabola.
+    """
     columns = min(len(profiles), _COLUMNS)
     rows = math.ceil(len(profiles) / columns)
     with styled():
@@ -76,7 +78,9 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
 
 
 def families_figure(found: Estimate, families: Sequence[Family], title: str) -> Figure:
-    """All good fits as lines across the parameters, a color a family, the medoids bold."""
+    """Draw all good fits as lines across the parameters, one color for each family, its medoid
+    bold.
+    """
     n = len(found.names)
     space = found.objective.space
     with styled():
@@ -103,10 +107,10 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
         names = briefs(found.names)
         upright = max(map(len, names)) > _UPRIGHT
         axis.set_xticks(range(n), names, rotation=90 if upright else 0, parse_math=False)
-        axis.set_ylabel("place in the range")
+        axis.set_ylabel("position within the range")
         free = [space.parameters[i] for i in space.free]
         if any(p.scale == "log" for p in free):
-            axis.set_xlabel("of the logarithm for a log scale")
+            axis.set_xlabel("log scale: position of the logarithm")
         handles, labels = axis.get_legend_handles_labels()
         axis.legend(
             handles[::-1][:8], labels[::-1][:8], loc="upper left", bbox_to_anchor=(1, 1), fontsize=8
@@ -116,7 +120,7 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
 
 
 def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figure:
-    """Every pair of parameters of a posterior, the fit in it.
+    """Draw the posterior of every pair of parameters, with the fit in it.
 
     Raises: InputError when the package corner is missing.
     """
@@ -198,7 +202,7 @@ def _draw_intervals(axis: Axes, found: Estimate) -> None:
 
 
 def _interval_texts(found: Estimate) -> list[str]:
-    """Value, interval and unit of every free parameter."""
+    """Format value, interval and unit of every free parameter."""
     space = found.objective.space
     values = found.objective.physical(found.unit[:, None])[:, 0]
     texts = []
@@ -210,7 +214,7 @@ def _interval_texts(found: Estimate) -> list[str]:
 
 
 def interval_text(value: float, lower: float, upper: float) -> str:
-    """A value and its interval, with as many digits as show how wide the interval is."""
+    """Format a value and its interval with as many digits as the interval's width deserves."""
     if not (math.isfinite(lower) and math.isfinite(upper)):
         return f"{value:.4g} (at its bound)"
     half = (upper - lower) / 2
@@ -299,12 +303,12 @@ def _axis_label(parameter: Parameter, log: bool, most: int = 24) -> str:
 
 
 def _plain(text: str) -> str:
-    """A user's text where Matplotlib would read a formula."""
+    """Escape a user's text where Matplotlib would read a formula."""
     return text.replace("$", r"\$")
 
 
 def _span(row: np.ndarray) -> tuple[float, float]:
-    """What an axis shows of a parameter's samples; never nothing."""
+    """Return the range of an axis that shows samples of a parameter; it is never empty."""
     low, high = (float(x) for x in np.percentile(row, [0.05, 99.95]))
     room = 0.05 * (high - low) or 1e-9 + 1e-6 * abs(low)
     return low - room, high + room

@@ -1,4 +1,4 @@
-"""A fit judged: its estimate, what is open in words, and what of it to believe."""
+"""A fit judged: its standard errors, what the data do not determine, and how far to trust both."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ _UNFINISHED = 0.3
 class Assessment:
     """How sure a fit is.
 
-    estimate: of the fit. open: what the data do not determine. remarks: sentences on what the
-    numbers rest on. refined_from: the cost before it was refined, pA^2, or None.
+    Attributes:
+        estimate: values, standard errors and correlations.
+        open: the combinations of parameters that the data do not determine.
+        remarks: sentences on what the numbers rest on.
+        refined_from: the cost before the fit was refined, pA^2; None where it was not.
     """
 
     estimate: Estimate
@@ -49,7 +52,7 @@ class Assessment:
 
 
 def can_assess(scorer: Any) -> bool:
-    """Whether a scorer gives the derivatives that this needs."""
+    """Whether a scorer can compute the derivatives that `assess` needs."""
     return hasattr(scorer, "linearize")
 
 
@@ -67,10 +70,11 @@ def assess(
 
     Arguments:
         values: (n_parameters,), base units.
-        finish: bring them to the minimum first, see `refinement`.
-        traces: per experiment (n_sweeps, n_times) pA, of these values where they are known.
+        finish: first move the values to the minimum of the cost; see `refinement`.
+        traces: per experiment (n_sweeps, n_times) pA, the currents of these values; None to
+            simulate them.
 
-    Raises: InputError when they cannot be scored, or there are too few samples.
+    Raises: InputError where the values cannot be scored, or there are too few samples.
     """
     # a parameter that the search solves is as uncertain as any
     objective = replace(fit, solved=()).objective(scorer)
@@ -93,7 +97,11 @@ def assess(
 
 
 def judge(found: Estimate, refined_from: float | None = None) -> Assessment:
-    """The words for an estimate, which was refined where there is a cost from before that."""
+    """Put an estimate into words.
+
+    Arguments:
+        refined_from: the cost before the fit was refined, pA^2; None where it was not.
+    """
     remarks = _remarks(found, refined_from is not None)
     return Assessment(found, tuple(undetermined(found)), tuple(remarks), refined_from)
 
@@ -130,7 +138,7 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
 
 
 def _unfinished(found: Estimate, refined: bool) -> str:
-    """Of a fit that is not where its gradient vanishes: what helps, or why nothing does."""
+    """Explain why a fit is not where the gradient of its cost vanishes, and what helps."""
     if held := bounds_in_the_way(found):
         return (
             f"the bounds on the rates of {held} keep the fit about {found.distance:.2g} standard "
@@ -152,10 +160,13 @@ def _unfinished(found: Estimate, refined: bool) -> str:
 def parameter_rows(
     found: Estimate, model: ChannelModel, level: float = LEVEL
 ) -> dict[str, dict[str, Any]]:
-    """What `summary.json` says of how sure each free and each tied parameter is.
+    """Return how sure each free and each tied parameter is, as it stands in ``summary.json``.
 
-    standard_error in the parameter's unit; relative_error for a log scale, of its logarithm;
-    interval, both ends; None where a parameter is at a bound.
+    By parameter: standard_error in its unit; relative_error, of its logarithm, for a log scale;
+    interval, both ends. They are None for a parameter at a bound.
+
+    Arguments:
+        level: the probability that an interval holds the true value.
     """
     lower, upper = found.interval(level)
     space = found.objective.space
@@ -174,7 +185,7 @@ def parameter_rows(
 
 
 def _ties(found: Estimate, model: ChannelModel, level: float) -> dict[str, dict[str, Any]]:
-    """Errors of tied parameters, to first order in those that they follow from."""
+    """Errors of tied parameters, to first order in the parameters from which they follow."""
     if not model.ties:
         return {}
     center = model.tied_values(found.objective.physical(found.unit[:, None])[:, 0])
@@ -193,7 +204,7 @@ def _ties(found: Estimate, model: ChannelModel, level: float) -> dict[str, dict[
 
 
 def as_plain(judged: Assessment, level: float = LEVEL) -> dict[str, Any]:
-    """An assessment as plain data, for `summary.json`."""
+    """Return an assessment as plain data, as it stands in ``summary.json``."""
     found = judged.estimate
     return {
         "level": level,

@@ -1,13 +1,13 @@
-"""How sure a fit is: standard errors, intervals, correlations, and what the data leave open.
+"""Standard errors, intervals, correlations, and what the data do not determine.
 
-Near its minimum the cost is a parabola whose curvature, against the noise of the data, says how
-far each parameter can go before the fit becomes visibly worse:
+Near its minimum the cost is a parabola. Its curvature, compared with the noise of the data, says
+how far each parameter can move before the fit becomes visibly worse:
 
     information = n_samples / (2 sigma^2) * curvature,     covariance = information^-1
 
 with sigma^2 the noise variance of a sample of average weight, from the residuals. Weights are read
-as inverse variances up to a factor. What holds far from the minimum is for `profiles` and
-`posterior` to say; what comes from the data alone is in the words of `undetermined`.
+as inverse variances up to a factor. Far from the minimum the parabola no longer holds: see
+`profiles` and `posterior`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ _WINDOW = 5.0  # correlation times after which the sum of correlations is cut of
 
 @dataclass(frozen=True)
 class Combination:
-    """Parameters of which the data determine only some combination.
+    """Parameters of which the data determine only some combination, or nothing.
 
-    names: in the model's order. n_open: how many of their directions are open; as many as names
-    when nothing is determined. text: the same in a sentence.
+    Attributes:
+        names: of the parameters, in the model's order.
+        n_open: how many of their directions are not determined; as many as there are names where
+            nothing is.
+        text: the same in a sentence.
     """
 
     names: tuple[str, ...]
@@ -60,14 +63,20 @@ class Combination:
 class Estimate:
     """Where a fit ended and how well the data determine it.
 
-    unit: (n_free,) the point in the unit cube, where a coordinate is even in its parameter's value
-    or its logarithm. covariance: (n_free, n_free) there, `correlation_time` included; 0 for a
-    parameter that the data push against a bound.
-    pushed: (n_free,) -1 or 1 for a parameter pushed against its lower or upper bound, else 0.
-    cost: pA^2. sigma_pA: standard deviation of a sample of average weight; assumed tells whether
-    it was given rather than found. n_samples: those that count. correlation_time: in samples; 1
-    for residuals that are independent of each other.
-    distance: to the minimum as the curvature sees it, in standard errors of the worst direction.
+    Attributes:
+        objective: the cost that was minimized.
+        unit: (n_free,) the point in the unit cube, where a coordinate is even in its parameter's
+            value or its logarithm.
+        cost: pA^2.
+        covariance: (n_free, n_free) of unit coordinates, `correlation_time` included; 0 for a
+            parameter that the data push against a bound.
+        pushed: (n_free,) -1 or 1 for a parameter pushed against its lower or upper bound, else 0.
+        sigma_pA: standard deviation of the noise of a sample of average weight.
+        assumed: whether sigma_pA was given instead of found in the residuals.
+        n_samples: samples that count in the cost.
+        correlation_time: of the residuals, in samples; 1 where they are independent of each other.
+        distance: to the minimum as the curvature sees it, in standard errors of the worst
+            direction.
     """
 
     objective: Objective
@@ -83,29 +92,29 @@ class Estimate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the free parameters."""
+        """The names of the free parameters."""
         parameters = self.objective.space.parameters
         return tuple(parameters[i].name for i in self.objective.space.free)
 
     @property
     def degrees_of_freedom(self) -> float:
-        """Independent samples beyond those that the parameters take up; inf for known noise."""
+        """Independent samples less the number of free parameters; inf for known noise."""
         if self.assumed:
             return math.inf
         return max(self.n_samples / self.correlation_time - len(self.unit), 1.0)
 
     @cached_property
     def errors(self) -> np.ndarray:
-        """Standard errors (n_free,), unit coordinates; NaN where a parameter is at a bound."""
+        """Standard errors (n_free,) of unit coordinates; NaN for a parameter at a bound."""
         errors = np.sqrt(np.diag(self.covariance))
         errors[self.pushed != 0] = np.nan
         return errors
 
     @cached_property
     def physical_errors(self) -> np.ndarray:
-        """Standard errors (n_parameters,), base units, to first order; 0 for fixed parameters.
+        """Standard errors (n_parameters,), base units, to first order.
 
-        NaN where a parameter is at a bound.
+        They are 0 for fixed parameters and NaN for a parameter at a bound.
         """
         slopes = self._slopes()
         errors: np.ndarray = np.sqrt(np.einsum("pi,ij,pj->p", slopes, self.covariance, slopes))
@@ -113,10 +122,14 @@ class Estimate:
         return errors
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (n_free,), base units, of every free parameter by itself.
+        """Return lower and upper ends (n_free,), base units, of the interval of every free
+        parameter.
 
-        Even about the value, in the logarithm for a log scale; cut off at the range. NaN where a
-        parameter is at a bound.
+        Intervals are even about the value, in the logarithm for a log scale, and cut off at the
+        range. They are NaN for a parameter at a bound.
+
+        Arguments:
+            level: the probability that an interval holds the true value.
         """
         reach = quantile(level, self.degrees_of_freedom) * self.errors
         ends = np.stack([self.unit - reach, self.unit + reach], axis=1)
@@ -131,22 +144,26 @@ class Estimate:
 
     @cached_property
     def correlations(self) -> np.ndarray:
-        """(n_free, n_free), NaN in rows and columns of a parameter at a bound."""
+        """Correlations (n_free, n_free); NaN in rows and columns of a parameter at a bound."""
         found: np.ndarray = self.covariance / np.outer(self.errors, self.errors)
         return found
 
     def chi_square(self, cost: Any) -> Any:
-        """How much worse a cost is than that of this fit, in squared standard errors.
+        """Return how much worse a cost is than that of this fit, in squared standard errors.
 
-        Twice the loss of log likelihood for a known noise, over the correlation time.
+        It is twice the loss of log likelihood for known noise, divided by the correlation time.
+
+        Arguments:
+            cost: pA^2, a number or an array.
         """
         scale = self.n_samples / (self.sigma_pA**2 * self.correlation_time)
         return (cost - self.cost) * scale
 
     def threshold(self, level: float = LEVEL, n: int = 1) -> float:
-        """What `chi_square` stays under with a probability, for n parameters at once.
+        """Return the limit under which `chi_square` stays with a probability, for n parameters at
+        once.
 
-        By Fisher's F distribution, exact where the current is linear in the parameters.
+        It comes from Fisher's F distribution, exact where the current is linear in the parameters.
         """
         from scipy import special  # loaded only where it is needed: every fit imports this file
 
@@ -155,9 +172,10 @@ class Estimate:
         return float(n * special.fdtri(n, self.degrees_of_freedom, level))
 
     def around(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Points a little below and above in each coordinate, inside the cube, and how far apart.
+        """Return points a little below and above in each coordinate, and how far apart the two are.
 
-        (n_free, n_free), (n_free, n_free) and (n_free,), for derivatives by differences.
+        They serve derivatives by differences and lie inside the cube: (n_free, n_free), (n_free,
+        n_free) and (n_free,).
         """
         step = 1e-6 * np.eye(len(self.unit))
         below = np.clip(self.unit[:, None] - step, 0.0, 1.0)
@@ -165,7 +183,7 @@ class Estimate:
         return below, above, np.diag(above - below)
 
     def _slopes(self) -> np.ndarray:
-        """d parameter / d unit coordinate (n_parameters, n_free)."""
+        """Derivatives (n_parameters, n_free) of the parameters by unit coordinates."""
         below, above, apart = self.around()
         change = self.objective.physical(above) - self.objective.physical(below)
         slopes: np.ndarray = change / apart
@@ -179,12 +197,12 @@ def estimate(
     correlation_time: float = 1.0,
     sigma_pA: float | None = None,
 ) -> Estimate:
-    """How well the data determine the free parameters at a point.
+    """Estimate how well the data determine the free parameters at a point.
 
     Arguments:
         unit: (n_free,), in the unit cube; the minimum of the cost, or near it.
-        n_samples: samples that the cost counts; see `count_samples`.
-        correlation_time: of the residuals, in samples; see `correlation_time`.
+        n_samples: samples that count in the cost; see `count_samples`.
+        correlation_time: of the residuals, in samples; see the function of this name.
         sigma_pA: noise of a sample of average weight; None takes it from the residuals.
 
     Raises:
@@ -225,7 +243,7 @@ def estimate(
 
 
 def quantile(level: float, degrees_of_freedom: float) -> float:
-    """Standard errors either way that hold a share of Student's distribution."""
+    """How many standard errors to either side hold a share of Student's distribution."""
     from scipy import special  # as above
 
     tail = 0.5 + level / 2
@@ -235,7 +253,7 @@ def quantile(level: float, degrees_of_freedom: float) -> float:
 
 
 def _pushed(unit: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Which bounds (n_free,) hold a coordinate back from a lower cost."""
+    """Which bounds (n_free,) keep a coordinate from a lower cost: -1 lower, 1 upper, 0 none."""
     low = (unit <= _EDGE) & (gradient >= 0)
     high = (unit >= 1 - _EDGE) & (gradient <= 0)
     pushed: np.ndarray = high.astype(int) - low.astype(int)
@@ -243,9 +261,9 @@ def _pushed(unit: np.ndarray, gradient: np.ndarray) -> np.ndarray:
 
 
 def _inverse(curvature: np.ndarray) -> np.ndarray:
-    """Of a positive semidefinite matrix; directions without curvature get a huge variance.
+    """Invert a positive semidefinite matrix; directions without curvature get a huge variance.
 
-    Scaled to a diagonal of ones first, so that what is huge does not depend on the units.
+    It is scaled to a diagonal of ones first, so that what is huge does not depend on the units.
     """
     diagonal = np.diag(curvature)
     least = max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)
@@ -260,7 +278,7 @@ def _inverse(curvature: np.ndarray) -> np.ndarray:
 
 
 def count_samples(problem: Problem) -> int:
-    """Samples that count in the cost."""
+    """Count the samples that contribute to the cost."""
     return sum(
         int(np.count_nonzero(e.recording.weight))
         for e in problem.experiments
@@ -269,7 +287,7 @@ def count_samples(problem: Problem) -> int:
 
 
 def peak_pA(problem: Problem) -> float:
-    """The largest recorded current that counts."""
+    """Return the largest recorded current that contributes to the cost, in size, pA."""
     return max(
         float(np.abs(e.recording.current_pA[e.recording.weight > 0]).max(initial=0.0))
         for e in problem.experiments
@@ -310,7 +328,10 @@ def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
 def _residuals(
     problem: Problem, traces: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Residuals in units of the noise, a sweep each, 0 where nothing counts; and what counts."""
+    """Return the residuals of each sweep in units of the noise, and which of its samples count.
+
+    Residuals are 0 and the second arrays are 0 where nothing counts, else the latter are 1.
+    """
     rows: list[np.ndarray] = []
     masks: list[np.ndarray] = []
     for experiment, trace in zip(problem.experiments, traces, strict=True):
@@ -325,7 +346,10 @@ def _residuals(
 
 
 def _lagged(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Sums of products of samples so many apart, over all rows, by the Fourier transform."""
+    """Sum products of samples that are k apart, over all rows, for k = 0, 1, ..
+
+    Computed by the Fourier transform. Returns: (n_times of the longest row,).
+    """
     longest = max(len(row) for row in rows)
     total = np.zeros(longest)
     for row in rows:
@@ -339,7 +363,7 @@ def _lagged(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def undetermined(found: Estimate) -> list[Combination]:
-    """What the data do not determine, and which combination of it they do."""
+    """Find the parameters that the data do not determine, and in which combination they do."""
     scales, signed = _scales(found)
     inside = np.flatnonzero(found.pushed == 0)
     if not inside.size:
@@ -364,10 +388,10 @@ def undetermined(found: Estimate) -> list[Combination]:
 
 
 def _scales(found: Estimate) -> tuple[np.ndarray, np.ndarray]:
-    """What counts as all of a parameter, in unit coordinates; and whether 0 is inside its range.
+    """Return what counts as the whole of each parameter, and whether 0 lies inside its range.
 
-    Its value, or half its range where that is less or the range goes through 0. That of a log
-    scale is a factor of e.
+    The whole, in unit coordinates, is its value, or half its range where that is less or the range
+    goes through 0; for a log scale it is a factor of e.
     """
     space = found.objective.space
     scales, signed = [], []
@@ -390,7 +414,7 @@ def _scales(found: Estimate) -> tuple[np.ndarray, np.ndarray]:
 def _combination(
     found: Estimate, places: np.ndarray, n_open: int, direction: np.ndarray, signed: np.ndarray
 ) -> Combination:
-    """Words for some parameters, of which the loosest direction is given in unit coordinates."""
+    """Put some parameters into words; `direction` is the loosest one, in unit coordinates."""
     names = tuple(found.names[i] for i in places)
     if len(names) == 1:
         text = f"{names[0]} is not determined: the current hardly depends on it"
@@ -410,7 +434,7 @@ def _combination(
 def _product_or_ratio(
     found: Estimate, places: np.ndarray, direction: np.ndarray, signed: np.ndarray
 ) -> str | None:
-    """Which of the two stays constant along a direction of two parameters, if one does."""
+    """Which of the two stays constant along a direction of two parameters; None for neither."""
     if signed[places].any():
         return None
     change = _relative(found, places, direction)
@@ -423,7 +447,7 @@ def _product_or_ratio(
 
 
 def _relative(found: Estimate, places: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """d log parameter along a direction of unit coordinates."""
+    """Return d log parameter along a direction of unit coordinates."""
     space = found.objective.space
     rows = [space.free[i] for i in places]
     values = found.objective.physical(found.unit[:, None])[rows, 0]
@@ -434,9 +458,9 @@ def _relative(found: Estimate, places: np.ndarray, direction: np.ndarray) -> np.
 
 
 def _steps(found: Estimate, places: np.ndarray, direction: np.ndarray) -> str:
-    """A small move along a direction: "a up by 10 %, b down by 9.1 %".
+    """Describe a small move along a direction: "a up by 10 %, b down by 9.1 %".
 
-    The move takes the parameter that changes most by a tenth.
+    The move changes the parameter that changes most by a tenth.
     """
     space = found.objective.space
     rows = [space.free[i] for i in places]

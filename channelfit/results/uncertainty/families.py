@@ -1,10 +1,10 @@
-"""Families of equally good solutions: which of many good fits are one, and which are different.
+"""Families of equally good fits: which of many belong together, and which are truly different.
 
 Two fits belong together when one can be turned into the other without the cost ever rising beyond
-what the noise allows; how far apart they are in the parameters says nothing, since a valley may be
-long and flat. So the distance between two fits is the height of the barrier between them, and
-single linkage joins what lies below a limit: the disconnectivity graph of an energy landscape
-(Becker and Karplus 1997, J Chem Phys 106:1495). The number of families comes out; it is not asked.
+what the noise allows. How far apart their parameters are says nothing, since a valley may be long
+and flat. So the distance between two fits is the height of the barrier between them, and single
+linkage joins what lies below a limit: the disconnectivity graph of an energy landscape (Becker and
+Karplus 1997, J Chem Phys 106:1495). The number of families is a result, not a setting.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ INSTALL = 'python -m pip install "channelfit[sure]"'
 class Family:
     """Fits that belong together.
 
-    unit: (n_free, n_members); chi_square: (n_members,) above the best fit; medoid: the member with
-    the least summed distance to the others, in the unit cube; best: the one of least cost.
+    Attributes:
+        unit: (n_free, n_members), in the unit cube.
+        chi_square: (n_members,), above that of the best fit of all.
+        medoid: the member with the least summed distance to the others, in the unit cube.
+        best: the member of least cost.
     """
 
     unit: np.ndarray
@@ -49,11 +52,18 @@ class Family:
 def good_fits(
     found: Estimate, n_starts: int = 64, seed: int = 0, n_draws: int = 4096
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Refined points (n_free, n) from all over the space, and their cost (n,).
+    """Refine points from all over the space.
 
-    The best of the draws are refined; the fit itself comes first.
+    The best of many random points are refined, and with them the fit itself, which comes first.
 
-    Raises: InputError when nothing can be drawn.
+    Arguments:
+        n_starts: points that are refined.
+        seed: of the random points.
+        n_draws: random points of which the best are taken.
+
+    Returns: refined points (n_free, n) of the unit cube and their cost (n,), pA^2.
+
+    Raises: InputError when no point is found that the constraints allow.
     """
     random = np.random.Generator(np.random.Philox(seed))
     draws = found.objective.sample(max(n_draws, n_starts), random)
@@ -66,13 +76,14 @@ def good_fits(
 
 
 def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family]:
-    """The families among fits, the largest first.
+    """Sort fits into families, the largest first.
 
-    Those count whose cost is within the confidence region of all parameters at once about the
-    best. A barrier between two may be twice that high.
+    Only fits count whose cost is within the confidence region of all parameters at once about the
+    best. A barrier between two fits of a family may be twice that high.
 
     Arguments:
-        unit: (n_free, n) refined points; cost: (n,), pA^2.
+        unit: (n_free, n) refined points.
+        cost: (n,), pA^2.
 
     Raises: InputError when scikit-learn is missing, or no fit is good enough.
     """
@@ -129,7 +140,9 @@ def _cost(found: Estimate, unit: np.ndarray) -> np.ndarray:
 def _barriers(
     found: Estimate, unit: np.ndarray, chi_square: np.ndarray, apart: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Barriers (n, n) on straight lines between neighbors, and the tree that joins all (n-1, 2)."""
+    """Compute barriers (n, n) on straight lines between neighbors, and the tree (n-1, 2) that
+    joins all.
+    """
     n = unit.shape[1]
     # the same tree as of the distances, but for fits that coincide, between which there is none
     tree = np.argwhere(minimum_spanning_tree(1.0 + apart - np.eye(n)).toarray() > 0)
@@ -146,7 +159,7 @@ def _barriers(
 
 
 def _heights(found: Estimate, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The largest chi square (n,) on straight lines between points (n_free, n)."""
+    """Return the largest chi square (n,) on straight lines between points (n_free, n)."""
     shares = np.linspace(0, 1, _LOOKS + 2)[1:-1]
     points = start[:, None] + shares[:, None] * (end - start)[:, None]
     cost = _cost(found, points.reshape(len(start), -1)).reshape(_LOOKS, -1)
@@ -155,7 +168,7 @@ def _heights(found: Estimate, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _bent(found: Estimate, start: np.ndarray, end: np.ndarray, limit: float, bends: int) -> float:
-    """The barrier on a path that follows a curved valley: its corners are refined midpoints.
+    """Return the barrier on a path that follows a curved valley; its corners are refined midpoints.
 
     Between two valleys a midpoint falls into one of them, and the barrier stays.
     """

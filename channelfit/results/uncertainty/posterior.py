@@ -1,9 +1,9 @@
-"""The posterior by Markov chain Monte Carlo: every set of parameters the data allow, as a sample.
+"""The posterior: a random sample of all sets of parameters that the data allow, by Markov chains.
 
-The prior is even over the unit cube: over a parameter's range, or its logarithm. The likelihood is
-that of Gaussian noise of the standard deviation and correlation time that `uncertainty` found. An
-ensemble of walkers (Goodman and Weare 2010; emcee, Foreman-Mackey et al. 2013) is moved together,
-so that half of them are scored in one call.
+The prior is even over the unit cube, that is over a parameter's range or its logarithm. The
+likelihood is that of Gaussian noise of the standard deviation and correlation time that `curvature`
+found. An ensemble of walkers (Goodman and Weare 2010; emcee, Foreman-Mackey et al. 2013) is moved
+together, so that half of them are scored in one call.
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ _WIDEST = 0.1  # of the unit cube: no walker starts further from the fit, in sta
 class Posterior:
     """Samples of the posterior, burn-in removed and thinned.
 
-    samples: (n_free, n_samples), base units. autocorrelation: (n_free,) steps; NaN where a
-    parameter never moved. r_hat: (n_free,), the halves of the walkers' chains against each other
-    (Gelman and Rubin); walkers of one ensemble are not quite independent, so it is a lower bound.
-    acceptance: share of proposals taken. warnings: in words, what is not to be trusted.
+    Attributes:
+        names: of the free parameters.
+        samples: (n_free, n_samples), base units.
+        n_walkers, n_steps: the number of chains and their length.
+        burn_in: steps at the beginning of every chain that were left out.
+        autocorrelation: (n_free,) steps; NaN where a parameter never moved.
+        r_hat: (n_free,) the halves of the walkers' chains compared with each other (Gelman and
+            Rubin). Walkers of one ensemble are not quite independent, so it is a lower bound.
+        acceptance: the share of proposed moves that were accepted.
+        warnings: sentences on what is not to be trusted.
     """
 
     names: tuple[str, ...]
@@ -46,14 +52,14 @@ class Posterior:
     warnings: tuple[str, ...]
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval (n_free,) of each parameter by itself."""
+        """Return lower and upper ends (n_free,) of the central interval of each parameter."""
         tail = 50 * (1 - level)
         lower, upper = np.percentile(self.samples, [tail, 100 - tail], axis=1)
         return lower, upper
 
     @property
     def median(self) -> np.ndarray:
-        """(n_free,), base units."""
+        """The median (n_free,) of each parameter, base units."""
         median: np.ndarray = np.median(self.samples, axis=1)
         return median
 
@@ -65,13 +71,14 @@ def sample_posterior(
     seed: int = 0,
     on_step: Any = None,
 ) -> Posterior:
-    """Samples of the posterior about a fit.
+    """Sample the posterior about a fit.
 
     Arguments:
         n_steps: of every walker; the first third is burn-in.
-        n_walkers: even, at least twice the free parameters; None for four times as many, 32 or
-            more.
-        on_step: told the number of each step when it is done.
+        n_walkers: an even number, at least twice the free parameters; None for four times as many,
+            32 or more.
+        seed: of all random numbers.
+        on_step: called with the number of each step when it is done.
 
     Raises: InputError when emcee is missing, or the walkers are too few.
     """
@@ -104,9 +111,9 @@ def sample_posterior(
 
 
 def log_posterior(found: Estimate, unit: np.ndarray) -> np.ndarray:
-    """Logarithm (n,) of the posterior density at points (n_free, n), 0 at the fit.
+    """Return the logarithm (n,) of the posterior density at points (n_free, n), 0 at the fit.
 
-    -inf outside the unit cube and where a candidate fails.
+    It is -inf outside the unit cube and where a candidate fails.
     """
     inside = ((unit >= 0) & (unit <= 1)).all(axis=0)
     out = np.full(unit.shape[1], -np.inf)
@@ -117,7 +124,7 @@ def log_posterior(found: Estimate, unit: np.ndarray) -> np.ndarray:
 
 
 def _starts(found: Estimate, n_walkers: int, random: np.random.Generator) -> np.ndarray:
-    """Walkers (n_walkers, n_free) about the fit as its covariance has it, inside the cube.
+    """Place walkers (n_walkers, n_free) about the fit by its covariance, inside the cube.
 
     A walker that cannot be scored is drawn again, nearer to the fit.
     """
@@ -163,7 +170,8 @@ def _summary(found: Estimate, sampler: Any, n_steps: int) -> Posterior:
 
 
 def split_r_hat(chain: np.ndarray) -> np.ndarray:
-    """How much wider all halves of chains are together than each by itself: (n_free,), 1 at best.
+    """Compare the spread of all halves of chains together with that of each half: (n_free,), 1 at
+    best.
 
     Arguments:
         chain: (n_steps, n_walkers, n_free).
@@ -180,6 +188,7 @@ def split_r_hat(chain: np.ndarray) -> np.ndarray:
 
 
 def _doubts(n_kept: int, slowest: float, r_hat: np.ndarray, acceptance: float) -> list[str]:
+    """Say in sentences why a chain is not to be trusted; an empty list where it is."""
     doubts = []
     if n_kept < LONG_ENOUGH * slowest:
         wanted = int(1.5 * LONG_ENOUGH * slowest)

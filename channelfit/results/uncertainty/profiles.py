@@ -1,9 +1,9 @@
 """Profile likelihoods: how good the fit can still be with one parameter held at a value.
 
-Where `uncertainty` takes the cost for a parabola, this follows it: the parameter is held at values
-away from the fit, all others are refined again, and the interval ends where the cost has risen too
-far. All values of a side are refined together, then again from their neighbors' answers until
-nobody gains (Raue et al. 2009, Bioinformatics 25:1923).
+Where `curvature` takes the cost for a parabola, a profile follows it. The parameter is held at
+values away from the fit, all others are refined again, and the interval ends where the cost has
+risen too far. All values of a side are refined together, and then again from their neighbors'
+results until none gains (Raue et al. 2009, Bioinformatics 25:1923).
 """
 
 from __future__ import annotations
@@ -31,12 +31,18 @@ _BETTER = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """The least cost against one parameter.
+    """The lowest cost that is possible for each value of one parameter.
 
-    place: of the parameter among the free ones. values: (n_points,), base units, ascending, the
-    fit among them; chi_square: (n_points,) above the fit's; unit: (n_free, n_points) the refined
-    points. lower, upper: the interval, base units; open_below, open_above: the range ends before
-    the cost has risen enough, and so does the interval.
+    Attributes:
+        name: of the parameter.
+        place: of the parameter among the free ones.
+        values: (n_points,), base units, ascending, the fit among them.
+        chi_square: (n_points,), above that of the fit.
+        unit: (n_free, n_points), the refined points in the unit cube.
+        threshold: the chi square at which the interval ends.
+        lower, upper: the interval, base units.
+        open_below, open_above: whether the range ends before the cost has risen enough; the
+            interval then ends with it.
     """
 
     name: str
@@ -60,12 +66,15 @@ class _Held:
 
     @property
     def floor(self) -> float:
+        """See `Objective.floor`."""
         return self.whole.floor
 
     def score(self, unit: Any) -> Any:
+        """See `Objective.score`."""
         return self.whole.score(unit)
 
     def linearize(self, unit: Any) -> Local:
+        """See `Objective.linearize`."""
         local = self.whole.linearize(unit)
         gradient, curvature = local.gradient.copy(), local.curvature.copy()
         gradient[self.place] = 0.0
@@ -80,14 +89,15 @@ def profiles(
     level: float = LEVEL,
     on_profile: Callable[[str], object] | None = None,
 ) -> tuple[Estimate, list[Profile]]:
-    """Profiles of some of the free parameters.
+    """Compute the profiles of some of the free parameters.
 
     Arguments:
-        places: among the free parameters; None for all.
-        on_profile: told the name of each parameter before its turn.
+        places: of the parameters among the free ones; None for all.
+        level: the probability that an interval holds the true value.
+        on_profile: called with the name of each parameter before its turn.
 
-    Returns: where the fit is, and the profiles. It is elsewhere than it was when a profile has led
-    to a better fit; then all of them were done again from there.
+    Returns: the estimate, and the profiles. Where a profile led to a better fit, the estimate is
+    there, and all profiles were computed again from it.
     """
     wanted = list(range(len(found.unit)) if places is None else places)
     for _ in range(_RESTARTS):
@@ -106,7 +116,7 @@ def profiles(
 
 
 def profile(found: Estimate, place: int, level: float = LEVEL) -> Profile:
-    """The profile of one free parameter, by its place among them."""
+    """Compute the profile of one free parameter, given by its place among them."""
     limit = found.threshold(level)
     sides = [_side(found, place, sign, limit, level) for sign in (-1.0, 1.0)]
     below, above = sides
@@ -137,9 +147,9 @@ def profile(found: Estimate, place: int, level: float = LEVEL) -> Profile:
 def _side(
     found: Estimate, place: int, sign: float, limit: float, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Refined points (n_free, n) outward from the fit and their chi square (n,).
+    """Refine points outward from the fit; return them (n_free, n) and their chi square (n,).
 
-    The reach is stretched, or shortened, until the limit is crossed at a good few points.
+    The reach is stretched, or shortened, until the limit is crossed after several points.
     """
     start = found.unit[place]
     room = float(1 - start if sign > 0 else start)
@@ -168,7 +178,7 @@ def _side(
 
 
 def _refined(found: Estimate, place: int, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best points with a coordinate at values (n,), and their chi square (n,)."""
+    """Return the best points with a coordinate at given values (n,), and their chi square (n,)."""
     n = len(held)
     response = found.covariance[:, place] / (found.covariance[place, place] or 1.0)
     linear = found.unit[:, None] + response[:, None] * (held - found.unit[place])
@@ -193,7 +203,7 @@ def _refined(found: Estimate, place: int, held: np.ndarray) -> tuple[np.ndarray,
 def _refine(
     found: Estimate, place: int, held: np.ndarray, unit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All but the held coordinate, from points (n_free, n)."""
+    """Refine all coordinates but the held one, from points (n_free, n)."""
     starts = np.clip(unit, 0.0, 1.0)
     starts[place] = held
     objective: Any = _Held(found.objective, place)
@@ -208,9 +218,9 @@ def _refine(
 def _end(
     found: Estimate, place: int, sign: int, unit: np.ndarray, chi_square: np.ndarray, limit: float
 ) -> tuple[float, bool]:
-    """Where a side crosses the limit, in the unit coordinate, and whether it never does.
+    """Find where a side crosses the limit, in the unit coordinate, and whether it never does.
 
-    Interpolated in the root of chi square, which is straight where the cost is a parabola.
+    It is interpolated in the root of chi square, which is straight where the cost is a parabola.
     """
     over = np.flatnonzero(chi_square > limit)
     if not over.size:
@@ -226,7 +236,7 @@ def _end(
 
 
 def _moved(found: Estimate, unit: np.ndarray) -> Estimate:
-    """The estimate at a better point, brought to its minimum."""
+    """Refine a better point, and return the estimate there."""
     better = brought_to_minimum(found.objective, unit[:, None], found.n_samples)[:, 0]
     sigma = found.sigma_pA if found.assumed else None
     return estimate(found.objective, better, found.n_samples, found.correlation_time, sigma)

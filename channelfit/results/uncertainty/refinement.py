@@ -1,10 +1,11 @@
-"""A fit brought to its minimum, and why it is not there when it cannot be.
+"""Refines a fit until it is at the minimum of its cost, or says what keeps it from there.
 
-Least squares ends where no step that its parabola proposes lowers the cost. Where the cost is no
-parabola (ripples, valleys with a bend, bounds on rates across the way) that need not be the lowest
-point within the fit's own standard errors, and a profile would find a better one. So points along
-the directions that the data leave loosest, and along those in which each parameter's profile would
-set out, are tried as well, and the best of them refined, until none of them leads further down.
+Least squares ends where no step that its parabola proposes lowers the cost. Where the cost is not
+a parabola (because of ripples, curved valleys, or bounds on rates across the way) that need not be
+the lowest point within the fit's own standard errors, and a profile would find a better one. So
+other points are tried as well: along the directions that the data leave loosest, and along those
+in which each parameter's profile would set out. The best of them are refined, until none leads
+further down.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ _ON_THE_WAY = (1e-3, 1e-2, 0.1, 0.3, 1.0)
 
 
 def brought_to_minimum(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarray:
-    """The lowest point (n_free, 1) that least squares finds from a point (n_free, 1) and around it.
+    """Return the lowest point (n_free, 1) that least squares finds from a point and around it.
 
-    Costs and derivatives are taken from one source where the scorer has them there (`preview`), or
-    the difference between two would hide small gains.
+    Costs and derivatives are computed in the same way where the scorer can (`preview`), or the
+    difference between two ways would hide small gains.
 
     Arguments:
-        n_samples: that the cost counts; they say what a standard error is.
+        unit: (n_free, 1), in the unit cube.
+        n_samples: samples that count in the cost; they say what a standard error is.
     """
     objective.previews = True
     unit, cost = _refined(objective, unit)
@@ -54,7 +56,9 @@ def brought_to_minimum(objective: Objective, unit: np.ndarray, n_samples: int) -
 
 
 def bounds_in_the_way(found: Estimate) -> str | None:
-    """Which bounds on rates stand between a fit and the minimum of its parabola; None for none."""
+    """Name the bounds on rates that lie between a fit and the minimum of its parabola; None for
+    none.
+    """
     objective = found.objective
     local = objective.linearize(found.unit[:, None])
     step = -found.covariance @ to_host(local.gradient)[:, 0]  # its length does not matter
@@ -69,7 +73,7 @@ def bounds_in_the_way(found: Estimate) -> str | None:
 
 
 def _refined(objective: Objective, unit: np.ndarray) -> tuple[np.ndarray, float]:
-    """The best (n_free, 1) of some points, refined, and its cost; inf where there is none."""
+    """Refine some points; return the best (n_free, 1) and its cost, inf where there is none."""
     if not unit.shape[1]:
         return unit, math.inf
     starts = refine(objective, unit, iterations=300)
@@ -78,7 +82,7 @@ def _refined(objective: Objective, unit: np.ndarray) -> tuple[np.ndarray, float]
 
 
 def _around(found: Estimate) -> np.ndarray:
-    """Points (n_free, n) at some standard errors from a fit, inside the cube."""
+    """Return points (n_free, n) at several standard errors from a fit, inside the cube."""
     values, vectors = np.linalg.eigh(found.covariance)
     loose = vectors * np.sqrt(np.maximum(values, 0.0))
     own = np.sqrt(np.diag(found.covariance))

@@ -1,6 +1,6 @@
-"""Work that takes a while, told to whoever shows what goes on: that it begins, and that it ends.
+"""Long work, such as compiling, announces that it begins and ends.
 
-A compiler announces what it does; a screen that is up shows it. Neither knows of the other.
+Who works and who shows it on a screen know nothing of each other: both know this file.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from typing import Protocol
 
 
 class Listener(Protocol):
-    """What is told; of work within work as well, innermost last to begin and first to end."""
+    """Receives announcements.
+
+    Work within work is announced as well: the innermost begins last and ends first.
+    """
 
     def begins(self, what: str) -> None:
-        """Work begins: a phrase such as "compiling the kernel for this model"."""
+        """Work begins; `what` is a phrase such as "compiling the kernel for this model"."""
 
     def ends(self) -> None:
         """The work that began last is done, or has failed."""
@@ -25,7 +28,7 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Tells every listener that this begins, and when the block is left, that it has ended."""
+    """Announce to every listener that work begins, and when the block is left, that it ended."""
     told = tuple(_listeners)
     for listener in told:
         listener.begins(what)
@@ -38,7 +41,7 @@ def announced(what: str) -> Iterator[None]:
 
 @contextmanager
 def told_to(listener: Listener) -> Iterator[None]:
-    """Tells a listener of what is announced within the block, on whatever thread."""
+    """Let a listener hear what is announced within the block, by whatever thread."""
     _listeners.append(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where compiled code and what was learned about this machine are kept."""
+"""The folder in which compiled code and what was learned about this machine are kept."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ _MAGIC = b"channelfit cache 1\n"
 
 
 def cache_folder() -> Path:
-    """CHANNELFIT_CACHE, or the platform's cache folder; all of it may be deleted at any time."""
+    """Return CHANNELFIT_CACHE, or the platform's cache folder; all of it may be deleted at any
+    time.
+    """
     return Path(os.environ.get("CHANNELFIT_CACHE") or platformdirs.user_cache_dir("channelfit"))
 
 
 def kept(kind: str, key: str) -> bytes | None:
-    """What `keep` has put away under this key; None where there is nothing that can be trusted.
+    """Return the bytes that `keep` stored under a key; None where there are none that can be
+    trusted.
 
-    A file counts where it and its folder belong to this user and nobody else may write to them,
-    and where it still has the hash that is written in it.
+    A file counts where it and its folder belong to this user and nobody else may write to them, and
+    where it still has the hash that is written in it.
+
+    Arguments:
+        kind, key: as in `keep`.
     """
     folder = _private_folder(kind)
     if folder is None:
@@ -42,11 +48,12 @@ def kept(kind: str, key: str) -> bytes | None:
 
 
 def keep(kind: str, key: str, body: bytes) -> None:
-    """Puts bytes away, whole or not at all; where that cannot be done a warning says so, once.
+    """Store bytes, wholly or not at all; where that cannot be done a warning says so, once.
 
     Arguments:
-        kind: a folder in the cache folder.
+        kind: the name of a folder within the cache folder.
         key: letters and digits: a hash of all that the bytes were made of.
+        body: the bytes.
     """
     folder = _private_folder(kind)
     if folder is None:
@@ -68,7 +75,7 @@ def _sealed(key: str, body: bytes) -> bytes:
 
 
 def _own(status: os.stat_result) -> bool:
-    """Whether a file or folder is this user's, and only this user's to write."""
+    """Whether a file or folder is this user's, and nobody else's to write."""
     if sys.platform == "win32":  # a user's folders are private there from the start
         return True
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -97,7 +104,7 @@ def _private_folder(kind: str) -> Path | None:
 
 @cache
 def _without(folder: Path, why: str) -> None:
-    """Says that what is compiled now will have to be compiled again."""
+    """Warn that what is compiled now will have to be compiled again."""
     warnings.warn(
         f"the cache folder {folder} cannot be used ({why}): models are compiled anew each time; "
         "CHANNELFIT_CACHE names another folder",

@@ -1,4 +1,4 @@
-"""The only file that imports CuPy: the device, its compiler, and its errors in plain words."""
+"""The only file that imports CuPy: the GPU, its compiler, and its errors in plain words."""
 
 from __future__ import annotations
 
@@ -77,13 +77,16 @@ _MEANINGS = (
 
 
 class CudaCompileError(InputError):
-    """Generated CUDA that the installed compiler refuses, with its message and the lines."""
+    """The installed compiler refused generated CUDA; tells its message and the lines it names."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """The current GPU; memory in bytes, of which shared memory and registers (32 bits each)
-    are given per block and per multiprocessor. Versions are CUDA's: (12, 4)."""
+    """What the current GPU is.
+
+    Memory is in bytes; shared memory and registers (of 32 bits) are given per block and per
+    multiprocessor. Versions are CUDA's, such as (12, 4).
+    """
 
     name: str
     compute_capability: tuple[int, int]
@@ -102,14 +105,19 @@ class Device:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks that a multiprocessor runs at once, and the share 0 .. 1 of its threads in them."""
+    """How full a multiprocessor is.
+
+    Attributes:
+        blocks: how many blocks it runs at once.
+        fraction: the share, 0 .. 1, of its threads that they take.
+    """
 
     blocks: int
     fraction: float
 
 
 class Kernel:
-    """A kernel on the current device, called as `kernel(blocks, threads, arguments, shared_mem=0)`.
+    """A kernel on the current GPU, called as `kernel(blocks, threads, arguments, shared_mem=0)`.
 
     blocks and threads are tuples of one to three numbers; arguments are CuPy arrays and NumPy
     scalars of exactly the types that the kernel declares; shared_mem is bytes of dynamic shared
@@ -133,25 +141,25 @@ class Kernel:
 
     @property
     def max_threads_per_block(self) -> int:
-        """With the registers that it takes."""
+        """The most threads per block that the registers of the kernel allow."""
         return self._get(self._MOST_THREADS)
 
     @property
     def num_regs(self) -> int:
-        """Registers of 32 bits a thread."""
+        """Registers of 32 bits that each thread takes."""
         return self._get(self._REGISTERS)
 
     @property
     def local_size_bytes(self) -> int:
-        """Memory a thread for what finds no register."""
+        """Bytes of memory for each thread's numbers that found no register."""
         return self._get(self._LOCAL_BYTES)
 
     def allow_dynamic_shared(self, n_bytes: int) -> None:
-        """Let launches ask for so much shared memory; without it they get 48 KB at most."""
+        """Allow launches to ask for so much shared memory; otherwise 48 KB is the most."""
         self._set(self._MOST_DYNAMIC, n_bytes)
 
     def prefer_shared(self, percent: int) -> None:
-        """How much of the first-level cache should be shared memory."""
+        """Set how much of the first-level cache should be shared memory, in percent."""
         self._set(self._CARVEOUT, percent)
 
     def _get(self, attribute: int) -> int:
@@ -164,19 +172,19 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class CudaModule:
-    """Compiled CUDA text on the current device."""
+    """Compiled CUDA text, loaded on the current GPU."""
 
     name: str
     text: str
     raw: Any
 
     def kernel(self, name: str) -> Kernel:
-        """A kernel by its name. Raises: KeyError when the text has none of that name."""
+        """Return a kernel by its name. Raises: KeyError when the text has none of that name."""
         with self._named(f'kernel "{name}"'):
             return Kernel(self.raw.get_function(name))
 
     def variable(self, name: str) -> Any:
-        """CuPy's pointer to a global variable, by name. Raises: KeyError when there is none."""
+        """Return CuPy's pointer to a global variable. Raises: KeyError when there is none."""
         with self._named(f'variable "{name}"'):
             memory = cupy().cuda.UnownedMemory(self.raw.get_global_var(name), 0, self.raw)
             return cupy().cuda.MemoryPointer(memory, 0)
@@ -193,7 +201,7 @@ class CudaModule:
 
 @dataclass(frozen=True, eq=False)
 class Compilation:
-    """CUDA text on its way to machine code; see `compile_ahead`."""
+    """CUDA text that is being compiled by another thread; see `compile_ahead`."""
 
     name: str
     text: str
@@ -201,11 +209,11 @@ class Compilation:
 
     @property
     def done(self) -> bool:
-        """Whether `module` need not wait."""
+        """Whether `module` would return without waiting."""
         return self.code.done()
 
     def module(self) -> CudaModule:
-        """The kernels, loaded; waits for the compiler. Raises: as `compile_cuda`."""
+        """Wait for the compiler and load the kernels. Raises: as `compile_cuda` does."""
         with gpu_errors():
             return _loaded(self.name, self.text, self.code.result())
 
@@ -215,9 +223,9 @@ _working: Any = None
 
 
 def cupy() -> Any:
-    """CuPy, with a device that it can use.
+    """Return CuPy, after making sure that it can use a GPU.
 
-    Raises: InputError, saying what is missing (CuPy, driver or device) and how to get it.
+    Raises: InputError, saying what is missing (CuPy, the driver or a GPU) and how to get it.
     """
     global _working
     if _working is not None and sys.modules.get("cupy") is _working:
@@ -246,7 +254,7 @@ def cupy() -> Any:
 
 
 def is_available() -> bool:
-    """Whether CuPy and a device can be used here."""
+    """Whether CuPy and a GPU can be used here."""
     try:
         cupy()
     except InputError:
@@ -255,7 +263,7 @@ def is_available() -> bool:
 
 
 def device() -> Device:
-    """What the current GPU is. Raises: InputError without one."""
+    """Describe the current GPU. Raises: InputError without one."""
     cp = cupy()
     with gpu_errors():
         runtime = cp.cuda.runtime
@@ -282,7 +290,7 @@ def device() -> Device:
 
 
 def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> CudaModule:
-    """Compile CUDA C++ with NVRTC for the current device, or load what was compiled before.
+    """Compile CUDA C++ with NVRTC for the current GPU, or load what was compiled before.
 
     Machine code is kept in the cache folder (see `cache.keep`), under the hash of text, options,
     architecture and version of the compiler. ``-ftz=true`` is always among the options: float32
@@ -293,17 +301,17 @@ def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu"
         options: of NVRTC, beside ``-std=c++17 -ftz=true`` and the architecture.
         name: of the text, for messages.
 
-    Raises: CudaCompileError with the compiler's message and the lines it names; InputError
-    without a device, or with one that NVRTC no longer compiles for.
+    Raises: CudaCompileError with the compiler's message and the lines it names; InputError without
+    a GPU, or with one that NVRTC no longer compiles for.
     """
     with gpu_errors():
         return _loaded(name, text, _machine_code(text, *_options_and_key(text, options), name))
 
 
 def compile_ahead(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> Compilation:
-    """Begin what `compile_cuda` does, and let a thread go on with it: NVRTC needs no Python.
+    """Begin to compile as `compile_cuda` does, in another thread: NVRTC does not hold Python up.
 
-    What lies in the cache folder is there at once.
+    Code that lies in the cache folder is there at once.
     """
     with gpu_errors():
         given, key = _options_and_key(text, options)
@@ -330,7 +338,7 @@ def _loaded(name: str, text: str, code: bytes) -> CudaModule:
 
 
 def _options_and_key(text: str, options: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """All options of a text, and the hash that its machine code is kept under."""
+    """Return all options of a text, and the hash under which its machine code is kept."""
     given = ("-std=c++17", "-ftz=true", *options, f"-arch={_architecture()}")
     version = ".".join(map(str, cupy().cuda.nvrtc.getVersion()))
     words = "\0".join((f"NVRTC {version}", *given, text))
@@ -338,7 +346,10 @@ def _options_and_key(text: str, options: Sequence[str]) -> tuple[tuple[str, ...]
 
 
 def _architecture() -> str:
-    """The GPU's own; of one that NVRTC is too old to know, the newest whose code it translates."""
+    """Return the GPU's architecture.
+
+    Where NVRTC is too old to know it, that is the newest one whose code the driver can translate.
+    """
     cp = cupy()
     found = cp.cuda.runtime.getDeviceProperties(cp.cuda.runtime.getDevice())
     own = 10 * int(found["major"]) + int(found["minor"])
@@ -355,7 +366,7 @@ def _architecture() -> str:
 
 
 def _machine_code(text: str, options: tuple[str, ...], key: str, name: str) -> bytes:
-    """From the cache folder, or compiled and put there."""
+    """Return machine code from the cache folder, or compile it and keep it there."""
     code = kept(_MACHINE_CODE, key)
     if code is None:
         with announced(f"compiling {name} for this GPU, first time"):
@@ -365,7 +376,9 @@ def _machine_code(text: str, options: tuple[str, ...], key: str, name: str) -> b
 
 
 def _compiled(text: str, options: tuple[str, ...], name: str) -> bytes:
-    """What NVRTC makes of a text; intermediate code (PTX) for an architecture it does not know."""
+    """Compile a text with NVRTC: machine code, or intermediate code (PTX) for an architecture it
+    does not know.
+    """
     nvrtc = cupy().cuda.nvrtc
     program = nvrtc.createProgram(text, "kernel.cu", (), ())
     try:
@@ -385,7 +398,7 @@ def _compiled(text: str, options: tuple[str, ...], name: str) -> bytes:
 
 
 def numbered_lines(text: str, message: str, around: int = 3) -> str:
-    """The numbered lines of a text around those that a compiler's message names."""
+    """Return the numbered lines of a text around those that a compiler's message names."""
     named = [int(line) for line in re.findall(r"\.cu[(:](\d+)", message)][:5]
     near = {line + k for line in named for k in range(-around, around + 1)}
     lines = enumerate(text.splitlines(), 1)
@@ -394,9 +407,9 @@ def numbered_lines(text: str, message: str, around: int = 3) -> str:
 
 @contextmanager
 def gpu_errors() -> Iterator[None]:
-    """Turns what CUDA and CuPy raise inside into an InputError that says what to do.
+    """Turn what CUDA and CuPy raise within the block into an InputError that says what to do.
 
-    What has no such meaning passes on unchanged: it is a defect.
+    An error without a known meaning passes unchanged: it is a defect.
     """
     try:
         yield
@@ -410,10 +423,11 @@ def gpu_errors() -> Iterator[None]:
 
 
 def occupancy(kernel: Any, threads_per_block: int, shared_bytes: int = 0) -> Occupancy:
-    """How full a multiprocessor gets with blocks of a kernel.
+    """Return how full a multiprocessor is with blocks of a kernel.
 
     Arguments:
         kernel: of `CudaModule.kernel`.
+        threads_per_block: of the launch.
         shared_bytes: dynamic shared memory of a block.
     """
     cp = cupy()
@@ -426,7 +440,11 @@ def occupancy(kernel: Any, threads_per_block: int, shared_bytes: int = 0) -> Occ
 
 
 def timed(function: Callable[[], object], repeats: int = 7) -> float:
-    """Median seconds on the device of some calls, by CUDA's events, after one to warm up."""
+    """Return the median duration of a call on the GPU in seconds, by CUDA's events.
+
+    Arguments:
+        function: is called once to warm up, and then `repeats` times.
+    """
     cp = cupy()
     with gpu_errors():
         function()
@@ -443,7 +461,7 @@ def timed(function: Callable[[], object], repeats: int = 7) -> float:
 
 
 class Readback:
-    """A copy of a small array that is on its way from the device to the host."""
+    """A copy of a small array that is on its way from the GPU to the host."""
 
     def __init__(self, array: Any) -> None:
         self._event: Any = None
@@ -462,12 +480,12 @@ class Readback:
 
     @property
     def arrived(self) -> bool:
-        """Whether `read` would not have to wait."""
+        """Whether `read` would return without waiting."""
         with gpu_errors():
             return self._event is None or bool(self._event.done)
 
     def read(self) -> np.ndarray:
-        """The array as it was when it was asked for; waits for the device to get there."""
+        """Wait for the GPU and return the array as it was when the copy was asked for."""
         if self._event is not None:
             with gpu_errors():
                 self._event.synchronize()
@@ -479,13 +497,13 @@ def _meaning(message: str) -> str | None:
 
 
 def _from_cuda(error: BaseException) -> bool:
-    """An error of CuPy's own classes, or of its search for the driver's library."""
+    """Whether an error is one of CuPy's own, or of its search for the driver's library."""
     own = (type(error).__module__ or "").partition(".")[0]
     return own in ("cupy", "cupy_backends") or "CuPy failed to load" in str(error)
 
 
 def _memory(error: BaseException) -> str:
-    """What was asked for and what is free, as far as it is known."""
+    """Say what was asked for and what is free, as far as it is known."""
     parts = []
     asked = re.search(r"allocating ([\d,]+) bytes", str(error))
     if asked:

@@ -34,37 +34,40 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def bits_of(x: float) -> int:
-    """The bits of a double as a whole number."""
+    """Return the bits of a double as a whole number."""
     return int(struct.unpack("<q", struct.pack("<d", x))[0])
 
 
 def from_bits(word: int) -> float:
-    """The double that has these bits; those beyond the lowest 64 are lost, as in a register."""
+    """Return the double that has these bits.
+
+    Bits beyond the lowest 64 are lost, as they are in a register.
+    """
     return float(struct.unpack("<d", struct.pack("<Q", word & _ALL_BITS))[0])
 
 
 def power_of_two(n: float) -> float:
-    """2**n for a whole number -1022 <= n <= 1023."""
+    """Return 2**n for a whole number -1022 <= n <= 1023."""
     return float(2.0**n)
 
 
 def upper_product(a: int, b: int) -> int:
-    """The upper 32 bits of the product of two numbers that are below 2**32."""
+    """Return the upper 32 bits of the product of two numbers that are below 2**32."""
     return a * b >> 32
 
 
 def lower_product(a: int, b: int) -> int:
-    """The lower 32 bits of it."""
+    """Return the lower 32 bits of the product of two numbers that are below 2**32."""
     return a * b & 0xFFFFFFFF
 
 
 def inline(function: _Function) -> _Function:
-    """Marks a function to be written out wherever it is called."""
+    """Mark a function to be written out wherever it is called."""
     return function
 
 
 def apart(function: _Function) -> _Function:
-    """Marks a function to be compiled once: where calls are many in the text and long to run."""
+    """Mark a function to be compiled once: where it is called in many places and runs long."""
     return function
 
 
@@ -176,12 +179,12 @@ def rootReciprocal(x: float) -> float:
 
 @inline
 def cellOf(y: float, last: int) -> int:
-    """The cell of y = 1 + l n h >= 1, its leading bits; see `transform.transform_table`."""
+    """Return the cell of y = 1 + l n h >= 1, by its leading bits; see `exponential_tables`."""
     cell = ((bits_of(y) & _POSITIVE) >> _CELL_SHIFT) - _FIRST_CELL
     return min(max(cell, 0), last)
 
 
 @inline
 def offsetInCell(y: float) -> float:
-    """How far y lies from the middle of its cell."""
+    """Return how far y lies from the middle of its cell."""
     return y - from_bits((bits_of(y) & _CELL_BITS_OF_Y) | _HALF_A_CELL)

@@ -36,7 +36,7 @@ _one_at_a_time = Lock()
 
 
 class LoweringError(Exception):
-    """A text that is not of the language: what, where (name and line), and the line itself."""
+    """A text that is not of the kernels' language: what is wrong, where, and the line itself."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Source:
 
     Arguments:
         text: of a module.
-        name: what messages call it.
+        name: how messages call it.
         module: the module itself, where the text is one that Python has imported.
     """
 
@@ -90,7 +90,7 @@ class Source:
                 self._constant(node)
 
     def _constant(self, node: ast.Assign) -> None:
-        """A number, or a list of numbers in `np.array(..)`, by literals alone."""
+        """Read a number, or a list of numbers in `np.array(..)`, from literals alone."""
         value: Any = node.value
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "np.array":
             value = value.args[0]
@@ -101,7 +101,10 @@ class Source:
                     self.elements[target.id] = DTYPES[ast.unparse(node.value.args[1])[3:]]
 
     def find(self, name: str) -> tuple[str, Any]:
-        """("function", (source, node)), ("constant", value), ("math", name) or ("", None)."""
+        """Find what a name stands for.
+
+        Returns: ("function", (source, node)), ("constant", value), ("math", name) or ("", None).
+        """
         if name in PRIMITIVES:
             return "math", name
         if name in self.functions:
@@ -120,6 +123,6 @@ class Source:
 
 @cache
 def source_of(module: str) -> Source:
-    """The text of an imported module."""
+    """Return the text of a module, which is imported for that."""
     loaded = importlib.import_module(module)
     return Source(Path(str(loaded.__file__)).read_text(encoding="utf-8"), module, loaded)

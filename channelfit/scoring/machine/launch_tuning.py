@@ -1,4 +1,4 @@
-"""How many threads a block a kernel wants on this GPU: measured once, remembered, used again.
+"""How many threads per block make a kernel fastest on this GPU: measured once, then remembered.
 
 Occupancy does not decide it: Ben-Shalom et al. 2012 (figure 4) found the fastest blocks at less
 than the highest occupancy. So `channelfit tune` measures.
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
@@ -21,8 +21,12 @@ from channelfit.scoring.machine.cache import cache_folder
 
 @dataclass(frozen=True)
 class Launch:
-    """Threads a block, and into how many jobs a candidate's work is split (None: the scorer's
-    own choice)."""
+    """How a kernel is launched.
+
+    Attributes:
+        threads: threads per block.
+        jobs: into how many jobs a candidate's work is split; None for the scorer's own choice.
+    """
 
     threads: int
     jobs: int | None = None
@@ -30,8 +34,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Measured:
-    """One launch of one kernel: seconds of a whole score, inf where the GPU refuses it; occupancy
-    0 .. 1, NaN where the scorer does not tell it."""
+    """The measurement of one launch of one kernel.
+
+    Attributes:
+        kernel: its name.
+        launch: how it was launched.
+        seconds: duration of a whole score, inf where the GPU refuses the launch.
+        occupancy: 0 .. 1, NaN where the scorer does not tell it.
+    """
 
     kernel: str
     launch: Launch
@@ -40,14 +50,15 @@ class Measured:
 
 
 class Tunable(Protocol):
-    """What a scorer offers to be tuned. It may also have
-    `launch_occupancy(kernel, threads) -> gpu.Occupancy`."""
+    """What a scorer offers so that its launches can be tuned."""
 
     source_hash: str
 
     def launch_choices(self) -> Iterable[tuple[Any, ...]]:
-        """Of every kernel its name and legal threads a block: (name, (32, 64, ..)). A third item,
-        where there is one, are the numbers of jobs that it can be split into."""
+        """Return the name and the legal threads per block of every kernel: (name, (32, 64, ..)).
+
+        A third item, where there is one, holds the numbers of jobs into which it can be split.
+        """
         ...
 
     def timed_score(
@@ -64,19 +75,29 @@ class Tunable(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsOccupancy(Protocol):
+    """A scorer that can tell the occupancy of its launches as well."""
+
+    def launch_occupancy(self, kernel: str, threads: int) -> gpu.Occupancy:
+        """Return how full a multiprocessor is with so many threads per block."""
+        ...
+
+
 def remembered(source_hash: str, device: str, kernel: str) -> Launch | None:
-    """The fastest launch of a kernel that was found on a device; None if it was never tuned.
+    """Return the fastest launch of a kernel that was found on a GPU; None if it was never tuned.
 
     Arguments:
         source_hash: of the generated text.
-        device: its name, as `gpu.device().name`.
+        device: the GPU's name, as in `gpu.device().name`.
+        kernel: its name.
     """
     found = _read().get(source_hash, {}).get(device, {}).get(kernel)
     return None if found is None else Launch(found["threads"], found["jobs"])
 
 
 def remember(source_hash: str, device: str, kernel: str, launch: Launch) -> None:
-    """Keep the fastest launch in the cache folder; `remembered` finds it.
+    """Store the fastest launch of a kernel in the cache folder, where `remembered` finds it.
 
     Raises: InputError when the folder cannot be written to.
     """
@@ -104,14 +125,17 @@ def tune(
 ) -> list[Measured]:
     """Measure every legal launch of a scorer's kernels and remember the fastest of each.
 
-    First the threads a block, then the number of jobs at the best of them; each kernel with the
-    best found for those before it.
+    First the threads per block, then the number of jobs at the best of them; each kernel is
+    measured with the best launches found for those before it.
 
     Arguments:
         parameters: (n_parameters, n_candidates), of the population that will be searched with.
-        device: name under which to remember; None for the current GPU.
+        device: the name under which to remember; None for the current GPU.
+        on_measured: called after each measurement.
 
-    Returns: all that was measured. Raises: InputError when a kernel runs with no launch at all.
+    Returns: all that was measured.
+
+    Raises: InputError when a kernel runs with no launch at all.
     """
     device = gpu.device().name if device is None else device
     rows: list[Measured] = []
@@ -138,7 +162,7 @@ def tune(
 
 
 def fastest(rows: Sequence[Measured], kernel: str) -> Measured:
-    """The row of a kernel that `tune` remembered."""
+    """Return the measurement of the kernel's launch that `tune` remembered."""
     return min((row for row in rows if row.kernel == kernel), key=lambda row: row.seconds)
 
 
@@ -158,7 +182,7 @@ def _measure(
         seconds = scorer.timed_score(
             parameters, threads=threads, **({"jobs": jobs} if jobs else {})
         )
-        if hasattr(scorer, "launch_occupancy"):
+        if isinstance(scorer, TellsOccupancy):
             occupancy = scorer.launch_occupancy(kernel, launch.threads).fraction
     except InputError:  # more registers or shared memory than there are: a result, not a failure
         seconds = math.inf
@@ -173,7 +197,7 @@ def _file() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    """All that is remembered; nothing after the file was damaged, as after it was deleted."""
+    """Return all that is remembered; nothing where the file is missing or damaged."""
     try:
         known = json.loads(_file().read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):

@@ -73,7 +73,7 @@ class Program:
     tables: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
     def lowered(self) -> Lowered:
-        """Raises: LoweringError."""
+        """Lower the kernel and all that it calls. Raises: LoweringError."""
         node = self.source.functions.get(self.name)
         if node is None:
             raise LoweringError(f"{self.source.name} has no function {self.name}")
@@ -96,7 +96,7 @@ class Program:
         types: tuple[Type, ...],
         outermost: bool = False,
     ) -> Instance:
-        """A function for these types, lowered when first asked for."""
+        """Return a function for these types, lowered when it is first asked for."""
         key = (source.name, node.name, types)
         if key not in self.instances:
             symbol = node.name if outermost else f"{node.name}.{len(self.instances)}"
@@ -112,7 +112,7 @@ class Program:
         return self.instances[key]
 
     def table(self, numbers: Sequence[Any], element: str) -> str:
-        """A constant array's symbol."""
+        """Return the symbol of a constant array, defined when it is first asked for."""
         key = (element, *numbers)
         if key not in self.tables:
             items = ", ".join(f"{LLVM[element]} {literal(x, element)}" for x in numbers)
@@ -123,10 +123,12 @@ class Program:
         return self.tables[key].split(" ")[0]
 
     def _entry(self, kernel: Instance) -> None:
-        """What Python calls: one pointer to words, so that no platform's convention matters.
+        """Define the function that Python calls, with one pointer to words for every platform
+        alike.
 
-        A number is a word (a float its bits); an array its address and its shape. Results follow
-        the arguments. Returns 0, or 1 where memory ran out, or 1 + the line of a stray index.
+        A number is a word (a float its bits); an array is its address and its shape. Results
+        follow the arguments. It returns 0, or 1 where memory ran out, or 1 + the line of a stray
+        index.
         """
         lines, given, at = ["entry:"], [], 0
 
@@ -181,7 +183,7 @@ PROBE = '"no-stack-arg-probe"'
 
 @dataclass(frozen=True)
 class Lowered:
-    """Text of LLVM's representation.
+    """Text of LLVM's intermediate representation.
 
     Attributes:
         text: `entry` is what Python calls, `symbol` what other kernels may call.
@@ -198,7 +200,7 @@ class _Function(Calls):
     """Lowers one function; see `Program.instance`."""
 
     def lowered(self) -> str:
-        """The whole text."""
+        """Return the whole text of the function."""
         names = [argument.arg for argument in self.node.args.args]
         if len(names) != len(self.made.types):
             self.refuse(f"{len(self.made.types)} arguments given, {len(names)} taken")
@@ -242,7 +244,7 @@ class _Function(Calls):
         return "\n".join(lines)
 
     def _leave(self, values: Sequence[Value]) -> None:
-        """Frees what was taken, and returns."""
+        """Free the memory that was taken, and return."""
         for slot in self.heap:
             self.put(f"call void @free(ptr {self.let(f'load ptr, ptr {slot}')})")
         # heap grows: what is allocated further down is null here, which may be freed
@@ -259,7 +261,9 @@ class _Function(Calls):
             self.put(f"ret {kind} {whole}")
 
     def _give_up(self) -> None:
-        """Where memory ran out: what was taken is freed, and whoever called finds @exhausted."""
+        """Write what happens where memory ran out: what was taken is freed, and @exhausted tells
+        the caller.
+        """
         self.start("exhausted")
         for slot in self.heap:
             self.put(f"call void @free(ptr {self.let(f'load ptr, ptr {slot}')})")
@@ -269,7 +273,7 @@ class _Function(Calls):
     # --- statements
 
     def block(self, statements: Sequence[ast.stmt]) -> None:
-        """One after the other."""
+        """Lower statements one after the other."""
         for statement in statements:
             self.at = statement
             kind = type(statement).__name__
@@ -279,7 +283,7 @@ class _Function(Calls):
             method(statement)
 
     def _do_Pass(self, node: ast.Pass) -> None:
-        """Nothing."""
+        """A statement that does nothing needs no instruction."""
 
     def _do_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring

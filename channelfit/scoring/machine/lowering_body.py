@@ -1,4 +1,4 @@
-"""The body of one function in LLVM's representation: instructions, names and numbers.
+"""The body of one function in LLVM's representation: instructions, names, numbers and mathematics.
 
 `lowering_expressions` builds on it, `lowering_calls` on that, and `lowering` on all.
 """
@@ -31,7 +31,15 @@ Ref = str | int
 
 @dataclass
 class Value:
-    """A number (`ref`), or an array (`ref` points to its first element)."""
+    """A number or an array.
+
+    Attributes:
+        type: of the number, or of the array.
+        ref: the number itself or the name of an operand; of an array, a pointer to its first
+            element.
+        shape: of an array.
+        strides: in elements, of all dimensions of an array but the last.
+    """
 
     type: Type
     ref: Ref
@@ -40,7 +48,7 @@ class Value:
 
 
 class Widened(Exception):
-    """A name has to hold more than it was made for."""
+    """A name has to hold a wider type of numbers than it was made for; lowering begins again."""
 
     def __init__(self, name: str, type_: Type) -> None:
         super().__init__(name)
@@ -48,13 +56,13 @@ class Widened(Exception):
 
 
 def returned(types: Sequence[Type]) -> str:
-    """What LLVM calls the type of a function's results."""
+    """Return LLVM's name for the type of a function's results."""
     kinds = [LLVM[t.element] for t in types]
     return "void" if not kinds else kinds[0] if len(kinds) == 1 else "{" + ", ".join(kinds) + "}"
 
 
 def literal(value: Any, element: str) -> str:
-    """A number as LLVM writes it; of a float all its bits."""
+    """Write a number as LLVM does; a float with all its bits."""
     if element not in FLOATS:
         return str(int(value))
     if element == "f32":  # LLVM writes a float with the digits of the double that it equals
@@ -63,7 +71,7 @@ def literal(value: Any, element: str) -> str:
 
 
 def wider(a: Type, b: Type) -> Type:
-    """What an operation of the two gives."""
+    """Return the type that an operation of two numbers gives."""
     if a == b:
         return a
     if F64 in (a, b) or (F32 in (a, b) and I64 in (a, b)):
@@ -73,7 +81,7 @@ def wider(a: Type, b: Type) -> Type:
 
 @dataclass
 class Instance:
-    """A function lowered for one set of argument types."""
+    """A function that is lowered for one set of argument types."""
 
     symbol: str
     types: tuple[Type, ...]
@@ -81,7 +89,7 @@ class Instance:
 
 
 class Unit(Protocol):
-    """What a function is part of: `lowering.Program`."""
+    """What a function is part of: see `lowering.Program`."""
 
     contract: bool
     checked: bool
@@ -95,14 +103,14 @@ class Unit(Protocol):
         types: tuple[Type, ...],
         outermost: bool = False,
     ) -> Instance:
-        """A function for these types."""
+        """Return a function for these types."""
 
     def table(self, numbers: Sequence[Any], element: str) -> str:
-        """A constant array's symbol."""
+        """Return the symbol of a constant array."""
 
 
 class Body:
-    """Instructions of a function, and what its names hold."""
+    """The instructions of a function, and what its names hold."""
 
     def __init__(
         self,
@@ -128,42 +136,42 @@ class Body:
     # --- text
 
     def refuse(self, what: str) -> NoReturn:
-        """Raises the error that names this place."""
+        """Raise the error that names this place in the text."""
         number = getattr(self.at, "lineno", self.node.lineno)
         line = self.source.lines[number - 1].strip()
         place = f"{self.source.name}, {self.node.name}, line {number}"
         raise LoweringError(f"{place}: {what}: {line}")
 
     def name(self) -> str:
-        """A new name of LLVM's."""
+        """Return a new name for LLVM."""
         self.count += 1
         return f"%t{self.count}"
 
     def label(self) -> str:
-        """A new label."""
+        """Return a new label of a block."""
         self.count += 1
         return f"b{self.count}"
 
     def put(self, text: str) -> None:
-        """Adds an instruction."""
+        """Add an instruction."""
         self.body.append("  " + text)
 
     def let(self, text: str) -> str:
-        """Adds an instruction that has a result, and names it."""
+        """Add an instruction that has a result, and return the result's name."""
         name = self.name()
         self.body.append(f"  {name} = {text}")
         return name
 
     def start(self, label: str) -> None:
-        """Begins a block."""
+        """Begin a block."""
         self.body.append(f"{label}:")
 
     def goto(self, label: str) -> None:
-        """Ends a block."""
+        """End a block with a jump."""
         self.put(f"br label %{label}")
 
     def slot(self, kind: str) -> str:
-        """A place on the stack, which LLVM turns into a register."""
+        """Reserve a place on the stack, which LLVM turns into a register."""
         self.count += 1
         self.allocas.append(f"  %s{self.count} = alloca {kind}")
         return f"%s{self.count}"
@@ -171,7 +179,9 @@ class Body:
     # --- names
 
     def assign(self, name: str, value: Value) -> None:
-        """Gives a name a value; it keeps the type of its first, or the widest number's."""
+        """Give a name a value; the name keeps the type of its first value, or that of the widest
+        number.
+        """
         if name not in self.slots:
             type_ = value.type
             if not type_.ndim:
@@ -200,7 +210,7 @@ class Body:
         return Value(type_, self.slot("ptr"), shape, strides)
 
     def known(self, name: str) -> Value:
-        """What a name holds now."""
+        """Load what a name holds now."""
         kept = self.slots[name]
         pointer = kept.type.ndim or kept.type.element == "kernel"
         kind = "ptr" if pointer else LLVM[kept.type.element]
@@ -214,7 +224,7 @@ class Body:
     # --- numbers
 
     def to(self, value: Value, type_: Type) -> Value:
-        """A number as one of another type."""
+        """Convert a number to another type."""
         have, want = value.type.element, type_.element
         if value.type.ndim or type_.ndim or "kernel" in (have, want):
             self.refuse(f"{value.type} where {type_} is wanted")
@@ -236,19 +246,19 @@ class Body:
         return Value(type_, self.let(f"{how} {kind} to {LLVM[want]}"))
 
     def whole(self, value: Value) -> Ref:
-        """A whole number: an index, a bound of a loop, a size."""
+        """Return a whole number: an index, a bound of a loop, a size. Refuses any other value."""
         if value.type not in (I64, B1):
             self.refuse(f"a whole number is wanted here, not {value.type}")
         return self.to(value, I64).ref
 
     def times(self, a: Ref, b: Ref) -> Ref:
-        """A product of whole numbers."""
+        """Multiply whole numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         return a if b == 1 else b if a == 1 else self.let(f"mul nsw i64 {a}, {b}")
 
     def plus(self, a: Ref, b: Ref) -> Ref:
-        """A sum of whole numbers."""
+        """Add whole numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return a + b
         return a if b == 0 else b if a == 0 else self.let(f"add nsw i64 {a}, {b}")
@@ -263,7 +273,7 @@ class Body:
         self.refuse(f"a constant {type(value).__name__} is not part of the language")
 
     def packed(self, shape: Sequence[Ref]) -> list[Ref]:
-        """Strides of an array whose rows follow each other."""
+        """Return the strides of an array whose rows follow each other."""
         strides: list[Ref] = []
         for size in reversed(shape[1:]):
             strides.insert(0, self.times(size, strides[0]) if strides else size)
@@ -272,7 +282,7 @@ class Body:
     # --- mathematics
 
     def intrinsic(self, name: str, values: Sequence[Value]) -> Value:
-        """An operation that LLVM has for numbers of any type, as `llvm.sqrt`."""
+        """Call an operation that LLVM has for numbers of any type, such as `llvm.sqrt`."""
         type_ = values[0].type
         kind, symbol = LLVM[type_.element], f"@llvm.{name}.{type_.element}"
         self.program.declared.add(f"declare {kind} {symbol}({', '.join([kind] * len(values))})")
@@ -280,7 +290,7 @@ class Body:
         return Value(type_, self.let(f"call {kind} {symbol}({given})"))
 
     def called(self, name: str, values: list[Value]) -> Value:
-        """A function of the C library, or an instruction."""
+        """Call a function of the C library, or write the instruction that it is."""
         if name == "bits_of":
             return Value(I64, self.let(f"bitcast double {self.to(values[0], F64).ref} to i64"))
         if name == "from_bits":

@@ -23,7 +23,7 @@ _BYTES = {"f64": 8, "f32": 4, "i64": 8, "i32": 4, "i8": 1, "b1": 1}
 
 
 class Calls(Expressions):
-    """Values of calls, and the memory of arrays that a kernel makes for itself."""
+    """Lowers calls, and reserves memory for arrays that a kernel makes for itself."""
 
     def _of_Call(self, node: ast.Call) -> Value | list[Value]:
         if node.keywords:
@@ -83,7 +83,7 @@ class Calls(Expressions):
     def _own(
         self, source: Source, node: ast.FunctionDef, values: list[Value]
     ) -> Value | list[Value]:
-        """A function of the same or another text, lowered for these arguments."""
+        """Call a function of the same or another text, lowered for these arguments."""
         if len(values) != len(node.args.args):
             self.refuse(f"{node.name} takes {len(node.args.args)} arguments, not {len(values)}")
         for k, argument in enumerate(node.args.args):
@@ -109,7 +109,7 @@ class Calls(Expressions):
         return [Value(t, self.let(f"extractvalue {kind} {got}, {k}")) for k, t in enumerate(types)]
 
     def _through(self, kernel: Value, values: list[Value]) -> list[Value]:
-        """A kernel that was given as an argument: of arrays in rows, it returns nothing."""
+        """Call a kernel that was given as an argument: of arrays in rows, it returns nothing."""
         prototype = kernel.type.prototype
         if tuple(v.type for v in values) != prototype:
             self.refuse(f"the kernel takes {kernel.type}, not {[str(v.type) for v in values]}")
@@ -122,7 +122,7 @@ class Calls(Expressions):
         return []
 
     def _scratch(self, node: ast.Call, zeros: bool) -> Value:
-        """An array of this call's own."""
+        """Make an array that lives as long as this call of the kernel."""
         if self.exits:
             self.refuse("scratch is made outside loops")
         element = "f64"
@@ -145,7 +145,7 @@ class Calls(Expressions):
         return array
 
     def _room(self, count: Ref, element: str) -> str:
-        """Aligned memory: on the stack where it is little, else freed at the end."""
+        """Reserve aligned memory: on the stack where it is little, else freed at the end."""
         size = _BYTES[element]
         if isinstance(count, int) and count * size <= _STACK:
             self.count += 1

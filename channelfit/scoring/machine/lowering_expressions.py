@@ -53,21 +53,21 @@ _RELATIONS: dict[type, tuple[str, str]] = {
 
 
 class Expressions(Body):
-    """Values of expressions."""
+    """Lowers expressions to values."""
 
     def condition(self, node: ast.expr) -> Ref:
-        """A bool."""
+        """Return an expression as a bool."""
         return self.to(self.value(node), B1).ref
 
     def value(self, node: ast.expr) -> Value:
-        """A number or an array."""
+        """Return an expression as one number or array."""
         values = self.values(node)
         if len(values) != 1:
             self.refuse(f"{len(values)} values where one is wanted")
         return values[0]
 
     def values(self, node: ast.expr) -> list[Value]:
-        """The same, of a tuple each of its parts."""
+        """Return an expression as a list of values, more than one for a tuple."""
         kind = type(node).__name__
         method = getattr(self, f"_of_{kind}", None)
         if method is None:
@@ -92,7 +92,7 @@ class Expressions(Body):
         return self.number(found)
 
     def _table(self, numbers: list[Any], element: str) -> Value:
-        """A constant tuple as an array; one of tuples as a matrix."""
+        """Return a constant tuple as an array; one of tuples as a matrix."""
         shape: tuple[Ref, ...] = (len(numbers),)
         if numbers and isinstance(numbers[0], tuple | list):
             shape, numbers = (len(numbers), len(numbers[0])), [x for row in numbers for x in row]
@@ -138,7 +138,7 @@ class Expressions(Body):
         return place
 
     def place(self, node: ast.Subscript) -> Value:
-        """A view, or an element, to which `ref` points."""
+        """Return a view, or an element, to which `ref` points."""
         array = self.value(node.value)
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if len(indices) > array.type.ndim:
@@ -172,7 +172,7 @@ class Expressions(Body):
         return Value(Type(kind, len(shape)), ref, tuple(shape), tuple(strides[:-1]))
 
     def _range(self, index: ast.Slice, size: Ref) -> tuple[Ref, Ref]:
-        """First and last of a slice, which ends where the array does."""
+        """Return first and last index of a slice, which ends where the array does."""
         if index.step is not None:
             self.refuse("a slice has no step")
         first = self.whole(self.value(index.lower)) if index.lower else 0
@@ -190,7 +190,7 @@ class Expressions(Body):
         return a if b == 0 else self.let(f"sub nsw i64 {a}, {b}")
 
     def _inside(self, at: Ref, size: Ref) -> Ref:
-        """An index that lies in its array; of one that does not the line is kept."""
+        """Return an index that lies in its array; for one that does not, remember the line."""
         good = self.let(f"icmp ult i64 {at}, {size}")
         stray, fine = self.label(), self.label()
         self.put(f"br i1 {good}, label %{fine}, label %{stray}")
@@ -201,7 +201,7 @@ class Expressions(Body):
         return self.let(f"select i1 {good}, i64 {at}, i64 0")
 
     def _dropped(self, array: Value, i: Ref) -> Value:
-        """array[i]."""
+        """Return array[i]."""
         step = array.strides[0] if array.strides else 1
         kind = "i8" if array.type.element == "b1" else LLVM[array.type.element]
         ref = self.let(f"getelementptr inbounds {kind}, ptr {array.ref}, i64 {self.times(i, step)}")
@@ -209,7 +209,7 @@ class Expressions(Body):
         return Value(type_, ref, array.shape[1:], array.strides[1:])
 
     def _read(self, place: Value) -> Value:
-        """The element that `place` points to."""
+        """Load the element to which `place` points."""
         element = place.type.element
         if element == "b1":
             return Value(B1, self.let(f"icmp ne i8 {self.let(f'load i8, ptr {place.ref}')}, 0"))
@@ -258,7 +258,7 @@ class Expressions(Body):
         return Value(I64, self.let(f"{_WHOLE_OPS[op]} i64 {a}, {b}"))
 
     def _divided(self, op: type, a: Ref, b: Ref) -> Value:
-        """Quotient or remainder as Python has them: towards minus infinity."""
+        """Return quotient or remainder, rounded towards minus infinity as Python does."""
         whole = op is ast.FloorDiv
         if isinstance(a, int) and isinstance(b, int) and b:
             return Value(I64, a // b if whole else a % b)
@@ -295,7 +295,7 @@ class Expressions(Body):
         return Value(B1, result)
 
     def _branched(self, known: Ref, both: bool, operand: ast.expr) -> str:
-        """`and` or `or` whose right side is computed only where it is asked for."""
+        """Lower `and` or `or` so that its right side is computed only where it is needed."""
         kept, more, done = self.slot("i1"), self.label(), self.label()
         self.put(f"store i1 {known}, ptr {kept}")
         yes, no = (more, done) if both else (done, more)
@@ -307,7 +307,7 @@ class Expressions(Body):
         return self.let(f"load i1, ptr {kept}")
 
     def _guarded(self, part: ast.expr, conditions: Sequence[ast.expr]) -> bool:
-        """Whether a part may only be computed where the conditions allow."""
+        """Whether a part may be computed only where the conditions allow it."""
         asked: set[str] = set()
         sized: set[str] = set()
         for condition in conditions:
@@ -325,7 +325,7 @@ class Expressions(Body):
         return False
 
     def _harmless(self, node: ast.Call) -> bool:
-        """Whether a call computes a number of numbers, and can be made in vain."""
+        """Whether a call computes a number from numbers, so that it does no harm unneeded."""
         if not isinstance(node.func, ast.Name):
             return ast.unparse(node.func).split(".")[0] == "np"
         if node.func.id in ("abs", "min", "max", "int", "float", "len", *DTYPES):
@@ -382,7 +382,7 @@ class Expressions(Body):
     # --- elements and loops
 
     def write(self, place: Value, value: Value) -> None:
-        """An element; `place.ref` points to it."""
+        """Store a value in the element to which `place.ref` points."""
         element = place.type.element
         if value.type.ndim:
             self.refuse("an array cannot be stored in an element")
@@ -400,7 +400,7 @@ class Expressions(Body):
         self.put(f"store {LLVM[element]} {value.ref}, ptr {place.ref}")
 
     def fill(self, place: Value, value: Value) -> None:
-        """Every element of a view."""
+        """Store a value in every element of a view."""
         if value.type.ndim not in (0, place.type.ndim):
             self.refuse(f"{value.type} does not fit {place.type}")
         if place.type.ndim == 0:
@@ -441,12 +441,12 @@ class Expressions(Body):
 
 
 def marked(node: ast.FunctionDef, decorator: str) -> bool:
-    """Whether a function has this decorator: see `kernel_math`."""
+    """Whether a function has this decorator; see `kernel_math`."""
     return any(ast.unparse(d) == decorator for d in node.decorator_list)
 
 
 def _sized(condition: ast.expr) -> set[str]:
-    """The arrays whose size a condition asks about."""
+    """Return the arrays whose size a condition asks about."""
     found = set()
     for node in ast.walk(condition):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "len":
@@ -457,7 +457,7 @@ def _sized(condition: ast.expr) -> set[str]:
 
 
 def _names(node: ast.AST, inside_indices: bool) -> set[str]:
-    """Names in an expression; without those that only say which element is meant."""
+    """Return the names in an expression, without those that only say which element is meant."""
     if isinstance(node, ast.Name):
         return {node.id}
     found: set[str] = set()

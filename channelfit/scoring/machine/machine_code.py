@@ -5,7 +5,7 @@ arguments it is lowered (`lowering`), compiled for this processor, and remembere
 and as an object file in the cache folder, under a hash of all that it was made of.
 
 Calls go through `ctypes` with one pointer, to the arguments as words of eight bytes, so that they
-look the same on every platform; other Python threads run meanwhile.
+look the same on every platform. Other Python threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -100,12 +100,13 @@ class Kernel:
         return f"<kernel {self.name} of {self.source.name}>"
 
     def __call__(self, *arguments: Any) -> Any:
-        """The result: None, a number, or a tuple of numbers."""
+        """Run the kernel; returns None, a number, or a tuple of numbers."""
         made, words = self.bound(*arguments)
         return made.run(words)
 
     def bound(self, *arguments: Any) -> tuple[_Compiled, list[Any]]:
-        """Machine code for these arguments, and the arguments as words: see `_Compiled.run`.
+        """Return the machine code for these arguments, and the arguments as words; see
+        `_Compiled.run`.
 
         The arrays have to live as long as the words are used.
         """
@@ -133,14 +134,14 @@ class Kernel:
         return made, words
 
     def made_for(self, types: tuple[Type, ...]) -> _Compiled:
-        """The machine code for arguments of these types."""
+        """Return the machine code for arguments of these types, compiled if need be."""
         with _lock:
             if types not in self._made:
                 self._made[types] = _Compiled(self, types)
             return self._made[types]
 
     def _types(self, kinds: Sequence[Any]) -> tuple[Type, ...]:
-        """Of the arguments; where the text asks for a float a whole number is taken for one."""
+        """Return the types of arguments; a whole number is a float where the text asks for one."""
         types = [self._type(kind) for kind in kinds]
         node = self.source.functions.get(self.name)
         for k, argument in enumerate(node.args.args[: len(types)] if node else ()):
@@ -163,12 +164,12 @@ class Kernel:
 
 
 def _told_address(array: np.ndarray) -> int:
-    """Where an array's first element lies, as NumPy tells it."""
+    """Return the address of an array's first element, as NumPy tells it."""
     return int(array.__array_interface__["data"][0])
 
 
 def _read_address(array: np.ndarray) -> int:
-    """The same, read from where NumPy's C interface has it: the first field of the object."""
+    """Return the same address, read from the first field of NumPy's own structure."""
     return int(_word_at(id(array) + _HEAD).value)
 
 
@@ -182,7 +183,7 @@ if platform.python_implementation() == "CPython" and _read_address(_trial) == _t
 
 @dataclass(frozen=True, eq=False)
 class Callback:
-    """A kernel to be handed to another, which calls it with arguments of these types."""
+    """A kernel that is handed to another, which calls it with arguments of these types."""
 
     kernel: Kernel
     prototype: tuple[Type, ...]
@@ -205,7 +206,7 @@ class _Compiled:
         self._size = self._given.size + self._results.size
 
     def run(self, words: Sequence[Any]) -> Any:
-        """Runs it with arguments as words: numbers as they are, of an array address and shape."""
+        """Run with arguments as words: numbers as they are, arrays as address and shape."""
         room = bytearray(self._size)
         self._given.pack_into(room, 0, *words)
         failed = self._entry(ctypes.addressof(ctypes.c_char.from_buffer(room)))
@@ -222,7 +223,7 @@ class _Compiled:
 
 @cache
 def generated(text: str, name: str, contract: bool = True, checked: bool = False) -> Kernel:
-    """A kernel of a generated text."""
+    """Return a kernel of a generated text; see `Kernel` for the arguments."""
     return Kernel(_generated(text), name, contract, checked)
 
 
@@ -232,20 +233,23 @@ def _generated(text: str) -> Source:
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
-    """A decorator: the function as machine code, its module being a text of kernels."""
+    """Decorator: the function runs as machine code, its module being a text of kernels."""
     return _Own(function.__module__, function.__name__, function)
 
 
 def plain_kernel(function: Callable[..., Any]) -> Kernel:
-    """The same for kernels that have a lot of text: as it stands, no loop is unrolled, no function
-    written out where it is called. That compiles two to three times as fast."""
+    """Decorator like `kernel`, for kernels that have a lot of text.
+
+    They are compiled as they stand: no loop is unrolled, no function written out where it is
+    called. That compiles two to three times as fast.
+    """
     made = _Own(function.__module__, function.__name__, function)
     made.plainly, made.unrolled = True, False
     return made
 
 
 class _Own(Kernel):
-    """A kernel of a module that is being imported; its text is read when it is first called."""
+    """A kernel of a Python module; the text is read when the kernel is first called."""
 
     def __init__(self, module: str, name: str, function: Callable[..., Any]) -> None:
         self.module, self.name, self.python = module, name, function
@@ -258,7 +262,7 @@ class _Own(Kernel):
 
     @property
     def source(self) -> Source:  # type: ignore[override]
-        """Its module's text."""
+        """The text of the kernel's module."""
         return source_of(self.module)
 
 
@@ -266,12 +270,16 @@ class _Own(Kernel):
 
 
 def _loaded(kernel: Kernel, types: tuple[Type, ...]) -> tuple[int, int, list[str]]:
-    """Addresses of the entry and of the kernel itself, and the types of its results."""
+    """Return addresses of the entry and of the kernel itself, and the types of its results."""
     key = _key(kernel, types)
     found = kept("objects", key)
     if found is None:
         own = isinstance(kernel, _Own)
-        what = "a kernel of all models, once" if own else "the kernel for this model, first time"
+        what = (
+            "a kernel that all models share, once"
+            if own
+            else "the kernel for this model, first time"
+        )
         with announced(f"compiling {what} ({kernel.name})"):
             found = _compiled(kernel, types)
         keep("objects", key, found)
@@ -292,7 +300,7 @@ _libraries: list[Any] = []
 
 
 def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
-    """An object file, and before it what must be known to use it."""
+    """Return an object file, preceded by what must be known to use it."""
     machine = _machine()
     module, lowered = _optimized(kernel, types, machine)
     results = ["f64" if t.element == "f32" else t.element for t in lowered.result]
@@ -301,7 +309,7 @@ def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
 
 
 def _optimized(kernel: Kernel, types: tuple[Type, ...], machine: Any) -> tuple[Any, Lowered]:
-    """LLVM's module for a machine, and what it was made of."""
+    """Return LLVM's module for a processor, and the lowered text it was made of."""
     lowered = Program(
         kernel.source, kernel.name, types, kernel.contract, kernel.checked, kernel.plainly
     ).lowered()
@@ -316,7 +324,7 @@ def _optimized(kernel: Kernel, types: tuple[Type, ...], machine: Any) -> tuple[A
 
 
 def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
-    """A hash of all that the machine code is made of."""
+    """Return a hash of everything that the machine code is made of."""
     parts = [
         _digest(kernel.source),
         kernel.name,
@@ -334,7 +342,7 @@ def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
 
 
 def _digest(source: Source) -> str:
-    """A hash of a text, of its module's constants, and of the texts whose functions it uses."""
+    """Return a hash of a text, its module's constants, and the texts whose functions it uses."""
     parts = [source.text]
     if source.module is not None:
         numbers = sorted(
@@ -355,7 +363,7 @@ def _digest_of(module: str) -> str:
 
 @cache
 def _compiler() -> str:
-    """A hash of the programs that make machine code."""
+    """Return a hash of the Python files that make machine code."""
     makers = (kernel_text, lowering, lowering_body, lowering_calls, lowering_expressions)
     files = [Path(__file__), *(Path(str(maker.__file__)) for maker in makers)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -363,7 +371,7 @@ def _compiler() -> str:
 
 @cache
 def _processor() -> tuple[str, str, str]:
-    """What code is made for: the platform, the processor, and which instructions it has."""
+    """Return what code is compiled for: the platform, the processor, and its instructions."""
     _initialized()
     return (
         llvm.get_process_triple(),
@@ -374,7 +382,7 @@ def _processor() -> tuple[str, str, str]:
 
 @cache
 def _initialized() -> dict[str, int]:
-    """Makes LLVM ready, and tells where what a kernel may call of the C library lies."""
+    """Make LLVM ready; returns addresses of what a kernel may call of the C library."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     library, addresses = _c_library(), {}
@@ -386,7 +394,7 @@ def _initialized() -> dict[str, int]:
 
 
 def _c_library() -> list[Any]:
-    """The C library as this process has it; on Windows, where it lies."""
+    """Return the C library as this process has it; on Windows, the libraries that hold it."""
     if sys.platform == "win32":
         return [ctypes.CDLL("ucrtbase"), ctypes.CDLL("msvcrt")]
     libraries = [ctypes.CDLL(None)]
@@ -396,7 +404,7 @@ def _c_library() -> list[Any]:
 
 
 def _machine() -> Any:
-    """LLVM for this processor."""
+    """Return LLVM's compiler for this processor."""
     triple, cpu, features = _processor()
     target = llvm.Target.from_triple(triple)
     return target.create_target_machine(
@@ -406,9 +414,10 @@ def _machine() -> Any:
 
 @cache
 def _linker() -> Any:
-    """What loads machine code: all of an object into one piece of memory.
+    """Return what loads machine code: each object as a whole, into one piece of memory.
 
-    Instructions reach their constants over at most 2 GB. LLVM's older MCJIT asks for memory section
-    by section, and in a process with little room left in between it stops the whole program there.
+    Instructions reach their constants over at most 2 GB. LLVM's older MCJIT asks for memory
+    section by section, and in a process with little room left in between it stops the whole
+    program there.
     """
     return llvm.create_lljit_compiler(_machine(), use_jit_link=True)
