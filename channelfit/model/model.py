@@ -111,10 +111,10 @@ class Model:
         whole = plain(document)
         whole.pop("fit", None)
         self._channel = build_model(whole, file)
-        for key in ("name", "description", "source"):
-            whole[key] = getattr(self._channel, key)
-        order = KEYS["model"]
-        self._document = {key: whole[key] for key in order if whole.get(key, "") != ""}
+        channel = self._channel
+        titles = {"name": channel.name, "description": channel.description}
+        whole |= {**titles, "source": channel.source}
+        self._document = {key: whole[key] for key in KEYS["model"] if whole.get(key, "") != ""}
 
     @classmethod
     def _from_document(
@@ -123,7 +123,7 @@ class Model:
         if isinstance(document.get("model"), str):
             raise InputError(
                 "this is a fit file, which may change the model that it names; load the model's "
-                f"own file, {document['model']}, or the whole fit with channelfit.load_fit",
+                f"own file, {document['model']}, or fit the whole with channelfit.fit",
                 file,
                 "model",
             )

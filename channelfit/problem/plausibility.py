@@ -251,13 +251,7 @@ def _apart(seen: Seen) -> Iterator[Caution]:
     moved = _recently_moved(seen, window)
     if not moved.any() or moved.all():
         return
-    jump, both = np.zeros(seen.known.shape), np.zeros(seen.known.shape, dtype=bool)
-    current = np.where(seen.known, seen.current_pA, 0.0)
-    sums = np.cumsum(np.pad(current, ((0, 0), (1, 0))), axis=1)
-    mean = (sums[:, 3:] - sums[:, :-3]) / 3
-    jump[:, 3 : n - 2] = mean[:, 3:] - mean[:, :-3]
-    both[:, 3 : n - 2] = seen.known[:, 5:] & seen.known[:, : n - 5]
-    jump[~both] = 0.0
+    jump, both = _jumps(seen)
     low, high = np.quantile(seen.current_pA[seen.known], [0.001, 0.999])
     noise = 1.4826 * np.median(np.abs(jump[both])) if both.any() else 0.0
     large = np.abs(jump) > max(12 * noise, 0.1 * (high - low))
@@ -272,6 +266,23 @@ def _apart(seen: Seen) -> Iterator[Caution]:
             "was it recorded under this protocol, and does its first row begin the sweep "
             "(time: {start: ..}, delay)?",
         )
+
+
+def _jumps(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+    """How much the current jumps at each sample, pA: the mean of three from it on less that before.
+
+    Returns:
+        (n_sweeps, n_times) the jumps, 0 where they are not known, and whether they are known.
+    """
+    n = seen.known.shape[1]
+    jump, both = np.zeros(seen.known.shape), np.zeros(seen.known.shape, dtype=bool)
+    current = np.where(seen.known, seen.current_pA, 0.0)
+    sums = np.cumsum(np.pad(current, ((0, 0), (1, 0))), axis=1)
+    mean = (sums[:, 3:] - sums[:, :-3]) / 3
+    jump[:, 3 : n - 2] = mean[:, 3:] - mean[:, :-3]
+    both[:, 3 : n - 2] = seen.known[:, 5:] & seen.known[:, : n - 5]
+    jump[~both] = 0.0
+    return jump, both
 
 
 def _recently_moved(seen: Seen, window: int) -> np.ndarray:

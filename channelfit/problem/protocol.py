@@ -175,6 +175,7 @@ class Protocol:
                 ``{"recorded": {"file": .., ..}}``. Instead of one value, ``hold``, ``step`` and
                 ``for`` take ``{"values": [..]}`` or ``{"from": .., "to": .., "by": ..}``: one
                 sweep for each value. Numbers are mV and ms; text such as ``"0.2 s"`` has a unit.
+                Paths of recorded commands start from the current folder.
             holding: mV, between sweeps and in rows that hold.
             sampling: ms, from one sample to the next.
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
@@ -553,6 +554,7 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
 
 
 def _between(root: Section) -> tuple[bool, float]:
+    """What lies between sweeps: whether the channel's state is carried over, and the rest, ms."""
     raw = root.take("between_sweeps", "steady state")
     if isinstance(raw, Mapping):
         inner = root.section("between_sweeps")
