@@ -49,7 +49,12 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
+<<<<<<< HEAD
 from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, space_time_figure
+=======
+from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_time_figure
+from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, iterate
+>>>>>>> docs
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.results.report.plots import STYLE, save
 
@@ -422,6 +427,24 @@ def thomas_and_cyclic_reduction(
     return rows
 
 
+def newton_iterates(scheme: CrankNicolson, v: np.ndarray, q: np.ndarray) -> list[np.ndarray]:
+    """The iterates of Newton's method in one step from v (n_nodes,) and w = 0.
+
+    Arguments:
+        scheme: says the ends, the solver and the tolerance at which the iteration ends.
+        q: the coefficients of the step, each sixteen times.
+    """
+    n, reduction, iterates = len(v), scheme.solver == "cyclic_reduction", [v]
+    system, room, left = np.empty((6, n)), np.empty(8 * n), np.inf
+    while left > scheme.tolerance:
+        if len(iterates) > MOST_ITERATIONS:
+            raise RuntimeError(f"no convergence in {MOST_ITERATIONS} iterations")
+        known = v, 0 * v, iterates[-1], np.empty(0), q, scheme.kinds, reduction
+        iterates.append(np.empty(n))
+        left = iterate(*known, system, room, iterates[-1])
+    return iterates
+
+
 def figure_12() -> list[Row]:
     """Newton's corrections when a wave is at the end of the cable."""
     rows, drawn = [], {}
@@ -436,7 +459,7 @@ def figure_12() -> list[Row]:
             own = CrankNicolson(PAPER, Cable(201, dx), solver.replace(" ", "_").lower(), 1e-24)  # type: ignore[arg-type]
             q = np.repeat(cn.Coefficients.of(PAPER, 1, dx, dt).rows()[:, 0], cn.LANES)
             v = eq.gaussian(x, center)
-            iterates = own.newton(v, 0 * v, v, q, np.empty(0))
+            iterates = newton_iterates(own, v, q)
             moved = [float(np.abs(b - a).max()) for a, b in itertools.pairwise(iterates)]
             drawn[f"{place}: ours, {solver}"] = moved
     for name, moved in drawn.items():

@@ -1,6 +1,5 @@
 """The FitzHugh-Nagumo schemes against the exact front, dense solves, SciPy and each other."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -313,22 +312,6 @@ def test_a_blown_up_solution_is_said_to_be():
 
 
 # --- Newton
-
-
-@pytest.mark.parametrize("solver", ["thomas", "cyclic_reduction"])
-def test_newton_converges_quadratically(solver):
-    cable = Cable(401, 0.5)
-    scheme = CrankNicolson(Equation(), cable, solver, tolerance=1e-30)
-    v = np.exp(-((cable.x - 100) ** 2) / 10)
-    q = np.repeat(cn.Coefficients.of(Equation(), 1, 0.5, 2.0).rows()[:, 0], cn.LANES)
-    try:
-        iterates = scheme.newton(v, 0 * v, v, q, np.empty(0))
-    except InputError:
-        pytest.fail("corrections of zero must end it")
-    moved = [np.abs(b - a).max() for a, b in itertools.pairwise(iterates)]
-    squares = [b / a**2 for a, b in itertools.pairwise(moved) if b > 1e-13]
-    assert len(squares) >= 2
-    assert max(squares) < q[80]
 
 
 def test_newtons_bound_holds():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from test_fitzhugh_nagumo import rates as independent
 from test_fitzhugh_nagumo import truth
 
-from channelfit.fitzhugh_nagumo import Cable, Equation, RungeKutta
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, RungeKutta
+from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +82,17 @@ def test_thomas_and_cyclic_reduction_do_not_differ_on_the_printed_scheme(benchma
     for row in figures.thomas_and_cyclic_reduction((1.05,)):
         assert row.value < 1e-12
         assert "at most 0" in row.note or "at most 1" in row.note
+
+
+@pytest.mark.parametrize("solver", ["thomas", "cyclic_reduction"])
+def test_newton_converges_quadratically(benchmark_of: Any, solver: Any) -> None:
+    figures = benchmark_of("fhn_figures")
+    cable = Cable(401, 0.5)
+    scheme = CrankNicolson(Equation(), cable, solver, tolerance=1e-30)
+    v = np.exp(-((cable.x - 100) ** 2) / 10)
+    q = np.repeat(cn.Coefficients.of(Equation(), 1, 0.5, 2.0).rows()[:, 0], cn.LANES)
+    iterates = figures.newton_iterates(scheme, v, q)  # corrections of zero end it
+    moved = [np.abs(b - a).max() for a, b in itertools.pairwise(iterates)]
+    squares = [b / a**2 for a, b in itertools.pairwise(moved) if b > 1e-13]
+    assert len(squares) >= 2
+    assert max(squares) < q[80]

@@ -38,7 +38,7 @@ from channelfit.fitzhugh_nagumo.equation import (
     NotConverged,
     largest_implicit_step,
 )
-from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, advance_alone, iterate
+from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, advance_alone
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
 from channelfit.reading.errors import InputError
 
@@ -277,20 +277,6 @@ class CrankNicolson(Scheme):
         )
         self._check(self.iterations)
         return v, w
-
-    def newton(self, v: Array, w: Array, guess: Array, q: Array, drive: Array) -> list[Array]:
-        """The iterates of one step of one cable, (n_nodes,) each; the last one has converged."""
-        n, reduction, iterates = len(v), self.solver == "cyclic_reduction", [guess]
-        system, room = np.empty((6, n)), np.empty(8 * n)
-        for _ in range(MOST_ITERATIONS):
-            iterates.append(np.empty(n))
-            left = iterate(
-                v, w, iterates[-2], drive, q, self.kinds, reduction, system, room, iterates[-1]
-            )
-            if left <= self.tolerance:
-                return iterates
-        self._check(-1)
-        return iterates
 
 
 def end_kinds(cable: Cable) -> Any:
