@@ -49,12 +49,8 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
-<<<<<<< HEAD
 from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, space_time_figure
-=======
-from channelfit.fitzhugh_nagumo.pictures import RECOVERY, VOLTAGE, save, space_time_figure
 from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, iterate
->>>>>>> docs
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.results.report.plots import STYLE, save
 
