@@ -371,7 +371,7 @@ def test_a_search_on_the_device_in_which_everything_fails_says_how():
             status = np.array([1, 2, 2, 0, 4] * n, dtype=np.int8)[:n]
             return Scored(np.full(n, np.inf), status)
 
-    message = "of 120 candidates 48 not finite, 48 occupancy lost, 24 negative rate"
+    message = "of 120 candidates, 48 not finite, 48 occupancy lost, 24 negative rate"
     with pytest.raises(InputError, match=message):
         optimize(on_host(2, 60, 1), Objective(LINEAR, Hopeless()), StopRules(generations=2))
 

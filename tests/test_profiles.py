@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.optimize import brentq, minimize
 from uncertain import Differences, curve_objective, loaded
 
 from channelfit.model.channel import Parameter
+from channelfit.results.report.terminal import profile_table
 from channelfit.results.uncertainty.curvature import count_samples, estimate
 from channelfit.results.uncertainty.profiles import profile, profiles
 from channelfit.search.least_squares import refine
@@ -126,3 +129,14 @@ def test_profiles_of_a_channel_agree_with_its_curvature(tmp_path):
     assert one.lower == pytest.approx(lower[1], rel=0.02)
     assert one.upper == pytest.approx(upper[1], rel=0.02)
     assert math.isclose(one.chi_square.min(), 0, abs_tol=0.01)
+
+
+@pytest.mark.parametrize("open_below", [False, True])
+def test_the_table_says_what_an_end_in_parentheses_is(open_below):
+    own = {"interval": [0.25, 2.0], "open_below": open_below, "open_above": False}
+    summary = {"parameters": {"a": {"interval": [0.5, 1.5]}}, "profiles": {"a": own}}
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(profile_table(summary))
+    shown = console.export_text()
+    assert ("(0.25) .. 2" if open_below else "0.25 .. 2") in shown
+    assert ("an end of the range in parentheses" in shown) == open_below

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.arrays import array_module
 from channelfit.search.space import SearchSpace
 
 FINITE = st.floats(-1e300, 1e300, allow_subnormal=False)
@@ -147,8 +146,3 @@ def test_wrong_shapes_are_refused():
         space.to_physical(np.zeros((3, 5)))
     with pytest.raises(ValueError, match=r"\(2, n_candidates\)"):
         space.to_unit(np.zeros(2))
-
-
-def test_array_module_of_host_arrays_is_numpy():
-    assert array_module(np.zeros(1)) is np
-    assert array_module([1.0]) is np

@@ -11,7 +11,10 @@ import pytest
 
 from channelfit.functions.function import build_function
 from channelfit.functions.scorers import FunctionCuda
-from channelfit.functions.swarm_cuda import AsynchronousRing, swarm_text
+from channelfit.functions.swarm_cuda import AsynchronousRing, RingSearch, swarm_text
+from channelfit.reading.errors import InputError
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
 from channelfit.search.swarm import Groups, Ring, Swarm
 
@@ -230,3 +233,9 @@ def test_the_text_compiles_for_a_device(kind, dtype):
     group, lanes = (32, 4) if kind is LocalGroups else (1, 32)
     on = scorer("griewank", 128, dtype)
     cuda_host.compile_with_nvrtc(swarm_text(on.source.text, kind.kind, lanes, group))
+
+
+def test_a_search_without_an_end_of_its_own_needs_a_rule():
+    objective = Objective(SearchSpace(scorer("sphere", 2).problem.model.parameters), None)
+    with pytest.raises(InputError, match="at least one rule"):
+        optimize(RingSearch(8), objective, StopRules())

@@ -345,6 +345,7 @@ class AsynchronousRing(DeviceSwarm):
         self._kernel = self._module.kernel("asynchronousRing")
 
     def fly(self, n_iterations: int) -> None:
+        """Ask for so many moves of every particle in one launch, and do not wait for it."""
         first, self.iteration = self.iteration, self.iteration + n_iterations
         with gpu.gpu_errors():
             self._kernel(

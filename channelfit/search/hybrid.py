@@ -71,13 +71,16 @@ class _UnderWay:
     past: np.ndarray
 
     def take(self, which: np.ndarray) -> _UnderWay:
+        """Return some of the starts, by index or mask."""
         return _UnderWay(self.starts.take(which), self.fresh[which], self.past[:, which])
 
     def found(self, which: np.ndarray) -> _Found:
+        """Return some of the starts, by mask, as refined points."""
         starts = self.starts
         return _Found(starts.unit[:, which], starts.cost[which], self.fresh[which])
 
     def and_new(self, starts: Starts, fresh: np.ndarray) -> _UnderWay:
+        """Return these starts followed by new ones, which have no past."""
         past = np.full((_MEMORY, len(fresh)), np.inf)
         return _UnderWay(
             self.starts.joined(starts),

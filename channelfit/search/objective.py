@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 class ScoreLike(Protocol):
-    """cost (n_candidates,), inf where it failed, and status (n_candidates,), 0 where it is good."""
+    """The score of candidates.
+
+    Its cost is (n_candidates,), inf for a failed candidate, and its status (n_candidates,), 0 for
+    a good one.
+    """
 
     @property
     def cost(self) -> Any: ...

@@ -68,6 +68,7 @@ class Whole:
         return {}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
+        """See `Topology.leaders`."""
         return xp.zeros(cost.shape[0], dtype=np.int64) + cost.argmin()
 
 
@@ -91,6 +92,7 @@ class Ring:
         return {"neighbors": self.neighbors}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
+        """See `Topology.leaders`."""
         n_particles = cost.shape[0]
         particles = xp.arange(n_particles)
         leader, lowest = particles, cost
@@ -126,6 +128,7 @@ class Groups:
         return {"group": self.group, "exchange": self.exchange}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
+        """See `Topology.leaders`."""
         if iteration % self.exchange == 0:
             return Whole().leaders(cost, iteration, xp)
         n_particles = cost.shape[0]

@@ -231,6 +231,7 @@ class _Drawing:
         return _Arrow(a, b, self.labels[t], bend)
 
     def draw(self, axes: Axes, left: float, top: float) -> None:
+        """Draw the chain with its upper left corner at a place, in inches."""
         dx, dy = left - self.left, top - self.top
         if self.gate:
             axes.text(0.25, top + 0.1, self.caption, fontsize=9, color=MUTED, va="center")
@@ -397,7 +398,7 @@ def _box(text: str) -> tuple[float, float, float]:
 
 
 def _width(text: str) -> float:
-    """Inches."""
+    """Return the width of a text in inches."""
     return _box(text)[0] if text else 0.0
 
 

@@ -264,6 +264,7 @@ class Body:
         return a if b == 0 else b if a == 0 else self.let(f"add nsw i64 {a}, {b}")
 
     def number(self, value: Any) -> Value:
+        """Return a constant of Python as a value."""
         if isinstance(value, bool):
             return Value(B1, int(value))
         if isinstance(value, int):

@@ -418,6 +418,9 @@ class Expressions(Body):
         self.loop(0, place.shape[0], 1, one)
 
     def loop(self, first: Ref, last: Ref, step: Ref, once: Callable[[str], None]) -> None:
+        """Run `once` with the name of a counter that goes from first to last, without last, by
+        step.
+        """
         counter = self.slot("i64")
         head, body, next_, done = (self.label() for _ in range(4))
         # a step that is only known when it runs is positive
