@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import sympy
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, ChannelModel
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OCCUPANCY_LOST
+from channelfit.scoring.kernels.channel_rows import ChannelRows
 from channelfit.scoring.kernels.integration import GREATEST_GAIN
 from channelfit.scoring.kernels.lanes import UNROLLED_STATES, LaneWriter
-from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments
+from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments, harmless
 
 #: Statuses as the kernels have them, in floats of which 0.0 is OK.
 UNDEFINED, LOST, NEGATIVE = (float(s) for s in (NOT_FINITE, OCCUPANCY_LOST, NEGATIVE_RATE))
@@ -23,11 +23,12 @@ from math import log, sqrt
 import numpy as np
 from numpy import float32, float64
 
+from channelfit.scoring.kernels.integration import {shared}
 from channelfit.scoring.machine.kernel_math import {functions}
 '''
 
 
-class LaneChannel(LaneWriter):
+class LaneChannel(ChannelRows, LaneWriter):
     """The same functions for every kernel that scores a model on the CPU.
 
     Arguments:
@@ -35,33 +36,31 @@ class LaneChannel(LaneWriter):
             are in float64 whatever it is.
 
     Attributes:
-        transitions: of all chains, one after the other: the rows of q.
-        first_rate, first_x: per chain, where its rates begin in q and its occupancies in x. Of n
-            occupancies the last n - 1 are kept; the first is one minus the rest.
+        widest: states of the largest chain.
     """
 
     def __init__(self, model: ChannelModel, dtype: str) -> None:
-        widest = max(len(c.states) for c in model.chains)
+        ChannelRows.__init__(self, model)
+        self.widest = max(len(c.states) for c in model.chains)
         # Wide enough to hide latency, narrow enough that a table stays in the first-level cache.
         lanes = 16 * (2 if dtype == "float32" else 1)
-        super().__init__(lanes, dtype, widest * widest)
-        self.model, self.widest = model, widest
-        self.transitions = [t for chain in model.chains for t in chain.transitions]
-        self.n_rates = len(self.transitions)
-        self.first_rate = offsets(len(c.transitions) for c in model.chains)
-        self.first_x = offsets(len(c.states) - 1 for c in model.chains)
-        self.n_x = sum(len(c.states) - 1 for c in model.chains)
+        LaneWriter.__init__(self, lanes, dtype, self.widest**2)
 
-    def header(self, what: str, functions: str) -> None:
-        name = re.sub(r"[^\w .+-]", "_", self.model.name)  # text of the user's inside a docstring
-        text = _HEADER.format(name=name, lanes=self.lanes, what=what, functions=functions)
+    def header(self, what: str, functions: str, shared: str = "bounded") -> None:
+        """The beginning of a module: what it is, and which functions of others it calls."""
+        name = harmless(self.model.name)
+        text = _HEADER.format(
+            name=name, lanes=self.lanes, what=what, functions=functions, shared=shared
+        )
         self.w(*text.splitlines())
 
     def names(self) -> dict[str, str]:
+        """What parameters, definitions and the voltage are called in the text."""
         names = {p.name: f"p_{p.name}" for p in self.model.parameters}
         return names | {name: f"d_{name}" for name, _ in self.model.definitions} | {"v": "v"}
 
     def load_parameters(self, expressions: Iterable[sympy.Expr]) -> None:
+        """Names this lane's values of the parameters that occur in some expressions."""
         used = {s.name for e in expressions for s in e.free_symbols}
         for row, p in enumerate(self.model.parameters):
             if p.name in used:
@@ -77,8 +76,7 @@ class LaneChannel(LaneWriter):
         ):
             with self.over_lanes():
                 self.load_parameters([e for _, e in steps] + rates)
-                for name, expression in steps:
-                    w(f"{printer.names.get(name, name)} = {printer.text(expression)}")
+                w(*(printer.assignment(name, expression) for name, expression in steps))
                 w("flag = status[l]")
                 for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
                     w(f"# {t.source} -> {t.target}", f"r = {printer.text(rate)}")
@@ -86,10 +84,8 @@ class LaneChannel(LaneWriter):
                         w(f"flag = {NEGATIVE} if (r < 0.0 and flag == 0.0) else flag")
                     w(f"flag = {UNDEFINED} if r != r else flag")
                     least = -RATE_CEILING if t.signed else RATE_FLOOR
-                    w(f"r = r if r > {least!r} else {least!r}")
-                    w(f"r = r if r < {RATE_CEILING!r} else {RATE_CEILING!r}")
                     times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
-                    w(f"{self.at('q', row)} = {times}r")
+                    w(f"{self.at('q', row)} = {times}bounded(r, {least!r})")
                 for k, chain in enumerate(self.model.chains):
                     if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
                         up, down = (self.at("q", self.first_rate[k] + i) for i in (0, 1))
@@ -97,14 +93,14 @@ class LaneChannel(LaneWriter):
                 w("status[l] = flag")
 
     def write_gains(self) -> None:
+        """createGains: conductance and reversal potential, with a status."""
         w, printer = self.w, ScalarPrinter(PYTHON, self.names())
         pair = [self.model.conductance, self.model.reversal]
         steps, pair = assignments(self.model.definitions, pair)
         with self.function("createGains(theta, gain, status)", "Conductance nS, reversal mV."):
             with self.over_lanes():
                 self.load_parameters([e for _, e in steps] + pair)
-                for name, expression in steps:
-                    w(f"{printer.names.get(name, name)} = {printer.text(expression)}")
+                w(*(printer.assignment(name, expression) for name, expression in steps))
                 w(f"g = {printer.text(pair[0])}", f"e = {printer.text(pair[1])}")
                 w(f"good = abs(g) < {GREATEST_GAIN!r} and abs(e) < {GREATEST_GAIN!r}")
                 w(f"status[l] = status[l] if good else {UNDEFINED}")
@@ -112,7 +108,7 @@ class LaneChannel(LaneWriter):
                 w(f"{self.at('gain', 1)} = e if good else 0.0")
 
     def write_steady_state(self, k: int) -> None:
-        """A p = 0 by the elimination of Grassmann, Taksar and Heyman: no subtraction anywhere."""
+        """initStateProbs: A p = 0 by an elimination without a subtraction anywhere."""
         w, n = self.w, len(self.model.chains[k].states)
         with self.function(
             f"initStateProbs{k}(q, x, m, z)",
@@ -166,15 +162,6 @@ class LaneChannel(LaneWriter):
                     )
                     w(f"{self.element(0, 'i', 'j', n)} += {inflow}*{outflow}")
 
-    def entries(self, k: int) -> list[tuple[int, int, int]]:
-        """(source, target, row of q) of every transition of chain k."""
-        chain = self.model.chains[k]
-        index = {s: i for i, s in enumerate(chain.states)}
-        first = self.first_rate[k]
-        return [
-            (index[t.source], index[t.target], first + r) for r, t in enumerate(chain.transitions)
-        ]
-
     def up_and_down(self, k: int) -> tuple[str, str]:
         """Rates of opening and closing of a chain of two states, in this lane."""
         rows = {source: row for source, _, row in self.entries(k)}
@@ -205,12 +192,3 @@ class LaneChannel(LaneWriter):
                 w(f"{self.at('theta', row)} = parameters[{row}, candidate]")
             w("status[l] = 0.0", *first)
         w("createGains(theta, gain, status)")
-
-
-def offsets(sizes: Iterable[int]) -> list[int]:
-    """Where each of some blocks of these sizes begins."""
-    out, total = [], 0
-    for size in sizes:
-        out.append(total)
-        total += size
-    return out

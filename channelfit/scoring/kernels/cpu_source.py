@@ -26,7 +26,8 @@ from channelfit.problem.run_tree import (
     TABLE,
     TARGET,
 )
-from channelfit.scoring.kernels.cpu_channel import LOST, LaneChannel, offsets
+from channelfit.scoring.kernels.channel_rows import offsets
+from channelfit.scoring.kernels.cpu_channel import LOST, LaneChannel
 from channelfit.scoring.kernels.cpu_propagators import Propagators
 from channelfit.scoring.kernels.cpu_varying import MagnusSteps, RelaxationSteps
 from channelfit.scoring.kernels.lanes import UNROLLED_STATES
@@ -75,9 +76,9 @@ class CpuSource(LaneChannel):
     # --- pieces of text
 
     def _module(self) -> str:
-        self.header(f"{self.real} stepping", "decay, exp, exprel, tanh")
+        shared = "bounded, moments, relaxations, within"
+        self.header(f"{self.real} stepping", "decay, exp, exprel, tanh", shared)
         self.w("from channelfit.scoring.kernels.fast_rates import resolvent")
-        self.w("from channelfit.scoring.kernels.integration import moments, relaxations, within")
         self.write_rates()
         self.write_gains()
         propagators = Propagators(self)

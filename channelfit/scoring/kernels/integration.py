@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import factorial, sqrt
 
+from channelfit.model.channel import RATE_CEILING
 from channelfit.scoring.machine.kernel_math import inline
 
 # --- exponentials of generators -------------------------------------------------------------------
@@ -98,3 +99,10 @@ def moments(whole: float, left: float) -> tuple[float, float, float]:
 
 #: Magnitude that a conductance, nS, and a reversal potential, mV, stay below.
 GREATEST_GAIN = 1e300
+
+
+@inline
+def bounded(rate: float, least: float) -> float:
+    """A rate within its bounds, 1/ms; NaN becomes the least, its status being told elsewhere."""
+    r = rate if rate > least else least
+    return r if r < RATE_CEILING else RATE_CEILING

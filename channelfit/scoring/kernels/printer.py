@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -50,6 +51,10 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
     def text(self, expression: sympy.Basic) -> str:
         """The expression in the target language."""
         return str(self._print(expression))
+
+    def assignment(self, name: str, expression: sympy.Basic) -> str:
+        """What gives a definition or a shared part its value, without a type."""
+        return f"{self.names.get(name, name)} = {self.text(expression)}"
 
     def _print_Symbol(self, node: sympy.Symbol) -> str:
         return self.names.get(node.name, node.name)
@@ -125,6 +130,11 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
 
     def _print_BooleanFalse(self, node: sympy.Basic) -> str:
         return self.dialect.words[4]
+
+
+def harmless(text: str) -> str:
+    """A user's text that may stand in a comment or docstring of generated source."""
+    return re.sub(r"[^\w .+-]", "_", text)
 
 
 def assignments(

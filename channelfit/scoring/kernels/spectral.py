@@ -71,7 +71,7 @@ class Spectrum(SpectralLayout):
 
     def two_states(self, c: Scalars, k: int) -> None:
         """Speed and limit of a gate."""
-        rows, rates = self.layout[k], self.entries(k)
+        rows, rates = self.layout[k], self.rate_rows(k)
         up, down = c.at("q", rates[0, 1]), c.at("q", rates[1, 0])
         c.let(f"speed{k}", f"{up} + {down}")
         c.put(c.at("s", rows["speed"]), f"speed{k}")
@@ -84,7 +84,7 @@ class Spectrum(SpectralLayout):
         the steady state) the speeds are the roots of l^2 - S l + P. (A + fast) / (fast - slow)
         takes a state apart from its limit to its slow part.
         """
-        rows, rates = self.layout[k], self.entries(k)
+        rows, rates = self.layout[k], self.rate_rows(k)
         q = {pair: c.at("q", row) for pair, row in rates.items()}
         trees = [
             [((a, root), (b, root)), ((a, b), (b, root)), ((b, a), (a, root))]
@@ -131,7 +131,7 @@ class Spectrum(SpectralLayout):
         The last state goes first. What the topology leaves zero is not computed.
         """
         n = len(self.model.chains[k].states)
-        rate = {pair: c.at("q", row) for pair, row in self.entries(k).items()}
+        rate = {pair: c.at("q", row) for pair, row in self.rate_rows(k).items()}
         own = set(rate)  # what joins them may be so small that a product underflows
         factor: dict[tuple[int, int], str] = {}
         for last in range(n - 1, 0, -1):
@@ -212,9 +212,9 @@ class Spectrum(SpectralLayout):
             self._keep_columns(c, k, column)
         for e, speed in enumerate(speeds):
             c.put(c.at("s", rows["speed"] + e), speed)
-        if len(self.entries(k)) > 2 * (n - 1):
+        if len(self.rate_rows(k)) > 2 * (n - 1):
             transitions = self.model.chains[k].transitions
-            for t, row in zip(transitions, self.entries(k).values(), strict=True):
+            for t, row in zip(transitions, self.rate_rows(k).values(), strict=True):
                 least, most = LEAST_RATE * t.multiplicity, GREATEST_RATE * t.multiplicity
                 rate = c.at("q", row)
                 inside = c.both(f"{rate} > {least!r}", f"{rate} < {most!r}")
@@ -303,7 +303,7 @@ class Spectrum(SpectralLayout):
         for i in range(n):
             flows = [
                 f"{c.at('q', row)}*({name}_{j} - {name}_{i})"
-                for (source, j), row in self.entries(k).items()
+                for (source, j), row in self.rate_rows(k).items()
                 if source == i
             ]
             total = " + ".join([f"{speed}*{name}_{i}", *flows])
@@ -315,9 +315,11 @@ class Spectrum(SpectralLayout):
         speed = c.at("s", self.layout[k]["speed"] + f)
         for i in range(n):
             gains = [
-                f"{c.at('q', row)}*{name}_{a}" for (a, b), row in self.entries(k).items() if b == i
+                f"{c.at('q', row)}*{name}_{a}"
+                for (a, b), row in self.rate_rows(k).items()
+                if b == i
             ]
-            losses = [c.at("q", row) for (a, _), row in self.entries(k).items() if a == i]
+            losses = [c.at("q", row) for (a, _), row in self.rate_rows(k).items() if a == i]
             kept = f"({speed} - ({' + '.join(losses)}))*{name}_{i}"
             c.let(
                 f"{new}_{i}", f"({' + '.join([kept, *gains])})*({self._per_difference(c, k, e, f)})"

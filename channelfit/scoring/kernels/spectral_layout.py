@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from channelfit.model.channel import ChannelModel
+from channelfit.scoring.kernels.channel_rows import ChannelRows
 from channelfit.scoring.kernels.scalars import Scalars
 
 #: Up to so many states what a mode contributes is one of Lagrange's products; see `spectral`.
@@ -12,13 +13,12 @@ MOST_PRODUCTS = 6
 Index = tuple[int, ...]
 
 
-class SpectralLayout:
+class SpectralLayout(ChannelRows):
     """Which modes a model has, and in which rows of a kernel's arrays their values are kept.
 
     Attributes:
-        first_rate, first_x, first_mode: per chain, where its rates begin in q, its occupancies (all
-            but that of its first state) in x, and its modes.
-        n_modes: modes of all chains; a chain of n states has n - 1.
+        n_modes: modes of all chains. A chain of n states has n - 1, which begin where its
+            occupancies begin in x.
         layout: per chain, names of blocks of rows of the array s, and where they begin.
         terms: indices I of the open probability; the constant one first.
         decaying: the same without the constant one.
@@ -28,22 +28,13 @@ class SpectralLayout:
     """
 
     def __init__(self, model: ChannelModel) -> None:
-        self.model = model
-        self.first_rate, self.first_x, self.first_mode = [], [], []
-        self.layout: list[dict[str, int]] = []
-        rate = x = self.n_kept = 0
-        for chain in model.chains:
-            n = len(chain.states)
-            self.first_rate.append(rate)
-            self.first_x.append(x)
-            self.first_mode.append(x)
-            rate, x = rate + len(chain.transitions), x + n - 1
-            self.layout.append(self._kept(n))
-        self.n_modes = x
+        super().__init__(model)
+        self.n_kept, self.n_modes = 0, self.n_x
+        self.layout = [self._kept(len(chain.states)) for chain in model.chains]
         self.terms = self._indices(1)
         self.decaying = [index for index in self.terms if any(index)]
         square = {plus(a, b) for a in self.terms for b in self.terms}
-        self.sums = sorted(square - {(0,) * x}, key=lambda index: (sum(index), index))
+        self.sums = sorted(square - {(0,) * self.n_modes}, key=lambda index: (sum(index), index))
         self.strainable = [k for k, chain in enumerate(model.chains) if len(chain.states) == 3]
 
     def _kept(self, n: int) -> dict[str, int]:
@@ -87,27 +78,22 @@ class SpectralLayout:
 
     def modes(self, k: int) -> range:
         """The modes of chain k."""
-        return range(self.first_mode[k], self.first_mode[k] + len(self.model.chains[k].states) - 1)
+        return range(self.first_x[k], self.first_x[k] + len(self.model.chains[k].states) - 1)
 
     def speed(self, c: Scalars, mode: int) -> str:
         """The place of a mode's speed, 1/ms."""
         for k, chain in enumerate(self.model.chains):
             if mode in self.modes(k) and len(chain.states) > 1:
-                return c.at("s", self.layout[k]["speed"] + mode - self.first_mode[k])
+                return c.at("s", self.layout[k]["speed"] + mode - self.first_x[k])
         raise IndexError(mode)
 
     def unit(self, mode: int) -> Index:
         """The index that counts one mode once."""
         return tuple(int(m == mode) for m in range(self.n_modes))
 
-    def entries(self, k: int) -> dict[tuple[int, int], int]:
+    def rate_rows(self, k: int) -> dict[tuple[int, int], int]:
         """The row of q of every transition (source, target) of chain k."""
-        chain = self.model.chains[k]
-        index = {s: i for i, s in enumerate(chain.states)}
-        return {
-            (index[t.source], index[t.target]): self.first_rate[k] + r
-            for r, t in enumerate(chain.transitions)
-        }
+        return {(source, target): row for source, target, row in self.entries(k)}
 
 
 def plus(a: Index, b: Index) -> Index:

@@ -7,7 +7,6 @@ else that a linearization needs is written by hand (`scheme_kernels`, `ramp_kern
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import sympy
@@ -15,7 +14,7 @@ import sympy
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 from channelfit.scoring.kernels.derivatives import derivatives
 from channelfit.scoring.kernels.lanes import Writer
-from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments
+from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments, harmless
 
 _DIALECT = replace(
     PYTHON,
@@ -63,8 +62,7 @@ class TangentSource:
         self.text = self._module()
 
     def _module(self) -> str:
-        name = re.sub(r"[^\w .+-]", "_", self.model.name)  # text of the user's inside a docstring
-        self.w(*_HEADER.format(name=name).splitlines())
+        self.w(*_HEADER.format(name=harmless(self.model.name)).splitlines())
         self._rates()
         self._gains()
         return "\n".join(self.w.lines) + "\n"
@@ -115,8 +113,7 @@ class TangentSource:
     ) -> None:
         w, printer = self.w, self._printer()
         w("v_l = some[l]")
-        for name, expression in steps:
-            w(f"{printer.names.get(name, name)} = {printer.text(expression)}")
+        w(*(printer.assignment(name, expression) for name, expression in steps))
         k = len(values)
         for u, value in enumerate(values):
             w(f"row[{u * _LANES} + l] = {printer.text(value)}")
@@ -134,8 +131,7 @@ class TangentSource:
             w(f'"""Conductance nS and reversal mV (2, 1 + {n}), each with its derivatives."""')
             self._load([e for _, e in steps] + results)
             w("gain[:] = 0.0")
-            for name, expression in steps:
-                w(f"{printer.names.get(name, name)} = {printer.text(expression)}")
+            w(*(printer.assignment(name, expression) for name, expression in steps))
             w(*(f"gain[{k}, 0] = {printer.text(results[k])}" for k in range(2)))
             places = [(k, d) for k, row in enumerate(self._gain_slopes) for d in row]
             for (k, d), slope in zip(places, results[2:], strict=True):

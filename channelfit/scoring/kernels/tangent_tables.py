@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR
+from channelfit.scoring.kernels.integration import bounded
 from channelfit.scoring.machine.kernel_math import inline
 from channelfit.scoring.machine.kernel_text import Type
 from channelfit.scoring.machine.machine_code import kernel
@@ -109,8 +110,7 @@ def boundRates(rate, slope, partials, least, n, flags):
             r = rate[u, v]
             nan |= r != r
             negative |= r < 0.0 and least[u] > 0.0
-            r = r if r > least[u] else least[u]
-            rate[u, v] = r if r < RATE_CEILING else RATE_CEILING
+            rate[u, v] = bounded(r, least[u])
     flags[0] |= nan
     flags[1] |= negative
 

@@ -1,0 +1,43 @@
+"""Where a model's rates and occupancies stand in the arrays of generated kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from channelfit.model.channel import ChannelModel
+
+
+class ChannelRows:
+    """Rows of q, the rates of all transitions, and of x, the occupancies of all chains.
+
+    Attributes:
+        transitions: of all chains, one after the other: the rows of q.
+        first_rate, first_x: per chain, where its rates begin in q and its occupancies in x. Of n
+            occupancies the last n - 1 are kept; the first is one minus the rest.
+    """
+
+    def __init__(self, model: ChannelModel) -> None:
+        self.model = model
+        self.transitions = [t for chain in model.chains for t in chain.transitions]
+        self.n_rates = len(self.transitions)
+        self.first_rate = offsets(len(c.transitions) for c in model.chains)
+        self.first_x = offsets(len(c.states) - 1 for c in model.chains)
+        self.n_x = sum(len(c.states) - 1 for c in model.chains)
+
+    def entries(self, k: int) -> list[tuple[int, int, int]]:
+        """(source, target, row of q) of every transition of chain k."""
+        chain = self.model.chains[k]
+        index = {s: i for i, s in enumerate(chain.states)}
+        return [
+            (index[t.source], index[t.target], self.first_rate[k] + r)
+            for r, t in enumerate(chain.transitions)
+        ]
+
+
+def offsets(sizes: Iterable[int]) -> list[int]:
+    """Where each of some blocks of these sizes begins."""
+    out, total = [], 0
+    for size in sizes:
+        out.append(total)
+        total += size
+    return out
