@@ -60,6 +60,13 @@ def test_an_example_gives_what_it_says(
     assert outcome.failed == 0, "".join(said)
 
 
+@pytest.mark.parametrize("name", sorted(set(channelfit.__all__) - {"__version__"}))
+def test_every_public_name_has_an_example(name: str) -> None:
+    text = inspect.getdoc(getattr(channelfit, name)) or ""
+    assert text.split("\n")[0].rstrip().endswith((".", ":"))
+    assert ">>> " in text
+
+
 @pytest.mark.parametrize("name", [name for name, _ in documented()])
 def test_what_is_public_is_explained(name: str) -> None:
     found = dict(documented())[name]

@@ -193,16 +193,11 @@ def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: st
         return Experiment(command, load_recording(Section(current, None, "current"), command))
     try:
         recording = Recording.from_arrays(
-            command, _rows(current), time=time, weight=_rows(weights), source=f"arrays{number}"
+            command, current, time=time, weight=weights, source=f"arrays{number}"
         )
     except InputError as error:
         raise InputError(error.message, f"{_CALL}{number}", error.key) from None
     return Experiment(command, recording)
-
-
-def _rows(given: Any) -> Any:
-    """An array as it is; of a frame of pandas its columns, a sweep each, as rows."""
-    return given.to_numpy().T if hasattr(given, "columns") else given
 
 
 def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:

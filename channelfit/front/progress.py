@@ -33,7 +33,13 @@ _REFRESH = 0.2
 
 
 class InputWarning(UserWarning):
-    """Something in the input can be used but is probably not meant; the text says where."""
+    """Something in the input can be used but is probably not meant; the text says where.
+
+    Example:
+        >>> import warnings
+        >>> import channelfit as cf
+        >>> warnings.simplefilter("error", cf.InputWarning)  # to stop at whatever looks wrong
+    """
 
 
 class PythonScreen(SearchScreen):

@@ -41,6 +41,16 @@ class Fit:
         scorer: what scored the candidates; it can simulate and score others.
         result: the search as it went (`FitResult`): best values, history, why it stopped.
         summary: all numbers as plain data, as in ``summary.json`` of a run folder.
+
+    Example:
+        >>> import channelfit as cf
+        >>> fit = cf.load("models/model_b.yaml")
+        >>> fit.values["gmax"], fit.parameters.loc["gmax", "unit"]
+        (5.0, 'nS')
+        >>> [trace.shape for trace in fit.traces] == [r.shape for r in fit.residuals]
+        True
+        >>> fit.save("runs/b").name
+        'b'
     """
 
     def __init__(

@@ -39,6 +39,14 @@ class Simulation:
         protocol: what it was simulated under.
         current: (n_sweeps, n_times) pA; NaN after the end of a shorter sweep.
         remarks: rates that no channel has, each in a sentence with its voltage and value.
+
+    Example:
+        >>> import channelfit as cf
+        >>> found = cf.simulate("models/model_b.yaml", "protocols/ramp.yaml")
+        >>> found.current.shape == found.voltage.shape == (1, len(found.time))
+        True
+        >>> found.to_csv("ramp.csv").name
+        'ramp.csv'
     """
 
     model: str

@@ -72,6 +72,15 @@ class Uncertainty:
         profiles: a `Profile` for each parameter that was asked for.
         families: other fits as good as this one, in groups that nothing connects.
         posterior: samples of all parameters that the data allow, or None.
+
+    Example:
+        >>> import channelfit as cf
+        >>> sure = cf.uncertainty("models/model_b.yaml", profiles="gmax", progress=False)
+        >>> (profile,) = sure.profiles
+        >>> profile.lower < 5.0 < profile.upper
+        True
+        >>> sure.open
+        []
     """
 
     def __init__(
@@ -409,6 +418,13 @@ class Comparison:
 
     Attributes:
         summary: all numbers as plain data, as in ``comparison.json``.
+
+    Example:
+        >>> import channelfit as cf
+        >>> fit = cf.load("models/model_b.yaml")
+        >>> found = cf.compare(fit, fit, as_is=True, progress=False)
+        >>> found.table["free_parameters"].tolist()
+        [9, 9]
     """
 
     def __init__(self, contenders: Sequence[comparison.Contender]) -> None:

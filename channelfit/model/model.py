@@ -14,7 +14,7 @@ from channelfit.model.model_file import build_model
 from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.reading.documents import Section, dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys import KEYS
+from channelfit.reading.keys import KEYS, is_function
 from channelfit.reading.plain import plain, write_text
 
 
@@ -149,7 +149,10 @@ class Model:
             >>> cf.Model.load("models/na_hh.yaml")
             <Model na_hh: gates m^3, h; 11 parameters>
         """
-        return cls._from_document(read_model_document(path), path)
+        document = read_model_document(path)
+        if is_function(document):
+            raise InputError("this file describes a function; channelfit.fit(path) fits it", path)
+        return cls._from_document(document, path)
 
     @classmethod
     def from_yaml(cls, text: str) -> Model:
