@@ -1,31 +1,35 @@
 """A particle swarm on one CPU core: the other side of the swarms in kernels.
 
 The rules and draws are those of `channelfit/search/swarm.py`; the cost is the generated code of
-the cpu backend. Particles lie side by side in the vector lanes, so all of them move, then all are
-scored.
+the cpu backend, compiled by Numba together with the moves. Particles lie side by side in the
+vector lanes, so all of them move, then all are scored.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from channelfit.functions.function import FunctionProblem
 from channelfit.functions.source import FunctionSource
-from channelfit.scoring.cpu import _compiled
 from channelfit.search.swarm import ATTRACTION, INERTIA
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+
+from kernel_ways import with_numba
 
 TEXT = '''
 
-LANES = {lanes}
+LANES, real = {lanes}, np.{dtype}
 U32 = np.uint64(0xffffffff)
 M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 W0, W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 HALF, FIVE, SIX, UP = np.uint64(32), np.uint64(5), np.uint64(6), np.uint64(26)
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
 def draws(particle, d, iteration, seed, one, two):
     """Two uniform numbers for each of the lanes from `particle` on."""
     for l in range(LANES):
@@ -41,7 +45,6 @@ def draws(particle, d, iteration, seed, one, two):
         two[l] = np.int64(((x2 >> FIVE) << UP) | (x3 >> SIX))*2.0**-53
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
 def leaders(cost, group, ofAll, lead):
     """Whom each particle follows: the better of its neighbours, of its group, or of all."""
     n = len(cost)
@@ -63,7 +66,6 @@ def leaders(cost, group, ofAll, lead):
             lead[i] = at
 
 
-@njit(error_model="numpy", fastmath={{"contract"}}, cache=True, nogil=True)
 def fly(here, fast, own, cost, lower, upper, data, seed, first, last, group, exchange):
     """Moves first .. last - 1; arrays (n_blocks, n_parameters*LANES), and cost (n_particles,)."""
     n, n_parameters = len(cost), len(lower)
@@ -127,9 +129,14 @@ class OneCore:
         parameters = problem.model.parameters
         assert all(p.scale == "linear" and not p.fixed for p in parameters)
         text = TEXT.format(
-            lanes=source.lanes, flight=5, scratch=source.n_scratch, inertia=INERTIA, pull=ATTRACTION
+            lanes=source.lanes,
+            dtype=dtype,
+            flight=5,
+            scratch=source.n_scratch,
+            inertia=INERTIA,
+            pull=ATTRACTION,
         )
-        self.kernels: Any = _compiled(source.text + text)
+        self.kernels: Any = with_numba(source.text + text)
         self.seed, self.iteration = seed, 0
         self.group, self.exchange, self.lanes = group, exchange, source.lanes
         self.population, n = population, len(parameters)
