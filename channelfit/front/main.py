@@ -3,6 +3,7 @@ so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,9 @@ def optimize(**given: Any) -> None:
     with hired() as artist:  # who gets ready while all else is imported
         from channelfit.front.commands import optimize as work
 
-        work.optimize(**given, artist=artist)
+        interrupted = work.optimize(**given, artist=artist)
+    if interrupted:
+        sys.exit(INTERRUPTED)
 
 
 # --- simulate --------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from channelfit.front.commands.inputs import (
     prepare,
 )
 from channelfit.front.fitting import run
-from channelfit.front.main import INTERRUPTED
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.results import run_folder as runs
@@ -45,8 +43,8 @@ def optimize(
     quiet: bool,
     as_json: bool,
     artist: Artist,
-) -> None:
-    """Fits a model to its data, and prints what came out."""
+) -> bool:
+    """Fits a model to its data, and prints what came out; whether the search was interrupted."""
     if out is not None:
         runs.check_folder(out)
     options = as_overrides(model, overrides, seed, population, generations, optimizer)
@@ -63,8 +61,7 @@ def optimize(
         click.echo(str(folder.path))
     else:
         _print_result(summary, folder.path)
-    if summary["stop_reason"] == "interrupted":
-        sys.exit(INTERRUPTED)
+    return bool(summary["stop_reason"] == "interrupted")
 
 
 def _set_chunk(scorer: Scorer, chunk: int | None) -> None:
