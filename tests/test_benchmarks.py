@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from scoring import candidates, problem  # noqa: E402
 baseline_2012: Any = importlib.import_module("baseline_2012")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 paper_figures: Any = importlib.import_module("paper_figures")
+picture: Any = importlib.import_module("picture")
 readme: Any = importlib.import_module("readme")
 report: Any = importlib.import_module("report")
 states: Any = importlib.import_module("states")
@@ -197,6 +199,20 @@ def test_the_pages_say_what_the_results_say() -> None:
     assert len(readme.statements()) > 80
     first = readme.statements()[0]
     assert first in readme.absent(" ".join(text.split()).replace(first[1], ""))
+
+
+def test_the_picture_shows_the_model_over_what_counts_of_the_recordings() -> None:
+    model = chain_model(2)
+    fitted, unseen = problem(model, paper_protocols(100)).experiments[:2]
+    recording = fitted.recording
+    assert recording is not None
+    weight = np.where(fitted.protocol.times_ms < 1, 0.0, recording.weight)
+    masked = replace(fitted, recording=replace(recording, weight=weight))
+    figure = picture.drawn(model, masked, unseen, 1.25)
+    computed, recorded = (line.get_ydata() for line in figure.axes[2].lines)
+    np.testing.assert_allclose(computed, recording.current_pA[0] / 1000, 1e-9, 1e-9)
+    np.testing.assert_array_equal(np.isnan(recorded), weight[0] == 0)
+    assert "1.2 s" in figure.axes[0].get_title(loc="left")
 
 
 def test_figures_are_told_with_their_digits() -> None:

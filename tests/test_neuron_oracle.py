@@ -532,7 +532,7 @@ def test_without_neuron_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_mechanism_that_does_not_compile_is_told(neuron: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="refused"):
+    with pytest.raises(InputError, match="could not compile"):
         compile_mechanism("NEURON { POINT_PROCESS Bad }\nBREAKPOINT { x = = 1 }\n", tmp_path)
     with pytest.raises(InputError, match="POINT_PROCESS"):
         compile_mechanism("NEURON { RANGE x }", tmp_path)
