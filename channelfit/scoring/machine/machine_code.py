@@ -10,6 +10,7 @@ look the same on every platform. Other Python threads run meanwhile.
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import hashlib
 import json
@@ -145,7 +146,8 @@ class Kernel:
         types = [self._type(kind) for kind in kinds]
         node = self.source.functions.get(self.name)
         for k, argument in enumerate(node.args.args[: len(types)] if node else ()):
-            if types[k] in (I64, B1) and getattr(argument.annotation, "id", "") == "float":
+            wanted = argument.annotation
+            if types[k] in (I64, B1) and isinstance(wanted, ast.Name) and wanted.id == "float":
                 types[k] = F64
         return tuple(types)
 
