@@ -49,7 +49,7 @@ _ELEMENTS = {
     np.dtype(np.int8): "i8",
     np.dtype(np.bool_): "b1",
 }
-#: Of the C library, what kernels or LLVM itself may call.
+#: The functions of the C library that kernels or LLVM itself may call.
 _C_LIBRARY = (
     "malloc",
     "free",
