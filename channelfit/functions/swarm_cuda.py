@@ -35,11 +35,9 @@ from channelfit.search.objective import Generation, Objective, summarized
 from channelfit.search.optimizer import Optimizer
 from channelfit.search.philox import CUDA_TEXT
 from channelfit.search.population import check_size
-from channelfit.search.swarm import ATTRACTION, INERTIA
+from channelfit.search.swarm import ATTRACTION, FLIGHT, INERTIA
 
 WARP = 32
-#: What a draw is for: as in `swarm.py`.
-_FLIGHT = 5
 
 _COMMON = """
 #define PER_LANE ((N_PARAMETERS + LANES - 1)/LANES)
@@ -228,7 +226,7 @@ def swarm_text(
     sizes = {
         "LANES": lanes,
         "GROUP": group,
-        "FLIGHT": _FLIGHT,
+        "FLIGHT": FLIGHT,
         "INERTIA": inertia,
         "COGNITIVE": cognitive,
         "SOCIAL": social,

@@ -21,11 +21,11 @@ from channelfit.search.population import check_size, check_told, starting_points
 INSTALL = 'pip install "channelfit[cma]"'
 
 LEAST_POPULATION = 4
-_STEP = 0.3  # of the first descent, in shares of every range
+_STEP = 0.3  # standard deviation of the first descent, as a share of every range
 _MOST_STEP = 1 / 3  # beyond it pycma cuts steps by itself
 _LEAST_DIMENSIONS = 2  # pycma fails on lines: a search of one parameter gets an idle second one
 _MOST_STEPS_SHRUNK = 2.0  # powers of ten by which a small descent may start finer
-_MOST_GROWTH = 2**10  # of a population
+_MOST_GROWTH = 2**10  # the largest population, as a multiple of the first
 
 
 class CmaEs(AskTell):

@@ -33,12 +33,14 @@ from channelfit.search.philox import CUDA_TEXT
 from channelfit.search.population import check_told
 from channelfit.search.space import SearchSpace
 
-#: Of a generation's costs, at most so many, evenly spaced, give its median.
+#: The median of a generation is that of so many of its costs, evenly spaced, or of all.
 MEDIAN_SAMPLE = 256
 
+#: Pairs that a block breeds; threads of a block that learns, and the most such blocks.
 _PAIRS, _THREADS, _MOST_BLOCKS = 128, 256, 264
+#: The most parameters of a row that are in shared memory at a time.
 _MOST_IN_CHUNK = 16
-# Of a record, before it goes on with the best physical parameters so far.
+#: Where in a record the counts of failures begin, and the best physical parameters so far.
 _FAILED = 4
 _VALUES = _FAILED + N_STATUSES
 

@@ -27,11 +27,16 @@ from channelfit.search.optimizer import Optimizer
 from channelfit.search.points_around import points_around
 from channelfit.search.population import starting_points
 
+#: Points that are scored in one call.
 _CHUNK = 4096
+#: Iterations over which the pace of a start is measured, and the most that a round makes.
 _MEMORY, _MOST_ITERATIONS = 10, 200
 #: Points around the best that are refined, and by what share a lower cost makes the search go on.
 _LOOKED_AT, _CLOSER = 8, 1e-4
-_FEW_POINTS, _MANY_POINTS, _LEADERS = 64, 512, 4
+#: Points of a scan for each parameter, where scores are slow and where they are fast.
+_FEW_POINTS, _MANY_POINTS = 64, 512
+#: Starts that are refined before all others in the first round.
+_LEADERS = 4
 _NONE = np.empty(0, dtype=np.intp)
 #: Largest difference of a coordinate, in shares of its range, between points that are the same.
 _NEAR = 0.02

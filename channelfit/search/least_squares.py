@@ -19,9 +19,10 @@ from channelfit.search.objective import Local, Objective
 
 #: Dampings tried at once, as multiples of a start's own.
 TRIALS = np.array([1 / 30, 1 / 3, 3.0, 100.0])
-_LEAST, _MOST = 1e-12, 1e12
-_FIRST = 1e-2
-#: Of the steepest slope: what pulls a coordinate off its face by less is rounding.
+#: The range of dampings, and the damping with which a start begins.
+_LEAST, _MOST, _FIRST = 1e-12, 1e12, 1e-2
+#: A coordinate leaves its face only if it is pulled by more than this share of the steepest slope:
+#: less is rounding.
 _INWARD = 1e-10
 
 

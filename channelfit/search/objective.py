@@ -35,16 +35,6 @@ class ScoreLike(Protocol):
     def status(self) -> Any: ...
 
 
-class Scorer(Protocol):
-    """Scores physical parameters (n_parameters, n_candidates); what every scorer can do.
-
-    What only some can do is named by `Previewing` and `Rescoring`, and what some tell of themselves
-    by `Described`, `Generated` and `Routed`.
-    """
-
-    def score(self, parameters: Any) -> ScoreLike: ...
-
-
 @runtime_checkable
 class Previewing(Protocol):
     """A scorer that can compute costs in the way of `linearize`, so that both compare exactly."""
@@ -134,7 +124,9 @@ class Objective:
 
     Attributes:
         space: maps the unit cube to physical parameters.
-        scorer: scores physical parameters.
+        scorer: scores physical parameters (n_parameters, n_candidates) by its method `score`. What
+            only some scorers can do or tell is named by `Previewing`, `Rescoring`, `Described`,
+            `Generated` and `Routed`.
         constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is
             not scored.
         linear: the parameter that is solved, and so is no dimension of the cube; None for none.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-#: By what share of itself the cost would rise, were it the parabola.
+#: Shares of itself by which the cost rises at the points, if it is the parabola.
 _RISES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-#: Of the cube's side: no point is further away.
+#: No point is further away than this share of the cube's side.
 _FURTHEST = 0.3
 #: Least eigenvalue, of a curvature scaled to a diagonal of ones.
 _FLOOR = 1e-12

@@ -18,7 +18,7 @@ from channelfit.search.space import SearchSpace
 
 #: Draws of one attempt, and how many of them may go without a single allowed point.
 _DRAWS, _ATTEMPTS = 1 << 15, 64
-#: Below this share of allowed draws a group is walked.
+#: A group is sampled by random walks where less than this share of all draws is allowed.
 _RARE = 0.01
 #: Steps of a walk: a few dozen for every dimension forget where it began.
 _STEPS_PER_DIMENSION = 24

@@ -32,7 +32,7 @@ INERTIA, ATTRACTION = 0.729844, 1.49618
 MOST_ATTRACTION = 10.0  # a swarm flies apart from about 4 on
 
 # What a draw is for: the last word of its counter. The genetic algorithm has 0 to 4.
-_FLIGHT = 5
+FLIGHT = 5
 
 
 class Topology(Protocol):
@@ -301,7 +301,7 @@ class Swarm(PopulationSearch):
         n_rows = rows.stop - rows.start
         particles = self._count(self.population_size)[self._moving()]
         parameters = xp.repeat(xp.arange(rows.start, rows.stop), particles.shape[0])
-        words = self._words(xp.tile(particles, n_rows), parameters.astype(np.uint64), _FLIGHT)
+        words = self._words(xp.tile(particles, n_rows), parameters.astype(np.uint64), FLIGHT)
         first, second = words[:, :2], words[:, 2:]
         draws = (philox.uniform(pair[:, 0], pair[:, 1]) for pair in (first, second))
         one, two = (draw.astype(self.dtype).reshape(n_rows, -1) for draw in draws)

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from channelfit.results.report.traces import Page
 
-#: What the process runs, importing from where this one does (and, by -P, not from the folder that
-#: the user is in).
+#: The program of the second process. It imports from where this one does and, by -P, not from the
+#: folder that the user is in.
 _SERVE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from channelfit.results.report.artist import serve; serve()"

@@ -63,10 +63,11 @@ STYLE: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
     "lines.solid_joinstyle": "round",
 }
-#: Samples of a trace are joined to this many pairs of a least and a largest value, at most.
+#: A trace is drawn with at most so many pairs of a least and a largest value.
 _BINS = 1500
+#: Panels beside each other, at most.
 _COLUMNS = 3
-#: Points: of the data over a fit, of the fit beneath.
+#: Widths of lines in points: of the data over a fit, and of the fit beneath them.
 _THIN, _BROAD = 0.7, 2.4
 #: Noise above this share of the axis makes a band that is broader than a fit's line.
 _BAND = 0.0025
@@ -74,7 +75,7 @@ _BAND = 0.0025
 _LABELS = 1.3
 #: With more experiments than this a page would be too long for a second look at each.
 _MOST_ENLARGED = 12
-#: Samples that are seen one by one.
+#: Up to so many samples are seen one by one.
 _FEW = 10
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 

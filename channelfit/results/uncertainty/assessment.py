@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan
 
-#: Of the peak: no recording has less noise, so the data were simulated without any.
+#: No recording has less noise than this share of its peak: such data were simulated without any.
 _NOISE_FREE = 1e-4
 #: Standard errors from the minimum beyond which the fit was not finished.
 _UNFINISHED = 0.3

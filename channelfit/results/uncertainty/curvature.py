@@ -29,18 +29,25 @@ if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
 
 LEVEL = 0.95
-#: A combination of parameters is open when its standard deviation is this part of the whole: of
-#: the values themselves, or of half their ranges where that is less.
+#: The data do not determine a combination of parameters whose standard deviation is above this
+#: share of the values themselves, or of half their ranges where that is less.
 OPEN = 0.5
-#: The noise, as a part of the largest current, that data simulated without any are judged by.
+#: Data that were simulated without noise are judged as if they had noise of this share of the
+#: largest current.
 ASSUMED_NOISE = 0.01
 
-_FLOOR = 1e-14  # least eigenvalue of a curvature scaled to a diagonal of ones
-_SMALLEST_SCALE = 1e-3  # of a range: a value nearer to 0 is no measure of itself
-_PART = 0.05  # of a parameter's direction that must be open for it to be named
+#: The least eigenvalue that counts, of a curvature scaled to a diagonal of ones.
+_FLOOR = 1e-14
+#: A value nearer to 0 than this share of its range says nothing of how large its error may be.
+_SMALLEST_SCALE = 1e-3
+#: A parameter is named where more than this share of its direction is not determined.
+_PART = 0.05
+#: Parameters are named together where their directions have at least this much in common.
 _LINK = 0.1
-_EDGE = 1e-9  # of a range: nearer to a bound is on it
-_WINDOW = 5.0  # correlation times after which the sum of correlations is cut off
+#: A coordinate nearer to a bound than this share of its range is at the bound.
+_EDGE = 1e-9
+#: The sum of correlations is cut off after so many correlation times.
+_WINDOW = 5.0
 
 
 @dataclass(frozen=True)

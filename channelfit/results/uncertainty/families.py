@@ -22,10 +22,14 @@ from channelfit.results.uncertainty.curvature import Estimate
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.least_squares import refine
 
+#: To so many nearest neighbors of each fit the barriers are computed.
 _NEIGHBORS = 6
-_LOOKS = 11  # on the straight line between two fits
-_MOST = 200  # fits that are compared
-_BENDS = 3  # a path between two fits may have 2**3 - 1 corners
+#: Points at which the cost is looked at on the straight line between two fits.
+_LOOKS = 11
+#: The most fits that are compared.
+_MOST = 200
+#: A path between two fits may have up to 2**_BENDS - 1 corners.
+_BENDS = 3
 #: Stands for a barrier that was not measured; finite, as scikit-learn wants it.
 _FAR = 1e300
 

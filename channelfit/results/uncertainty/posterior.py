@@ -22,7 +22,8 @@ from channelfit.scoring.machine.arrays import to_host
 LONG_ENOUGH = 50
 #: R-hat above which the walkers do not agree (Gelman et al. 2013).
 AGREED = 1.05
-_WIDEST = 0.1  # of the unit cube: no walker starts further from the fit, in standard deviations
+#: Walkers start about the fit with a standard deviation of at most this share of every range.
+_WIDEST = 0.1
 
 
 @dataclass(frozen=True, eq=False)

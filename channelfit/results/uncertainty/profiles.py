@@ -20,13 +20,15 @@ from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Local, Objective
 
-_POINTS = 10  # a side
-_ROUNDS = 8  # of choosing how far a side reaches
-_PASSES = 4  # of starting from neighbors
-_GAIN = 1e-2  # of chi square that is worth another pass
-_RESTARTS = 50  # each from a fit that is better by _BETTER: a stop for endless descents
-#: Of chi square below the fit: then the fit was not the minimum.
-_BETTER = 0.1
+#: Points on either side of the fit.
+_POINTS = 10
+#: How often the reach of a side is chosen anew, and how often points start from their neighbors.
+_ROUNDS, _PASSES = 8, 4
+#: A gain of chi square that is worth another start from the neighbors.
+_GAIN = 1e-2
+#: The fit was not the minimum where a profile finds a chi square that is lower by this much. All
+#: profiles then begin again there, but not more often than so many times.
+_BETTER, _RESTARTS = 0.1, 50
 
 
 @dataclass(frozen=True, eq=False)

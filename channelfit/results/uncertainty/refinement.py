@@ -22,9 +22,9 @@ from channelfit.search.objective import Objective
 
 #: Standard errors at which points are tried, to either side.
 _REACHES = (0.3, 1.0, 3.0, 10.0)
-#: Of the points tried so many are refined, and so often at most they may lead further down.
+#: How many of the points that are tried are refined, and how often they may lead further down.
 _REFINED, _ROUNDS = 8, 30
-#: Of chi square: less is no gain.
+#: A smaller loss of chi square does not count as a gain.
 _GAIN = 0.01
 #: Shares of the way to the parabola's minimum at which bounds on rates are looked for.
 _ON_THE_WAY = (1e-3, 1e-2, 0.1, 0.3, 1.0)

@@ -27,9 +27,9 @@ INSTALL = 'pip install "channelfit[cuda]"'
 NULL = np.uintp(0)
 
 _CPU = "--backend cpu needs no GPU"
-#: Where in the cache folder compiled kernels lie, CuPy's own among them.
+#: The folder within the cache folder for compiled kernels, CuPy's own among them.
 _MACHINE_CODE = "cuda"
-#: What CUDA calls it (runtime and driver), what that means here and what to do about it.
+#: Names of errors in CUDA's runtime and driver, and what each means here and what to do about it.
 _MEANINGS = (
     (
         r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|Out of memory allocating",

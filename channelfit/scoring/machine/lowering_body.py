@@ -25,7 +25,7 @@ from channelfit.scoring.machine.kernel_text import (
 
 #: Functions of mathematics that a kernel may call, and how many arguments each takes.
 MATH = {"log": 1, "pow": 2, "sin": 1, "cos": 1, "sqrt": 1, "floor": 1, "ceil": 1}
-#: Of a name or a constant integer: the text of an operand, or the number itself.
+#: An operand: its text, or the number itself where it is a constant integer.
 Ref = str | int
 
 

@@ -10,6 +10,7 @@ look the same on every platform. Other Python threads run meanwhile.
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import hashlib
 import json
@@ -48,7 +49,7 @@ _ELEMENTS = {
     np.dtype(np.int8): "i8",
     np.dtype(np.bool_): "b1",
 }
-#: Of the C library, what kernels or LLVM itself may call.
+#: The functions of the C library that kernels or LLVM itself may call.
 _C_LIBRARY = (
     "malloc",
     "free",
@@ -145,7 +146,8 @@ class Kernel:
         types = [self._type(kind) for kind in kinds]
         node = self.source.functions.get(self.name)
         for k, argument in enumerate(node.args.args[: len(types)] if node else ()):
-            if types[k] in (I64, B1) and getattr(argument.annotation, "id", "") == "float":
+            wanted = argument.annotation
+            if types[k] in (I64, B1) and isinstance(wanted, ast.Name) and wanted.id == "float":
                 types[k] = F64
         return tuple(types)
 
