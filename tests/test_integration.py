@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.special import gamma, gammainc
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR
+from channelfit.scoring.kernels.fast_rates import DEEP
 from channelfit.scoring.kernels.integration import (
-    DEEP,
     LESS,
     MORE,
     TAYLOR,
