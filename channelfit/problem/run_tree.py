@@ -138,7 +138,7 @@ def run_tree(
 
 
 def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _Run]]]:
-    """For each start from the steady state: its runs in order, each with its sweep."""
+    """The runs that follow each start from the steady state, in order, each with its sweep."""
     courses: list[list[tuple[int, _Run]]] = []
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
@@ -153,7 +153,7 @@ def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[i
 
 
 def _insert(level: list[_Run], run: _Run, member: _Member) -> list[_Run]:
-    """Follow the tree where it already goes this way, else grow it; returns the next level."""
+    """Finds a run of the same course on a level, or adds one; returns its children."""
     node = next((other for other in level if other.same_course(run)), None)
     if node is None:
         node = run
@@ -164,7 +164,7 @@ def _insert(level: list[_Run], run: _Run, member: _Member) -> list[_Run]:
 
 
 def _pruned(roots: list[_Run], traced: set[int]) -> list[_Run]:
-    """The roots without branches that lead to no sample that counts.
+    """The roots, after branches that lead to no sample that counts have been cut off.
 
     Arguments:
         traced: experiments of which every sample is wanted, whatever its weight.
@@ -193,7 +193,7 @@ def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_
 def _pieces(
     segment: Segment, first: int, last: int, h: float
 ) -> Iterator[tuple[Segment, int, int]]:
-    """A recorded command holds still at times; there it is split off as held, which is cheaper."""
+    """The parts of a segment with their samples; a command that stands still is held."""
     wave = segment.wave
     if not isinstance(wave, Samples):
         yield segment, first, last
@@ -219,7 +219,7 @@ def _pieces(
 def _piece_runs(
     segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None
 ) -> Iterator[_Run]:
-    """Lead-in to the first sample, the samples, and the way from the last one to the boundary."""
+    """The way to the first sample, the samples, and the way from the last one to the boundary."""
     tiny = TIME_TOLERANCE * h
     if first >= last:
         yield from _unsampled(segment, segment.start_ms, segment.end_ms)
@@ -239,7 +239,7 @@ def _piece_runs(
 def _stretches(
     first: int, last: int, weight: np.ndarray | None
 ) -> Iterator[tuple[int, int, float]]:
-    """[first, last) cut where the weight changes."""
+    """The ranges [first, last) of samples that have the same weight, each with that weight."""
     if weight is None:
         yield first, last, 0.0
         return
@@ -281,12 +281,15 @@ def _sampled(
 
 
 def _rounded(dt: float) -> float:
-    """Equal durations must be equal numbers to share a propagator: 1e-9 ms is below any clock."""
+    """A duration rounded to 1e-9 ms, so that equal durations share a propagator."""
     return round(dt, 9)
 
 
 def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
-    """(n,) steps so that the voltage moves at most MAX_STEP_MV in each; a power of two."""
+    """Sub-steps of each sample (n,) in which the voltage moves at most MAX_STEP_MV.
+
+    A power of two.
+    """
     fine = begins[:, None] + dt * np.linspace(0, 1, 9)
     v = segment.voltage(np.clip(fine, segment.start_ms, segment.end_ms))
     moved = np.abs(np.diff(v, axis=1)).max(axis=1) * (fine.shape[1] - 1)
@@ -316,7 +319,7 @@ def _varying(
 
 
 class _Flattener:
-    """Gives out slots, propagators and data places, depth first."""
+    """Turns the nodes of the tree into arrays: gives out slots, propagators and places of data."""
 
     def __init__(self, currents: Sequence[np.ndarray | None], outputs: list[np.ndarray]) -> None:
         self.currents, self.outputs = currents, outputs
@@ -334,6 +337,7 @@ class _Flattener:
         self.constant = self.total_weight = 0.0
 
     def flatten(self, roots: dict[float, list[_Run]]) -> RunTree:
+        """The arrays of all runs below some roots, which are listed by their holding potential."""
         self.starts = [self._index(self.voltages, v) for v in roots]
         for slot, children in enumerate(roots.values()):
             self._visit_all(children, slot, len(roots))

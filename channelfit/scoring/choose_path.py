@@ -18,10 +18,10 @@ from channelfit.scoring.layout.visit_order import schedule
 
 
 def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str = "cuda") -> str:
-    """The path that a score takes.
+    """The path that the scores of a problem take.
 
     Arguments:
-        path: one of `backends.PATHS`.
+        path: one of `scorer.PATHS`.
         backend: cuda or cpu, which differ in what is faster.
 
     Raises:
@@ -47,7 +47,7 @@ def reason_against_modes(problem: Problem) -> str | None:
 
 
 def samples_per_visit(problem: Problem) -> float:
-    """Samples that a voltage, once its tables are made, has to serve."""
+    """Scored samples for each visit of a voltage, whose tables a visit makes once."""
     tree = problem.scored
     order = schedule(tree, single_samples_anywhere=True)
     samples = tree.runs[order.run, N_SAMPLES][order.weight > 0].sum()

@@ -67,7 +67,7 @@ class CpuScorer:
         return score
 
     def rescore(self, parameters: np.ndarray) -> Score:
-        """The same by stepping in float64, whatever this scorer's path and precision."""
+        """The score by stepping in float64, whatever this scorer's path and precision."""
         return self._exact.score(self._scorable(parameters), self.n_threads)
 
     def preview(self, parameters: np.ndarray) -> Score:
@@ -123,8 +123,11 @@ class CpuScorer:
     def _shared(
         self, sweep: Callable[..., None], parameters: np.ndarray, arrays: list[Any]
     ) -> None:
-        """A sweep of a `Linearizer` over all candidates; BLAS keeps to one thread meanwhile: its
-        own, on small matrices, would mostly wait for each other."""
+        """Calls a method of a `Linearizer` for all candidates, on all threads.
+
+        BLAS keeps to one thread meanwhile: its own threads, on small matrices, would mostly wait
+        for each other.
+        """
 
         def some(first: int, last: int) -> None:
             sweep(parameters, first, last, *arrays)
@@ -138,7 +141,7 @@ class CpuScorer:
 
     @cached_property
     def _pieces(self) -> Linearizer | None:
-        """What takes runs in pieces and looks at no derivatives, where that spares stepping."""
+        """A linearizer without derivatives, for runs in pieces; None where it spares nothing."""
         model = self.problem.model
         if self.path != "stepping" or model.relaxes or len(model.chains) > 1:
             return None
@@ -157,7 +160,7 @@ class CpuScorer:
 
 
 class Stepping:
-    """Every sample from the one before."""
+    """Scores and traces in which the state at every sample follows from the sample before."""
 
     def __init__(self, problem: Problem, dtype: str) -> None:
         self.problem, self.dtype = problem, dtype
@@ -183,7 +186,7 @@ class Stepping:
 
     @cached_property
     def _tracing(self) -> CpuSource:
-        """What computes every experiment, the ones held out too."""
+        """The source that computes every experiment, those that are only predicted included."""
         source = self._source_for(self.problem.simulated)
         return self.source if source.varying == self.source.varying else source
 
@@ -211,7 +214,7 @@ class Stepping:
 
 
 class Modes:
-    """Sums over the modes of held voltages: the closed form, or at every sample (modal)."""
+    """Scores at held voltages from modes: without samples (closed form), or at each one (modal)."""
 
     def __init__(self, problem: Problem, dtype: str, sampled: bool) -> None:
         self.problem = problem
@@ -278,7 +281,7 @@ def side_by_side(
 
 @cache
 def _pool(n_threads: int) -> ThreadPoolExecutor:
-    """Threads that stay: a search asks them for a few candidates many times a second."""
+    """Threads that are kept, because a search asks for a few candidates many times a second."""
     return ThreadPoolExecutor(n_threads, "channelfit")
 
 

@@ -29,7 +29,7 @@ from channelfit.scoring.machine.machine_code import Callback, generated
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.tangent_plan import Plan, Ramp, Stretch, VaryingRun, joined
 
-#: Of a candidate that needs every sample of a ramp; none of `problem.statuses`.
+#: The status of a candidate that needs finer pieces of a ramp; the next plan decides.
 _UNRESOLVED = -1
 #: Steps of varying voltage taken together, powers of two: their rates and derivatives stay in the
 #: cache.
@@ -37,7 +37,11 @@ _STEPS = {"relax": 512, "scheme": 64}
 
 
 class Linearizer:
-    """Cost, gradient and curvature of the candidates of one problem."""
+    """Cost, gradient and curvature of the candidates of one problem.
+
+    Raises:
+        InputError: a product of schemes, of which there are no derivatives.
+    """
 
     def __init__(self, problem: Problem) -> None:
         model = problem.model
@@ -55,7 +59,7 @@ class Linearizer:
         self._lock = Lock()
 
     def plans(self) -> Iterator[Plan]:
-        """From the fastest to the one that serves every candidate, each made when first needed."""
+        """All plans, from the fastest to the one for every candidate; made when first needed."""
         model = self.problem.model
         oscillating = not all(_is_tree(chain) for chain in model.chains)
         width = 1 + len(self.free)
@@ -101,14 +105,14 @@ class Linearizer:
     def costs(
         self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray
     ) -> None:
-        """The same of costs alone."""
+        """Fills in the same columns of cost and status, and computes nothing else."""
         status[first:last], normals = self._normals(parameters[:, first:last])
         cost[first:last] = normals[:, 0, 0] / self.problem.scored.total_weight
 
     def _normals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Status (n,) and products of residuals and derivatives with each other (n, width, width).
 
-        Of one that failed the squares of the residuals are infinite.
+        Where a candidate failed the sum of the squares of its residuals is infinite.
         """
         thetas = np.ascontiguousarray(parameters.T)
         status, wanted = np.zeros(len(thetas), np.int64), np.arange(len(thetas))
@@ -141,8 +145,10 @@ class Linearizer:
 
     @contextmanager
     def _walk(self, plan: Plan) -> Iterator[_Walk]:
-        """A walk with scratch arrays that no other thread uses meanwhile. It is kept: a search asks
-        for a few candidates many times a second."""
+        """A walk with scratch arrays that no other thread uses meanwhile.
+
+        It is kept, because a search asks for a few candidates many times a second.
+        """
         idle = self._idle.setdefault(id(plan), [])
         try:
             walk = idle.pop()
@@ -191,7 +197,7 @@ class _Walk(ABC):
 
 
 class _Relaxing(_Walk):
-    """Chains of two states (or one)."""
+    """The walk of models whose chains have two states, or one."""
 
     def __init__(self, source: TangentSource, plan: Plan) -> None:
         super().__init__(source, plan)
@@ -235,7 +241,7 @@ class _Relaxing(_Walk):
         self.stretches = np.array(list(self._rows()), np.int64).reshape(-1, 8)
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
-        """Of the table of stretches."""
+        """The rows of the table of stretches that `relaxNormals` reads."""
         edges = middles = 0
         for stretch in self.plan.stretches:
             if not stretch.varies:
@@ -296,7 +302,7 @@ class _Relaxing(_Walk):
 
 
 class _Scheme(_Walk):
-    """One scheme of three states or more."""
+    """The walk of models that are one scheme of three states or more."""
 
     def __init__(self, source: TangentSource, plan: Plan) -> None:
         super().__init__(source, plan)
@@ -484,13 +490,13 @@ def _opening_and_closing(chain: Chain, source: TangentSource) -> list[tuple[int,
 
 
 def _narrow(transitions: np.ndarray, n: int) -> np.ndarray:
-    """The order of the states in which those with a transition stand near each other."""
+    """An order of the states in which those with a transition stand near each other."""
     joined = np.zeros((n, n), bool)
     joined[transitions[:, 0], transitions[:, 1]] = True
     return narrow_order(joined | joined.T)
 
 
 def _is_tree(chain: Chain) -> bool:
-    """Whether no cycle can make occupancies oscillate."""
+    """Whether a chain has no cycle, so that its occupancies cannot oscillate."""
     edges = {frozenset((t.source, t.target)) for t in chain.transitions}
     return len(edges) == len(chain.states) - 1

@@ -36,7 +36,7 @@ from channelfit.scoring.layout.held_compression import compression
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Held runs of equally many samples, or a piece of a ramp: one matrix product."""
+    """Held runs of equally many samples, or a piece of a ramp: what one matrix product serves."""
 
     matrix: np.ndarray  # (rank, n_points)
     points: slice  # of the flat array, (n_points, n_runs, width)
@@ -45,8 +45,13 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Ramp:
-    """A varying run in pieces: lengths (n,), ms; voltage (n, n_points), mV; places (n,) in the flat
-    array, -1 where no sample lies in a piece."""
+    """A varying run of smooth voltage, in n pieces.
+
+    Attributes:
+        edges: (n + 1,) ms.
+        voltage: (n, n_points) mV, at the points of `ramp_collocation`.
+        places: (n,) in the flat array; -1 where no sample lies in a piece.
+    """
 
     edges: np.ndarray
     voltage: np.ndarray
@@ -54,12 +59,16 @@ class Ramp:
 
     @property
     def lengths(self) -> np.ndarray:
+        """(n,) ms, how long each piece is."""
         return np.diff(self.edges)
 
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """Consecutive held runs, or one varying run with its voltages, or as a ramp."""
+    """Runs first .. last - 1: consecutive held ones, or a varying one.
+
+    A varying run is taken in pieces where it has a `ramp`, else in steps with the voltages `nodes`.
+    """
 
     first: int
     last: int
@@ -195,7 +204,7 @@ class Plan:
     def _pieces(
         self, tree: RunTree, r: int, flat: int, rows: int
     ) -> Iterator[tuple[Group, np.ndarray, float]]:
-        """Of every piece with samples: its group, its target, and the squares left outside."""
+        """For every piece with samples: its group, its target, and the squares left outside."""
         ramp, n, step = self.ramps[r], int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
         t, data = np.arange(n) * (step * tree.run_dt[r]), self._data(tree, r)
         piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
@@ -243,7 +252,7 @@ def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
 
 
 def _ramp(tree: RunTree, r: int, grade: int) -> Ramp | None:
-    """A varying run in pieces, if its voltage is smooth and they cost less than steps."""
+    """A varying run in pieces; None where its voltage is not smooth, or where steps cost less."""
     row = tree.runs[r]
     n = int(row[N_SAMPLES] * row[N_SUB])
     nodes = tree.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))

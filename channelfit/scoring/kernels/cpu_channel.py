@@ -29,7 +29,7 @@ from channelfit.scoring.machine.kernel_math import {functions}
 
 
 class LaneChannel(ChannelRows, LaneWriter):
-    """The same functions for every kernel that scores a model on the CPU.
+    """Functions of a model that all its kernels on the CPU call: rates, gains, steady states.
 
     Arguments:
         dtype: "float64" or "float32", the precision of stepping; rates, gains and steady states
@@ -168,6 +168,7 @@ class LaneChannel(ChannelRows, LaneWriter):
         return self.at("q", rows[0]), self.at("q", rows[1])
 
     def powers(self, factors: list[tuple[str, int]]) -> str:
+        """The product of some values, each named o0, o1 .. and raised to its power."""
         parts = []
         for k, (text, power) in enumerate(factors):
             self.w(f"o{k} = {text}")
@@ -176,7 +177,7 @@ class LaneChannel(ChannelRows, LaneWriter):
 
     @staticmethod
     def part(name: str, index: str, size: int) -> str:
-        """A view. Indexing it from zero spares the kernels Python's rule for negative indices."""
+        """The index-th part, of `size` elements, of an array, as a view."""
         return f"{name}[{index}*{size}:({index} + 1)*{size}]"
 
     def load_candidates(self, *first: str) -> None:

@@ -104,7 +104,7 @@ class Propagators:
             w("return largest")
 
     def _slow_down(self, k: int) -> None:
-        """Yosida's approximation where rates are too fast for anything but their ratios."""
+        """Yosida's approximation, for lanes in which only the ratios of rates can be seen."""
         t = self.text
         w, n, greatest = t.w, len(t.model.chains[k].states), GREATEST_NORM[t.real]
         with t.function(

@@ -52,7 +52,7 @@ RUN_ARGUMENTS = (
 
 
 class CpuSource(LaneChannel):
-    """The generated module of one model and one stepping precision.
+    """The generated kernel that steps one model from sample to sample, in one precision.
 
     Arguments:
         varying: whether it is for voltages that vary, too, which takes longer to compile.
@@ -95,7 +95,7 @@ class CpuSource(LaneChannel):
         return "\n".join(self.w.lines) + "\n"
 
     def _table(self, k: int, chain: Chain) -> None:
-        """Steps of 1..16 samples and the rows c P^j, from the propagator."""
+        """Writes createTable: steps of 1 to 16 samples and the rows c P^j, from the propagator."""
         w, n = self.w, len(chain.states)
         step = (n - 1) * n
         with self.function(
@@ -166,7 +166,7 @@ class CpuSource(LaneChannel):
     # --- stepping
 
     def _advance_function(self) -> None:
-        """y <- y + F y + b for every chain, by 2**p samples."""
+        """Writes advance: y <- y + F y + b for every chain, by 2**p samples."""
         w = self.w
         with self.function("advance(y, t, p)", "The state 2**p samples later."):
             for k, chain in enumerate(self.model.chains):
@@ -189,7 +189,7 @@ class CpuSource(LaneChannel):
         self.w(*(f"x{i} = {self.at('y', i)}" for i in range(self.n_x)))
 
     def _open_of_rows(self, name: str, j: int) -> str:
-        """Open probability at sample j of the stride, from the observation rows in `name`."""
+        """Text of the open probability at sample j of a stride, from the rows in `name`."""
         start = self._rows_start // self.lanes if name == "t" else 0
         start += j * self._row_length // self.lanes
         factors = []
@@ -201,7 +201,7 @@ class CpuSource(LaneChannel):
         return self.powers(factors)
 
     def _open_of_state(self) -> str:
-        """Open probability of the state x itself."""
+        """Text of the open probability of the state x."""
         factors = []
         for k, chain in enumerate(self.model.chains):
             c = chain.conductances
@@ -214,7 +214,7 @@ class CpuSource(LaneChannel):
         return self.powers(factors)
 
     def _check(self) -> None:
-        """Occupancies must stay in [0, 1]; anything else, NaN included, marks the lane."""
+        """Marks lanes whose occupancies are not in [0, 1], be it NaN."""
         tolerance = 1e-6 if self.real == "float64" else 1e-3
         with self.over_lanes():
             self._load_x()
@@ -237,7 +237,7 @@ class CpuSource(LaneChannel):
             w("y[k] = source[k]" if inward else "target[k] = y[k]")
 
     def _held(self) -> None:
-        """One run at a held voltage: scored in strides, the rest and all traces by samples."""
+        """Writes runHeld: a score goes in strides, what is left of it and all traces by samples."""
         w = self.w
         with self.function(
             "runHeld(source, target, y, t, v, gain, n, sampled, data, weight, cost, trace, tracing,"
@@ -272,7 +272,7 @@ class CpuSource(LaneChannel):
             self._copy_state(inward=False)
 
     def _stride(self) -> None:
-        """STRIDE samples, several at a time: the state is read once, sums stay in registers."""
+        """Scores STRIDE samples, several at a time: sums stay in registers."""
         w = self.w
         together = STRIDE if self.n_x <= 4 else 4
         rows, part = "t", "part"
@@ -316,7 +316,7 @@ class CpuSource(LaneChannel):
                 w(f"r = {current()} - datum", "cost[l] += weight*(r*r)")
 
     def _varying(self) -> None:
-        """One run at varying voltage, in float64, order four."""
+        """Writes runVarying: one run at varying voltage, in float64 and of order four."""
         w = self.w
         steps = RelaxationSteps(self) if self.model.relaxes else MagnusSteps(self)
         steps.write()

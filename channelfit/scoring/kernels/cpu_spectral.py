@@ -26,7 +26,7 @@ _CACHE_FRIENDLY = 4  # modes up to which sixteen samples are taken at once, eigh
 
 
 class CallingSpectrum(Spectrum):
-    """The same formulas, with Lagrange's factors as calls of one function each.
+    """The formulas of `Spectrum`, with Lagrange's factors as calls of functions.
 
     Lowering takes its time statement by statement; LLVM sees the factors where they are called.
     """
@@ -49,7 +49,7 @@ class CallingSpectrum(Spectrum):
         c.let(", ".join(f"{new}_{i}" for i in range(n)), f"{function}({', '.join(arguments)})")
 
     def factors(self, c: LaneScalars, k: int) -> None:
-        """Bodies of those functions."""
+        """Writes the functions that the factors call."""
         names = [f"old_{i}" for i in range(len(self.model.chains[k].states))]
         for function, write in (
             ("applied", super().apply_factor),
@@ -62,7 +62,7 @@ class CallingSpectrum(Spectrum):
 
 
 class _Factor(LaneScalars):
-    """The scalars of one factor: its speed and scale are arguments."""
+    """Spells the inside of a factor's function, of which speed and scale are arguments."""
 
     def __init__(self, c: LaneScalars, speed: int) -> None:
         super().__init__(c.w, c.lanes, c.sizes)
@@ -75,7 +75,7 @@ class _Factor(LaneScalars):
 
 
 class CpuSpectralSource(LaneChannel):
-    """The generated module of one model.
+    """The generated kernel that scores one model from its modes.
 
     Arguments:
         dtype: float64, or float32 for what is computed at every sample.
@@ -220,7 +220,7 @@ class CpuSpectralSource(LaneChannel):
         return " + ".join(f"{element}*{element}" for element in elements)
 
     def _rotation(self, n: int) -> None:
-        """One rotation of two columns p and o, each with its norm behind."""
+        """Writes rotate{n}: turns two columns p and o, whose last element is the square norm."""
         w = self.w
         with self.function(f"rotate{n}(p, o, turned)", "Turns two columns until orthogonal."):
             with self.over_lanes():
@@ -312,7 +312,7 @@ class CpuSpectralSource(LaneChannel):
     # --- one run sample by sample
 
     def _create_powers(self) -> None:
-        """What is left of every mode after 0 .. stride samples: rows of n_x."""
+        """Writes createPowers: what is left of every mode after 0 to `stride` samples."""
         w, n = self.w, self.spectrum.n_modes
         with self.function("createPowers(a, dt, kept)", "What is left of modes after samples."):
             with self.over_lanes():

@@ -27,7 +27,7 @@ class RelaxationSteps:
         self.text = text
 
     def begin(self) -> None:
-        """What a run begins with: rates at its start, where gates of no time constant are."""
+        """Writes how a run begins: with the rates at its start, where instant gates are at once."""
         t, w, size = self.text, self.text.w, self.text.n_rates * self.text.lanes
         names = ("start", "middle", "end")
         w(*(f"{name} = q[{k * size}:{(k + 1) * size}]" for k, name in enumerate(names)))
@@ -40,7 +40,7 @@ class RelaxationSteps:
                         w(f"{t.at('y', x)} = {t.at('end', limit)}")
 
     def write(self) -> None:
-        """The functions of a step."""
+        """Writes the functions that a step calls."""
         t, w = self.text, self.text.w
         with t.function("createLimits(q)", "Rates (up, down) of each chain into (speed, limit)."):
             with t.over_lanes():
@@ -88,7 +88,7 @@ class RelaxationSteps:
         w(f"{x} = new" if linear else f"{x} = min(max(new, 0.0), 1.0)")
 
     def step(self) -> None:
-        """One step, from the nodes in `at`."""
+        """Writes one step, from the nodes in `at`."""
         w = self.text.w
         w("start, end = end, start", f"createQmat(at[{MIDDLE}], theta, middle, status)")
         w("createLimits(middle)", f"createQmat(at[{END}], theta, end, status)", "createLimits(end)")
@@ -106,11 +106,11 @@ class MagnusSteps:
         self.text = text
 
     def begin(self) -> None:
-        """What a run begins with."""
+        """Writes how a run begins: with room for the state in quarters of a step."""
         self.text.w(f"y2 = z[{3 * self.text.widest * self.text.lanes}:]")
 
     def step(self) -> None:
-        """One step, from the nodes in `at`; where a state empties within it, its quarters instead.
+        """Writes one step, from the nodes in `at`; where a state empties within it, in quarters.
 
         Order four is lost where a rate is fast against the step; quarters bring the error back
         under 1e-4 of the largest current, at four times the price.

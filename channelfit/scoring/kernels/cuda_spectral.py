@@ -1,6 +1,6 @@
 """CUDA for scores without samples: one thread sums a candidate's cost from the modes of its runs.
 
-The kernel walks a `schedule.Schedule`: at each visit it computes rates and spectrum once, then
+The kernel walks a `visit_order.Schedule`: at each visit it computes rates and spectrum once, then
 serves the visit's runs. Everything is float64: the three parts of a sum of squares cancel. Where a
 candidate's modes are badly conditioned, or its cost is too small a difference, it is put on a list
 and the caller scores it by stepping.
@@ -29,7 +29,7 @@ SWEEP_MODES, ADD_MODES = "runSweep", "addJobs"
 
 
 class CudaSpectralSource:
-    """The text of one model.
+    """The CUDA text that scores one model from its modes.
 
     Arguments:
         dtype: float64, or float32 for what is computed at every sample.
@@ -443,7 +443,7 @@ extern "C" __global__ void addJobs(
 
 
 def _rounds(n: int) -> list[list[tuple[int, int]]]:
-    """All pairs of n in rounds of disjoint ones: the circle of a tournament.
+    """All pairs of n columns, in rounds in which no column occurs twice: a tournament's circle.
 
     An odd one's partner is a bye. It takes fewer sweeps than going row by row, 6 for 7.
     """

@@ -1,4 +1,4 @@
-"""Exact derivatives of rate expressions, in no language yet.
+"""Exact derivatives of rate expressions, as expressions.
 
 SymPy's own `diff` answers with derivatives of real parts and Heaviside functions where an
 expression has abs, min or max; here every kink has the slope of the branch that is taken.
@@ -72,7 +72,7 @@ def _anew(node: sympy.Expr, by: sympy.Symbol, done: dict[sympy.Expr, sympy.Expr]
 def _of_extreme(
     node: sympy.Expr, by: sympy.Symbol, done: dict[sympy.Expr, sympy.Expr]
 ) -> sympy.Expr:
-    """Of the argument that is taken; of the first of equals, as the printed value has it."""
+    """The derivative of the argument that is taken; of the first of equals, as the value has it."""
     best, slope = node.args[0], _derivative(node.args[0], by, done)
     for other in node.args[1:]:
         wins = other < best if isinstance(node, sympy.Min) else other > best
@@ -84,7 +84,7 @@ def _of_extreme(
 def derivatives(
     definitions: Definitions, expressions: Sequence[sympy.Expr], by: Sequence[str]
 ) -> tuple[Definitions, list[dict[int, sympy.Expr]]]:
-    """Derivatives through named definitions, which stay named.
+    """Derivatives of expressions in which named definitions occur, which stay named.
 
     Arguments:
         definitions: in dependency order.

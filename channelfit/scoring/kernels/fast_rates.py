@@ -20,6 +20,8 @@ from __future__ import annotations
 
 #: The norm of A h beyond which a generator is replaced, a power of two, by the precision of steps.
 GREATEST_NORM = {"float64": 2.0**32, "float32": 2.0**22}
+#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+DEEP = 1e90
 
 
 def resolvent(b, r, n, lanes):  # type: ignore[no-untyped-def]

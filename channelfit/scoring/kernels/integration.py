@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import factorial, sqrt
 
 from channelfit.model.channel import RATE_CEILING
+from channelfit.scoring.kernels.fast_rates import DEEP
 from channelfit.scoring.machine.kernel_math import inline
 
 # --- exponentials of generators -------------------------------------------------------------------
@@ -29,8 +30,6 @@ STIFF = 1.0
 
 # --- gates on varying voltage ---------------------------------------------------------------------
 
-#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
-DEEP = 1e90
 #: Of the integral of u^2 exp(-u) from 0 to L over L^3, a series in -L.
 _MOMENT = tuple(1.0 / (factorial(k) * (k + 3)) for k in range(14))
 

@@ -65,7 +65,7 @@ class LaneWriter:
         return repr(value) if self.real == "float64" else f"float32({value!r})"
 
     def over_lanes(self) -> Writer:
-        """The innermost loop."""
+        """Opens the loop over lanes, the innermost."""
         return self.w.block(f"for l in range({self.lanes}):")
 
     def function(self, head: str, doc: str, public: bool = False) -> Writer:
@@ -110,7 +110,7 @@ class LaneWriter:
         return f"m[{start}:{start + self.n_square * self.lanes}]"
 
     def product_function(self, n: int) -> None:
-        """The product of two n x n matrices in every lane, as loops."""
+        """Writes a function, of loops, that multiplies two n x n matrices in every lane."""
         w = self.w
         with self.function(f"product{n}(a, b, out)", "out = a b."):
             row = n * self.lanes
@@ -134,14 +134,14 @@ class LaneWriter:
             self.w(*(f"{self.element(out, i, i, n)} += {self.number(identity)}" for i in range(n)))
 
     def close_columns(self, square: int, n: int) -> None:
-        """The diagonal is what is left of one: columns sum to one and nothing is negative."""
+        """Makes the diagonal what is left of one: columns sum to one and nothing is negative."""
         if n > UNROLLED_STATES:
             self.w(f"closeColumns{n}({self._view(square)})")
         else:
             self._close("m", square * self.n_square, n)
 
     def close_columns_function(self, n: int) -> None:
-        """The same as a function of one square, compiled once."""
+        """Writes a function that closes the columns of one square."""
         with self.function(f"closeColumns{n}(a)", "Diagonal: one minus the rest of the column."):
             self._close("a", 0, n)
 
@@ -196,7 +196,7 @@ class LaneWriter:
                     w(f"{self.element(0, i, j, n)} = more[l]*b{i}_{j} + keep*a{i}_{j}")
 
     def taylor(self, n: int) -> None:
-        """exp of square 1 into square 0: degree 12 in five products (Paterson, Stockmeyer)."""
+        """exp of square 1 into square 0, of degree 12 in five products (Paterson, Stockmeyer)."""
         c = TAYLOR
         self.product(1, 1, 2, n)
         self.product(2, 1, 3, n)

@@ -13,7 +13,7 @@ from sympy.printing.codeprinter import CodePrinter
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a target language calls things.
+    """The names and spellings of a target language.
 
     functions: SymPy function name -> name in the target.
     choose: text of a conditional value from (condition, if true, if false).

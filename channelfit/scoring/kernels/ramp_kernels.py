@@ -10,7 +10,7 @@ from channelfit.scoring.machine.machine_code import plain_kernel
 
 
 def _factored(a, block, reach):
-    """a = L U in place, without pivots; blocks further than `reach` from the diagonal are empty."""
+    """Factors a = L U in place, without pivots; blocks beyond `reach` are empty."""
     n = a.shape[0]
     for p in range(n):
         last = min(n, (p // block + reach + 1) * block)
@@ -25,7 +25,7 @@ def _factored(a, block, reach):
 
 
 def _solved(a, b, block, reach):
-    """b <- (L U)^-1 b, all columns."""
+    """Solves L U y = b for every column of b, which y replaces."""
     n, width = b.shape
     for p in range(n):
         top = b[p]

@@ -42,7 +42,7 @@ UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS, LINEAR, INSTANT = range(8)
 
 
 def _limits(chain, rows, rate, slope, n, speed, limit, dspeed, dlimit):
-    """Speed and limit of one chain at n voltages, and by its own directions (n_own, n).
+    """Speed and limit of one chain at n voltages, and their derivatives by its own directions.
 
     rows (n_own, 2): rows of `slope` for opening and closing, -1 where there is none.
     """
@@ -90,7 +90,7 @@ def _currents(
 
 
 def _rest(chains, rows, rate, slope, start_voltage, states, dstates):
-    """States at rest into the first slots: states (n_slots, n_chains), dstates (.., n_own)."""
+    """States at rest for the first slots of states (n_slots, n_chains), dstates (.., n_own)."""
     n_v, widest = rate.shape[1], dstates.shape[2]
     speed, limit = np.empty(n_v), np.empty(n_v)
     dspeed, dlimit = np.empty((widest, n_v)), np.empty((widest, n_v))
@@ -122,7 +122,7 @@ def _held(
     dstates,
     out,
 ):
-    """Runs first .. last - 1 at held voltages: currents and derivatives at their points."""
+    """Walks the held runs first .. last - 1: currents and derivatives at their points."""
     n_v, n_chains, widest = rate.shape[1], chains.shape[0], dstates.shape[2]
     speed, limit = np.empty((n_chains, n_v)), np.empty((n_chains, n_v))
     dspeed = np.empty((n_chains, widest, n_v))
@@ -203,7 +203,7 @@ def _relaxations(
     dkept,
     dgained,
 ):
-    """n steps x -> kept x + gained of one chain; see `CpuSource._relaxation` for the formula.
+    """n steps x -> kept x + gained of one chain; see `cpu_varying.RelaxationSteps`.
 
     speed, limit (n + 1,) at the edges of the steps, middle_.. (n,) between them.
     """
@@ -383,7 +383,7 @@ def relaxNormals(
     flags,
     products,
 ):
-    """Of candidates thetas (n, n_parameters) the products (n, width, width), see `project`.
+    """Products (n, width, width) of candidates thetas (n, n_parameters); see `project`.
 
     edges, middles: voltages of varying runs, one after the other. From `gain` (2, width) to `out`
     scratch; a varying run is taken in parts as long as `middle_rate` has room for. flags (n, 2),

@@ -119,7 +119,7 @@ def schemeHeld(
     dstates,
     out,
 ):
-    """Runs first .. last - 1, all at held voltages: currents and derivatives at their points."""
+    """Walks the held runs first .. last - 1: currents and derivatives at their points."""
     n, n_directions = states.shape[1], gain.shape[1] - 1
     n_rates = dpowers.shape[4]
     x, x2, row = np.empty(n), np.empty(n), np.empty(n)
@@ -208,7 +208,10 @@ def schemeHeld(
 
 @plain_kernel
 def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
-    """From (n_rates, n_voltages), (n_partials, n_voltages) to voltage first, zeros filled in."""
+    """Copies rates (n_rates, n_voltages) and slopes (n_partials, n_voltages) with voltage first.
+
+    Derivatives that are 0 for certain are filled in.
+    """
     slope_v[:n_voltages] = 0.0
     for v in range(n_voltages):
         for u in range(rate.shape[0]):

@@ -1,4 +1,4 @@
-"""The score of a held run without its samples: formulas shared by every target language.
+"""The score of a held run without its samples: formulas for the CPU and for CUDA.
 
 At a held voltage the open probability is a sum of decaying exponentials, y(t) = sum_I w_I
 exp(-L_I t), where I counts how often each mode of each chain enters (a gate to the third power has
@@ -70,7 +70,7 @@ class Spectrum(SpectralLayout):
     """The formulas that lead from the rates at one voltage, q, to modes, s."""
 
     def two_states(self, c: Scalars, k: int) -> None:
-        """Speed and limit of a gate."""
+        """Stores speed and limit of a gate."""
         rows, rates = self.layout[k], self.rate_rows(k)
         up, down = c.at("q", rates[0, 1]), c.at("q", rates[1, 0])
         c.let(f"speed{k}", f"{up} + {down}")
@@ -338,7 +338,7 @@ class Spectrum(SpectralLayout):
 
 
 def _descending(c: Scalars, names: list[str]) -> list[str]:
-    """Values in descending order, by exchanging neighbors."""
+    """Names the values in descending order, by exchanging neighbors."""
     names = list(names)
     for end in range(len(names) - 1, 0, -1):
         for e in range(end):
@@ -364,7 +364,7 @@ def order_of_factors(e: int, n_modes: int) -> list[int]:
 
 
 def weighted(weights: Sequence[float], names: Sequence[str], base: float = 0.0) -> str:
-    """base + sum weight * name, without the zeros and the ones."""
+    """Text of base + sum weight * name, without factors of one and terms of zero."""
     parts = [repr(base)] if base else []
     for weight, name in zip(weights, names, strict=True):
         if weight == 1.0:

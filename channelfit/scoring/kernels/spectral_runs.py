@@ -33,7 +33,7 @@ class SpectralRuns:
         self.model: ChannelModel = spectrum.model
 
     def amplitudes(self, c: Scalars, k: int) -> None:
-        """w{k}_0 and w{k}_j, j = 1..n-1: the chain's open occupancy as a sum of its modes.
+        """Names w{k}_0 and w{k}_j, j = 1..n-1: the open occupancy of chain k as a sum of its modes.
 
         Also names what `end` needs. Element i of x is the occupancy of state i + 1 of the chain.
         """
@@ -97,7 +97,7 @@ class SpectralRuns:
         c.put("doubt", c.choose(good, "doubt", "1.0"))
 
     def end(self, c: Scalars, k: int, gone: Mapping[int, str]) -> None:
-        """The state at the end of a run into y; gone[mode] is 1 - exp(-speed duration)."""
+        """Stores the state at the end of a run in y; gone[mode] is 1 - exp(-speed duration)."""
         n, rows, first = (
             len(self.model.chains[k].states),
             self.spectrum.layout[k],
@@ -161,7 +161,7 @@ class SpectralRuns:
     # --- the open probability and its square
 
     def open_probability(self, c: Scalars) -> dict[Index, str]:
-        """Coefficient of every term of the product of the chains' powers, by name."""
+        """The coefficient, by name, of every term of the open probability."""
         product: dict[Index, str] = {}
         for k, chain in enumerate(self.model.chains):
             own = {(0,) * self.spectrum.n_modes: f"w{k}_0"}
@@ -220,7 +220,7 @@ class SpectralRuns:
         return {index: names[index] for index in self.spectrum.sums}
 
     def total_speed(self, c: Scalars, index: Index) -> str:
-        """L_I."""
+        """Text of L_I, the speed of the product of modes that an index counts."""
         parts = [
             self.spectrum.speed(c, m)
             if times == 1

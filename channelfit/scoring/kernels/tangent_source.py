@@ -1,4 +1,4 @@
-"""What of a linearization depends on the model, as text of kernels.
+"""The part of a linearization that depends on the model, as text of kernels.
 
 Rates and their derivatives, of one candidate at many voltages: these lie in the vector lanes. All
 else that a linearization needs is written by hand (`scheme_kernels`, `ramp_kernels`,
@@ -33,7 +33,7 @@ _LANES = 16
 
 
 class TangentSource:
-    """The generated module of one model.
+    """The generated rates and gains of one model, with their derivatives.
 
     Attributes:
         text: the source; `createRates` and `createGains`.
@@ -147,5 +147,5 @@ class TangentSource:
 
 
 def _padded(n: int) -> int:
-    """Numbers in whole vectors that hold n of them."""
+    """How many numbers the whole vectors have that hold n of them."""
     return 8 * (-(-n // 8))

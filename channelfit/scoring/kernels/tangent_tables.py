@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""What linearizations of gates and of schemes have in common."""
+"""Kernels and tables that linearizations of gates and of schemes have in common."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def driveSlope(gain, drive, d):
 
 
 def showCurrent(conductances, x, dx, gain, voltage, out, place):
-    """A current and its derivatives, from the states of the moment."""
+    """Writes a current and its derivatives, from the state x and its derivatives dx, to a place."""
     drive = voltage - gain[1, 0]
     s, is_open = gain[0, 0] * drive, 0.0
     for i in range(x.shape[0]):

@@ -30,7 +30,7 @@ _FORGOTTEN = 40.0
 
 
 def n_cells(n: int) -> int:
-    """Cells of a run of n samples, the last for whatever lies beyond."""
+    """How many cells the table of a run of n samples has, the last for whatever lies beyond."""
     return int(2**CELL_BITS * math.ceil(math.log2(1 + _FORGOTTEN * n)) + 1)
 
 
@@ -71,7 +71,7 @@ def _transform(data: np.ndarray, decay: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SpectralWalk:
-    """What a kernel walks that sums modes: a schedule with what each run needs of its recording.
+    """A schedule for kernels that sum modes, with what each run needs of its recording.
 
     jobs (n_jobs + 1,), visits (n_visits + 1,): int32, where visits and runs begin.
     visit_v: (n_visits,) mV; visit_dt: (n_visits, 2) ms between samples, and of the shortest run.
@@ -97,6 +97,7 @@ class SpectralWalk:
 
     @property
     def n_jobs(self) -> int:
+        """Into how many jobs the walk is cut."""
         return len(self.jobs) - 1
 
 
@@ -109,7 +110,7 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
     """The walk through a tree of runs whose voltage is held wherever it matters.
 
     Arguments:
-        n_jobs: see `schedule.schedule`.
+        n_jobs: see `visit_order.schedule`.
         sampled: keep the data, for kernels that visit every sample, instead of transforms.
 
     Raises: ValueError where voltage varies.
@@ -161,7 +162,7 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
 
 
 class _Transforms:
-    """Tables one after the other; a single sample is its own transform."""
+    """Collects the tables of runs, one after the other; a single sample is its own transform."""
 
     def __init__(self) -> None:
         self.tables: list[np.ndarray] = []
@@ -175,11 +176,12 @@ class _Transforms:
         return self.n - len(table), len(table) - 1
 
     def joined(self) -> np.ndarray:
+        """All tables (n_rows, DEGREE + 1), and an empty row for kernels that read ahead."""
         return np.vstack([*self.tables, np.zeros((1, DEGREE + 1))])
 
 
 class _Samples:
-    """Data one after the other, each run's beginning where sixteen bytes of float32 may."""
+    """Collects the data of runs, one after the other, each beginning at a multiple of 16 bytes."""
 
     def __init__(self) -> None:
         self.data: list[np.ndarray] = []
@@ -192,4 +194,5 @@ class _Samples:
         return self.n - len(self.data[-1]), 0
 
     def joined(self) -> np.ndarray:
+        """All data (n,), and a few zeros for kernels that read ahead."""
         return np.concatenate([*self.data, np.zeros(4)])

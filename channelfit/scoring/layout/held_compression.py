@@ -37,7 +37,7 @@ _DEGREES = 24
 
 @dataclass(frozen=True, eq=False)
 class Compression:
-    """N samples of a held voltage by a few of them.
+    """How n samples at a held voltage follow from a few of them.
 
     points: (n_points,) int64, ascending, from 0; gaps are powers of two.
     matrix: (rank, n_points), M; the identity where all samples are kept.
@@ -69,7 +69,7 @@ class Compression:
 
 @lru_cache(maxsize=256)
 def compression(n: int, oscillating: bool = False) -> Compression:
-    """The compression of n samples.
+    """How n samples at a held voltage are compressed.
 
     Arguments:
         oscillating: for schemes whose modes need not be real (not reversible ones).
@@ -109,7 +109,7 @@ def _compressed(n: int, oscillating: bool) -> Compression:
 
 
 def _octaves(n: int) -> list[int]:
-    """0, 2, 4, 8 .. below n: where the blocks begin."""
+    """Where the blocks of n samples begin: 0, 2, 4, 8 .. below n."""
     return [0, *(2**j for j in range(1, 64) if 2**j < n)]
 
 

@@ -6,7 +6,7 @@ at the zeros of P_12 - P_11 (Radau IIA: stiff modes are damped, order 23 at the 
 Hairer and Wanner 1996, IV.5). What a ramp excites at its start is gone after a few times its own
 time constant, so pieces may grow as the time since the start does, until the voltage bounds them.
 Samples lie on the polynomial, hence squares against a recording follow from its points, as in
-`compression`:
+`held_compression`:
 
     sum (y - d)^2  =  |R c - Q^T d|^2 + |d - Q Q^T d|^2,    y = Q R c,  c the points of a piece.
 """
@@ -36,7 +36,7 @@ STRAIGHT_MV = 1e-9
 def pieces(
     h: float, v: np.ndarray, parts: np.ndarray, grade: int = 0
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """A run of moving voltage cut into pieces.
+    """Cuts a run of varying voltage into pieces.
 
     Arguments:
         h: ms between steps; v: (n_steps, n_parts) mV, at these parts of every step.

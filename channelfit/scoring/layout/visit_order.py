@@ -21,7 +21,7 @@ from channelfit.problem.run_tree import HELD, KIND, N_SAMPLES, SOURCE, TABLE, TA
 
 #: What a visit costs, in samples: balances jobs.
 _VISIT_WORK = 60
-#: In place of an interval: whichever.
+#: In place of an interval between samples: any will do.
 _ANY = -1.0
 
 
@@ -51,6 +51,7 @@ class Schedule:
 
     @property
     def n_jobs(self) -> int:
+        """Into how many jobs the tree is cut."""
         return len(self.jobs) - 1
 
 
@@ -87,12 +88,12 @@ def schedule(
 
 
 def needed_runs(tree: RunTree) -> list[int]:
-    """The runs that a score needs, in no order of a walk."""
+    """The numbers of the runs that a score needs, ascending."""
     return sorted(_needed(_tree(tree), tree.run_weight > 0))
 
 
 def _tree(tree: RunTree) -> list[_Node]:
-    """Who starts from whose end, read off the slots in the order of `RunTree.runs`.
+    """The nodes of all runs: which run starts from whose end, read off their state slots.
 
     A run held where the channel already rests ends as it began, so those after it need not wait
     for it: they start from the steady state as well.
@@ -115,7 +116,7 @@ def _rests(tree: RunTree, run: np.ndarray, parent: int) -> bool:
 
 
 def _needed(nodes: list[_Node], wanted: np.ndarray) -> set[int]:
-    """Wanted runs and all before them."""
+    """Wanted runs, and all runs that lead to them."""
     needed: set[int] = set()
     for node in reversed(nodes):
         if wanted[node.index] or any(child in needed for child in node.children):
@@ -124,7 +125,7 @@ def _needed(nodes: list[_Node], wanted: np.ndarray) -> set[int]:
 
 
 def _cut(tree: RunTree, nodes: list[_Node], needed: set[int], n_jobs: int) -> list[set[int]]:
-    """Leaves in order, cut into parts of about equal work, each with all that leads there."""
+    """Parts of about equal work: some leaves each, with all runs that lead to them."""
     leaves = [k for k in sorted(needed) if not needed.intersection(nodes[k].children)]
     if n_jobs == 1 or len(leaves) < 2:
         return [needed]
@@ -142,7 +143,7 @@ def _cut(tree: RunTree, nodes: list[_Node], needed: set[int], n_jobs: int) -> li
 
 @dataclass
 class _Slots:
-    """Who ended in which slot, which are free again, and how many there are."""
+    """Which run ended in which slot, which slots are free again, and how many there are."""
 
     of: dict[int, int]
     free: list[int]
@@ -221,11 +222,12 @@ class _Walk:
         return self._claim(k) in (key, (key[0], _ANY))
 
     def _choose(self, ready: list[int], unready: Counter[tuple[int, float]]) -> tuple[int, float]:
-        """The voltage with the fewest runs that would still have to wait."""
+        """The voltage and interval for which the fewest runs would still have to wait."""
         keys = [self.keys[k] for k in ready if not self.single[k]] or [self.keys[k] for k in ready]
         return min(keys, key=lambda key: unready[key] + unready[key[0], _ANY])
 
     def finished(self) -> Schedule:
+        """The schedule of all jobs that were added."""
         voltage = [v if v >= 0 else -1 for v in self.voltage]
         run, source, target, weight = zip(*self.rows, strict=True) if self.rows else ((),) * 4
         return Schedule(
