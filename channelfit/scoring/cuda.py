@@ -1,6 +1,6 @@
-"""The CUDA backend: one candidate a thread, and a whole population in one launch.
+"""The CUDA backend: each thread has one candidate, and one launch a whole population.
 
-Host and GPU run side by side: a score of CuPy arrays is only asked for, never waited for.
+Host and GPU run side by side: a score of CuPy arrays is asked for and not waited for.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.scorer import Linearization, Score
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
-_LARGEST_CHUNK = 1 << 22  # beyond, larger launches gain nothing
+_LARGEST_CHUNK = 1 << 22  # candidates; larger launches gain nothing
 _LANES = 32  # of a warp
-_LISTED_WARPS = 16  # a multiprocessor: what its registers hold
+_LISTED_WARPS = 16  # for each multiprocessor: as many as its registers hold
 
-#: struct Visit and struct Run of the generated text.
+#: The structures Visit and Run of the generated text.
 VISIT = np.dtype(
     [("v", "f8"), ("dt", "f8"), ("first", "i4"), ("last", "i4"), ("longest", "i4"), ("kind", "i4")]
 )
@@ -67,9 +67,13 @@ RUN = np.dtype(
 class Walk:
     """A schedule as the arrays that the kernel `runSweep` reads.
 
-    starts: (n_starts,) mV; jobs: (n_jobs + 1,) int32; visits, runs: bytes of VISIT and RUN;
-    data: (n,) pA and nodes: (n,) mV in the stepping precision.
-    n_slots: what `CudaSource.specialized` needs.
+    Attributes:
+        starts: (n_starts,) mV, holding potentials whose steady states runs start from.
+        jobs: (n_jobs + 1,) int32, where the visits of each job begin.
+        visits, runs: bytes of VISIT and RUN.
+        data: (n,) pA, and nodes: (n,) mV, in the stepping precision.
+        n_slots: how many states are kept between runs.
+        varying: whether the voltage varies in any run.
     """
 
     starts: np.ndarray
@@ -87,7 +91,7 @@ class Walk:
 
     @property
     def arrays(self) -> Sequence[np.ndarray]:
-        """In the order of the kernel's parameters."""
+        """The arrays in the order of the kernel's parameters."""
         return self.starts, self.jobs, self.visits, self.runs, self.data, self.nodes
 
 
@@ -160,15 +164,16 @@ def _voltages(
 
 
 class CudaScorer:
-    """Scores and simulates on an NVIDIA GPU; see `backends.Scorer`.
+    """Scores and simulates on an NVIDIA GPU; see `scorer.Scorer`.
 
     Arguments:
         path: ``auto`` or one of `paths`.
-        threads: of a block; None for what `channelfit tune` has found, else what fills the GPU.
-        chunk: candidates in one launch; None for as many as memory allows.
+        threads: the threads of a block. With None it is the number that `channelfit tune` has
+            found, or else the one that fills the GPU best.
+        chunk: candidates in one launch. With None it is as many as memory allows.
 
     Raises:
-        InputError: no GPU that can be used, and what to do.
+        InputError: there is no GPU that can be used; the message says what to do.
     """
 
     backend = "cuda"
@@ -197,31 +202,34 @@ class CudaScorer:
     def score(self, parameters: Any) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates).
 
-        CuPy parameters are scored without waiting for the GPU and give CuPy arrays.
+        Parameters in a CuPy array are scored without waiting for the GPU and give CuPy arrays.
         """
         return self._score(parameters, self.scoring)
 
     def rescore(self, parameters: Any) -> Score:
-        """The same by stepping in float64, whatever this scorer's path and precision."""
+        """A score by stepping in float64, whatever this scorer's path and precision."""
         return self._score(parameters, self._exact)
 
     def preview(self, parameters: Any) -> Score:
-        """A score as a search wants it that compares with `linearize`: in float64, and where the
-        voltage varies and candidates are few, in segments side by side."""
+        """A score for a search that compares it with the cost of `linearize`.
+
+        It is in float64. Where the voltage varies and candidates are few, segments of a run are
+        stepped side by side.
+        """
         values = self._values
         if values is None or values.fills(parameters.shape[1]):
             return self.score(parameters)
         return Score(*self._in_chunks(values.score, parameters, values))
 
     def linearize(self, parameters: Any) -> Linearization:
-        """Cost, gradient and curvature, in float64; see `backends.Linearization`.
+        """Cost, gradient and curvature, in float64; see `scorer.Linearization`.
 
-        CuPy parameters give CuPy arrays.
+        Parameters in a CuPy array give CuPy arrays.
         """
         return Linearization(*self._in_chunks(self._tangents.linearize, parameters, self._tangents))
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
-        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
+        """Currents, pA: an array (n_sweeps, n_times_max, n_candidates) for each experiment."""
         packed = self.problem.simulated
         parameters = self._checked(parameters)
         n, n_data = parameters.shape[1], len(packed.sample_mV)
@@ -232,21 +240,21 @@ class CudaScorer:
                 status = self.xp.empty(b - a, dtype=np.int8)
                 trace = self.xp.empty((n_data, b - a), dtype=self.dtype)
                 self.stepping.simulate(self._on_device(parameters, a, b), trace, status)
-                out[:, a:b] = trace.get()
-                out[:, a:b][:, status.get() != OK] = np.nan
+                out[:, a:b] = gpu.to_host(trace)
+                out[:, a:b][:, gpu.to_host(status) != OK] = np.nan
         return [gathered(out, places) for places in packed.outputs]
 
-    # --- tuning: see `tuning.Tunable`
+    # --- tuning: see `launch_tuning.Tunable`
 
     def launch_choices(self) -> list[tuple[Any, ...]]:
-        """Kernels and the threads a block that they can have."""
+        """Each kernel with the numbers of threads that its blocks can have."""
         most = self.scoring.most_threads
         return [(SWEEP, tuple(t for t in _THREADS if t <= most))]
 
     def timed_score(
         self, parameters: Any, threads: Mapping[str, int], jobs: Mapping[str, int] | None = None
     ) -> float:
-        """Median seconds on the device of a score with these launches."""
+        """The median time, seconds on the device, that a score takes with these launches."""
         before = self.threads, self.scoring.n_jobs
         self.threads, self.scoring.n_jobs = threads.get(SWEEP), (jobs or {}).get(SWEEP)
         on_device = self.xp.asarray(parameters)
@@ -256,7 +264,7 @@ class CudaScorer:
             self.threads, self.scoring.n_jobs = before
 
     def launch_occupancy(self, kernel: str, threads: int) -> gpu.Occupancy:
-        """How full a kernel's blocks of so many threads make the GPU."""
+        """How full a kernel makes the GPU with blocks of so many threads."""
         return gpu.occupancy(self.scoring.program(1).kernels[kernel], threads)
 
     # ---
@@ -271,13 +279,16 @@ class CudaScorer:
 
     @cached_property
     def _values(self) -> Tangents | None:
-        """The same without derivatives; None where nothing scored is behind a varying voltage."""
+        """The program of `linearize` without derivatives.
+
+        It is None where no scored sample comes at or after a varying voltage.
+        """
         return Tangents(self.problem, 0) if moves(self.problem.scored) else None
 
     def _in_chunks(
         self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, way: Tangents
     ) -> list[Any]:
-        """What a call gives of so many candidates at once as memory allows, put together."""
+        """The results of a call, made for as many candidates at once as memory allows."""
         self._check_data()
         xp = self.xp
         on_device = isinstance(parameters, xp.ndarray)
@@ -286,10 +297,8 @@ class CudaScorer:
         with gpu.gpu_errors():
             parts = []
             for a, b in chunks:
-                some = parameters[:, a:b]
-                some = xp.ascontiguousarray(some) if on_device else self._on_device(some, 0, b - a)
-                results = call(some)
-                parts.append(results if on_device else [array.get() for array in results])
+                results = call(self._on_device(parameters, a, b))
+                parts.append(results if on_device else [gpu.to_host(array) for array in results])
         if len(parts) == 1:
             return list(parts[0])
         module = xp if on_device else np
@@ -313,10 +322,16 @@ class CudaScorer:
             for a, b in self._chunks(n, 9 + 8 * len(parameters)):
                 part = self._on_device(parameters, a, b)
                 scoring.score(part, cost[a:b], status[a:b], threads=self.threads)
-            return Score(cost.get(), status.get())
+            return Score(gpu.to_host(cost), gpu.to_host(status))
 
     def _checked(self, parameters: Any) -> Any:
-        """Contiguous float64, where they are; the kernel reads one row at least."""
+        """The parameters as contiguous float64, on the side where they are.
+
+        A model without parameters gets a row of zeros, since the kernel reads one at least.
+
+        Raises:
+            ValueError: parameters of another shape than (n_parameters, n_candidates).
+        """
         xp = self.xp if isinstance(parameters, self.xp.ndarray) else np
         parameters = xp.asarray(parameters)
         n_parameters = len(self.problem.model.parameters)
@@ -329,16 +344,20 @@ class CudaScorer:
         return xp.ascontiguousarray(parameters, dtype=np.float64)
 
     def _on_device(self, parameters: Any, a: int, b: int) -> Any:
-        return self.xp.asarray(np.ascontiguousarray(_host(parameters)[:, a:b]))
+        """Candidates a .. b - 1 as a contiguous array of the device."""
+        some = parameters[:, a:b]
+        if isinstance(some, self.xp.ndarray):
+            return self.xp.ascontiguousarray(some)
+        return self.xp.asarray(np.ascontiguousarray(some))
 
     def _chunks(self, n: int, size: int) -> list[tuple[int, int]]:
-        """Ranges of candidates that need `size` bytes each."""
+        """Ranges of candidates for one launch each, where a candidate needs `size` bytes."""
         chunk = self.chunk or max(1, min(_LARGEST_CHUNK, self._free // (2 * max(1, size))))
         return [(a, min(a + chunk, n)) for a in range(0, n, chunk)]
 
     @cached_property
     def _free(self) -> int:
-        """Bytes, asked for once: the question would make the host wait for the GPU."""
+        """Free memory of the GPU, bytes; asked for once, as the question makes the host wait."""
         return gpu.device().memory_free
 
 
@@ -346,15 +365,16 @@ class Stepping:
     """The stepping kernels of one problem in one precision, on arrays that lie on the GPU.
 
     Arguments:
-        both: simulations take the kernel that scores, so that a model whose scores all come from
-            stepping is compiled once; where the voltage varies, or of many states, that kernel is
-            slower by 6 % at most.
+        dtype: the precision of stepping, ``float32`` or ``float64``.
+        both: whether simulations take the kernel that scores, so that a model whose scores all come
+            from stepping is compiled once. Where the voltage varies, or of many states, that kernel
+            is slower by 6 % at most.
     """
 
     def __init__(self, problem: Problem, dtype: str, both: bool = False) -> None:
         self.problem, self.dtype, self.both = problem, dtype, both
         self.source = CudaSource(problem.model, dtype)
-        self.n_jobs: int | None = None  # for every score, where it is given
+        self.n_jobs: int | None = None  # of every score; None for as many as fill the GPU
         self._programs: dict[tuple[int, bool, bool], Program] = {}
         self._kernels: dict[str, dict[str, gpu.Kernel]] = {}
 
@@ -371,8 +391,8 @@ class Stepping:
 
         Arguments:
             parameters: (n_parameters, n_candidates) float64, contiguous.
-            cost, status: (n_candidates,) float64 and int8, written.
-            threads: of a block.
+            cost, status: (n_candidates,) float64 and int8, which are written.
+            threads: the threads of a block.
         """
         xp, packed = gpu.cupy(), self.problem.scored
         n = (last or parameters.shape[1]) - first
@@ -415,9 +435,14 @@ class Stepping:
     def score_listed(
         self, parameters: Any, cost: Any, status: Any, listed: Any, n_listed: Any, n_next: Any
     ) -> None:
-        """Fill in cost and status of the first *n_listed candidates listed, and set *n_next to 0.
+        """Fill in cost and status of candidates on a list, and set n_next to 0.
 
-        The GPU alone knows how many.
+        Arguments:
+            parameters: (n_parameters, n_candidates) float64, contiguous.
+            cost, status: (n_candidates,) float64 and int8, which are written.
+            listed: int32 indices of candidates.
+            n_listed: (1,) int32, how many of them are meant, a number that the GPU alone knows.
+            n_next: (1,) int32.
         """
         packed, program = self.problem.scored, self.program(_LANES, listed=True)
         starts, n_starts, jobs, *rest = program.arrays
@@ -448,12 +473,12 @@ class Stepping:
 
     @cached_property
     def _scratch(self) -> tuple[Any, Any, Any]:
-        """Room for what the warps of listed candidates leave for the last to add up."""
+        """Room for what the warps of listed candidates leave for the last of them to add up."""
         xp, n = gpu.cupy(), _LISTED_WARPS * self._multiprocessors
         return xp.empty(n), xp.empty(n, dtype=np.int32), xp.zeros(n, dtype=np.int32)
 
     def simulate(self, parameters: Any, trace: Any, status: Any) -> None:
-        """Fill in currents (n_data, n_candidates), pA in the order of `Packed`, and status."""
+        """Fill in currents (n_data, n_candidates), pA, in the order of `Packed`, and status."""
         n = parameters.shape[1]
         program, threads = self.program(1, traced=True), 64
         program.kernels[SWEEP](
@@ -472,7 +497,7 @@ class Stepping:
         )
 
     def program(self, n_jobs: int, traced: bool = False, listed: bool = False) -> Program:
-        """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
+        """What is compiled for a schedule of so many jobs, or of as many as there are run ends."""
         key = n_jobs, traced, listed
         if key not in self._programs:
             packed = self.problem.simulated if traced else self.problem.scored
@@ -490,7 +515,7 @@ class Stepping:
 
     @cached_property
     def listed(self) -> gpu.Compilation:
-        """The program of `score_listed`, which begins to be compiled when it is first asked for."""
+        """The program of `score_listed`; its compilation begins when it is first asked for."""
         order = schedule(self.problem.scored, _LANES)
         varying = bool((order.voltage < 0).any())
         text = self.source.specialized(rounded(order.n_slots), varying, listed=True)
@@ -519,12 +544,12 @@ class Stepping:
 
     @property
     def most_threads(self) -> int:
-        """Of a block, with the registers that the kernel takes."""
+        """The most threads that a block can have, with the registers that the kernel takes."""
         return self._sweep.max_threads_per_block
 
     @cached_property
     def _threads(self) -> int:
-        """What `channelfit tune` found; else four warps, or what fills the GPU better."""
+        """The threads of a block that `channelfit tune` found, or else that fill the GPU best."""
         found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP)
         if found is not None:
             return found.threads
@@ -533,7 +558,7 @@ class Stepping:
 
     @cached_property
     def _resident(self) -> int:
-        """Threads that run at once."""
+        """How many threads run at once."""
         blocks = gpu.occupancy(self._sweep, self._threads).blocks
         return max(1, blocks) * self._threads * self._multiprocessors
 
@@ -542,7 +567,7 @@ class Stepping:
         return gpu.device().n_multiprocessors
 
     def _jobs(self, n: int) -> int:
-        """So many that a population fills the GPU twice over."""
+        """As many jobs as make a population fill the GPU twice over."""
         return self.n_jobs if self.n_jobs is not None else jobs_that_fill(2 * self._resident, n)
 
 
@@ -553,7 +578,3 @@ class Program:
     walk: Walk
     arrays: tuple[Any, ...]
     kernels: dict[str, Any]
-
-
-def _host(array: Any) -> np.ndarray:
-    return np.asarray(array.get() if hasattr(array, "get") else array)

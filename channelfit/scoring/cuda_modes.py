@@ -1,9 +1,9 @@
 """Scores from modes on the GPU: the closed form that needs no samples, and the modal path.
 
-Both score by the modes of held voltages, in one launch; candidates whose modes cannot be trusted
-put themselves on a list, and the same queue scores those by stepping in float64, a warp each. The
-host learns nothing of it and waits for nothing, once the kernel for that is compiled. While a
-thread still compiles it, the host asks how long the list is, and goes on where nobody is on it.
+Both score by the modes of held voltages, in one launch. Candidates whose modes cannot be trusted
+put themselves on a list, and the next launch scores those by stepping in float64, a warp for each.
+Once the kernel for that is compiled, the host neither learns how many these are nor waits for it.
+While a thread still compiles it, the host asks how long the list is, and goes on where it is empty.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _MOST_JOBS = 64
 
 
 def jobs_that_fill(threads: int, n_candidates: int) -> int:
-    """Jobs, a power of two, that make so many threads of a population, if so many can be had."""
+    """How many jobs make so many threads of a population: a power of two, 64 at most."""
     return int(min(_MOST_JOBS, 1 << max(0, -(-threads // n_candidates) - 1).bit_length()))
 
 
 def rounded(n_slots: int) -> int:
-    """So many state slots, or some more, that few different texts are compiled."""
+    """A number of state slots, rounded up so that few different texts are compiled."""
     return -(-n_slots // 16) * 16
 
 
-#: struct Run of the generated text.
+#: The structure Run of the generated text.
 RUN = np.dtype([("places", "i4", 4), ("values", "f8", 4)])
 
 
@@ -42,15 +42,16 @@ class Modes:
     """The kernels of one problem, on arrays that lie on the GPU.
 
     Arguments:
-        sampled: visit every sample (modal) instead of none (closed form).
-        dtype: of what is computed at every sample.
+        dtype: the precision of what is computed at every sample.
+        sampled: whether every sample is visited (modal) instead of none (closed form).
+        exact: `cuda.Stepping` in float64, for the candidates on the list.
     """
 
     def __init__(self, problem: Problem, dtype: str, sampled: bool, exact: Any) -> None:
         self.problem, self.dtype, self.sampled = problem, dtype, sampled
         self.source = CudaSpectralSource(problem.model, dtype, sampled)
-        self.n_jobs: int | None = None  # for every score, where it is given
-        self._exact = exact  # stepping in float64, for what is listed
+        self.n_jobs: int | None = None  # of every score; None for as many as fill the GPU
+        self._exact = exact
         self._programs: dict[int, Program] = {}
         self._kernels: dict[int, dict[str, gpu.Kernel]] = {}
 
@@ -105,17 +106,17 @@ class Modes:
         self._turn_done = True
 
     def operations(self) -> float:
-        """Floating-point operations of a candidate, those of eigenvalue iterations left out."""
+        """Floating-point operations of a candidate, without those of eigenvalue iterations."""
         return self.source.operations(spectral_walk(self.problem.scored))
 
     def rerouted_share(self, parameters: Any) -> float:
-        """The share of candidates that were stepped, of parameters on the GPU."""
+        """The share of candidates that had to be stepped, of parameters on the GPU."""
         xp, n = gpu.cupy(), parameters.shape[1]
         self.score(parameters, xp.empty(n), xp.empty(n, dtype=np.int8))
         return float(int(self._numbers[1][0]) / n)
 
     def program(self, n_jobs: int) -> Program:
-        """Compiled for a schedule of so many jobs (or fewer, if there are fewer ends of runs)."""
+        """What is compiled for a schedule of so many jobs, or of as many as there are run ends."""
         if n_jobs not in self._programs:
             xp, packed = gpu.cupy(), self.problem.scored
             walk = spectral_walk(packed, n_jobs, self.sampled)
@@ -134,8 +135,10 @@ class Modes:
         return self._programs[n_jobs]
 
     def _compiled(self, n_slots: int) -> dict[str, gpu.Kernel]:
-        """Kernels by name, for at least so many slots: as a rule one text for all numbers of jobs,
-        of which a single one takes the most slots."""
+        """Kernels by name, for at least so many slots.
+
+        A single job takes the most slots, so that as a rule one text serves all numbers of jobs.
+        """
         n_slots = max(rounded(n_slots), self._n_slots)
         if n_slots not in self._kernels:
             text = self.source.specialized(n_slots)
@@ -151,23 +154,24 @@ class Modes:
 
     @property
     def most_threads(self) -> int:
-        """Of a block."""
+        """The most threads that a block can have."""
         return int(self.source.threads)
 
     def _listing(self, n_listed: Any) -> bool:
-        """Whether to step what is listed, without asking whether anything is where that is cheap.
+        """Whether to launch the kernel that steps the candidates on the list.
 
-        Nothing listed leaves both numbers of `_list` zero.
+        Once that kernel is compiled it is launched without asking whether anything is listed, as
+        that costs less. Where nothing is listed both numbers of `_list` stay zero.
         """
         if not self._lists:
             self._lists = self._exact.listed.done or int(n_listed.get()[0]) > 0
         return self._lists
 
     def _list(self, n: int) -> tuple[Any, Any, Any]:
-        """Room for n candidates, their number, and the number of the next score.
+        """Room for a list of n candidates, their number, and the number of the next score.
 
-        Two numbers take turns, and whoever steps the candidates of one sets the other to zero: a
-        launch for that alone would cost as much as a hundredth of a score.
+        Two numbers take turns, and the kernel that steps the candidates of one sets the other to
+        zero: a launch for that alone would cost as much as a hundredth of a score.
         """
         xp = gpu.cupy()
         if self._room is None or len(self._room) < n:
@@ -192,12 +196,12 @@ class Modes:
 
     @cached_property
     def _resident(self) -> int:
-        """Threads that run at once."""
+        """How many threads run at once."""
         blocks = gpu.occupancy(self._compiled(0)[SWEEP_MODES], self._threads).blocks
         return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
 
     def _jobs(self, n: int) -> int:
-        """So many that a population fills the GPU."""
+        """As many jobs as make a population fill the GPU."""
         return self.n_jobs if self.n_jobs is not None else jobs_that_fill(self._resident, n)
 
 

@@ -1,21 +1,24 @@
 """A channel as CUDA that scores one candidate a thread by stepping through its occupancies.
 
-A thread walks the visits of one job of `schedule.Schedule`. A visit builds what one voltage and
-interval need, in registers where it fits, and serves all its runs:
+A thread walks the visits of one job of `visit_order.Schedule`. A visit builds what one voltage and
+sampling interval need, in registers where it fits, and serves all its runs:
 
-* rows c P^j of j samples on, so that a sample costs n - 1 multiply-adds, one subtraction of the
-  datum and one multiply-add for its square; conductance and driving force are in the rows,
+* the rows c P^j that give the open probability j samples on, so that a sample costs n - 1
+  multiply-adds, one subtraction of the datum and one multiply-add for its square; conductance and
+  driving force are in the rows,
 * the step x <- x + F x + b of STRIDE samples, and those of 1, 2, 4 .. for what is left over.
+
+The formulas themselves are templates that derivatives use as well: rates and steady states stand in
+`cuda_common`, propagators in `cuda_propagator`, steps at a varying voltage in `cuda_moving`. What
+stands here makes tables of them, which only values want; how a thread walks is in `cuda_walk`.
 
 Up to ten states every loop over a matrix is written out. In a loop that is not, the matrix lies in
 local memory and each multiply-add waits for two loads, eight times what the arithmetic takes.
 
-All threads of a block read the same data at the same time: sixteen bytes a load serve a warp.
-
 What a sample of the two-gate hERG model costs where the voltage moves, in float32, counted in the
 machine code for sm_90: about 115 instructions, 12 of them on the special-function units (8 rates,
-an exponential and a reciprocal a gate); where any candidate of a warp is stiff, 75 more, 8 of them
-such. They take a warp 8 cycles each, 96 to 160 in all, beside the 115 to 190 of the others.
+an exponential and a reciprocal a gate); where any candidate of a warp is stiff, 78 more, 6 of them
+such. They take a warp 8 cycles each, 96 to 144 in all, beside the 115 to 193 of the others.
 """
 
 from __future__ import annotations
@@ -52,14 +55,15 @@ class CudaSource:
     """The generated text of one model and one stepping precision.
 
     Arguments:
-        dtype: ``float32`` or ``float64``, of tables and steps. Rates at held voltages and steady
-            states are in float64 always.
+        dtype: the precision of tables and steps, ``float32`` or ``float64``. Rates at held voltages
+            and steady states are in float64 with both.
 
     Attributes:
-        text: the source; what is compiled is that of `specialized`.
-        hash: 16 hexadecimal digits of its SHA-256.
-        stride: runs of data must begin at multiples of it and fill them up.
-        options: for the compiler.
+        text: the source, for reading; `specialized` gives the text that is compiled.
+        hash: 16 hexadecimal digits of the SHA-256 of `text`.
+        stride: samples that a step takes. The data of a run must begin at a multiple of it, and be
+            filled up to one.
+        options: what the compiler is to be given beside the text.
     """
 
     def __init__(self, model: ChannelModel, dtype: str = "float64") -> None:
@@ -75,8 +79,7 @@ class CudaSource:
         self.text = self._steps + cuda_walk.KERNELS
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
         # Approximate division errs by two units in the last place.
-        fast = ("--prec-div=false", "--prec-sqrt=false") if self.single else ()
-        self.options = fast
+        self.options = ("--prec-div=false", "--prec-sqrt=false") if self.single else ()
 
     def specialized(
         self, n_slots: int, varying: bool, traced: bool | None = False, listed: bool = False
@@ -84,11 +87,13 @@ class CudaSource:
         """The text for one schedule.
 
         Arguments:
-            n_slots: state slots, at least those of the schedule.
-            varying: whether any of its runs is at varying voltage.
-            traced: write currents instead of adding up squares; None: whichever a launch wants,
-                so that both take one compilation.
-            listed: with the kernel for a list of candidates instead of those for all.
+            n_slots: how many states are kept that runs start from, at least as many as the schedule
+                needs.
+            varying: whether the voltage varies in any run.
+            traced: whether currents are written instead of squares added up. With None a launch
+                decides, so that one compilation serves both.
+            listed: whether the text has the kernel for a list of candidates instead of those for
+                all candidates.
         """
         lines = [f"#define N_SLOTS {n_slots}", f"#define VARYING {int(varying)}"]
         lines.append(f"#define TRACED {2 if traced is None else int(traced)}")
@@ -96,14 +101,15 @@ class CudaSource:
         return "\n".join([*lines, text])
 
     def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
-        """Voltages of one varying run as the text reads them.
+        """The voltages of one run at a varying voltage, in the order in which the text reads them.
 
         Arguments:
-            nodes_mV: (n_steps, n_nodes) at `packing.NODES` of every step.
+            nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
 
         Returns:
-            Flat: for chains of two states the first start twice, then middle and end of each step;
-            for schemes the start, the Gauss points, and a place left empty, of each step.
+            A flat array, mV. Chains of two states want the start of the first step twice, then
+            middle and end of each step. Schemes want the start of each step, its Gauss points and
+            those of its quarters, and a place that is left empty.
         """
         if self.model.relaxes:
             return np.concatenate([nodes_mV[0, [0, 0]], nodes_mV[:, 1:3].ravel()])
@@ -125,7 +131,7 @@ class CudaSource:
         w("#ifndef N_SLOTS  // what the protocols decide: `CudaSource.specialized` defines it")
         w("#define N_SLOTS 16  // of states that runs start from", "#define VARYING 1")
         w("#define TRACED 0  // 1: currents instead of sums of squares; 2: where there is a trace")
-        w("#define LISTED 0  // the kernel for a list of candidates", "#endif", "")
+        w("#endif", "")
         w(f"typedef {'float' if self.single else 'double'} real;")
         # Where the voltage varies registers are better spent on more threads than on rows.
         shorter = min(self.stride, 8)
@@ -157,7 +163,7 @@ class CudaSource:
         return w.text
 
     def _moving(self, w: CudaWriter) -> None:
-        """Steps through a voltage that varies."""
+        """The text of steps through a varying voltage."""
         floor, deep = (_SINGLE_FLOOR, _SINGLE_DEEP) if self.single else (RATE_FLOOR, DEEP)
         w(f"constexpr real FLOOR = {floor!r};  // of a rate, 1/ms")
         w(f"constexpr real DEEP = {deep!r};  // relaxations in a step: more make no difference")
@@ -168,13 +174,14 @@ class CudaSource:
         if self.model.relaxes:
             write_gates(w, self.channel, floored=self.single)
             w(*_GATES.splitlines())
-            w(*(SINGLE_GATE_STEP if self.single else _GATE_STEP).splitlines())
+            step = SINGLE_GATE_STEP if self.single else GATE_STEP + _GATE_STEP
+            w(*step.splitlines())
         else:
             write_scheme(w, self.channel)
             w(*_SCHEME.splitlines())
 
     def _table(self, w: CudaWriter) -> None:
-        """The table of all chains at one voltage, and how it is made."""
+        """The text of the table of all chains at one voltage, and of how it is made."""
         sizes = [(k, len(c.states)) for k, c in self.chains]
         w("", "// A chain at one voltage: row[j][0] + sum row[j][i]*x[i - 1] is open j samples on;")
         w("// STRIDE samples on, it is in x + step[.][0] + sum step[.][i]*x[i - 1].")
@@ -185,7 +192,7 @@ class CudaSource:
         with w.device(
             "void createTable(const double *q, const double h, real scale, const int n,\n"
             "                                            Table &t, Parts &parts)",
-            "All chains, for runs of at most n samples, h ms apart.",
+            "The table of all chains, for runs of at most n samples, h ms apart.",
         ):
             folded = self._folded()
             if self.channel.always_open != 1:
@@ -196,7 +203,7 @@ class CudaSource:
                     self._chain_table(w, k, chain, "scale" if k == folded else "1")
 
     def _folded(self) -> int | None:
-        """The chain whose rows can hold the scale: one that enters the current to the first."""
+        """A chain whose rows can hold the scale, as it enters the current to the first power."""
         return next((k for k, chain in self.chains if chain.power == 1), None)
 
     def _chain_table(self, w: CudaWriter, k: int, chain: Chain, scale: str) -> None:
@@ -215,7 +222,7 @@ class CudaSource:
         w(f"fillTable(p, c, n, t.row{k}, t.step{k}, parts.step{k});")
 
     def _state(self, w: CudaWriter) -> None:
-        """What is read off the occupancies: currents, steps, whether they are probabilities."""
+        """The text of what a table gives: currents, and states some samples on."""
         with w.device(
             "real residual(const Table &t, const int j, const real *x, const real datum)",
             "Current j samples on, pA, less the datum.",
@@ -243,7 +250,8 @@ class CudaSource:
                 for k, _ in self.chains:
                     w(f"advanceChain(t.step{k}{index}, x + {self.channel.first_x[k]});")
         with w.device(
-            "void arrive(const Parts &parts, real *x)", "Gates without a time constant, at once."
+            "void arrive(const Parts &parts, real *x)",
+            "Gates without a time constant are where they relax to at once.",
         ):
             w(
                 *(
@@ -329,7 +337,7 @@ __device__ __forceinline__ void advanceChain(const real (&step)[N - 1][N], real 
 }
 """
 
-#: What a step of gates begins with, and where it reads voltages: one after the other, each once.
+#: What a step of gates begins with. It reads each voltage once, as start and end are the same.
 _GATES = """
 constexpr int N_NODES = 2, BEFORE = 2;  // voltages of a step: middle and end; before the first step
 constexpr int TOGETHER = sizeof(real) == 4 ? 2 : 1;  // steps: spares moving the end to the start
@@ -354,18 +362,16 @@ __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *
 }
 """
 
-_GATE_STEP = (
-    GATE_STEP
-    + """
+#: The step of float64 gates, in place of that of `cuda_single`, behind `GATE_STEP`.
+_GATE_STEP = """
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
                                      int &flag) {
     step(m.gates, nodes, h, p, m.x, flag);
     m.v = nodes[1];
 }
 """
-)
 
-#: Where a scheme's steps read voltages: in groups that sixteen bytes a load fill.
+#: What a step of a scheme begins with. Of its twelve places for voltages the last stays empty.
 _SCHEME = """
 // States move by little in a step: kept in float64, or single precision would lose it.
 struct Moving {

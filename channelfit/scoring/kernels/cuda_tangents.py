@@ -1,21 +1,20 @@
 """A channel as CUDA that writes residuals and their derivatives: stepping in dual numbers.
 
-A dual number is a float64 with its derivatives by a few parameters (Wengert 1964): an operation on
-it applies the rule of differentiation beside itself, so derivatives are exact, of the very
-algorithm that computes the currents. Rates, gains and steady states are the text of the other
-kernels with another type; propagators, Magnus steps and relaxations are written here once more,
-since they may be longer and slower: all in float64, no tables of rows.
+Every formula is the template that the stepping kernels use, with the number type `Dual`. What
+stands here is what differs: which samples are visited and in what order, and where results go.
 
-A thread walks a candidate through one job with TANGENTS of its directions; neighbouring threads
-have the other directions of the same candidate. Currents are wanted at some samples only, whose
-distances are powers of two, so a visit to a voltage squares its propagator again and again, and
-serves all its runs at each power: only one propagator is kept.
+A thread takes a candidate through one job with TANGENTS of its directions; neighboring threads have
+the other directions of the same candidate. Currents are wanted at some samples only, and the
+distances between these are powers of two. A visit to a voltage therefore squares its propagator
+again and again and serves all its runs at each power, so that one propagator is kept at a time, and
+no table of rows as in `cuda_source`, which would not fit the registers with derivatives.
 
-Samples at varying voltage come one after the other, and a few candidates would leave the GPU
-empty. So their runs are cut into segments: threads of their own find what each segment makes of
-any state (`composeTangents`), the walk goes from end to end, and threads of their own again step
-through each segment from the state that it starts with (`replayTangents`). Without derivatives the
-same text is the fastest way to the costs of a few candidates at varying voltage.
+Samples at a varying voltage come one after the other, and a few candidates would leave the GPU
+empty. Their runs are therefore cut into segments. Threads of their own compute what each segment
+makes of any state (`composeTangents`); the walk goes from the end of one segment to the end of the
+next; and threads of their own again step through each segment from the state that it starts with
+(`replayTangents`). Without derivatives the same program is the fastest way to the costs of a few
+candidates at a varying voltage.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from channelfit.scoring.kernels.fast_rates import DEEP
 TRACE_TANGENTS = "traceTangents"
 COMPOSE_TANGENTS, REPLAY_TANGENTS = "composeTangents", "replayTangents"
 
-#: Derivatives that a thread carries. What one number costs is shared by more of them; but a scheme
-#: of many states fills the registers with its propagator.
+#: Derivatives that a thread carries, by the states of the largest chain; 1 for more states. More
+#: derivatives share what the value costs, but the propagator of many states fills the registers.
 _TANGENTS_BY_STATES = {1: 4, 2: 4, 3: 2}
 
 
@@ -46,13 +45,14 @@ class CudaTangentSource:
     """The generated text of one model.
 
     Arguments:
-        tangents: derivatives that a thread carries, 0 for values alone; None for what suits the
-            model.
+        tangents: how many derivatives a thread carries. 0 gives values alone; with None the number
+            is chosen by the states of the model.
 
     Attributes:
-        text: the source; what is compiled is that of `specialized`.
-        hash: 16 hexadecimal digits of its SHA-256.
-        state_size, composite_size: numbers in a state, and in what a segment makes of any state.
+        text: the source, for reading; `specialized` gives the text that is compiled.
+        hash: 16 hexadecimal digits of the SHA-256 of `text`.
+        state_size: float64 numbers in a state with its derivatives.
+        composite_size: float64 numbers in what a segment makes of any state, with derivatives.
     """
 
     def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
@@ -71,19 +71,25 @@ class CudaTangentSource:
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def specialized(self, n_slots: int, varying: bool, cut: bool = False) -> str:
-        """The text for one walk: state slots, whether voltages vary, and whether those are cut."""
+        """The text for one walk.
+
+        Arguments:
+            n_slots: how many states are kept between runs.
+            varying: whether the voltage varies in any run.
+            cut: whether runs at a varying voltage are cut into segments.
+        """
         text = self.text if cut else self._text(cut=False)
         return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
     def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
-        """Voltages of one varying run as the text reads them.
+        """The voltages of one run at a varying voltage, in the order in which the text reads them.
 
         Arguments:
-            nodes_mV: (n_steps, n_nodes) at `packing.NODES` of every step.
+            nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
 
         Returns:
-            Flat: start, middle and end of each step for chains of two states; for schemes the
-            start, the Gauss points and those of the quarters.
+            A flat array, mV. Chains of two states want start, middle and end of each step; schemes
+            want its start, its Gauss points and those of its quarters.
         """
         columns = [0, 1, 2] if self.model.relaxes else [0, *range(3, nodes_mV.shape[1])]
         return nodes_mV[:, columns].ravel()
@@ -112,7 +118,7 @@ class CudaTangentSource:
         w("constexpr bool SMALL_STEPS = true;", "constexpr int RATES_AT_ONCE = 1;")
         if self.model.relaxes:
             write_gates(w, self.channel)
-            w(*_GATES.splitlines())
+            w(*GATE_STEP.splitlines(), *_GATES.splitlines())
         else:
             write_scheme(w, self.channel, inlined=False)
             w(*_SCHEME.splitlines())
@@ -122,7 +128,7 @@ class CudaTangentSource:
         return w.text
 
     def _chains(self, w: CudaWriter) -> None:
-        """Propagators of all chains, what they do to a state, and what is read off it."""
+        """The propagators of all chains, and what they do to a state."""
         w("", "struct Propagators {")
         for k, chain in self.chains:
             n = len(chain.states)
@@ -130,7 +136,7 @@ class CudaTangentSource:
         w("};")
         with w.device(
             "void createPropagators(const Dual *q, const double h, Propagators &p)",
-            "Of all chains over h ms at the rates q.",
+            "The propagators of all chains over h ms at the rates q.",
         ):
             for k, chain in self.chains:
                 if len(chain.states) == 2:
@@ -138,13 +144,17 @@ class CudaTangentSource:
                     w(f"createPropagator({up}, {down}, h, p.chain{k});")
                 else:
                     w(f"createPropagator{k}(q + {self.channel.first_rate[k]}, h, p.chain{k});")
-        with w.device("void square(Propagators &p)", "To those of twice the time."):
+        with w.device("void square(Propagators &p)", "The propagators of twice the time."):
             w(*(f"square(p.chain{k});" for k, _ in self.chains))
-        with w.device("void advance(const Propagators &p, Dual *x)", "A state, in place."):
+        with w.device(
+            "void advance(const Propagators &p, Dual *x)",
+            "Takes a state through the time of the propagators.",
+        ):
             for k, _ in self.chains:
                 w(f"advance(p.chain{k}, x + {self.channel.first_x[k]});")
         with w.device(
-            "void arrive(const Propagators &p, Dual *x)", "Gates without a time constant, at once."
+            "void arrive(const Propagators &p, Dual *x)",
+            "Gates without a time constant are where they relax to at once.",
         ):
             w(
                 *(
@@ -155,7 +165,7 @@ class CudaTangentSource:
             )
 
 
-#: Two states relax, at a held voltage too.
+#: What a held voltage makes of a chain of two states.
 _RELAXED = """
 INLINE void createPropagator(const Dual &up, const Dual &down, const double h,
                              Relaxation<Dual> &p) {
@@ -235,10 +245,8 @@ INLINE void check(const Dual *x, int &status) {{
     if (lost(x) && status == OK) status = OCCUPANCY_LOST;
 }}"""
 
-#: Gates through a voltage that varies, and what several steps make of any state of theirs.
-_GATES = (
-    GATE_STEP
-    + """
+#: Gates at a varying voltage: where their voltages lie, and what steps make of any state.
+_GATES = """
 constexpr int N_NODES = 3;  // voltages of a step: start, middle and end
 
 typedef Gates<Dual> Moving;
@@ -248,7 +256,7 @@ INLINE void begin(Moving &m, const double v, const Dual *p, int &status) {
     begin(m, up, v, p, status);
 }
 
-// What some steps make of any state.
+// What several steps make of any state.
 struct Composite { Relaxation<Dual> gate[N_X]; };
 
 INLINE void start(Composite &c) {
@@ -267,9 +275,8 @@ INLINE void through(const Composite &c, Dual *x) {
     for (int k = 0; k < N_GATES; ++k) follow(c.gate[k], k, x);
 }
 """
-)
 
-#: A scheme through a voltage that varies, and what several steps make of any state of its.
+#: A scheme at a varying voltage: where its voltages lie, and what steps make of any state.
 _SCHEME = """
 constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, those of its quarters
 
@@ -278,13 +285,13 @@ struct Moving {};
 INLINE void begin(Moving &, const double, const Dual *, int &) {}
 INLINE void arrive(const Moving &, Dual *) {}
 
-// What some steps make of any state.
+// What several steps make of any state.
 struct Composite { Dual whole[N][N]; };
 
 INLINE void start(Composite &c) { unit(c.whole); }
 INLINE void through(const Composite &c, Dual *x) { advance(c.whole, x); }
 
-// exponentialOf, of every column.
+// Takes every column of what earlier steps make of any state through exp(A); q as in the template.
 __device__ __noinline__ void exponentialOf(const Dual *q, Composite *c) {
     const double norm = exitRate0(q);
     if (norm > TAYLOR_NORM) {

@@ -12,11 +12,11 @@ from channelfit.problem.statuses import cuda_names
 #: Names of the kernels.
 SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 
-#: What a thread reads, and where its results go.
+#: The structures that a thread reads, and where its results go.
 PROGRAM = f"""
 {cuda_names()}
 
-// --- what a thread walks through: see Schedule ---------------------------------------------------
+// --- what a thread walks through: see visit_order.Schedule ---------------------------------------
 
 struct Visit {{
     double v, dt;        // mV and ms between samples; not used where the voltage varies
@@ -58,7 +58,7 @@ __device__ __forceinline__ void check(const bool lost, int &status) {{
     if (lost && status == OK) status = OCCUPANCY_LOST;
 }}"""
 
-#: Runs at a held voltage.
+#: How runs at a held voltage are scored.
 HELD = """
 // --- runs at a held voltage ----------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
     check(lost(x), tally.status);
 }"""
 
-#: Runs while the voltage varies.
+#: How runs at a varying voltage are scored.
 VARYING = """
 // n samples while the voltage varies, n_sub (a power of two) steps of dt ms for each.
 __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes,
@@ -185,7 +185,7 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
     check(lost(x), tally.status);
 }"""
 
-#: One candidate through one job.
+#: How a thread takes one candidate through one job.
 WALK = """
 // --- kernels -------------------------------------------------------------------------------------
 
@@ -248,10 +248,10 @@ __device__ __forceinline__ void walk(const bool together,
 
 """
 
-#: The kernels that score or simulate all candidates.
+#: The kernels that score all candidates, or simulate them.
 KERNELS = f"""
-// Candidates first .. first + n - 1 through job blockIdx.y. Sums of
-// squares go to partial, (jobs, n); or the currents to trace, (samples, n).
+// Takes candidates first .. first + n - 1 through job blockIdx.y. Sums of squares go to partial,
+// (jobs, n); or the currents to trace, (samples, n).
 extern "C" __global__ void {SWEEP}(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
     const int n, const double *__restrict__ starts, const int n_starts,
@@ -295,7 +295,7 @@ extern "C" __global__ void {ADD_JOBS}(
 
 """
 
-#: The kernel that scores those of a list.
+#: The kernel that scores the candidates of a list.
 LISTED_KERNEL = f"""
 __device__ __forceinline__ void conclude(double sum, bool lost, int worst, const double constant,
                                          const double total_weight, double &cost,

@@ -1,7 +1,7 @@
-"""Rates so fast that only their ratios are left: a generator without the speed that nobody sees.
+"""Rates so fast that only their ratios matter: a generator without the speed that nobody sees.
 
 A propagator is a series of A h / 2^k squared k times, and k grows with the logarithm of the fastest
-rate. Beyond a norm of A h of GREATEST_NORM the generator is therefore replaced by
+rate. Where the norm of A h exceeds GREATEST_NORM the generator is therefore replaced by
 
     A' = A (I - s A)^-1 = ((I - s A)^-1 - I)/s,   s = h / GREATEST_NORM
 
@@ -18,9 +18,9 @@ far apart the rates lie, as in the elimination of Grassmann, Taksar and Heyman (
 
 from __future__ import annotations
 
-#: Of A h, by the precision of stepping: powers of two.
+#: The norm of A h beyond which a generator is replaced, a power of two, by the precision of steps.
 GREATEST_NORM = {"float64": 2.0**32, "float32": 2.0**22}
-#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+#: Relaxations in one step beyond which more of them make no difference. Their cube is still finite.
 DEEP = 1e90
 
 
@@ -59,6 +59,7 @@ def resolvent(b, r, n, lanes):  # type: ignore[no-untyped-def]
                     r[i * size + j * lanes + lane] += here * r[i * size + s * lanes + lane]
 
 
+#: The same in CUDA C++, as a template over the number of states.
 CUDA = """
 // (I - s A)^-1 into r. b holds s times the rate from j to i in [i][j], and no diagonal. States are
 // eliminated one by one, without a subtraction; see fast_rates.py. Of many states, loops

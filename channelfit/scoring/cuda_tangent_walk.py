@@ -1,0 +1,391 @@
+"""What a thread of `cuda_tangents` walks through: samples, steps between them, and slots of states.
+
+All of it is made on the host, once for a problem and a number of jobs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, Packed
+from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.layout.held_compression import compression
+from channelfit.scoring.layout.visit_order import Schedule
+
+#: The structures Visit, Step, Move, Segment and Run of the generated text.
+VISIT = np.dtype(
+    [("v", "f8"), ("dt", "f8"), ("kind", "i4"), ("first", "i4"), ("last", "i4"), ("unused", "i4")]
+)
+STEP = np.dtype(
+    [
+        (name, "i4")
+        for name in ("source", "target", "level", "steps", "run", "point", "lead", "unused")
+    ]
+)
+MOVE = np.dtype(
+    [
+        ("dt", "f8"),
+        ("n", "i4"),
+        ("n_sub", "i4"),
+        ("nodes", "i4"),
+        ("source", "i4"),
+        ("target", "i4"),
+        ("run", "i4"),
+        ("first", "i4"),
+        ("n_segments", "i4"),
+    ]
+)
+SEGMENT = np.dtype(
+    [
+        ("dt", "f8"),
+        ("n", "i4"),
+        ("n_sub", "i4"),
+        ("nodes", "i4"),
+        ("run", "i4"),
+        ("point", "i4"),
+        ("unused", "i4"),
+    ]
+)
+RUN = np.dtype(
+    [
+        ("root", "f8"),
+        ("data", "i4"),
+        ("before", "i4"),
+        ("rows", "i4"),
+        ("first", "i4"),
+        ("stride", "i4"),
+        ("unused", "i4"),
+    ]
+)
+_REST, _HELD, _VARYING = range(3)  # kinds of visits
+
+_SHORTEST = 8  # samples of a segment
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs whose rows lie side by side: those of equally many samples, or all that are kept whole.
+
+    Attributes:
+        matrix: (rank, n_points) from points to residuals, None for the identity.
+        n_rows: the points of all its runs. Where there is a matrix, row k*n_runs + r is point k of
+            run r.
+    """
+
+    matrix: np.ndarray | None
+    n_rows: int
+
+
+class Rows:
+    """Which samples of a recording are looked at, and where their residuals go.
+
+    Attributes:
+        points: run -> indices of its samples (n_points,).
+        place: run -> its place in `runs`.
+        runs: records of RUN. Their `data` point into the attribute `data`: currents at the points,
+            pA, of which the matrix of the group makes what `compression` sees of the recording.
+        groups: the groups in the order of their rows.
+        n_rows: the rows of all groups.
+        constant: the part of the sum of squares that no channel can change, pA^2.
+    """
+
+    def __init__(self, packed: Packed, oscillating: bool) -> None:
+        self.points: dict[int, np.ndarray] = {}
+        self.constant = packed.constant
+        members: dict[int, list[int]] = {0: []}  # samples, 0 where all are kept -> runs
+        for run in np.flatnonzero(packed.run_weight > 0).tolist():
+            n = int(packed.runs[run, N_SAMPLES])
+            held = packed.runs[run, KIND] == HELD
+            few = compression(n, oscillating) if held else None
+            if few is None or few.is_whole:
+                members[0].append(run)
+                self.points[run] = np.arange(n)
+            else:
+                members.setdefault(n, []).append(run)
+                self.points[run] = few.points
+        self.place: dict[int, int] = {}
+        self.groups: list[Group] = []
+        self.n_rows = 0
+        records: list[tuple[Any, ...]] = []
+        data = [np.zeros(0)]
+        for n, some in members.items():
+            rows = sum(len(self.points[run]) for run in some)
+            matrix = compression(n, oscillating).matrix if n else None
+            first = n_data = 0
+            for k, run in enumerate(some):
+                self.place[run] = len(records)
+                n_data = sum(map(len, data))
+                begin, weight = packed.runs[run, DATA], packed.run_weight[run]
+                own = packed.data_pA[begin : begin + packed.runs[run, N_SAMPLES]]
+                if matrix is not None:
+                    target, rest = compression(n, oscillating).project(own)
+                    self.constant += weight * rest
+                    own = np.linalg.lstsq(matrix, target, rcond=None)[0]
+                where = (k, len(some)) if n else (first, 1)
+                records.append((np.sqrt(weight), n_data, self.n_rows, rows, *where, 0))
+                data.append(own)
+                first += len(own)
+            if some:
+                self.groups.append(Group(matrix, rows))
+            self.n_rows += rows
+        self.runs, self.data = np.array(records, dtype=RUN), np.concatenate(data)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A schedule as the arrays that the kernel reads.
+
+    Attributes:
+        jobs: (n_jobs + 1,) int32, where the visits of each job begin.
+        visits, steps, moves: bytes of VISIT, STEP and MOVE.
+        nodes: (n,) mV.
+        segments: records of SEGMENT; there are none where no run is cut.
+        n_slots: how many states are kept between runs.
+        varying: whether the voltage varies in any run.
+    """
+
+    jobs: np.ndarray
+    visits: np.ndarray
+    steps: np.ndarray
+    moves: np.ndarray
+    nodes: np.ndarray
+    segments: np.ndarray
+    n_slots: int
+    varying: bool
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The arrays in the order of the kernel's parameters."""
+        return self.jobs, self.visits, self.steps, self.moves, self.nodes
+
+
+@dataclass(frozen=True)
+class _Op:
+    """A step of the walk between states that have numbers but no slots yet."""
+
+    level: int
+    source: int
+    target: int
+    steps: int = 0
+    run: int = -1
+    point: int = 0
+    lead: bool = False
+
+
+class Layout:
+    """Collects what the threads of every job do, then gives out slots for states.
+
+    A state needs its slot from its first use to its last.
+
+    Arguments:
+        rows: which samples are looked at.
+        parts: into how many segments the samples at varying voltages are cut; 1 cuts none.
+    """
+
+    def __init__(
+        self, source: CudaTangentSource, packed: Packed, order: Schedule, rows: Rows, parts: int
+    ) -> None:
+        self.source, self.packed, self.order, self.rows = source, packed, order, rows
+        varying = packed.runs[packed.runs[:, KIND] != HELD, N_SAMPLES].sum()
+        #: samples of a segment, 0 where none is cut
+        self.segment = max(_SHORTEST, -(-int(varying) // parts)) if parts > 1 else 0
+        self.segments = list[tuple[Any, ...]]()
+        self._most_together = 2 if source.model.relaxes else 6
+        self.n_states = 0
+        self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
+        self.steps, self.moves = list[_Op](), list[tuple[Any, ...]]()
+        self.nodes, self.n_nodes = list[np.ndarray](), 0
+        #: state -> first and last time at which it is used; the time counts everything done
+        self.lives: dict[int, list[int]] = {}
+        self.time = 0
+
+    def walk(self) -> Walk:
+        """The finished walk."""
+        for a, b in pairwise(self.order.jobs):
+            self._job(range(a, b))
+        slots = self._slots()
+        visits = np.array(self.visits, dtype=VISIT)
+        rest = visits["kind"] == _REST
+        visits["first"][rest] = [slots[k] for k in visits["first"][rest]]
+        steps = [
+            (slots[op.source], slots[op.target], op.level, op.steps, op.run, op.point, op.lead, 0)
+            for op in self.steps
+        ]
+        moves = np.array(self.moves, dtype=MOVE)
+        for name in ("source", "target"):
+            moves[name] = [slots[k] for k in moves[name]]
+        n_slots = 1 + max(slots.values(), default=0)
+        nodes = np.concatenate([np.zeros(1), *self.nodes])
+        return Walk(
+            np.array(self.jobs, np.int32),
+            as_bytes(visits),
+            as_bytes(np.array(steps, dtype=STEP)),
+            as_bytes(moves),
+            nodes,
+            np.array(self.segments, dtype=SEGMENT),
+            -(-n_slots // 4) * 4,
+            bool(len(moves)),
+        )
+
+    def _new(self) -> int:
+        self.n_states += 1
+        return self.n_states - 1
+
+    def _used(self, *states: int) -> None:
+        for state in states:
+            self.lives.setdefault(state, [self.time, self.time])[1] = self.time
+        self.time += 1
+
+    def _job(self, visits: range) -> None:
+        """Adds one job: its steady states first, then its visits."""
+        packed, order = self.packed, self.order
+        now: dict[int, int] = {}  # slot of the schedule -> state
+        needed = {int(s) for k in visits for s in self._of(order.source, k)}
+        for slot, voltage in enumerate(packed.start_voltage):
+            if slot in needed:
+                now[slot] = self._new()
+                self._used(now[slot])
+                v = float(packed.voltages[voltage])
+                self.visits.append((v, 0.0, _REST, now[slot], 0, 0))
+        for k in visits:
+            walks = range(order.visits[k], order.visits[k + 1])
+            if order.voltage[k] < 0:
+                for w in walks:
+                    self._move(w, now)
+                continue
+            for some in self._rounds(walks):
+                begin = len(self.steps)
+                ops: list[_Op] = []
+                ends = {}
+                for w in some:
+                    own, end = self._held(w, now)
+                    ops += own
+                    ends[int(order.target[w])] = end
+                for op in sorted(ops, key=lambda op: op.level):
+                    self._used(op.source, op.target)
+                    self.steps.append(op)
+                now |= {slot: state for slot, state in ends.items() if slot >= 0}
+                v = float(packed.voltages[order.voltage[k]])
+                place = begin, len(self.steps)
+                if self.visits[-1][:3] == (v, order.dt[k], _HELD) and some[0] != walks[0]:
+                    place = self.visits.pop()[3], place[1]
+                self.visits.append((v, float(order.dt[k]), _HELD, *place, 0))
+        self.jobs.append(len(self.visits))
+
+    def _of(self, array: np.ndarray, visit: int) -> np.ndarray:
+        return array[self.order.visits[visit] : self.order.visits[visit + 1]]
+
+    def _rounds(self, walks: range) -> Iterator[list[int]]:
+        """The runs of a visit in rounds; one that starts where another ends is in a later round.
+
+        A round has few runs: the states of all of them have to be kept at once, while computing the
+        powers of a gate's propagator again costs nothing.
+        """
+        some: list[int] = []
+        for w in walks:
+            ended = {int(self.order.target[k]) for k in some} - {-1}
+            slots = {int(self.order.source[w]), int(self.order.target[w])}
+            if ended & slots or len(some) == self._most_together:
+                yield some
+                some = []
+            some.append(w)
+        yield some
+
+    def _held(self, w: int, now: dict[int, int]) -> tuple[list[_Op], int]:
+        """The operations that serve one run, and the state at its end (-1 where none needs it).
+
+        Points are reached one from the other as long as their distances grow. Those that lie
+        behind branch off where that leaves the fewest powers of two to go, since the walk does not
+        come back to a power that it has passed.
+        """
+        run, start = int(self.order.run[w]), now[int(self.order.source[w])]
+        n, place = int(self.packed.runs[run, N_SAMPLES]), self._place(w)
+        goals: list[tuple[int, int]] = []  # sample, and which point it is
+        ops: list[_Op] = []
+        bases = [(0, 0, start)]  # level, sample, state: where one may branch off
+        if place >= 0:
+            points = self.rows.points[run]
+            gaps = np.diff(points)
+            growing = int(np.argmax(np.append(np.diff(gaps) < 0, True))) + 1 if len(gaps) else 0
+            levels = np.log2(gaps[:growing]).astype(int)
+            main, at = self._new(), 0
+            ops.append(_Op(0, start, main, 0, place, 0, True))
+            bases = []
+            for level in range(int(levels.max(initial=0)) + 1):
+                steps = int((levels == level).sum())
+                if steps:
+                    ops.append(_Op(level, main, main, steps, place, at + 1))
+                    at += steps
+                bases.append((level, int(points[at]), main))
+            goals = [(int(points[k]), k) for k in range(at + 1, len(points))]
+        if self.order.target[w] >= 0:
+            goals.append((n, -1))
+        state = -1
+        for goal, point in goals:
+            level, sample, base = min(
+                (b for b in bases if goal >= b[1] and (goal - b[1]) % (1 << b[0]) == 0),
+                key=lambda b: ((goal - b[1]).bit_count(), -b[0]),
+            )
+            state, left = self._new(), goal - sample
+            bits = [b for b in range(left.bit_length()) if left >> b & 1]
+            ops.append(_Op(level, base, state, int(bits[0] == level)))
+            ops += [_Op(b, state, state, 1) for b in bits if b != level]
+            if point >= 0:
+                ops[-1] = replace(ops[-1], run=place, point=point)
+        return ops, state if self.order.target[w] >= 0 else -1
+
+    def _place(self, w: int) -> int:
+        """Where the residuals of one run go in `Rows.runs`, -1 where it is only walked through."""
+        return self.rows.place[int(self.order.run[w])] if self.order.weight[w] > 0 else -1
+
+    def _move(self, w: int, now: dict[int, int]) -> None:
+        run, start = int(self.order.run[w]), now[int(self.order.source[w])]
+        row, end = self.packed.runs[run], self._new()
+        self._used(start, end)
+        n_steps = row[N_SAMPLES] * row[N_SUB]
+        nodes = self.packed.nodes_mV[row[TABLE] : row[TABLE] + n_steps * len(NODES)]
+        self.nodes.append(self.source.voltages(nodes.reshape(n_steps, len(NODES))))
+        self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
+        n, n_sub, dt, place = row[N_SAMPLES], row[N_SUB], self.packed.run_dt[run], self._place(w)
+        first, begin = len(self.segments), 1 + self.n_nodes
+        for sample in range(0, n, self.segment) if self.segment else ():
+            node = begin + sample * n_sub * (len(self.nodes[-1]) // n_steps)
+            some = min(self.segment, n - sample)
+            self.segments.append((dt, some, n_sub, node, place, sample, 0))
+        self.moves.append(
+            (dt, n, n_sub, begin, start, end, place, first, len(self.segments) - first)
+        )
+        self.n_nodes += len(self.nodes[-1])
+        if self.order.target[w] >= 0:
+            now[int(self.order.target[w])] = end
+
+    def _slots(self) -> dict[int, int]:
+        """The slot of every state."""
+        slots: dict[int, int] = {}
+        free: list[int] = []
+        dying = defaultdict[int, list[int]](list)
+        for state, (_, last) in self.lives.items():
+            dying[last].append(state)
+        used = 0
+        born = sorted(self.lives, key=lambda state: self.lives[state][0])
+        begun = 0
+        for time in range(self.time):
+            while begun < len(born) and self.lives[born[begun]][0] == time:
+                if free:
+                    slots[born[begun]] = free.pop()
+                else:
+                    slots[born[begun]], used = used, used + 1
+                begun += 1
+            free += [slots[state] for state in dying.get(time, ())]
+        return slots
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """Records as bytes; of none one record of zeros, since a kernel's array is never empty."""
+    return (array if len(array) else np.zeros(1, array.dtype)).view(np.uint8)
