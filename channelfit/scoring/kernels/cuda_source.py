@@ -38,8 +38,7 @@ from channelfit.scoring.kernels.cuda_single import (
     SINGLE_REASONS,
     write_single_rates,
 )
-from channelfit.scoring.kernels.fast_rates import GREATEST_NORM
-from channelfit.scoring.kernels.integration import DEEP
+from channelfit.scoring.kernels.fast_rates import DEEP, GREATEST_NORM
 
 _SINGLE_FLOOR = 1e-30  # 1/ms, of a speed in float32
 _SINGLE_DEEP = 1e6  # relaxations in a step, `fast_rates.DEEP` of float32
@@ -363,16 +362,14 @@ __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *
 }
 """
 
-_GATE_STEP = (
-    GATE_STEP
-    + """
+#: The step of float64 gates, in place of that of `cuda_single`, behind `GATE_STEP`.
+_GATE_STEP = """
 __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
                                      int &flag) {
     step(m.gates, nodes, h, p, m.x, flag);
     m.v = nodes[1];
 }
 """
-)
 
 #: What a step of a scheme begins with. Of its twelve places for voltages the last stays empty.
 _SCHEME = """

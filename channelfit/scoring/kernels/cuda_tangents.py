@@ -30,7 +30,7 @@ from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 from channelfit.scoring.kernels.cuda_dual import DUAL
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
-from channelfit.scoring.kernels.integration import DEEP
+from channelfit.scoring.kernels.fast_rates import DEEP
 
 #: Names of the kernels: the walk, and what is before and behind it where runs are cut.
 TRACE_TANGENTS = "traceTangents"

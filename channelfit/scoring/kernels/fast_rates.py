@@ -20,7 +20,7 @@ from __future__ import annotations
 
 #: The norm of A h beyond which a generator is replaced, a power of two, by the precision of steps.
 GREATEST_NORM = {"float64": 2.0**32, "float32": 2.0**22}
-#: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
+#: Relaxations in one step beyond which more of them make no difference. Their cube is still finite.
 DEEP = 1e90
 
 
