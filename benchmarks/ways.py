@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import make_scorer
 
 TUNED_WITH = 1 << 18  # candidates: enough to fill every multiprocessor
@@ -154,11 +154,6 @@ def compile_for_cpu(models: list[ChannelModel]) -> None:
 
 def _compile(model: ChannelModel) -> None:
     make_scorer(problem(model, paper_protocols(20)), "cpu").score(candidates(model, 1))
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.search.plan import FitPlan
+from channelfit.search.saved_fit import fit_document, save_data, saved_text
+
 LITTLE = {
     "name": "little",
     "states": ["C", "O"],
@@ -22,3 +30,16 @@ segments:
   - {hold: 5 ms}
   - {step: {values: [-40 mV, 0 mV, 40 mV]}, for: 30 ms}
 """
+
+
+def save_fit(plan: FitPlan, values: np.ndarray, folder: str | os.PathLike[str]) -> Path:
+    """Write ``fit.yaml``, and for a surrogate fit its data, into a folder; returns its path.
+
+    `load_plan` of that file gives the same problem with the fitted values (n_parameters,).
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_data(plan, folder)
+    path = folder / "fit.yaml"
+    path.write_text(saved_text(fit_document(plan, values, folder)), encoding="utf-8")
+    return path

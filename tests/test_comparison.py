@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from little import save_fit
 from matplotlib.image import imread
 from uncertain import MODEL, STEPS, loaded
 
@@ -20,7 +21,6 @@ from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
 from channelfit.results.comparison import Contender, file_names, weights
-from channelfit.search.saved_fit import save_fit
 
 NAMES = ("a", "z", "b", "g")
 SHUT = {

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from little import save_fit
 
 from channelfit.front.kinds import load_plan
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan, simulate_surrogate
-from channelfit.search.saved_fit import fit_document, save_fit
+from channelfit.search.saved_fit import fit_document
 
 MODEL: dict[str, Any] = {
     "name": "little",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from little import save_fit
 
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
@@ -17,7 +18,6 @@ from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
-from channelfit.search.saved_fit import save_fit
 
 MODEL: dict[str, Any] = {
     "name": "little",

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from little import save_fit
 from uncertain import Differences, curve_objective, loaded, written
 
 from channelfit.front.kinds import load_plan
@@ -17,7 +18,6 @@ from channelfit.results.uncertainty.curvature import count_samples, estimate
 from channelfit.results.uncertainty.profiles import profiles
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import Score, make_scorer
-from channelfit.search.saved_fit import save_fit
 
 ADVICE = "refines the fit first"
 

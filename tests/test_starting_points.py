@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from little import LITTLE, THREE_STEPS
+from little import LITTLE, THREE_STEPS, save_fit
 
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
@@ -16,7 +16,6 @@ from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import StopRules, optimize
-from channelfit.search.saved_fit import save_fit
 
 BOUNDS = {"rates_within": ["1e-4 /ms", "20 /ms"]}
 

@@ -14,9 +14,10 @@ from channelfit.functions.function import FunctionProblem
 from channelfit.functions.source import FunctionSource
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.cpu import shared_kernel, usable_cores
+from channelfit.scoring.cpu import shared_kernel
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.machine_code import generated
+from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import Score, chosen_backend
 
 #: Fewer candidates than this get a warp each: a thread each would leave most of a GPU idle.

@@ -20,6 +20,7 @@ from channelfit.problem.experiment import Experiment
 from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
 from channelfit.results.run_folder import Winner, rescore
+from channelfit.results.uncertainty.assessment import can_assess
 from channelfit.results.uncertainty.curvature import correlation_time, count_samples
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer
@@ -174,7 +175,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
         unit = objective.space.to_unit(values[:, None])
     except InputError as error:
         raise error.at(fit.file) from None
-    if not as_is and hasattr(scorer, "linearize"):
+    if not as_is and can_assess(scorer):
         values = objective.physical(
             brought_to_minimum(objective, unit, count_samples(fit.problem))
         )[:, 0]

@@ -21,7 +21,6 @@ import math
 import os
 import platform
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -39,6 +38,7 @@ from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
@@ -398,12 +398,11 @@ def _gpu_versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Where it was computed."""
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "processor": processor(),
-        "cores": usable,
+        "cores": usable_cores(),
     }
 
 

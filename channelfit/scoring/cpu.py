@@ -24,7 +24,7 @@ from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralS
 from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
-from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Linearization, Score
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
@@ -296,13 +296,6 @@ def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:
             f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
         )
     return parameters
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def shared_kernel(

@@ -31,19 +31,6 @@ _SAVED = """\
 """
 
 
-def save_fit(plan: FitPlan, values: np.ndarray, folder: str | os.PathLike[str]) -> Path:
-    """Write ``fit.yaml``, and for a surrogate fit its data, into a folder; returns its path.
-
-    `load_fit` of that file gives the same problem with the fitted values (n_parameters,).
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_data(plan, folder)
-    path = folder / "fit.yaml"
-    path.write_text(saved_text(fit_document(plan, values, folder)), encoding="utf-8")
-    return path
-
-
 def save_data(plan: FitPlan, folder: Path) -> None:
     """Writes into a folder what stands in no file yet: simulated data, arrays, their protocols."""
     for k, experiment in enumerate(plan.problem.experiments):

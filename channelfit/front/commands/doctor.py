@@ -19,6 +19,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.run_folder import machine
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.cache import cache_folder
+from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import BACKENDS
 
 _LIBRARIES = ("numpy", "scipy", "sympy", "llvmlite", "matplotlib", "click", "rich")
@@ -128,14 +129,9 @@ def backends() -> dict[str, State]:
         cuda = State(found.usable, state, found.remedy)
     return {
         "cuda": cuda,
-        "cpu": State(True, f"compiled by LLVM on {cores()} cores; float64 and float32"),
+        "cpu": State(True, f"compiled by LLVM on {usable_cores()} cores; float64 and float32"),
         "reference": State(True, "NumPy, for checks and small runs; float64"),
     }
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def cache() -> State:
@@ -167,7 +163,7 @@ def report() -> None:
             "channelfit": State(True, __version__),
             "Python": State(True, f"{platform.python_version()} ({sys.executable})"),
             "system": State(True, f"{host['system']}, {host['architecture']}"),
-            "processor": State(True, f"{host['processor']}, {cores()} cores; {_vectors()}"),
+            "processor": State(True, f"{host['processor']}, {usable_cores()} cores; {_vectors()}"),
             "libraries": State(True, libraries),
             "cache": cache(),
         },

@@ -18,7 +18,6 @@ import contextlib
 import importlib
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+
+from channelfit.scoring.machine.threads import usable_cores
 
 if TYPE_CHECKING:
     from channelfit.results.report.traces import Page
@@ -113,8 +114,7 @@ def _pays() -> bool:
 
     It does not without a second core, nor where Matplotlib is loaded already.
     """
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    return "matplotlib.figure" not in sys.modules and (cores or 1) > 1 and bool(sys.executable)
+    return "matplotlib.figure" not in sys.modules and usable_cores() > 1 and bool(sys.executable)
 
 
 def _started() -> subprocess.Popen[bytes] | None:
