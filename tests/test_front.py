@@ -152,6 +152,7 @@ def test_a_column_of_pandas_is_a_single_sweep(model):
         ({"start": "here"}, "values"),
         ({"seed": "five"}, "five"),
         ({"current": [1, 2]}, "two steps"),
+        ({"current": Path("cell7.csv")}, "the columns of cell7.csv"),
     ],
 )
 def test_what_is_refused(change, message, model, protocol, recorded):

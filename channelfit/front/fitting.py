@@ -189,6 +189,14 @@ def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: st
         if not same or not np.allclose(current.time_ms, command.times_ms, rtol=0, atol=1e-9):
             raise InputError("this Recording was made for another protocol", _CALL)
         return Experiment(command, current)
+    if isinstance(current, str | os.PathLike):
+        raise InputError(
+            f"the columns of {os.fspath(current)} and their units are not known; give a mapping "
+            'such as {"file": ..., "time": {"column": "t", "unit": "s"}, '
+            '"current": {"columns": "all", "unit": "nA"}}',
+            _CALL,
+            "current",
+        )
     if isinstance(current, Mapping):
         return Experiment(command, load_recording(Section(current, None, "current"), command))
     try:

@@ -1,5 +1,8 @@
-"""The command line: verbs that parse, call and print. Everything heavy is imported when it is used,
-so that ``--help`` answers at once."""
+"""The command line: its verbs, options and help, and the exit codes.
+
+What a verb does stands in `commands`, a file each, which is imported when the verb is called: so
+``--help`` answers at once, and nobody waits for a library that the command does not use.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ BAD_INPUT, INTERRUPTED = 2, 130
 
 
 class _Commands(click.Group):
-    """Turns a mistake of the user's into one message and exit code 2."""
+    """The verbs: a mistake in the user's input becomes one message and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -138,8 +141,8 @@ def dtype_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     "--optimizer",
     metavar="NAME",
     help="Search method: hybrid, genetic, swarm, ring, groups, differential, cma, or "
-    "asynchronous_ring for functions on a GPU. Another than the file's starts from its own "
-    "settings, not from the file's. [default: the file's]",
+    "asynchronous_ring for functions on a GPU. If it is not the method in the file, the "
+    "settings in the file are not used. [default: the file's]",
 )
 @set_option
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
