@@ -14,7 +14,6 @@ there. While the search runs, what it has so far is saved every few seconds.
 from __future__ import annotations
 
 import csv
-import importlib.metadata
 import io
 import json
 import math
@@ -382,8 +381,10 @@ def _ties(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
 def versions(on_gpu: bool = False) -> dict[str, str]:
     """Of what computes: Python, channelfit and the libraries under it."""
     found = {"channelfit": __version__, "python": platform.python_version()}
+    from importlib import metadata  # loads slowly, and only a finished run needs it
+
     for name in ("numpy", "scipy", "sympy", "llvmlite"):
-        found[name] = importlib.metadata.version(name)
+        found[name] = metadata.version(name)
     return found | (_gpu_versions() if on_gpu else {})
 
 

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING
 
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 
 @contextmanager
@@ -25,6 +27,8 @@ def single_threaded_blas() -> Iterator[None]:
 @cache
 def _pools() -> ThreadpoolController:
     """The pools of threads of all libraries that are loaded when this is first called."""
+    from threadpoolctl import ThreadpoolController  # looks through all libraries, only when asked
+
     return ThreadpoolController()
 
 
