@@ -117,7 +117,7 @@ def _retell(document: dict[str, Any], plan: FitPlan) -> None:
         for e, source in zip(experiments, sources, strict=True)
         if e.weight > 0
     )
-    told = {"description": f"Values fitted to {data}.", "source": "The values are those of a plan."}
+    told = {"description": f"Values fitted to {data}.", "source": "The values are those of a fit."}
     for key, text in told.items():
         first, mark, before = str(document.get(key) or "").strip().partition(_BEFORE)
         before = before if mark else first
