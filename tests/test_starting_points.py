@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 from little import LITTLE, THREE_STEPS, save_fit
 
-from channelfit.front.kinds import load_plan, make_scorer
+from channelfit.front import kinds
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import StopRules, optimize
 
 BOUNDS = {"rates_within": ["1e-4 /ms", "20 /ms"]}
@@ -50,7 +52,7 @@ def test_the_first_generation_of_every_optimizer_holds_the_saved_values(saved, n
     changes += ["fit.rates_within=[1.0e-4 /ms, 20 /ms]"] if bounds else []
     fit = load_plan(saved, changes)
     known = cost_at_values(saved)
-    scorer = make_scorer(fit, "cpu")
+    scorer = make_scorer(fit.problem, "cpu")
     result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
     assert result.history["best_cost"][0] <= known * (1 + 1e-6)
     anew = load_plan(saved, [*changes, "fit.start=none"])
@@ -64,12 +66,12 @@ def test_hybrid_refines_the_saved_values_first_and_does_not_count_them_as_indepe
     np.testing.assert_allclose(
         fit.space.to_physical(optimizer.initial)[:, 0], fit.problem.model.values(), rtol=1e-12
     )
-    objective = fit.objective(make_scorer(fit, "cpu"))
+    objective = fit.objective(make_scorer(fit.problem, "cpu"))
     stages = [generation.stage for generation in optimizer.search(objective)]
     assert stages[0] == "known values"
     alone = load_plan(saved, ["fit.optimizer={name: hybrid, patience: 1}", "fit.start=none"])
     fresh = alone.make_optimizer()
-    list(fresh.search(alone.objective(make_scorer(alone, "cpu"))))
+    list(fresh.search(alone.objective(make_scorer(alone.problem, "cpu"))))
     first_round = optimizer.starts
     assert fresh.agreement.starts % first_round == optimizer.agreement.starts % first_round
 
@@ -86,7 +88,7 @@ def test_a_rehearsal_does_not_see_the_values_that_made_its_data(tmp_path, name):
     """The values are changed after the data were made: the search must not notice."""
     fit = load_plan(rehearsal(tmp_path, optimizer={"name": name}, stop={"generations": 4}))
     assert fit.starting_point() is None
-    scorer = make_scorer(fit, "cpu")
+    scorer = make_scorer(fit.problem, "cpu")
     one = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
     moved = load_plan(tmp_path / "little.yaml", ["parameters.a.value=0.9", "parameters.g.value=77"])
     two = optimize(moved.make_optimizer(), fit.objective(scorer), moved.stop_rules)
@@ -157,5 +159,5 @@ def test_a_function_goes_on_from_its_saved_values(tmp_path):
     assert costs[2] <= costs[1] <= costs[0]
     first = StopRules(generations=1)
     fit = load_plan(tmp_path / "three" / "fit.yaml")
-    result = optimize(fit.make_optimizer(), fit.objective(make_scorer(fit, "cpu")), first)
+    result = optimize(fit.make_optimizer(), fit.objective(kinds.make_scorer(fit, "cpu")), first)
     assert result.cost <= costs[2] * (1 + 1e-12)
