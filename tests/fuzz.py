@@ -1,0 +1,369 @@
+"""Does any file or name end in a traceback? Mutants of all shipped files, and nasty expressions.
+
+    python tests/fuzz.py                        # 20,000 files, 10,000 expressions, 3,000 names
+    python tests/fuzz.py --count 300 --seed 7 models protocols
+    python tests/fuzz.py --case models:7:1234   # one case again, its file printed
+
+Every case is read by the command that a user would call. It must end with exit code 0, with 2 and a
+message that names the file (or, of an expression, the key), or with 1 where `validate` found an
+error; within 10 s and 2 GB. Anything else is a finding: it is printed with the words that repeat
+it, and the exit code of this program is then 1.
+
+Cases run in processes of their own, so that one that takes a process down is found, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS, BYTES = 10, 2 << 30
+#: How many cases of each kind a whole run has.
+COUNTS = {
+    "models": 7000,
+    "fits": 4000,
+    "protocols": 4000,
+    "functions": 2000,
+    "tables": 2000,
+    "matlab": 1000,
+    "expressions": 10_000,
+    "names": 3000,
+}
+_NASTY = [
+    "1e308",
+    "-1e308",
+    "1e-320",
+    "0",
+    "-0.0",
+    ".nan",
+    ".inf",
+    "1e400",
+    "''",
+    "null",
+    "true",
+    "[]",
+    "{}",
+    "[[1, 2], [3]]",
+    "12,5",
+    "1_000",
+    "0x1f",
+    "!!python/object:os.system x",
+    "!!bool x",
+    "!!int ''",
+    "!!timestamp x",
+    "&a [*a, *a]",
+    "~",
+    "~nosuchuser/x",
+    "../" * 40,
+    "\x1b[31mred",
+    "\u202e",
+    "\ud7ff",
+    "é" * 50,
+    "9" * 400,
+    "a" * 3000,
+    "(" * 200,
+    "-",
+    "&x",
+    "*x",
+    "|",
+    ">",
+    "%",
+    "exp(" * 30,
+    "1 mV",
+    "5 pA",
+    "10 kHz",
+    "-80 mV",
+    "1/ms",
+    "nS",
+]
+_ATOMS = ["v", "a", "b", "k", "1", "0", "-2", "0.5", "1e9", "1e-9", "1e308", "exp", "celsius", "O"]
+_BINARY = [" + ", " - ", "*", "/", "**", " < ", " >= ", " == ", " and ", " or ", ", ", " if "]
+_CALLS = ["exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel", "sin", "pow", "eval", "V"]
+_MODEL = """
+name: fuzzed
+states: [C, O]
+rates: {{C -> O: "{expression}", O -> C: "b*exp(-v/k)"}}
+current: {{open: [O], conductance: g, reversal: -80 mV}}
+parameters:
+  a: {{range: [0.001, 1], unit: 1/ms, value: 0.1}}
+  b: {{range: [0.001, 1], unit: 1/ms, value: 0.1}}
+  k: {{range: [1, 50], unit: mV, value: 10}}
+  g: {{range: [0, 10], unit: nS, value: 1}}
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended: "ok", "refused", or what is wrong with it."""
+
+    kind: str
+    seed: int
+    case: int
+    verdict: str
+
+
+# --- the cases ------------------------------------------------------------------------------------
+
+
+def mutated(data: bytes, draw: random.Random, others: list[bytes]) -> bytes:
+    """A file with a few changes of the kinds that slips, editors and malice make."""
+    for _ in range(draw.choice([1, 1, 1, 2, 3, 8])):
+        place = draw.randrange(len(data) + 1)
+        end = min(len(data), place + draw.choice([1, 2, 5, 20, 200]))
+        way = draw.randrange(9)
+        if way == 0:
+            data = data[:place] + bytes([draw.randrange(256)]) + data[place + 1 :]
+        elif way == 1:
+            data = data[:place] + data[end:]
+        elif way == 2:
+            data = data[:end] + data[place:]
+        elif way == 3:
+            other = draw.choice(others)
+            start = draw.randrange(len(other) + 1)
+            data = data[:place] + other[start : start + draw.choice([5, 50, 500])] + data[end:]
+        elif way in (4, 5):
+            words = list(re.finditer(rb"[-+\w.]+", data)) or [re.match(rb"", data)]
+            word = draw.choice(words)
+            nasty = draw.choice(_NASTY).encode("utf-8", "surrogatepass")
+            data = data[: word.start()] + nasty + data[word.end() :]
+        elif way == 6:
+            words = list(re.finditer(rb"[\w.]+", data))
+            if len(words) > 1:
+                one, other = draw.choice(words), draw.choice(words)
+                data = data[: one.start()] + other[0] + data[one.end() :]
+        elif way == 7:
+            coding = draw.choice(["latin-1", "utf-16", "utf-8-sig", "utf-32"])
+            data = data.decode("utf-8", "replace").encode(coding, "replace")
+        else:
+            lines = data.split(b"\n")
+            draw.shuffle(lines) if draw.random() < 0.2 else lines.insert(
+                draw.randrange(len(lines) + 1), draw.choice(lines)
+            )
+            data = b"\n".join(lines)
+    return data
+
+
+def expression(draw: random.Random, depth: int = 0) -> str:
+    """A text that is nearly a rate expression."""
+    way = draw.random()
+    if depth > 5 or way < 0.25:
+        return draw.choice(_ATOMS)
+    if way < 0.65:
+        return f"{expression(draw, depth + 1)}{draw.choice(_BINARY)}{expression(draw, depth + 1)}"
+    if way < 0.85:
+        return f"{draw.choice(_CALLS)}({expression(draw, depth + 1)})"
+    if way < 0.95:
+        inner = [expression(draw, depth + 1) for _ in range(3)]
+        return f"({inner[0]} if {inner[1]} < 0 else {inner[2]})"
+    return draw.choice([*_NASTY, "a.b", "a[0]", "lambda: a", "__import__('os')", "a;b", "a=b"])
+
+
+def name(draw: random.Random) -> str:
+    """A text that is nearly a name."""
+    letters = "abzAZ09_ .-:;'\"{}[]()#%$\\/\n\t\x00\x1bé漢\u202e"
+    words = ["v", "t", "exp", "class", "lambda", "erf", "force", "printf", "gind", "double", "O"]
+    if draw.random() < 0.4:
+        return draw.choice(words)
+    return "".join(draw.choice(letters) for _ in range(draw.choice([0, 1, 3, 8, 300])))
+
+
+def prepared(kind: str, folder: Path, draw: random.Random) -> list[str]:
+    """Writes a case's files into a folder that holds all shipped ones; returns the command."""
+    if kind in ("expressions", "names"):
+        text = _MODEL.format(expression=expression(draw) if kind == "expressions" else "a")
+        if kind == "names":
+            old = draw.choice(["fuzzed", "C", "O", "a", "b", "g", "k"])
+            text = re.sub(rf"\b{old}\b", lambda _: repr(name(draw))[1:-1], text)
+        file = folder / "fuzzed.yaml"
+        file.write_text(text, encoding="utf-8", errors="surrogatepass")
+        source = draw.choice([[], ["--source", "cpu"], ["--source", "nmodl"]])
+        return ["show", str(file), *source]
+    if kind in ("tables", "matlab"):
+        return _recorded(kind, folder, draw)
+    places = {
+        "models": "models/*.yaml",
+        "fits": "models/fits/*.yaml",
+        "protocols": "protocols/*.yaml",
+        "functions": "models/functions/*.yaml",
+    }
+    files = sorted(ROOT.glob(places[kind]))
+    chosen = draw.choice(files)
+    data = mutated(chosen.read_bytes(), draw, [f.read_bytes() for f in files])
+    file = folder / chosen.relative_to(ROOT).parent / "fuzzed.yaml"
+    file.write_bytes(data)
+    if kind == "protocols":
+        out = folder / "out"
+        model = str(folder / "models" / "model_b.yaml")
+        return ["simulate", model, str(file), "--out", str(out), "--backend", "cpu"]
+    return ["show", str(file)]
+
+
+def _recorded(kind: str, folder: Path, draw: random.Random) -> list[str]:
+    """A fit file whose recording is a mutant."""
+    from scipy.io import savemat
+
+    time_ms, current = np.arange(0.0, 10.0, 0.5), np.sin(np.arange(20))
+    if kind == "tables":
+        rows = "\n".join(f"{t:g},{i:.6g}" for t, i in zip(time_ms, current, strict=True))
+        whole = f"t,i\n{rows}\n".encode()
+        file, column = folder / "cell.csv", "i"
+    else:
+        file, column = folder / "cell.mat", "i"
+        savemat(file, {"t": time_ms, "i": current})
+        whole = file.read_bytes()
+    file.write_bytes(mutated(whole, draw, [whole]))
+    (folder / "steps.yaml").write_text(
+        "name: s\nholding: -80 mV\nsampling: 0.5 ms\nsegments: [{step: 0 mV, for: 10 ms}]\n"
+    )
+    recording = f"{{file: {file.name}, time: {{column: t, unit: ms}}, current: {{column: {column}, unit: pA}}}}"  # noqa: E501
+    fit = folder / "fuzzed.yaml"
+    fit.write_text(
+        _MODEL.format(expression="a*exp(v/k)")
+        + f"fit:\n  experiments: [{{protocol: steps.yaml, recording: {recording}}}]\n"
+        + "  optimizer: {name: genetic, population: 4, generations: 1}\n"
+    )
+    out = ["--out", str(folder / "run"), "--backend", "reference", "--quiet"]
+    return ["optimize", str(fit), *out]
+
+
+# --- running them ---------------------------------------------------------------------------------
+
+
+class _TooLong(BaseException):
+    """Raised by the alarm; no handler for ordinary errors catches it."""
+
+
+def verdict(command: list[str], places: tuple[str, ...]) -> str:
+    """How a command ends, in words."""
+    from click.testing import CliRunner
+
+    from channelfit.front.main import main
+
+    def ring(number: int, frame: object) -> None:
+        raise _TooLong
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(SECONDS)
+    try:
+        result = CliRunner().invoke(main, command)
+    except _TooLong:
+        return f"over {SECONDS} s"
+    finally:
+        signal.alarm(0)
+    error = result.exception
+    if isinstance(error, _TooLong):
+        return f"over {SECONDS} s"
+    if error is not None and not isinstance(error, SystemExit):
+        return f"{type(error).__name__}: {str(error)[:200]!r}"
+    if result.exit_code == 0:
+        return "ok"
+    if result.exit_code != 2:
+        return f"exit code {result.exit_code}"
+    told = result.output + result.stderr
+    if not told.strip() or "Traceback" in told:
+        return f"no message: {told[:200]!r}"
+    if not any(place in told for place in places):
+        return f"a message without its file: {told.strip()[-200:]!r}"
+    strange = re.search(r"[\x00-\x08\x0b-\x1f\x7f]", re.sub(r"\x1b\[[0-9;]*m", "", told))
+    return f"control character printed: {told[:200]!r}" if strange else "refused"
+
+
+def run_case(kind: str, seed: int, case: int, show: bool = False) -> str:
+    """One case in a folder of its own."""
+    draw = random.Random(f"{kind}:{seed}:{case}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name_ in ("models", "protocols"):
+            shutil.copytree(ROOT / name_, folder / name_)
+        command = prepared(kind, folder, draw)
+        if show:
+            print(command, next(folder.rglob("fuzzed.yaml")).read_bytes(), sep="\n")
+        return verdict(command, ("fuzzed", "cell", "steps"))
+
+
+def _worker(kind: str, seed: int, cases: range, pipe: Callable[[Outcome], None]) -> None:
+    soft = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + 3 * BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
+    for case in cases:
+        pipe.send(("begins", case))  # type: ignore[attr-defined]
+        pipe.send(("ended", run_case(kind, seed, case)))  # type: ignore[attr-defined]
+
+
+def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
+    """All cases of a kind, in a process that is begun again where one takes it down."""
+    found: list[Outcome] = []
+    context, first = multiprocessing.get_context("fork"), 0
+    while first < count:
+        ours, theirs = context.Pipe(duplex=False)
+        child = context.Process(target=_worker, args=(kind, seed, range(first, count), theirs))
+        child.start()
+        theirs.close()
+        case = first
+        while True:
+            try:
+                if not ours.poll(3 * SECONDS):
+                    child.kill()
+                what, value = ours.recv()
+            except EOFError:
+                break
+            if what == "begins":
+                case = value
+            else:
+                found.append(Outcome(kind, seed, case, value))
+                first = case + 1
+        child.join()
+        if first < count:
+            why = f"the process ended with {child.exitcode}"
+            found.append(Outcome(kind, seed, case, why))
+            first = case + 1
+    return found
+
+
+def main_program() -> int:
+    """Runs what was asked for; prints findings and a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "kinds", nargs="*", choices=[*COUNTS, []], help="which cases; all by default"
+    )
+    parser.add_argument("--count", type=int, help="cases of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", help="KIND:SEED:CASE, one case again")
+    wanted = parser.parse_args()
+    if wanted.case:
+        kind, seed, case = wanted.case.split(":")
+        print(run_case(kind, int(seed), int(case), show=True))
+        return 0
+    bad = 0
+    for kind in wanted.kinds or COUNTS:
+        start = time.monotonic()
+        found = outcomes(kind, wanted.seed, wanted.count or COUNTS[kind])
+        kinds = Counter(o.verdict if o.verdict in ("ok", "refused") else "found" for o in found)
+        for one in found:
+            if one.verdict not in ("ok", "refused"):
+                print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
+        bad += kinds["found"]
+        print(
+            f"{kind}: {len(found)} cases, {kinds['ok']} read, {kinds['refused']} refused, "
+            f"{kinds['found']} findings, {time.monotonic() - start:.0f} s, seed {wanted.seed}",
+            flush=True,
+        )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main_program())
