@@ -331,6 +331,29 @@ def test_the_compact_form_is_model_b(tmp_path: Path, text: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "first", ["/" * 4000, "//" * 2000 + " model", "//" + " " * 4000 + "x", "// a\n" * 2000 + "no"]
+)
+def test_many_slashes_are_read_in_one_way_only(tmp_path: Path, first: str) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(first + "\nstates: [C, O]\nrates: {C -> O: a\n")
+    with pytest.raises(InputError, match="not valid YAML"):
+        load_model(file)
+
+
+@pytest.mark.parametrize("key", ["C{} O", "C{}O", "C{}-", "{}", "C -{}", "C <{}", "C{}< - O"])
+@pytest.mark.parametrize("filled", [" ", "-", "\t", "C"])
+def test_a_very_long_key_is_refused_as_soon_as_a_short_one(key: str, filled: str) -> None:
+    document = changed(PLAIN, f"rates/{key.format(filled * 60_000)}", "a")
+    with pytest.raises(InputError, match=r"is not a transition|unknown state"):
+        build_model(document, None)
+
+
+def test_a_very_long_number_is_refused_as_soon_as_a_short_one() -> None:
+    number = " " * 200 + "1" * 100_000 + "x("
+    assert "more than 2000" in said_of(changed(PLAIN, "current/reversal", number))
+
+
 def test_the_compact_form_with_rates_that_use_rates(tmp_path: Path) -> None:
     """The printed script word for word, slips included: only its own numbers count here."""
     file = tmp_path / "k.cfg"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import types
 from pathlib import Path
@@ -651,3 +652,47 @@ def test_a_rescored_winner_keeps_its_priors():
     again = objective.rescore(objective.physical(unit)[:, 0])
     assert again == pytest.approx(objective.score(unit).cost[0], rel=1e-14)
     assert Objective(SearchSpace(PRIORS), Line()).rescore(np.ones(3)) is None
+
+
+def chained(first: str, step: str, levels: int) -> ChannelModel:
+    """A model whose forward rate is the exponential of the last of many definitions."""
+    document = copy.deepcopy(SCHEME)
+    document["definitions"] = {"d0": first} | {
+        f"d{k}": step.format(f"d{k - 1}") for k in range(1, levels)
+    }
+    document["states"] = ["C", "O"]
+    document["rates"] = {"C -> O": f"a*exp(z*d{levels - 1})", "O -> C": "b*exp(-y*v)"}
+    return build_model(document, None)
+
+
+@pytest.mark.parametrize("levels", [60, 900])
+@pytest.mark.parametrize(
+    ("first", "step", "ends_only"),
+    [
+        ("v", "({0} + 0.5*{0}*z)/2 + 0.001", True),
+        ("v", "abs({0})", False),
+        ("g", "{0} + 1", True),
+    ],
+)
+def test_definitions_upon_definitions_are_each_looked_at_once(
+    tmp_path, first, step, levels, ends_only
+):
+    """Followed down every way, sixty levels would take ages; by recursion, 900 are too deep."""
+    model = chained(first, step, levels)
+    bounds = bounds_of(tmp_path, {"range": [0, 10], "rates": ["C -> O"]}, model)
+    assert len(bounds) == 1
+    expected = 0 if first == "g" else 2 if ends_only else 49
+    assert len(bounds[0].voltages_mV) == expected
+
+
+def test_two_definitions_a_level_are_each_looked_at_once(tmp_path):
+    document = copy.deepcopy(SCHEME)
+    document["definitions"] = {"d0": "v", "e0": "2*v"}
+    for k in range(1, 60):
+        document["definitions"][f"d{k}"] = f"(d{k - 1} + e{k - 1})/2"
+        document["definitions"][f"e{k}"] = f"(d{k - 1} - e{k - 1})/2"
+    document["states"] = ["C", "O"]
+    document["rates"] = {"C -> O": "a*exp(z*d59)", "O -> C": "b*exp(-y*v)"}
+    model = build_model(document, None)
+    (bound,) = bounds_of(tmp_path, {"range": [0, 10], "rates": ["C -> O"]}, model)
+    assert len(bound.voltages_mV) == 2

@@ -30,7 +30,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import shown
 
-_ARROW = re.compile(r"\s*(\w+)\s*(<?)\s*-+\s*>\s*(\w+)\s*")
+_ARROW = re.compile(r"\s*(\w+)\s*(<\s*)?-+\s*>\s*(\w+)\s*")
 _NUMBERED_RATE = re.compile(r"k(?:(\d)(\d)|(\d+)_(\d+))")
 #: Random values and voltages at which products of rates are compared, and how near they must be.
 _POINTS, _SAME = 6, 1e-8

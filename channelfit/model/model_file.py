@@ -28,7 +28,7 @@ from channelfit.reading.units import Membrane, parse_quantity, shown
 _LONGEST = 1000
 #: A number and a unit such as mS/cm2, which no expression looks like.
 _WITH_UNIT = re.compile(
-    r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
+    r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
 )
 
 

@@ -20,7 +20,10 @@ from channelfit.reading.units import shown
 
 #: A rate with a name of its own, such as ``k12 = a*exp(z*v)``.
 NAMED_RATE = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*(.+)", re.DOTALL)
-_PRINTED = re.compile(r"\s*(//[^\n]*\s*)*model\s*[:=]\s*(//[^\n]*\s*)*\{")
+#: Blanks and comments, in which each character can be read in one way only: with a choice, a text
+#: that does not match would be tried in all combinations.
+_SPACE = r"(?:\s|//[^\n]*(?:\n|\Z))*"
+_PRINTED = re.compile(rf"{_SPACE}model\s*[:=]{_SPACE}\{{")
 
 
 def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:

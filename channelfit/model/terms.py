@@ -173,6 +173,24 @@ def with_plain_numbers(value: sympy.Expr) -> sympy.Expr:
     return product(sympy.Float(as_float(coefficient), precision=53), *rest)
 
 
+def parts_of(expression: sympy.Basic) -> list[sympy.Basic]:
+    """Every part of an expression once, each after its arguments, the expression itself last.
+
+    A part that occurs many times is walked into once only, and the depth is not bounded by Python's
+    stack.
+    """
+    found: dict[sympy.Basic, None] = {}
+    pending = [(expression, False)]
+    while pending:
+        node, entered = pending.pop()
+        if entered:
+            found[node] = None
+        elif node not in found:
+            pending.append((node, True))
+            pending.extend((argument, False) for argument in reversed(node.args))
+    return list(found)
+
+
 def linear_in(node: sympy.Expr, name: sympy.Symbol) -> tuple[sympy.Expr, sympy.Expr] | None:
     """The slope and the intercept of an expression that is visibly linear in a symbol.
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sympy
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
-from channelfit.model.terms import V, moving, symbol
+from channelfit.model.terms import V, moving, parts_of, symbol
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
@@ -168,8 +168,9 @@ def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -
         if name not in rates:
             raise row.error(f'no rate "{name[:40]}". Known: {", ".join(rates)}', "rates")
     found: dict[sympy.Expr, Bounded] = {}
+    shapes = _Shapes(model.definitions)
     for name in wanted:
-        at = tuple(given) or _voltages(rates[name], dict(model.definitions), span)
+        at = tuple(given) or _voltages(shapes.of(rates[name]), span)
         bounded = bounded_expression(name, rates[name], model, lower, upper, at, largest)
         found.setdefault(rates[name], bounded)
     return list(found.values())
@@ -229,53 +230,69 @@ def _extremes(protocol: Protocol) -> Iterator[float]:
             yield float(voltage.max())
 
 
-def _voltages(
-    rate: sympy.Expr, definitions: dict[str, sympy.Expr], span: tuple[float, float]
-) -> tuple[float, ...]:
-    """The voltages at which a rate is looked at, mV.
+class _Shape(NamedTuple):
+    """What can be seen of how an expression depends on v.
+
+    Attributes:
+        still: it is free of v.
+        straight: it is a + b*v with a and b free of v.
+        exponential: it is a*exp(z*v) with a and z free of v.
+    """
+
+    still: bool = False
+    straight: bool = False
+    exponential: bool = False
+
+
+_STILL = _Shape(still=True, straight=True, exponential=True)
+
+
+class _Shapes:
+    """The shapes of expressions; each part of them is looked at once.
+
+    Arguments:
+        definitions: names and expressions, each after those that it uses.
+    """
+
+    def __init__(self, definitions: Iterable[tuple[str, sympy.Expr]]) -> None:
+        self.known: dict[sympy.Basic, _Shape] = {V: _Shape(straight=True)}
+        for name, expression in definitions:
+            self.known[symbol(name)] = self.of(expression)
+
+    def of(self, expression: sympy.Expr) -> _Shape:
+        """The shape of an expression of parameters, v and the definitions."""
+        for part in parts_of(expression):
+            if part not in self.known:
+                self.known[part] = self._found(part)
+        return self.known[expression]
+
+    def _found(self, node: sympy.Basic) -> _Shape:
+        """The shape of a part whose arguments have theirs already."""
+        shapes = [self.known[argument] for argument in node.args]
+        if all(shape.still for shape in shapes):
+            return _STILL
+        if isinstance(node, sympy.exp):
+            return _Shape(exponential=shapes[0].straight)
+        if isinstance(node, sympy.Mul):
+            changing = [shape for shape in shapes if not shape.still]
+            straight = len(changing) == 1 and changing[0].straight
+            return _Shape(False, straight, all(shape.exponential for shape in shapes))
+        if isinstance(node, sympy.Pow):
+            base, exponent = shapes
+            return _Shape(exponential=exponent.still and base.exponential)
+        if isinstance(node, sympy.Add):
+            return _Shape(straight=all(shape.straight for shape in shapes))
+        return _Shape()
+
+
+def _voltages(shape: _Shape, span: tuple[float, float]) -> tuple[float, ...]:
+    """The voltages at which a rate of this shape is looked at, mV.
 
     These are both ends where it is visibly exponential, so that it rises or falls all the way, and
     else a grid between them.
     """
     if span[0] == span[1]:
         return span[:1]
-    if _is_exponential(rate, definitions):
+    if shape.exponential:
         return span
     return tuple(np.linspace(*span, _GRID).tolist())
-
-
-def _is_exponential(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
-    """Whether an expression is visibly a*exp(z*v) with a and z free of v."""
-    if _is_still(node, definitions):
-        return True
-    if isinstance(node, sympy.Symbol):
-        return node != V and _is_exponential(definitions[node.name], definitions)
-    if isinstance(node, sympy.exp):
-        return _is_straight(node.exp, definitions)
-    if isinstance(node, sympy.Mul):
-        return all(_is_exponential(factor, definitions) for factor in node.args)
-    if isinstance(node, sympy.Pow):
-        return _is_still(node.exp, definitions) and _is_exponential(node.base, definitions)
-    return False
-
-
-def _is_straight(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
-    """Whether an expression is visibly a + b*v with a and b free of v."""
-    if node == V or _is_still(node, definitions):
-        return True
-    if isinstance(node, sympy.Symbol):
-        return _is_straight(definitions[node.name], definitions)
-    if isinstance(node, sympy.Add):
-        return all(_is_straight(term, definitions) for term in node.args)
-    if isinstance(node, sympy.Mul):
-        moving = [factor for factor in node.args if not _is_still(factor, definitions)]
-        return len(moving) == 1 and _is_straight(moving[0], definitions)
-    return False
-
-
-def _is_still(node: sympy.Expr, definitions: dict[str, sympy.Expr]) -> bool:
-    """Whether an expression is free of v."""
-    return all(
-        s != V and (s.name not in definitions or _is_still(definitions[s.name], definitions))
-        for s in node.free_symbols
-    )
