@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from channelfit.front.main import main
 from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import load_recording
-from channelfit.reading.documents import Section, parse_yaml, read_yaml
+from channelfit.reading.documents import Section, parse_yaml, read_json, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import read_columns
 from channelfit.reading.units import Membrane, parse_quantity, unit_factor
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # --- tables --------------------------------------------------------------------------------------
 
@@ -372,3 +376,46 @@ def test_concentrations_are_parameters() -> None:
     a, _, _, s = build_model(MODEL | {"parameters": parameters, "rates": rates}, None).parameters
     assert (a.value, a.unit) == (2.0, "1/mM/ms")
     assert (s.value, s.unit) == (pytest.approx(1e-4), "mM")
+
+
+# --- files that are not there, or no files -------------------------------------------------------
+
+
+def test_what_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.yaml").touch()
+    os.truncate(tmp_path / "large.yaml", 2_000_000_000)
+    for name, said in {
+        "none": "none: no such file",
+        ".": "a folder, not a file",
+        "pipe": "pipe: a device or a pipe, not a file",
+        "x" * 300: "cannot be read: File name too long",
+        "half\ud800": "no file can have this name",
+        "nul\0": "no file can have this name",
+    }.items():
+        for read in (read_yaml, read_json, read_columns, load_model):
+            with pytest.raises(InputError, match=re.escape(said)):
+                read(tmp_path / name)
+    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
+        load_model(tmp_path / "large.yaml")
+
+
+def test_a_file_that_another_names_is_told_with_the_key(tmp_path: Path) -> None:
+    section = Section({}, tmp_path / "fit.yaml", "fit")
+    with pytest.raises(InputError) as caught:
+        section.existing("../none.csv", "recording.file")
+    place = f"{tmp_path}/fit.yaml: fit.recording.file"
+    assert str(caught.value) == f"{place}: {tmp_path}/../none.csv: no such file"
+    with pytest.raises(InputError, match="fit.file: .*no file can have this name"):
+        section.existing("half\ud800", "file")
+    with pytest.raises(InputError, match='"~nosuchuser/x" begins with no known user'):
+        section.existing("~nosuchuser/x", "file")
+
+
+def test_a_missing_protocol_is_told_with_the_fit_file(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "models" / "model_b.yaml", tmp_path / "model.yaml")
+    for command in ("optimize", "show", "validate"):
+        done = CliRunner().invoke(main, [command, str(tmp_path / "model.yaml")])
+        assert done.exit_code == 2, done.output
+        assert "model.yaml: fit.protocols" in done.output
+        assert "activation.yaml: no such file" in done.output

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import decoded, refuse_foreign
+from channelfit.reading.texts import decoded, file_size, refuse_foreign
 from channelfit.reading.units import Membrane, parse_quantity, shown
 from channelfit.reading.yaml_faults import find_fault
 
@@ -71,17 +71,12 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file. Raises InputError where it is missing, too large, or not text."""
-    path = Path(path)
+    if file_size(path) > _MAX_BYTES:
+        raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
     try:
-        if path.exists() and not path.is_file():
-            raise InputError("not a file", path)
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
-        return decoded(path.read_bytes(), path)
-    except FileNotFoundError:
-        raise InputError("no such file", path) from None
+        return decoded(Path(path).read_bytes(), path)
     except OSError as error:
-        raise InputError(f"cannot be read: {error}", path) from None
+        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
 
 
 def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -120,7 +115,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
+        if file_size(path) > _MAX_JSON_BYTES:
             raise InputError(f"larger than {_MAX_JSON_BYTES:,} bytes; is this the right file?")
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except InputError as error:
@@ -308,9 +303,24 @@ class Section:
 
         if "\0" in name:
             raise self.error("a file name cannot hold a NUL character", key)
-        expanded = Path(re.sub(r"\$\{(\w+)\}", variable, name)).expanduser()
-        base = Path(self.file).parent if self.file else Path()
-        return expanded if expanded.is_absolute() else base / expanded
+        path = Path(re.sub(r"\$\{(\w+)\}", variable, name))
+        try:
+            return (Path(self.file).parent if self.file else Path()) / path.expanduser()
+        except RuntimeError:  # ~somebody, whom the system does not know
+            raise self.error(f"{shown(name)} begins with no known user's home", key) from None
+
+    def existing(self, name: str, key: str) -> Path:
+        """The path that a user's text names, as `resolve` gives it, of a file that is there.
+
+        Raises:
+            InputError: it is not there, or no file; with this file, the key and the path.
+        """
+        path = self.resolve(name, key)
+        try:
+            file_size(path)
+        except InputError as error:
+            raise self.error(str(error), key) from None
+        return path
 
     def expect(self, keys: Collection[str]) -> None:
         """Announce the keys that are read here, and refuse every other key.

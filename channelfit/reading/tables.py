@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import decoded
+from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
 
 _MAX_BYTES = 2_000_000_000
@@ -53,14 +53,7 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
         InputError: a missing file, another format, rows of different lengths, text among the
             numbers, decimal commas, or what might be decimal commas.
     """
-    try:
-        known = path.is_file()
-        size = path.stat().st_size if known else 0
-    except OSError as error:  # a name too long for the file system
-        raise InputError(f"cannot be read: {error.strerror}", path) from None
-    if not known:
-        raise InputError("no such file", path)
-    if size > _MAX_BYTES:
+    if file_size(path) > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
     suffixes = [s.lower() for s in path.suffixes[-2:]]
     reader = READERS.get("".join(suffixes)) or READERS.get("".join(suffixes[-1:]))

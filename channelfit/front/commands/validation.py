@@ -162,7 +162,7 @@ def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
         for section in sections:
             section.expect(KEYS["experiment"])
         names = [section.text("protocol") for section in sections]
-    return [load_protocol(fit.resolve(name, "protocols")) for name in names]
+    return [load_protocol(fit.existing(name, "protocols")) for name in names]
 
 
 def _drawn(
