@@ -33,6 +33,8 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            raise _at_line(node, "a mapping (key: value) was expected")
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
@@ -43,6 +45,34 @@ class _Loader(yaml.SafeLoader):
                 raise InputError(f'"{key}" is given twice', key=line)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """The value of a node; one with a tag that its text does not fit is refused."""
+        if node.tag not in _ACCEPTED:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise _at_line(node, f"the YAML tag {shown(tag)} is not accepted; leave it out")
+        try:
+            value = super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            told = "a whole number of too many digits" if "digits" in str(error) else ""
+            told = told or f"{shown(node.value)} is no value of the YAML tag !!{kind}"
+            raise _at_line(node, told) from None
+        if isinstance(value, str) and _SURROGATE.search(value):
+            raise _at_line(node, f"{shown(value)} holds half of a surrogate pair, which is no text")
+        return value
+
+
+_ACCEPTED = {
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _at_line(node: yaml.Node, message: str) -> InputError:
+    return InputError(message, key=f"line {node.start_mark.line + 1}")
 
 
 _Loader.yaml_implicit_resolvers = {
