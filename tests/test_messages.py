@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
+import scipy.sparse
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, parse_yaml, read_json, read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.tables import read_columns
+from channelfit.reading.tables import column, read_columns
 from channelfit.reading.units import Membrane, parse_quantity, unit_factor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +74,9 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
         ("t,I\n0,1,12,573\n0,2,13,001\n", "the rows hold 4; numbers with a decimal comma must be"),
         ("12,5\n13\n14,5\n", "line 2: not a table of numbers: 1 cells where line 1 has 2; numbers"),
         ("12\n13,5\n14\n", 'line 2: not a table of numbers: "13,5" has a decimal comma'),
+        ("12,573\n,\n13,001\n", 'line 1: "12,573" may be two whole numbers'),
+        ("I,\n12,573\n13,001\n", 'line 2: "12,573" may be two whole numbers'),
+        ("12,573,\n13,001,\n", 'line 2: "13,001," may be two whole numbers'),
         ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
         ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
         ("t;I\n\n0,1;12,5\n", 'line 3: not a table of numbers: "0,1" has a decimal comma'),
@@ -100,6 +105,26 @@ def test_whole_numbers_that_can_be_no_decimals_are_columns(tmp_path: Path) -> No
     assert table(tmp_path, "t,I\n0,80\n1,70\n")["I"].tolist() == [80, 70]
     assert table(tmp_path, "0,80,1\n1,70,2\n")["3"].tolist() == [1, 2]
     assert table(tmp_path, "0,80\n1,70\n2,60\n", header=True)["80"].tolist() == [70, 60]
+
+
+def test_matlab_values_that_are_no_real_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "r.mat"
+    values = {"z": np.arange(3) + 1j, "s": scipy.sparse.csc_matrix(np.eye(3))}
+    scipy.io.savemat(file, {"t": np.arange(3), **values})
+    found = read_columns(file)
+    assert list(found) == ["t"]
+    with pytest.raises(InputError, match=r"r\.mat: z: complex numbers cannot be used; save"):
+        column(found, "z", file)
+    with pytest.raises(InputError, match=r"r\.mat: s: a sparse matrix cannot be used; save"):
+        column(found, "s", file)
+    scipy.io.savemat(file, values)
+    with pytest.raises(InputError, match="no vector or matrix of real numbers.*z: .*s: "):
+        read_columns(file)
+
+
+def test_a_cell_longer_than_a_csv_reader_allows(tmp_path: Path) -> None:
+    assert "line 2: not a table" in refusal(tmp_path, f't,I\n0,"{"1" * 140_000}"\n')
+    assert len(list(table(tmp_path, f"t,{'I' * 140_000}\n0,1\n"))[1]) == 140_000
 
 
 def test_rows_are_counted_as_the_file_counts_them(tmp_path: Path) -> None:
@@ -419,3 +444,31 @@ def test_a_missing_protocol_is_told_with_the_fit_file(tmp_path: Path) -> None:
         assert done.exit_code == 2, done.output
         assert "model.yaml: fit.protocols" in done.output
         assert "activation.yaml: no such file" in done.output
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("!!bool x", '"x" is no value of the YAML tag !!bool'),
+        ("!!int ''", '"" is no value of the YAML tag !!int'),
+        ("!!float '-'", '"-" is no value of the YAML tag !!float'),
+        ("!!timestamp x", 'the YAML tag "!!timestamp" is not accepted; leave it out'),
+        ("!!set {a: 1}", 'the YAML tag "!!set" is not accepted'),
+        ("!!binary YQ==", 'the YAML tag "!!binary" is not accepted'),
+        ("!!map [a]", "a mapping (key: value) was expected"),
+        ("!!map x", "a mapping (key: value) was expected"),
+        ("9" * 5000, "a whole number of too many digits"),
+        (r'"\ud800"', "holds half of a surrogate pair"),
+    ],
+)
+def test_a_tag_that_its_value_does_not_fit(value: str, said: str) -> None:
+    with pytest.raises(InputError, match="^f.yaml: line 2: .*" + re.escape(said)):
+        parse_yaml(f"name: a\nkey: {value}", "f.yaml")
+
+
+def test_plain_tags_are_read() -> None:
+    text = "a: !!str 1\nb: !!int '2'\nc: !!float 3\nd: !!map {e: !!seq [!!bool true]}"
+    assert parse_yaml(text) == {"a": "1", "b": 2, "c": 3.0, "d": {"e": [True]}}
