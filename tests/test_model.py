@@ -768,3 +768,22 @@ def test_show_tells_ties_and_balanced_rates():
     assert tied.split() == ["y", "0.0581818", "1/mV", "0", "..", "0.05", "twice", "+", "z/part"]
     assert any(line.startswith("k_I_O ") for line in lines)
     assert any(line.split() == ["k32", "I", "->", "O", "k_I_O"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("row", "key"),
+    [
+        ({"range": [-1e308, 1e308]}, "range"),
+        ({"range": [0, 1e150], "unit": "1/us"}, "range"),
+        ({"value": -1e151, "fixed": True}, "value"),
+    ],
+)
+def test_numbers_that_no_arithmetic_has_room_for(row: dict[str, object], key: str) -> None:
+    document = {
+        "states": ["C", "O"],
+        "rates": {"C -> O": "a", "O -> C": "1"},
+        "current": {"open": ["O"], "conductance": "1 nS", "reversal": "0 mV"},
+        "parameters": {"a": row},
+    }
+    with pytest.raises(InputError, match=rf"parameters\.a\.{key}: .* is beyond 1e\+150"):
+        build_model(document, None)
