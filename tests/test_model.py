@@ -526,7 +526,7 @@ def test_files(tmp_path: Path) -> None:
         load_model(broken)
     python = tmp_path / "python.yaml"
     python.write_text("name: !!python/object/apply:os.getcwd []\n")
-    with pytest.raises(InputError, match=r"python\.yaml: line 1: not valid YAML"):
+    with pytest.raises(InputError, match=r"python\.yaml: line 1: the YAML tag"):
         load_model(python)
 
 
@@ -774,7 +774,7 @@ def test_show_tells_ties_and_balanced_rates():
     ("row", "key"),
     [
         ({"range": [-1e308, 1e308]}, "range"),
-        ({"range": [0, 1e150], "unit": "1/us"}, "range"),
+        ({"range": [0, 1e150], "unit": "S"}, "range"),
         ({"value": -1e151, "fixed": True}, "value"),
     ],
 )
