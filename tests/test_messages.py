@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -20,10 +21,14 @@ from channelfit.front.main import main
 from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import load_recording
-from channelfit.reading.documents import Section, parse_yaml, read_json, read_yaml
+from channelfit.reading.cautions import Caution
+from channelfit.reading.documents import Section, dump_yaml, parse_yaml, read_json, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import column, read_columns
 from channelfit.reading.units import Membrane, parse_quantity, unit_factor
+from channelfit.results.report.terminal import PlainConsole, SearchScreen
+from channelfit.results.report.terminal import table as terminal_table
+from channelfit.scoring.neuron.nmodl import nmodl_text
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -472,3 +477,63 @@ def test_a_tag_that_its_value_does_not_fit(value: str, said: str) -> None:
 def test_plain_tags_are_read() -> None:
     text = "a: !!str 1\nb: !!int '2'\nc: !!float 3\nd: !!map {e: !!seq [!!bool true]}"
     assert parse_yaml(text) == {"a": "1", "b": 2, "c": 3.0, "d": {"e": [True]}}
+
+
+# --- what a file says, on a terminal and in other languages --------------------------------------
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+def hostile_model(folder: Path, **changes: object) -> Path:
+    document = read_yaml(ROOT / "models" / "model_b.yaml") | {"description": STEERING} | changes
+    (folder / "m.yaml").write_text(dump_yaml(document), encoding="utf-8")
+    return folder / "m.yaml"
+
+
+def test_no_text_of_a_file_steers_a_terminal(tmp_path: Path) -> None:
+    file = hostile_model(tmp_path)
+    shown = CliRunner().invoke(main, ["show", str(file), "--set", "fit={}"])
+    assert shown.exit_code == 0, shown.output
+    assert "\\x1b]0;owned" in shown.output
+    assert not UNPRINTABLE.search(shown.output)
+    for change in (
+        {"states": [STEERING]},
+        {STEERING: 1},
+        {"name": STEERING},
+        {"current": STEERING},
+    ):
+        refused = CliRunner().invoke(main, ["show", str(hostile_model(tmp_path, **change))])
+        assert refused.exit_code == 2
+        assert not UNPRINTABLE.search(refused.output)
+
+
+def test_no_text_of_a_function_or_of_a_table_steers_a_terminal(tmp_path: Path) -> None:
+    document = {
+        "description": STEERING,
+        "parameters": {"x": {"range": [0, 1]}},
+        "cost": "x*x",
+        "fit": {"optimizer": {"population": 8, "generations": 1}},
+    }
+    (tmp_path / "f.yaml").write_text(dump_yaml(document), encoding="utf-8")
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "f.yaml")])
+    assert shown.exit_code == 0, shown.output
+    assert "\\x1b]0;owned" in shown.output
+    assert not UNPRINTABLE.search(shown.output)
+
+
+def test_warnings_and_tables_steer_no_terminal() -> None:
+    written = io.StringIO()
+    console = PlainConsole(file=written, width=80, color_system=None)
+    screen = SearchScreen("title", console=console)
+    screen.say(STEERING)
+    screen.warn([Caution(STEERING, "value", "advice")])
+    console.print(terminal_table([STEERING, "[bold]x[/bold]"], [["a", STEERING]]))
+    assert "[bold]x" in written.getvalue()
+    assert not UNPRINTABLE.search(written.getvalue())
+
+
+def test_comments_of_nmodl_are_printable(tmp_path: Path) -> None:
+    text = nmodl_text(load_model(hostile_model(tmp_path, description="a\0b\x1b[2Jc ENDCOMMENT")))
+    assert "a?b?[2Jc end of comment" in text
+    assert not UNPRINTABLE.search(text)
