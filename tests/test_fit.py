@@ -324,7 +324,7 @@ def test_fit_files_that_name_no_model(folder: Path, document: dict[str, Any], sa
         ({"protocols": {"a": 1}}, "fit.protocols[1]"),
         ({"protocols": ["steps.yaml", "none.yaml"]}, "none.yaml: no such file"),
         ({"protocols": ["little.yaml"]}, "little.yaml"),
-        ({"protocols": ["/dev/zero"]}, "/dev/zero: not a file"),
+        ({"protocols": ["/dev/zero"]}, "/dev/zero: a device or a pipe, not a file"),
         ({"protocols": ["a\0b"]}, "fit.protocols[1]: a file name cannot hold"),
         ({"protocols": ["${NO_SUCH_NAME_HERE}/p.yaml"]}, "NO_SUCH_NAME_HERE"),
         ({"protocol": ["steps.yaml"]}, "did you mean protocols?"),

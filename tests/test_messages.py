@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
+import scipy.sparse
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +21,16 @@ from channelfit.front.main import main
 from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import load_recording
-from channelfit.reading.documents import Section, parse_yaml, read_yaml
+from channelfit.reading.cautions import Caution
+from channelfit.reading.documents import Section, dump_yaml, parse_yaml, read_json, read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.tables import read_columns
+from channelfit.reading.tables import column, read_columns
 from channelfit.reading.units import Membrane, parse_quantity, unit_factor
+from channelfit.results.report.terminal import PlainConsole, SearchScreen
+from channelfit.results.report.terminal import table as terminal_table
+from channelfit.scoring.neuron.nmodl import nmodl_text
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # --- tables --------------------------------------------------------------------------------------
 
@@ -68,6 +79,9 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
         ("t,I\n0,1,12,573\n0,2,13,001\n", "the rows hold 4; numbers with a decimal comma must be"),
         ("12,5\n13\n14,5\n", "line 2: not a table of numbers: 1 cells where line 1 has 2; numbers"),
         ("12\n13,5\n14\n", 'line 2: not a table of numbers: "13,5" has a decimal comma'),
+        ("12,573\n,\n13,001\n", 'line 1: "12,573" may be two whole numbers'),
+        ("I,\n12,573\n13,001\n", 'line 2: "12,573" may be two whole numbers'),
+        ("12,573,\n13,001,\n", 'line 2: "13,001," may be two whole numbers'),
         ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
         ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
         ("t;I\n\n0,1;12,5\n", 'line 3: not a table of numbers: "0,1" has a decimal comma'),
@@ -96,6 +110,26 @@ def test_whole_numbers_that_can_be_no_decimals_are_columns(tmp_path: Path) -> No
     assert table(tmp_path, "t,I\n0,80\n1,70\n")["I"].tolist() == [80, 70]
     assert table(tmp_path, "0,80,1\n1,70,2\n")["3"].tolist() == [1, 2]
     assert table(tmp_path, "0,80\n1,70\n2,60\n", header=True)["80"].tolist() == [70, 60]
+
+
+def test_matlab_values_that_are_no_real_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "r.mat"
+    values = {"z": np.arange(3) + 1j, "s": scipy.sparse.csc_matrix(np.eye(3))}
+    scipy.io.savemat(file, {"t": np.arange(3), **values})
+    found = read_columns(file)
+    assert list(found) == ["t"]
+    with pytest.raises(InputError, match=r"r\.mat: z: complex numbers cannot be used; save"):
+        column(found, "z", file)
+    with pytest.raises(InputError, match=r"r\.mat: s: a sparse matrix cannot be used; save"):
+        column(found, "s", file)
+    scipy.io.savemat(file, values)
+    with pytest.raises(InputError, match="no vector or matrix of real numbers.*z: .*s: "):
+        read_columns(file)
+
+
+def test_a_cell_longer_than_a_csv_reader_allows(tmp_path: Path) -> None:
+    assert "line 2: not a table" in refusal(tmp_path, f't,I\n0,"{"1" * 140_000}"\n')
+    assert len(list(table(tmp_path, f"t,{'I' * 140_000}\n0,1\n"))[1]) == 140_000
 
 
 def test_rows_are_counted_as_the_file_counts_them(tmp_path: Path) -> None:
@@ -372,3 +406,134 @@ def test_concentrations_are_parameters() -> None:
     a, _, _, s = build_model(MODEL | {"parameters": parameters, "rates": rates}, None).parameters
     assert (a.value, a.unit) == (2.0, "1/mM/ms")
     assert (s.value, s.unit) == (pytest.approx(1e-4), "mM")
+
+
+# --- files that are not there, or no files -------------------------------------------------------
+
+
+def test_what_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.yaml").touch()
+    os.truncate(tmp_path / "large.yaml", 2_000_000_000)
+    for name, said in {
+        "none": "none: no such file",
+        ".": "a folder, not a file",
+        "pipe": "pipe: a device or a pipe, not a file",
+        "x" * 300: "cannot be read: File name too long",
+        "half\ud800": "no file can have this name",
+        "nul\0": "no file can have this name",
+    }.items():
+        for read in (read_yaml, read_json, read_columns, load_model):
+            with pytest.raises(InputError, match=re.escape(said)):
+                read(tmp_path / name)
+    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
+        load_model(tmp_path / "large.yaml")
+
+
+def test_a_file_that_another_names_is_told_with_the_key(tmp_path: Path) -> None:
+    section = Section({}, tmp_path / "fit.yaml", "fit")
+    with pytest.raises(InputError) as caught:
+        section.existing("../none.csv", "recording.file")
+    place = f"{tmp_path}/fit.yaml: fit.recording.file"
+    assert str(caught.value) == f"{place}: {tmp_path}/../none.csv: no such file"
+    with pytest.raises(InputError, match="fit.file: .*no file can have this name"):
+        section.existing("half\ud800", "file")
+    with pytest.raises(InputError, match='"~nosuchuser/x" begins with no known user'):
+        section.existing("~nosuchuser/x", "file")
+
+
+def test_a_missing_protocol_is_told_with_the_fit_file(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "models" / "model_b.yaml", tmp_path / "model.yaml")
+    for command in ("optimize", "show", "validate"):
+        done = CliRunner().invoke(main, [command, str(tmp_path / "model.yaml")])
+        assert done.exit_code == 2, done.output
+        assert "model.yaml: fit.protocols" in done.output
+        assert "activation.yaml: no such file" in done.output
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("!!bool x", '"x" is no value of the YAML tag !!bool'),
+        ("!!int ''", '"" is no value of the YAML tag !!int'),
+        ("!!float '-'", '"-" is no value of the YAML tag !!float'),
+        ("!!timestamp x", 'the YAML tag "!!timestamp" is not accepted; leave it out'),
+        ("!!set {a: 1}", 'the YAML tag "!!set" is not accepted'),
+        ("!!binary YQ==", 'the YAML tag "!!binary" is not accepted'),
+        ("!!map [a]", "a mapping (key: value) was expected"),
+        ("!!map x", "a mapping (key: value) was expected"),
+        ("9" * 5000, "a whole number of too many digits"),
+        (r'"\ud800"', "holds half of a surrogate pair"),
+    ],
+)
+def test_a_tag_that_its_value_does_not_fit(value: str, said: str) -> None:
+    with pytest.raises(InputError, match="^f.yaml: line 2: .*" + re.escape(said)):
+        parse_yaml(f"name: a\nkey: {value}", "f.yaml")
+
+
+def test_plain_tags_are_read() -> None:
+    text = "a: !!str 1\nb: !!int '2'\nc: !!float 3\nd: !!map {e: !!seq [!!bool true]}"
+    assert parse_yaml(text) == {"a": "1", "b": 2, "c": 3.0, "d": {"e": [True]}}
+
+
+# --- what a file says, on a terminal and in other languages --------------------------------------
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+def hostile_model(folder: Path, **changes: object) -> Path:
+    document = read_yaml(ROOT / "models" / "model_b.yaml") | {"description": STEERING} | changes
+    (folder / "m.yaml").write_text(dump_yaml(document), encoding="utf-8")
+    return folder / "m.yaml"
+
+
+def test_no_text_of_a_file_steers_a_terminal(tmp_path: Path) -> None:
+    file = hostile_model(tmp_path)
+    shown = CliRunner().invoke(main, ["show", str(file), "--set", "fit={}"])
+    assert shown.exit_code == 0, shown.output
+    assert "\\x1b]0;owned" in shown.output
+    assert not UNPRINTABLE.search(shown.output)
+    for change in (
+        {"states": [STEERING]},
+        {STEERING: 1},
+        {"name": STEERING},
+        {"current": STEERING},
+    ):
+        refused = CliRunner().invoke(main, ["show", str(hostile_model(tmp_path, **change))])
+        assert refused.exit_code == 2
+        assert not UNPRINTABLE.search(refused.output)
+
+
+def test_no_text_of_a_function_or_of_a_table_steers_a_terminal(tmp_path: Path) -> None:
+    document = {
+        "description": STEERING,
+        "parameters": {"x": {"range": [0, 1]}},
+        "cost": "x*x",
+        "fit": {"optimizer": {"population": 8, "generations": 1}},
+    }
+    (tmp_path / "f.yaml").write_text(dump_yaml(document), encoding="utf-8")
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "f.yaml")])
+    assert shown.exit_code == 0, shown.output
+    assert "\\x1b]0;owned" in shown.output
+    assert not UNPRINTABLE.search(shown.output)
+
+
+def test_warnings_and_tables_steer_no_terminal() -> None:
+    written = io.StringIO()
+    console = PlainConsole(file=written, width=80, color_system=None)
+    screen = SearchScreen("title", console=console)
+    screen.say(STEERING)
+    screen.warn([Caution(STEERING, "value", "advice")])
+    console.print(terminal_table([STEERING, "[bold]x[/bold]"], [["a", STEERING]]))
+    assert "[bold]x" in written.getvalue()
+    assert not UNPRINTABLE.search(written.getvalue())
+
+
+def test_comments_of_nmodl_are_printable(tmp_path: Path) -> None:
+    text = nmodl_text(load_model(hostile_model(tmp_path, description="a\0b\x1b[2Jc ENDCOMMENT")))
+    assert "a?b?[2Jc end of comment" in text
+    assert not UNPRINTABLE.search(text)

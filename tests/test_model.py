@@ -549,7 +549,7 @@ def test_files(tmp_path: Path) -> None:
         load_model(broken)
     python = tmp_path / "python.yaml"
     python.write_text("name: !!python/object/apply:os.getcwd []\n")
-    with pytest.raises(InputError, match=r"python\.yaml: line 1: not valid YAML"):
+    with pytest.raises(InputError, match=r"python\.yaml: line 1: the YAML tag"):
         load_model(python)
 
 
@@ -791,3 +791,22 @@ def test_show_tells_ties_and_balanced_rates():
     assert tied.split() == ["y", "0.0581818", "1/mV", "0", "..", "0.05", "twice", "+", "z/part"]
     assert any(line.startswith("k_I_O ") for line in lines)
     assert any(line.split() == ["k32", "I", "->", "O", "k_I_O"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("row", "key"),
+    [
+        ({"range": [-1e308, 1e308]}, "range"),
+        ({"range": [0, 1e150], "unit": "S"}, "range"),
+        ({"value": -1e151, "fixed": True}, "value"),
+    ],
+)
+def test_numbers_that_no_arithmetic_has_room_for(row: dict[str, object], key: str) -> None:
+    document = {
+        "states": ["C", "O"],
+        "rates": {"C -> O": "a", "O -> C": "1"},
+        "current": {"open": ["O"], "conductance": "1 nS", "reversal": "0 mV"},
+        "parameters": {"a": row},
+    }
+    with pytest.raises(InputError, match=rf"parameters\.a\.{key}: .* is beyond 1e\+150"):
+        build_model(document, None)

@@ -325,7 +325,7 @@ def test_times_that_are_missing(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"file": "none.csv"}, "none.csv: no such file"),
-        ({"file": "."}, "no such file"),
+        ({"file": "."}, "a folder, not a file"),
         ({"file": "a\0b.csv"}, "NUL"),
         ({"file": "x" * 5000 + ".csv"}, "cannot be read"),
         ({"file": "${NO_SUCH_NAME_HERE}/r.csv"}, "environment variable NO_SUCH_NAME_HERE"),

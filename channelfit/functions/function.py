@@ -354,7 +354,7 @@ class _Reading:
         """The inputs' columns; what they are called is known from here on."""
         self.section = section = self.root.section("data")
         section.expect(KEYS["function data"])
-        self.file = section.resolve(section.text("file"), "file")
+        self.file = section.existing(section.text("file"), "file")
         self.table = read_columns(self.file)
         inputs = {}
         for name, listed in section.rows("inputs", {}):

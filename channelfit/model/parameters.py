@@ -12,6 +12,9 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import Membrane, parse_quantity, shown, unit_factor
 
+#: Of a parameter in its base unit: products and squares of two such numbers are still finite.
+_LARGEST = 1e150
+
 
 def is_tie(row: object) -> bool:
     """Whether a row says that its parameter follows from others."""
@@ -27,7 +30,7 @@ def read_parameter(root: Section, membrane: Membrane, name: str, row: object) ->
     section.take("tie", None)
     factor, unit = _unit(section, membrane)
     value = section.number("value", None)
-    value = None if value is None else factor * value
+    value = None if value is None else _in_base_unit(section, factor, value, "value")
     fixed = section.flag("fixed", False)
     if fixed and value is None:
         raise section.error("a fixed parameter needs a value", "value")
@@ -84,8 +87,16 @@ def _range(section: Section, factor: float) -> tuple[float, float]:
     span = section.items("range")
     if len(span) != 2:
         raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
-    lower, upper = (factor * plain_number(section, x, "range") for x in span)
+    ends = (plain_number(section, x, "range") for x in span)
+    lower, upper = (_in_base_unit(section, factor, x, "range") for x in ends)
     return lower, upper
+
+
+def _in_base_unit(section: Section, factor: float, number: float, key: str) -> float:
+    """A number in the base unit. Raises InputError for one that no arithmetic has room for."""
+    if abs(factor * number) > _LARGEST:
+        raise section.error(f"{number:g} is beyond {_LARGEST:g} in the base unit", key)
+    return factor * number
 
 
 def _prior(section: Section, parameter: Parameter, factor: float) -> Prior | None:

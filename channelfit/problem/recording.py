@@ -202,7 +202,7 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     section.expect(KEYS["recording"])
     _refuse_unmodelled(section)
     name = section.text("file")
-    path = section.resolve(name, "file")
+    path = section.existing(name, "file")
     table = read_columns(path, _header(section))
     time_column = _check_times(section, protocol, table, path)
     names, current = _currents(section, table, time_column, path)

@@ -197,7 +197,7 @@ def _recorded(row: Section) -> list[Samples]:
     """The commands in the columns of a table: one for all sweeps, or one for each sweep."""
     inner = row.section("recorded")
     inner.expect(KEYS["recorded"])
-    path = inner.resolve(inner.text("file"), "file")
+    path = inner.existing(inner.text("file"), "file")
     header = inner.flag("header", False) if "header" in inner else inner.take("header", None)
     table = read_columns(path, header)
     clock, factor = "", 0.0

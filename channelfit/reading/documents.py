@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import decoded, refuse_foreign
+from channelfit.reading.texts import decoded, file_size, refuse_foreign
 from channelfit.reading.units import Membrane, parse_quantity, shown
 from channelfit.reading.yaml_faults import find_fault
 
@@ -33,6 +33,8 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            raise _at_line(node, "a mapping (key: value) was expected")
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
@@ -43,6 +45,34 @@ class _Loader(yaml.SafeLoader):
                 raise InputError(f'"{key}" is given twice', key=line)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """The value of a node; one with a tag that its text does not fit is refused."""
+        if node.tag not in _ACCEPTED:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise _at_line(node, f"the YAML tag {shown(tag)} is not accepted; leave it out")
+        try:
+            value = super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            told = "a whole number of too many digits" if "digits" in str(error) else ""
+            told = told or f"{shown(node.value)} is no value of the YAML tag !!{kind}"
+            raise _at_line(node, told) from None
+        if isinstance(value, str) and _SURROGATE.search(value):
+            raise _at_line(node, f"{shown(value)} holds half of a surrogate pair, which is no text")
+        return value
+
+
+_ACCEPTED = {
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _at_line(node: yaml.Node, message: str) -> InputError:
+    return InputError(message, key=f"line {node.start_mark.line + 1}")
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -71,17 +101,12 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file. Raises InputError where it is missing, too large, or not text."""
-    path = Path(path)
+    if file_size(path) > _MAX_BYTES:
+        raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
     try:
-        if path.exists() and not path.is_file():
-            raise InputError("not a file", path)
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
-        return decoded(path.read_bytes(), path)
-    except FileNotFoundError:
-        raise InputError("no such file", path) from None
+        return decoded(Path(path).read_bytes(), path)
     except OSError as error:
-        raise InputError(f"cannot be read: {error}", path) from None
+        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
 
 
 def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -120,7 +145,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
+        if file_size(path) > _MAX_JSON_BYTES:
             raise InputError(f"larger than {_MAX_JSON_BYTES:,} bytes; is this the right file?")
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except InputError as error:
@@ -308,9 +333,24 @@ class Section:
 
         if "\0" in name:
             raise self.error("a file name cannot hold a NUL character", key)
-        expanded = Path(re.sub(r"\$\{(\w+)\}", variable, name)).expanduser()
-        base = Path(self.file).parent if self.file else Path()
-        return expanded if expanded.is_absolute() else base / expanded
+        path = Path(re.sub(r"\$\{(\w+)\}", variable, name))
+        try:
+            return (Path(self.file).parent if self.file else Path()) / path.expanduser()
+        except RuntimeError:  # ~somebody, whom the system does not know
+            raise self.error(f"{shown(name)} begins with no known user's home", key) from None
+
+    def existing(self, name: str, key: str) -> Path:
+        """The path that a user's text names, as `resolve` gives it, of a file that is there.
+
+        Raises:
+            InputError: it is not there, or no file; with this file, the key and the path.
+        """
+        path = self.resolve(name, key)
+        try:
+            file_size(path)
+        except InputError as error:
+            raise self.error(str(error), key) from None
+        return path
 
     def expect(self, keys: Collection[str]) -> None:
         """Announce the keys that are read here, and refuse every other key.

@@ -7,13 +7,13 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import decoded
+from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
 
 _MAX_BYTES = 2_000_000_000
@@ -28,10 +28,15 @@ class Table(dict[str, np.ndarray]):
         lines: the line of each row in a text file, counted from 1 with headings, comments and
             empty lines; empty for other files.
         first: the cells of a first row of numbers alone, which was taken for data.
+        refused: why the values of a name cannot be used, for names that no column has.
     """
 
     lines: Sequence[int] = ()
     first: Sequence[str] = ()
+
+    def __init__(self, columns: Mapping[str, np.ndarray] | None = None) -> None:
+        super().__init__(columns or {})
+        self.refused: dict[str, str] = {}
 
     def place(self, row: int) -> str:
         """Where a row, counted from 0, stands in its file, in words."""
@@ -53,14 +58,7 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
         InputError: a missing file, another format, rows of different lengths, text among the
             numbers, decimal commas, or what might be decimal commas.
     """
-    try:
-        known = path.is_file()
-        size = path.stat().st_size if known else 0
-    except OSError as error:  # a name too long for the file system
-        raise InputError(f"cannot be read: {error.strerror}", path) from None
-    if not known:
-        raise InputError("no such file", path)
-    if size > _MAX_BYTES:
+    if file_size(path) > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
     suffixes = [s.lower() for s in path.suffixes[-2:]]
     reader = READERS.get("".join(suffixes)) or READERS.get("".join(suffixes[-1:]))
@@ -74,6 +72,8 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
 def column(table: Table, name: str, path: Path) -> np.ndarray:
     """One column (n_rows,). Raises InputError, with the names that there are, for another name."""
     found = table.get(name)
+    if name in table.refused:
+        raise InputError(table.refused[name], path, name)
     if found is None or found.ndim != 1:
         names = [n for n, c in table.items() if c.ndim == 1]
         listed = ", ".join(names[:12]) + (", .." if len(names) > 12 else "")
@@ -106,7 +106,8 @@ def _read_csv(path: Path, header: bool | None) -> Table:
     if not rows:
         raise InputError("a header, but no rows", path)
     spaced = header is None and ", " in lines[0] and is_unit(head[-1])  # current, nA
-    if delimiter == "," and (spaced or not named):
+    nameless = header is None and "" in head  # current,
+    if delimiter == "," and (spaced or nameless or not named):
         _refuse_ambiguous(rows, path, places[skip])
     filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
     try:
@@ -160,14 +161,22 @@ def _comma(cell: str) -> str:
 
 
 def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
-    """Raises InputError for a table of pairs of whole numbers, which may be decimal commas."""
-    if all(_MAYBE_DECIMAL.fullmatch(row) for row in rows):
+    """Raises InputError for a table of pairs of whole numbers, which may be decimal commas.
+
+    Empty cells, as spreadsheets leave them at the end of a row, say nothing against that.
+    """
+    filled = [row for row in map(_without_empty_end, rows) if row]
+    if filled and all(map(_MAYBE_DECIMAL.fullmatch, filled)):
         raise InputError(
             f"{shown(rows[0].strip())} may be two whole numbers or one with a decimal comma; write "
             "numbers with a decimal point, or name the columns in a first row (`header: true`)",
             path,
             f"line {line}",
         )
+
+
+def _without_empty_end(row: str) -> str:
+    return row.rstrip(", ")
 
 
 def _first_fault(
@@ -206,10 +215,11 @@ def _is_number(cell: str) -> bool:
 
 def _read_mat(path: Path, header: bool | None) -> Table:
     """The variables of a MATLAB file; `header` has no meaning, since variables have names."""
-    from scipy.io import loadmat  # loads SciPy, which other files do not need
+    import scipy.io  # loads SciPy, which other files do not need
+    import scipy.sparse
 
     try:
-        raw = loadmat(path)
+        raw = scipy.io.loadmat(path)
     except NotImplementedError:
         raise InputError(
             "a MATLAB 7.3 file (HDF5) cannot be read; save it with `save(..., '-v7')`", path
@@ -218,6 +228,11 @@ def _read_mat(path: Path, header: bool | None) -> Table:
         raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
     table = Table()
     for name, value in raw.items():
+        if np.iscomplexobj(value):
+            table.refused[name] = "complex numbers cannot be used; save real(..) of them"
+            continue
+        if scipy.sparse.issparse(value):
+            table.refused[name] = "a sparse matrix cannot be used; save full(..) of it"
         if not isinstance(value, np.ndarray) or not np.issubdtype(value.dtype, np.number):
             continue
         array = np.asarray(value, dtype=float)
@@ -227,7 +242,8 @@ def _read_mat(path: Path, header: bool | None) -> Table:
             table[name] = array
             table.update({f"{name}.{k + 1}": array[:, k] for k in range(array.shape[1])})
     if not table:
-        raise InputError("no numeric vector or matrix inside", path)
+        why = "".join(f"; {name}: {reason}" for name, reason in table.refused.items())
+        raise InputError(f"no vector or matrix of real numbers inside{why}"[:300], path)
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import stat
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
@@ -18,6 +19,34 @@ _MARKS = (
 _NMODL = re.compile(r"^\s*NEURON\s*\{", re.MULTILINE)
 _MYOKIT = re.compile(r"^\s*\[\[(model|protocol|script)\]\]", re.MULTILINE)
 _XML = re.compile(r"\s*<(\?xml|sbml|\w+:)")
+#: Characters that steer a terminal rather than show on it, or turn the text behind them around.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, in which steering characters are shown by their codes (``\\x1b``)."""
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def file_size(file: str | os.PathLike[str]) -> int:
+    """The size in bytes of a file that can be read.
+
+    Raises:
+        InputError: there is no such file, or the name is that of a folder, a device or a pipe,
+            which might have no end.
+    """
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        raise InputError("no such file", file) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file) from None
+    except ValueError:  # it holds a NUL or half of a surrogate pair
+        raise InputError("no file can have this name", file) from None
+    if not stat.S_ISREG(found.st_mode):
+        what = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+        raise InputError(f"{what}, not a file", file)
+    return found.st_size
 
 
 def decoded(data: bytes, file: str | os.PathLike[str]) -> str:

@@ -173,7 +173,7 @@ def _protocols(section: Section) -> list[Experiment]:
 def _protocol(section: Section, name: object, key: str) -> Protocol:
     if not isinstance(name, str):
         raise section.error(f"the path of a protocol file was expected, not {shown(name)}", key)
-    return load_protocol(section.resolve(name, key))
+    return load_protocol(section.existing(name, key))
 
 
 def _experiments(section: Section) -> list[Experiment]:

@@ -32,7 +32,7 @@ def joined_documents(file: Path) -> tuple[dict[str, Any], Path]:
         return document, file
     root = Section(document, file)
     root.expect(KEYS["fit file"])
-    model_file = root.resolve(root.text("model"), "model")
+    model_file = root.existing(root.text("model"), "model")
     changes = [
         (name, Section(row, file, f"parameters.{name}"))
         for name, row in root.rows("parameters", {})

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 
 from channelfit.front import kinds
 from channelfit.front.commands.inputs import (
@@ -79,7 +78,7 @@ def _score_one(fit: FitPlan, scorer: Scorer, screen: SearchScreen) -> None:
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
-    console = Console(highlight=False)
+    console = terminal.PlainConsole(highlight=False)
     console.print()
     if len(summary["parameters"]) <= _MOST_ROWS:
         console.print(terminal.result_table(summary["parameters"]))

@@ -20,6 +20,7 @@ from channelfit.functions.source import FunctionSource
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.extreme_rates import extremes, voltages_of
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
 from channelfit.results.report.description import describe
 from channelfit.results.report.plots import save
 from channelfit.results.report.scheme import scheme_figure
@@ -32,7 +33,7 @@ def _show_function(problem: FunctionProblem, source: str | None, dtype: str, fil
     if source == "nmodl":
         raise InputError("a function is no mechanism for NEURON; --source cpu or cuda", file)
     if source is None:
-        click.echo(describe_function(problem), nl=False)
+        click.echo(printable(describe_function(problem)), nl=False)
     else:
         target = "cuda" if source == "cuda" else "cpu"
         click.echo(FunctionSource(problem, dtype, target).text, nl=False)
@@ -69,4 +70,4 @@ def _describe_extremes(channel: ChannelModel, document: Mapping[str, Any], file:
     if all(p.value is not None for p in channel.parameters):
         voltages = voltages_of(protocols_of(document, file))
         for extreme in extremes(channel, channel.values(), voltages):
-            click.echo(f"note: {extreme}", err=True)
+            click.echo(printable(f"note: {extreme}"), err=True)

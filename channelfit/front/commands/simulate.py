@@ -13,6 +13,7 @@ from channelfit.front.commands.inputs import (
 from channelfit.front.progress import compilations_shown
 from channelfit.front.simulation import simulated
 from channelfit.problem.protocol import load_protocol
+from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist
 from channelfit.results.run_folder import file_name
@@ -39,7 +40,7 @@ def simulate(
             channel, values, command, backend, dtype, path, screen, name, model, str(protocol)
         )
     for remark in found.remarks:
-        click.echo(f"note: {remark}", err=True)
+        click.echo(printable(f"note: {remark}"), err=True)
     files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
     with writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)

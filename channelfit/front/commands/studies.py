@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
@@ -51,7 +50,7 @@ def uncertainty(
 
 
 def _print_uncertainty(summary: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = terminal.PlainConsole(highlight=False)
     console.print(terminal.result_table(summary["parameters"]))
     console.print()
     before, cost = summary["cost_before_refining"], summary["cost"]
@@ -80,7 +79,7 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
         return
-    console = Console(highlight=False)
+    console = terminal.PlainConsole(highlight=False)
     console.print(terminal.comparison_table(summary["fits"]))
     console.print()
     console.print(terminal.comparison_quality(summary["fits"]))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Experiment, Problem
@@ -18,7 +17,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.results.report.plots import save, traces_figure
-from channelfit.results.report.terminal import SearchScreen, table
+from channelfit.results.report.terminal import PlainConsole, SearchScreen, table
 from channelfit.results.report.traces import Traces
 from channelfit.results.run_folder import file_name
 from channelfit.scoring.neuron.comparison import Comparison, compare, random_candidates
@@ -71,7 +70,7 @@ def compare_with_neuron(
         for k, protocol in enumerate(protocols):
             screen.begin(f"simulating {protocol.name} with NEURON ({k + 1} of {len(protocols)})")
             worst += compare(oracle, [protocol], _Given(traces[k]), candidates)
-    console = Console(highlight=False)
+    console = PlainConsole(highlight=False)
     rows, good = [], True
     for protocol, case in zip(protocols, worst, strict=True):
         fine = case.relative_error <= tolerance(protocol)
@@ -162,7 +161,7 @@ def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
         for section in sections:
             section.expect(KEYS["experiment"])
         names = [section.text("protocol") for section in sections]
-    return [load_protocol(fit.resolve(name, "protocols")) for name in names]
+    return [load_protocol(fit.existing(name, "protocols")) for name in names]
 
 
 def _drawn(

@@ -12,7 +12,7 @@ from sympy.printing.str import StrPrinter
 from channelfit.model.channel import Chain, ChannelModel, Transition
 from channelfit.model.terms import V
 from channelfit.results.report.scheme import as_written, positive_first, rows_of_states
-from channelfit.results.report.terminal import table
+from channelfit.results.report.terminal import PlainConsole, table
 
 
 def describe(model: ChannelModel, console: Console | None = None) -> None:
@@ -21,7 +21,7 @@ def describe(model: ChannelModel, console: Console | None = None) -> None:
     Arguments:
         console: where to print; None for standard output.
     """
-    console = console or Console(highlight=False)
+    console = console or PlainConsole(highlight=False)
     console.print(Text(model.name, style="bold"))
     for paragraph in (model.description, model.source):
         if paragraph:

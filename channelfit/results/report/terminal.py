@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from channelfit.reading.cautions import Caution
+from channelfit.reading.texts import printable
 from channelfit.results.report.quality import explained
 from channelfit.scoring.machine.launch_tuning import Measured, fastest
 from channelfit.search.agreement import in_words
@@ -47,6 +49,20 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
+class PlainConsole(Console):
+    """A console on which no text, such as a description from a file, can steer the terminal.
+
+    What rich itself adds, colors and the moves of a changing picture, is no part of such text.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The pieces that are written, their texts made printable."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
 class SearchScreen:
     """Shows the progress of a search: a changing picture on a terminal, else lines now and then.
 
@@ -58,7 +74,7 @@ class SearchScreen:
 
     def __init__(self, title: str, quiet: bool = False, console: Console | None = None) -> None:
         self.title, self.quiet = title, quiet
-        self.console = console or Console(stderr=True, highlight=False)
+        self.console = console or PlainConsole(stderr=True, highlight=False)
         self.stage = "reading the files"
         self.rules = StopRules()
         #: Whether a cost is a mean square of currents; else it is a plain number.
@@ -205,7 +221,7 @@ def table(
     out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for k, header in enumerate(headers):
         # the first column is what a reader looks for, so it is the last to be folded
-        out.add_column(header, justify="left" if k in left else "right", no_wrap=k == 0)
+        out.add_column(Text(header), justify="left" if k in left else "right", no_wrap=k == 0)
     for row in rows:
         out.add_row(*(Text(cell) for cell in row))
     return out
@@ -502,4 +518,4 @@ def print_launches(rows: Sequence[Measured], n_candidates: int) -> None:
             f"{100 * row.occupancy:.0f} %" if math.isfinite(row.occupancy) else "",
             "fastest" if row is best[row.kernel] else "",
         )
-    Console(highlight=False).print(table)
+    PlainConsole(highlight=False).print(table)

@@ -438,8 +438,9 @@ def _value(p: Parameter) -> float:
 
 
 def _plain(text: str) -> str:
-    """The text as one line of ASCII that cannot end the comment in which it stands."""
-    ascii_text = text.encode("ascii", "replace").decode()
+    """The text as one line of printable ASCII that cannot end the comment in which it stands."""
+    shown = "".join(c if c.isprintable() or c.isspace() else "?" for c in text)
+    ascii_text = shown.encode("ascii", "replace").decode()
     return re.sub("ENDCOMMENT", "end of comment", " ".join(ascii_text.split()), flags=re.IGNORECASE)
 
 
