@@ -8,13 +8,15 @@
 ``source.py``     the generated code that scored the candidates (``source.cu`` of a GPU)
 
 Each file is written under another name and then moved into place, so that none is ever half
-there. While the search runs, what it has so far is saved every few seconds.
+there. While the search runs, what it has so far is saved every few seconds, and the file `.running`
+keeps other runs out of the folder.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -49,16 +51,33 @@ if TYPE_CHECKING:
 
 #: Seconds between two saves of a running search.
 SAVE_EVERY = 5.0
+#: The file that tells other runs that a folder is in use.
+_RUNNING = ".running"
+_TAKEN = "another run is using this folder, or was killed in it; give --out a new folder"
 _HISTORY = ("generation", "evaluations", "seconds", "best_cost", "median_cost", "failed")
 
 
 def default_folder(name: str) -> Path:
-    """``runs/NAME-YYYYmmdd-HHMMSS``, with a number behind it when that is taken."""
+    """Makes ``runs/NAME-YYYYmmdd-HHMMSS``, with a number behind it when that is taken.
+
+    Making it is what reserves it: of two runs that ask in the same second each gets its own.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
     stem = f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    folder, k = Path("runs") / stem, 1
-    while folder.exists():
-        k += 1
-        folder = Path("runs") / f"{stem}-{k}"
+    for k in itertools.count(1):
+        folder = Path("runs") / (stem if k == 1 else f"{stem}-{k}")
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir()
+        except FileExistsError:
+            if folder.parent.is_dir():
+                continue
+            raise InputError("cannot be used: it is not a folder", folder.parent) from None
+        except OSError as error:
+            raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+        break
     return folder
 
 
@@ -71,12 +90,14 @@ def check_folder(folder: Path) -> None:
     """Raises InputError when the folder holds something already, or is none."""
     parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
-        taken = folder.exists() and any(folder.iterdir())
+        found = [p.name for p in folder.iterdir()] if folder.exists() else []
     except OSError as error:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
     if not os.access(parent, os.W_OK):
         raise InputError(f"cannot be written to: no permission in {parent}", folder)
-    if taken:
+    if found == [_RUNNING]:
+        raise InputError(_TAKEN, folder)
+    if found:
         raise InputError(
             "this folder is not empty, and a run never overwrites another; give --out a new folder",
             folder,
@@ -93,6 +114,49 @@ def make_folder(folder: Path) -> bool:
     except OSError as error:
         raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
     return not before
+
+
+class Claim:
+    """A folder that one run has taken for itself alone, before it begins to work.
+
+    The file `.running` in the folder says so to every other run; it goes when the run ends, and a
+    run that was killed leaves it there.
+
+    Arguments:
+        folder: new, or there and empty; it is made, with the folders above it.
+
+    Raises:
+        InputError: the folder holds something, cannot be written to, or another run has it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        check_folder(folder)
+        missing = [p for p in (folder, *folder.parents) if not p.exists()]
+        make_folder(folder)
+        try:
+            (folder / _RUNNING).touch(exist_ok=False)
+        except FileExistsError:
+            raise InputError(_TAKEN, folder) from None
+        except OSError as error:
+            raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+        self.path, self._made = folder, missing
+
+    @classmethod
+    def by_name(cls, name: str) -> Claim:
+        """Takes the default folder of a run: a new one, whichever other runs begin with this."""
+        folder = default_folder(name)
+        claim = cls(folder)
+        claim._made = [folder]
+        return claim
+
+    def release(self) -> None:
+        """Ends the claim, and takes away the folders that it has made and nothing has filled."""
+        (self.path / _RUNNING).unlink(missing_ok=True)
+        for folder in self._made:
+            try:
+                folder.rmdir()
+            except OSError:  # something is in it, and so in those above it
+                break
 
 
 def write_text(path: Path, text: str) -> None:
@@ -159,19 +223,19 @@ def rescore(fit: FitPlan, scorer: Scorer, values: np.ndarray) -> Winner:
 class RunFolder:
     """One run's folder while the search goes on and after it; `artist` draws the picture in it."""
 
-    path: Path
+    claim: Claim
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
-    _made: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
     _saved: float = field(default_factory=time.monotonic)
     _saved_cost: float = math.inf
     _best: tuple[float, np.ndarray] | None = None
 
-    def __post_init__(self) -> None:
-        check_folder(self.path)
-        self._made = make_folder(self.path)
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.claim.path
 
     def save_source(self, scorer: Scorer) -> None:
         """The generated code, where the backend has any."""
@@ -216,6 +280,7 @@ class RunFolder:
         self._save_fit(result.values)
         write_text(self.path / "summary.json", json_text(summary))
         self._finish_drawing(result)
+        self.claim.release()
 
     def _finish_drawing(self, result: FitResult) -> None:
         self.artist.finish()
@@ -224,11 +289,10 @@ class RunFolder:
         """After a failure: what there is so far, or no folder at all when there is nothing."""
         if self._rows:
             self._save_so_far()
-            return
-        for name in ("source.py", "source.cu"):
-            (self.path / name).unlink(missing_ok=True)
-        if self._made and not any(self.path.iterdir()):
-            self.path.rmdir()
+        else:
+            for name in ("source.py", "source.cu"):
+                (self.path / name).unlink(missing_ok=True)
+        self.claim.release()
 
     def _save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:

@@ -45,16 +45,20 @@ def optimize(
     artist: Artist,
 ) -> bool:
     """Fits a model to its data, and prints what came out; whether the search was interrupted."""
-    if out is not None:
-        runs.check_folder(out)
-    options = as_overrides(model, overrides, seed, population, generations, optimizer)
-    with terminal.SearchScreen(model.name, quiet) as screen:
-        with compilations_shown(screen), nothing_collected():
-            fit, scorer = prepare(model, options, backend, dtype, path, screen)
-            _set_chunk(scorer, chunk)
-            _score_one(fit, scorer, screen)
-        folder = kinds.open_folder(out or runs.default_folder(fit.name), fit, artist)
-        summary = run(fit, scorer, folder, screen).summary
+    claim = runs.Claim(out) if out is not None else None
+    try:
+        options = as_overrides(model, overrides, seed, population, generations, optimizer)
+        with terminal.SearchScreen(model.name, quiet) as screen:
+            with compilations_shown(screen), nothing_collected():
+                fit, scorer = prepare(model, options, backend, dtype, path, screen)
+                _set_chunk(scorer, chunk)
+                _score_one(fit, scorer, screen)
+            claim = claim or runs.Claim.by_name(fit.name)
+            folder = kinds.open_folder(claim, fit, artist)
+            summary = run(fit, scorer, folder, screen).summary
+    finally:
+        if claim is not None:
+            claim.release()
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
     elif quiet:
