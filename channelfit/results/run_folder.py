@@ -24,7 +24,8 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -88,8 +89,8 @@ def file_name(text: str) -> str:
 
 def check_folder(folder: Path) -> None:
     """Raises InputError when the folder holds something already, or is none."""
-    parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
+        parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         found = [p.name for p in folder.iterdir()] if folder.exists() else []
     except OSError as error:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
@@ -166,9 +167,19 @@ def write_text(path: Path, text: str) -> None:
         InputError: no permission, no space.
     """
     partial = path.with_name(f".{path.name}.partial")
+    with _writing(path):
+        try:
+            partial.write_text(text, encoding="utf-8", newline="\n")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk, or a place without permission, becomes an InputError."""
     try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
+        yield
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", path) from None
 
@@ -226,6 +237,7 @@ class RunFolder:
     claim: Claim
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
+    _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
     _saved: float = field(default_factory=time.monotonic)
@@ -245,7 +257,11 @@ class RunFolder:
             write_text(self.path / ("source.cu" if scorer.backend == "cuda" else "source.py"), text)
 
     def record(self, progress: Progress) -> None:
-        """Takes in a generation; saves the state of the search every few seconds."""
+        """Takes in a generation; saves the state of the search every few seconds.
+
+        What cannot be saved now is saved later, or refused by `finish`: a disk that is full for a
+        while does not end a search.
+        """
         self._rows.append(
             (
                 progress.generation,
@@ -259,15 +275,16 @@ class RunFolder:
         if progress.parameters is not None:
             self._best = progress.best_cost, progress.parameters
         if self._best and time.monotonic() - self._saved >= SAVE_EVERY:
-            self._save_so_far()
+            with suppress(InputError):
+                self._save_so_far()
             self._saved = time.monotonic()
 
     def _save_so_far(self) -> None:
         """The generations, and the best candidate unless it has been saved."""
         self._save_history(self._rows)
         if self._best and self._best[0] < self._saved_cost:
-            self._saved_cost, values = self._best
-            self._save_fit(values)
+            self._save_fit(self._best[1])
+            self._saved_cost = self._best[0]
 
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
         """Begins with the picture, which takes long, and goes on."""
@@ -275,20 +292,46 @@ class RunFolder:
         self.artist.begin(page, self.path / "traces.png")
 
     def finish(self, result: FitResult, summary: dict[str, Any]) -> None:
-        """Writes everything, and waits for the picture that `begin_drawing` has begun."""
-        self._save_history(result.history.tolist())
-        self._save_fit(result.values)
-        write_text(self.path / "summary.json", json_text(summary))
-        self._finish_drawing(result)
+        """Writes everything, and waits for the picture that `begin_drawing` has begun.
+
+        Each file is written, whichever others could not be.
+
+        Raises:
+            InputError: a file cannot be written; the message holds the values where they are in no
+                file.
+        """
+        steps: tuple[Callable[[], None], ...] = (
+            lambda: self._save_fit(result.values),
+            lambda: self._save_history(result.history.tolist()),
+            lambda: write_text(self.path / "summary.json", json_text(summary)),
+            lambda: self._finish_drawing(result),
+        )
+        faults = {}
+        for k, step in enumerate(steps):
+            try:
+                with _writing(self.path):
+                    step()
+            except InputError as error:
+                faults[k] = error
+        self._ended = True
         self.claim.release()
+        if 0 in faults:
+            found = ", ".join(f"{name} = {value!r}" for name, value in result.parameters.items())
+            told = f"{faults[0].message}; the values that were found: {found}"
+            raise InputError(told, faults[0].file)
+        for fault in faults.values():
+            raise fault
 
     def _finish_drawing(self, result: FitResult) -> None:
         self.artist.finish()
 
     def abandon(self) -> None:
         """After a failure: what there is so far, or no folder at all when there is nothing."""
+        if self._ended:
+            return
         if self._rows:
-            self._save_so_far()
+            with suppress(InputError):  # what ended the run is what has to be told
+                self._save_so_far()
         else:
             for name in ("source.py", "source.cu"):
                 (self.path / name).unlink(missing_ok=True)
@@ -296,7 +339,7 @@ class RunFolder:
 
     def _save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:
-            with tempfile.TemporaryDirectory(dir=self.path) as temporary:
+            with _writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_data(self.fit, Path(temporary))
                 for file in Path(temporary).iterdir():
                     file.replace(self.path / file.name)
