@@ -1,8 +1,7 @@
-"""The run folder: it belongs to one run alone, and a full disk loses nothing that is known."""
+"""The run folder: it belongs to one run alone, and no full disk or late Ctrl-C spoils it."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -92,7 +91,6 @@ def limited(n_bytes: int, *command: object, cwd: Path) -> subprocess.CompletedPr
     return subprocess.run(
         [sys.executable, "-c", _LIMITED, str(n_bytes), *map(str, command)],
         cwd=cwd,
-        env=os.environ | {"CHANNELFIT_CACHE": os.environ.get("CHANNELFIT_CACHE", str(cwd / "c"))},
         capture_output=True,
         text=True,
         timeout=300,
@@ -170,3 +168,27 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_the_search(tmp_path, monke
 def test_a_name_that_no_disk_takes_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be used"):
         Claim(tmp_path / ("x" * 300))
+
+
+# --- interrupts --------------------------------------------------------------------------------
+
+#: What is registered first is called last, when the work is done and memory is being given back.
+_INTERRUPTED_AT_EXIT = """
+import atexit, os, signal, sys
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+from channelfit.front.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")
+def test_ctrl_c_after_the_work_is_done_changes_nothing(tmp_path):
+    said = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_AT_EXIT, "optimize", MODEL, *SMALL, "--out", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (said.returncode, said.stderr) == (0, "")
+    assert (tmp_path / "run" / "summary.json").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ def optimize(
     artist: Artist,
 ) -> bool:
     """Fits a model to its data, and prints what came out; whether the search was interrupted."""
+    atexit.unregister(_ignore_interrupts)
+    atexit.register(_ignore_interrupts)
     claim = runs.Claim(out) if out is not None else None
     try:
         options = as_overrides(model, overrides, seed, population, generations, optimizer)
@@ -66,6 +70,15 @@ def optimize(
     else:
         _print_result(summary, folder.path)
     return bool(summary["stop_reason"] == "interrupted")
+
+
+def _ignore_interrupts() -> None:
+    """Keeps Ctrl-C from killing a process that only gives back its memory: its work is done.
+
+    Python takes some tenths of a second for that after a search, and its own handler is gone by
+    then, so that the process would end by the signal in place of its exit code.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _set_chunk(scorer: Scorer, chunk: int | None) -> None:
