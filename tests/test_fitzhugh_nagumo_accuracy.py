@@ -30,6 +30,7 @@ from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda
 from channelfit.front.main import main
+from channelfit.reading import memory as free_memory
 from channelfit.reading.errors import InputError
 
 TIMES = np.linspace(0, 40, 21)
@@ -236,14 +237,14 @@ def test_what_is_free_is_known_here():
 
 def test_a_containers_limit_counts_without_its_cache(tmp_path: Path):
     """Pages of files give way when memory is asked for."""
-    names = memory._CGROUPS[0]
+    names = free_memory._CGROUPS[0]
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("900\n")
     (tmp_path / "memory.stat").write_text("anon 300\ninactive_file 550\n")
-    assert memory._left_in(tmp_path, *names) == [650]
+    assert free_memory._left_in(tmp_path, *names) == [650]
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory._left_in(tmp_path, *names) == []
-    assert memory._left_in(tmp_path, *memory._CGROUPS[1]) == []
+    assert free_memory._left_in(tmp_path, *names) == []
+    assert free_memory._left_in(tmp_path, *free_memory._CGROUPS[1]) == []
 
 
 def test_frames_that_do_not_fit_are_refused(monkeypatch):

@@ -21,7 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
 from channelfit.results import run_folder
 from channelfit.results.report.artist import Artist
-from channelfit.results.run_folder import RunFolder
+from channelfit.results.run_folder import Claim, RunFolder
 from channelfit.scoring import scorer as scoring
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import read_fit_document, read_plan
@@ -43,7 +43,7 @@ class Kind:
         make_scorer: what scores a problem, from the problem, backend, precision and path.
         rescore: the best candidate once more, in float64, from plan, scorer and values.
         summarize: the numbers of a run as plain data, from plan, result, scorer and winner.
-        run_folder: the folder that a run writes, from its path, the plan and an artist.
+        run_folder: the folder that a run writes, from its claim, the plan and an artist.
         build: the model or function itself, from a document and its file.
     """
 
@@ -129,12 +129,13 @@ def summarize(plan: FitPlan, result: FitResult, scorer: Scorer, winner: Any) -> 
     return _kind(plan).summarize(plan, result, scorer, winner)
 
 
-def open_folder(path: Path, plan: FitPlan, artist: Artist | None = None) -> RunFolder:
-    """The folder of a new run.
+def open_folder(place: Path | Claim, plan: FitPlan, artist: Artist | None = None) -> RunFolder:
+    """The folder of a new run, which has been claimed for it already or is claimed now.
 
     Raises: InputError when it cannot be written, or holds something already.
     """
-    return _kind(plan).run_folder(path, plan, artist or Artist())
+    claim = place if isinstance(place, Claim) else Claim(place)
+    return _kind(plan).run_folder(claim, plan, artist or Artist())
 
 
 def channel_document(

@@ -302,11 +302,14 @@ class _Reading:
             section.expect(KEYS["function parameter"])
             sizes = section.items("size", None)
             shape = tuple(self.checked_size(size, f"{key}.size") for size in sizes)
+            if len(self.parameters) + math.prod(shape) > MAX_SIZE:
+                words = " x ".join(map(str, shape)) or "one more"
+                raise self.root.error(
+                    f"{words} make more than {MAX_SIZE} parameters of the function", f"{key}.size"
+                )
             self.shapes[name] = shape
             self.arrays.append(Array(name, shape, len(self.parameters)))
             self.parameters += _parameters(section, name, shape)
-            if len(self.parameters) > MAX_SIZE:
-                raise self.root.error(f"more than {MAX_SIZE} parameters", "parameters")
         if not self.parameters:
             raise self.root.error("at least one parameter is needed", "parameters")
 

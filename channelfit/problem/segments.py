@@ -23,6 +23,8 @@ from channelfit.reading.units import parse_quantity, shown, unit_factor
 
 _MAX_SWEEPS = 10_000
 _MAX_SAMPLES = 20_000_000
+#: Of all sweeps together; a segment takes some 300 bytes.
+_MAX_SEGMENTS = 1_000_000
 #: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.
 _MAX_MV = 1000.0
 #: Digits after the point to which ends of segments are rounded, ms: sums of durations stay even.
@@ -61,7 +63,14 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
             "vary together and need equal lengths",
             "segments",
         )
-    sweeps = [_laid_out(pieces, sweep) for sweep in range(max(counts, default=1))]
+    n_sweeps = max(counts, default=1)
+    if len(rows) * n_sweeps > _MAX_SEGMENTS:
+        raise root.error(
+            f"{len(rows):,} segments x {n_sweeps:,} sweeps exceed {_MAX_SEGMENTS:,}; for these "
+            f"sweeps {_MAX_SEGMENTS // n_sweeps:,} segments are accepted",
+            "segments",
+        )
+    sweeps = [_laid_out(pieces, sweep) for sweep in range(n_sweeps)]
     for k, sweep in enumerate(sweeps):
         if not sweep:
             raise root.error(f"sweep {k + 1} has no duration", "segments")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
+from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
 
 _MAX_BYTES = 2_000_000_000
+#: A recording has 20 million samples at most (`channelfit.problem.segments`).
+_MAX_LINES = 20_000_000
+#: A table of text is read, unpacked and counted in pieces of this size.
+_PIECE = 16_000_000
+#: What a line of text takes while it becomes numbers, beside eight times its length.
+_BYTES_A_LINE = 280
+#: The same for a number of a MATLAB file: as it is stored, in float64, and unpacked.
+_BYTES_A_NUMBER = 24
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _MAYBE_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?(,[+-]?\d+,\d+([eE][+-]?\d+)?)*\s*")
 
@@ -85,9 +95,10 @@ def column(table: Table, name: str, path: Path) -> np.ndarray:
 def _read_csv(path: Path, header: bool | None) -> Table:
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
-            text = decoded(file.read(_MAX_BYTES), path)
+            data = _within_memory(file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", path) from None
+    text = decoded(data, path)
     numbered = [
         (k, line)
         for k, line in enumerate(text.splitlines(), 1)
@@ -131,6 +142,21 @@ def _read_csv(path: Path, header: bool | None) -> Table:
     table.lines = places[skip:]
     table.first = () if named or header is not None else tuple(head)
     return table
+
+
+def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:
+    """All bytes of a table of text. Raises InputError before its rows take too much memory."""
+    parts, n_bytes, n_lines = list[bytes](), 0, 1
+    while part := file.read(_PIECE):
+        parts.append(part)
+        n_bytes += len(part)
+        n_lines += part.count(b"\n")
+        if n_bytes > _MAX_BYTES:
+            raise InputError(f"holds more than {_MAX_BYTES:,} bytes of text", path)
+        if n_lines > _MAX_LINES:
+            raise InputError(f"holds more than {_MAX_LINES:,} lines", path)
+        memory.check(n_lines, _BYTES_A_LINE + 8 * n_bytes // n_lines, "lines", path)
+    return b"".join(parts)
 
 
 def _delimiter(lines: Sequence[str]) -> str | None:
@@ -219,7 +245,11 @@ def _read_mat(path: Path, header: bool | None) -> Table:
     import scipy.sparse
 
     try:
+        n_numbers = sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(path))
+        memory.check(n_numbers, _BYTES_A_NUMBER, "numbers", path)
         raw = scipy.io.loadmat(path)
+    except InputError:
+        raise
     except NotImplementedError:
         raise InputError(
             "a MATLAB 7.3 file (HDF5) cannot be read; save it with `save(..., '-v7')`", path

@@ -8,13 +8,15 @@
 ``source.py``     the generated code that scored the candidates (``source.cu`` of a GPU)
 
 Each file is written under another name and then moved into place, so that none is ever half
-there. While the search runs, what it has so far is saved every few seconds.
+there. While the search runs, what it has so far is saved every few seconds, and the file `.running`
+keeps other runs out of the folder.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -22,7 +24,8 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -49,16 +52,33 @@ if TYPE_CHECKING:
 
 #: Seconds between two saves of a running search.
 SAVE_EVERY = 5.0
+#: The file that tells other runs that a folder is in use.
+_RUNNING = ".running"
+_TAKEN = "another run is using this folder, or was killed in it; give --out a new folder"
 _HISTORY = ("generation", "evaluations", "seconds", "best_cost", "median_cost", "failed")
 
 
 def default_folder(name: str) -> Path:
-    """``runs/NAME-YYYYmmdd-HHMMSS``, with a number behind it when that is taken."""
+    """Makes ``runs/NAME-YYYYmmdd-HHMMSS``, with a number behind it when that is taken.
+
+    Making it is what reserves it: of two runs that ask in the same second each gets its own.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
     stem = f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    folder, k = Path("runs") / stem, 1
-    while folder.exists():
-        k += 1
-        folder = Path("runs") / f"{stem}-{k}"
+    for k in itertools.count(1):
+        folder = Path("runs") / (stem if k == 1 else f"{stem}-{k}")
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir()
+        except FileExistsError:
+            if folder.parent.is_dir():
+                continue
+            raise InputError("cannot be used: it is not a folder", folder.parent) from None
+        except OSError as error:
+            raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+        break
     return folder
 
 
@@ -69,14 +89,16 @@ def file_name(text: str) -> str:
 
 def check_folder(folder: Path) -> None:
     """Raises InputError when the folder holds something already, or is none."""
-    parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
-        taken = folder.exists() and any(folder.iterdir())
+        parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        found = [p.name for p in folder.iterdir()] if folder.exists() else []
     except OSError as error:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
     if not os.access(parent, os.W_OK):
         raise InputError(f"cannot be written to: no permission in {parent}", folder)
-    if taken:
+    if found == [_RUNNING]:
+        raise InputError(_TAKEN, folder)
+    if found:
         raise InputError(
             "this folder is not empty, and a run never overwrites another; give --out a new folder",
             folder,
@@ -95,6 +117,49 @@ def make_folder(folder: Path) -> bool:
     return not before
 
 
+class Claim:
+    """A folder that one run has taken for itself alone, before it begins to work.
+
+    The file `.running` in the folder says so to every other run; it goes when the run ends, and a
+    run that was killed leaves it there.
+
+    Arguments:
+        folder: new, or there and empty; it is made, with the folders above it.
+
+    Raises:
+        InputError: the folder holds something, cannot be written to, or another run has it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        check_folder(folder)
+        missing = [p for p in (folder, *folder.parents) if not p.exists()]
+        make_folder(folder)
+        try:
+            (folder / _RUNNING).touch(exist_ok=False)
+        except FileExistsError:
+            raise InputError(_TAKEN, folder) from None
+        except OSError as error:
+            raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+        self.path, self._made = folder, missing
+
+    @classmethod
+    def by_name(cls, name: str) -> Claim:
+        """Takes the default folder of a run: a new one, whichever other runs begin with this."""
+        folder = default_folder(name)
+        claim = cls(folder)
+        claim._made = [folder]
+        return claim
+
+    def release(self) -> None:
+        """Ends the claim, and takes away the folders that it has made and nothing has filled."""
+        (self.path / _RUNNING).unlink(missing_ok=True)
+        for folder in self._made:
+            try:
+                folder.rmdir()
+            except OSError:  # something is in it, and so in those above it
+                break
+
+
 def write_text(path: Path, text: str) -> None:
     """The whole text or nothing; a file that was there before stays until then.
 
@@ -102,9 +167,19 @@ def write_text(path: Path, text: str) -> None:
         InputError: no permission, no space.
     """
     partial = path.with_name(f".{path.name}.partial")
+    with _writing(path):
+        try:
+            partial.write_text(text, encoding="utf-8", newline="\n")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk, or a place without permission, becomes an InputError."""
     try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
+        yield
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", path) from None
 
@@ -159,19 +234,20 @@ def rescore(fit: FitPlan, scorer: Scorer, values: np.ndarray) -> Winner:
 class RunFolder:
     """One run's folder while the search goes on and after it; `artist` draws the picture in it."""
 
-    path: Path
+    claim: Claim
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
-    _made: bool = False
+    _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
     _saved: float = field(default_factory=time.monotonic)
     _saved_cost: float = math.inf
     _best: tuple[float, np.ndarray] | None = None
 
-    def __post_init__(self) -> None:
-        check_folder(self.path)
-        self._made = make_folder(self.path)
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.claim.path
 
     def save_source(self, scorer: Scorer) -> None:
         """The generated code, where the backend has any."""
@@ -181,7 +257,11 @@ class RunFolder:
             write_text(self.path / ("source.cu" if scorer.backend == "cuda" else "source.py"), text)
 
     def record(self, progress: Progress) -> None:
-        """Takes in a generation; saves the state of the search every few seconds."""
+        """Takes in a generation; saves the state of the search every few seconds.
+
+        What cannot be saved now is saved later, or refused by `finish`: a disk that is full for a
+        while does not end a search.
+        """
         self._rows.append(
             (
                 progress.generation,
@@ -195,15 +275,16 @@ class RunFolder:
         if progress.parameters is not None:
             self._best = progress.best_cost, progress.parameters
         if self._best and time.monotonic() - self._saved >= SAVE_EVERY:
-            self._save_so_far()
+            with suppress(InputError):
+                self._save_so_far()
             self._saved = time.monotonic()
 
     def _save_so_far(self) -> None:
         """The generations, and the best candidate unless it has been saved."""
         self._save_history(self._rows)
         if self._best and self._best[0] < self._saved_cost:
-            self._saved_cost, values = self._best
-            self._save_fit(values)
+            self._save_fit(self._best[1])
+            self._saved_cost = self._best[0]
 
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
         """Begins with the picture, which takes long, and goes on."""
@@ -211,28 +292,54 @@ class RunFolder:
         self.artist.begin(page, self.path / "traces.png")
 
     def finish(self, result: FitResult, summary: dict[str, Any]) -> None:
-        """Writes everything, and waits for the picture that `begin_drawing` has begun."""
-        self._save_history(result.history.tolist())
-        self._save_fit(result.values)
-        write_text(self.path / "summary.json", json_text(summary))
-        self._finish_drawing(result)
+        """Writes everything, and waits for the picture that `begin_drawing` has begun.
+
+        Each file is written, whichever others could not be.
+
+        Raises:
+            InputError: a file cannot be written; the message holds the values where they are in no
+                file.
+        """
+        steps: tuple[Callable[[], None], ...] = (
+            lambda: self._save_fit(result.values),
+            lambda: self._save_history(result.history.tolist()),
+            lambda: write_text(self.path / "summary.json", json_text(summary)),
+            lambda: self._finish_drawing(result),
+        )
+        faults = {}
+        for k, step in enumerate(steps):
+            try:
+                with _writing(self.path):
+                    step()
+            except InputError as error:
+                faults[k] = error
+        self._ended = True
+        self.claim.release()
+        if 0 in faults:
+            found = ", ".join(f"{name} = {value!r}" for name, value in result.parameters.items())
+            told = f"{faults[0].message}; the values that were found: {found}"
+            raise InputError(told, faults[0].file)
+        for fault in faults.values():
+            raise fault
 
     def _finish_drawing(self, result: FitResult) -> None:
         self.artist.finish()
 
     def abandon(self) -> None:
         """After a failure: what there is so far, or no folder at all when there is nothing."""
-        if self._rows:
-            self._save_so_far()
+        if self._ended:
             return
-        for name in ("source.py", "source.cu"):
-            (self.path / name).unlink(missing_ok=True)
-        if self._made and not any(self.path.iterdir()):
-            self.path.rmdir()
+        if self._rows:
+            with suppress(InputError):  # what ended the run is what has to be told
+                self._save_so_far()
+        else:
+            for name in ("source.py", "source.cu"):
+                (self.path / name).unlink(missing_ok=True)
+        self.claim.release()
 
     def _save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:
-            with tempfile.TemporaryDirectory(dir=self.path) as temporary:
+            with _writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_data(self.fit, Path(temporary))
                 for file in Path(temporary).iterdir():
                     file.replace(self.path / file.name)

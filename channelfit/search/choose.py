@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.search import cma_es, differential, swarm
 from channelfit.search.cma_es import CmaEs
@@ -17,6 +18,7 @@ from channelfit.search.differential import Differential
 from channelfit.search.genetic import Genetic
 from channelfit.search.genetic_cuda import DeviceGenetic
 from channelfit.search.hybrid import Hybrid
+from channelfit.search.population import bytes_a_candidate
 from channelfit.search.swarm import Swarm
 
 _FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
@@ -32,6 +34,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "asynchronous_ring": ("population", "iterations", "generations"),
 }
 DEFAULT_POPULATION = 1120
+#: Settings that are numbers of candidates which are held in memory at once.
+_SIZES = ("population", "scan", "starts")
 #: Where it is another one: few that move often get further for as many candidates.
 DEFAULT_POPULATIONS = {"swarm": 256, "ring": 256, "groups": 256, "differential": 64, "cma": 32}
 
@@ -69,6 +73,9 @@ def make_optimizer(
         if setting not in SETTINGS[name]:
             message = unknown("setting", setting, SETTINGS[name])
             raise InputError(message, key=f"{key}.{setting}")
+        if setting in _SIZES and xp is np and isinstance(own[setting], int):
+            each = bytes_a_candidate(n_parameters)
+            memory.check(own[setting], each, "candidates", key=f"{key}.{setting}")
     return (makers or OPTIMIZERS)[name](own, n_parameters, seed, xp, initial)
 
 

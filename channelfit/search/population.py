@@ -64,12 +64,23 @@ class PopulationSearch(AskTell):
         return candidates, xp.where(xp.isfinite(cost), cost, np.inf)
 
 
+def bytes_a_candidate(n_parameters: int) -> int:
+    """The memory that one candidate of a population takes here: old and new values, costs, words.
+
+    Measured with the genetic algorithm on the CPU, where the values of three populations are held
+    at once.
+    """
+    return 8 * (3 * n_parameters + 6)
+
+
 def check_size(n_parameters: int, population: int, seed: int, least_population: int = 1) -> None:
     """Raise InputError for sizes and seeds that no search can have."""
     if n_parameters < 1:
         raise InputError(f"there must be at least one free parameter, not {n_parameters}")
-    if not least_population <= population < 2**32:
-        raise InputError(f"population must be {least_population} or more, not {population}")
+    if population < least_population:
+        raise InputError(f"population must be {least_population} or more, not {population:,}")
+    if population >= 2**32:
+        raise InputError(f"population must be below {2**32:,}, not {population:,}")
     if not 0 <= seed < 2**64:
         raise InputError(f"seed must be a whole number from 0 to 2**64-1, not {seed}")
 

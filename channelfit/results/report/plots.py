@@ -207,8 +207,11 @@ def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure to a file, which is never seen half written."""
     partial = path.with_name(f".{path.name}.partial.png")
-    write(figure, partial)
-    partial.replace(path)
+    try:
+        write(figure, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write(figure: Figure, file: Path | IO[bytes]) -> None:

@@ -1,0 +1,99 @@
+"""How much memory there still is, and what a piece of work would need of it.
+
+Work whose size a user's file or option decides is measured before it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from channelfit.reading.errors import InputError
+
+#: The share of the free memory that a run may take.
+SHARE = 0.9
+#: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
+#: a cache and gives way.
+_CGROUPS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def check(
+    n: int,
+    bytes_each: int,
+    what: str,
+    file: str | os.PathLike[str] | None = None,
+    key: str | None = None,
+) -> None:
+    """Refuses work that the memory of this machine cannot hold.
+
+    Arguments:
+        n: of how many things the work consists. bytes_each: the memory for one of them.
+        what: the name of these things, in the plural.
+        file, key: the place that asks for the work.
+
+    Raises:
+        InputError: what is needed, what is free, and how many would fit.
+    """
+    free = available()
+    if free is None or n * bytes_each <= SHARE * free:
+        return
+    raise InputError(
+        f"{n:,} {what} need {size(n * bytes_each)} of memory, and this machine has {size(free)} "
+        f"free; {int(SHARE * free / bytes_each):,} would fit",
+        file,
+        key,
+    )
+
+
+def size(n_bytes: int) -> str:
+    """Bytes in words, such as 1.2 GB."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= factor:
+            return f"{min(n_bytes, 10**30) / factor:,.1f} {unit}"
+    return f"{n_bytes:,} bytes"
+
+
+def available() -> int | None:
+    """The bytes that a program may still take here; None where the system does not say."""
+    if sys.platform == "win32":
+        return _on_windows()
+    free = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free += [int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:")]
+    except OSError:  # not Linux: the system says how much memory there is, not how much is free
+        free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit, used, cache in _CGROUPS:
+        free += _left_in(Path("/sys/fs/cgroup"), limit, used, cache)
+    return max(min(free), 0) if free else None
+
+
+def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
+    """The bytes that the limit of a container leaves, in a list; an empty list without a limit."""
+    try:
+        left = int((folder / limit).read_text()) - int((folder / used).read_text())
+        stat = (folder / limit).with_name("memory.stat").read_text().split()
+    except (OSError, ValueError):  # no such file, or the word "max"
+        return []
+    return [left + int(stat[stat.index(cache) + 1]) if cache in stat else left]
+
+
+def _on_windows() -> int | None:
+    import ctypes  # needed on Windows only
+
+    class Status(ctypes.Structure):
+        """MEMORYSTATUSEX."""
+
+        _fields_ = [("length", ctypes.c_ulong), ("load", ctypes.c_ulong)] + [
+            (name, ctypes.c_ulonglong)
+            for name in ("total", "free", "page", "page_free", "space", "space_free", "extended")
+        ]
+
+    status = Status(length=ctypes.sizeof(Status))
+    windows = getattr(ctypes, "windll")  # noqa: B009 - other platforms' stubs lack it
+    told = windows.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status.free) if told else None

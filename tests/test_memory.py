@@ -1,0 +1,138 @@
+"""Work that a file or an option makes too large is refused before it begins."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from scipy.io import savemat
+
+from channelfit.front.main import main
+from channelfit.functions import function
+from channelfit.functions.function import build_function
+from channelfit.problem import segments
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.reading import memory, tables
+from channelfit.reading.errors import InputError
+from channelfit.reading.tables import read_columns
+from channelfit.search.choose import make_optimizer
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A machine with 10 MB of free memory."""
+    monkeypatch.setattr(memory, "available", lambda: 10_000_000)
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("the work has begun")
+
+
+def test_the_message_names_what_is_needed_and_what_would_fit(small):
+    with pytest.raises(InputError) as told:
+        memory.check(1_000_000, 100, "things", "file.yaml", "some.key")
+    assert str(told.value) == (
+        "file.yaml: some.key: 1,000,000 things need 100.0 MB of memory, and this machine has "
+        "10.0 MB free; 90,000 would fit"
+    )
+    memory.check(90_000, 100, "things")
+    with pytest.raises(InputError):
+        memory.check(90_001, 100, "things")
+
+
+def test_a_system_that_does_not_tell_refuses_nothing(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: None)
+    memory.check(10**30, 10**30, "things")
+
+
+@pytest.mark.parametrize("name", ["genetic", "swarm", "ring", "groups", "differential", "cma"])
+def test_a_population_that_does_not_fit(name, small):
+    make_optimizer(name, {"population": 1000}, 5, 0)
+    with pytest.raises(InputError, match="53,571 would fit") as told:
+        make_optimizer(name, {"population": 1_000_000}, 5, 0)
+    assert told.value.key == "optimizer.population"
+
+
+def test_a_scan_that_does_not_fit(small):
+    with pytest.raises(InputError, match="1,000,000 candidates need") as told:
+        make_optimizer("hybrid", {"scan": 1_000_000}, 5, 0)
+    assert told.value.key == "optimizer.scan"
+
+
+def test_a_population_beyond_all_counters_is_told_the_most(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: None)
+    with pytest.raises(InputError, match=r"must be below 4,294,967,296, not 1,000,000,000,000"):
+        make_optimizer("genetic", {"population": 10**12}, 5, 0)
+
+
+def test_rows_of_a_packed_table(tmp_path, small, monkeypatch):
+    file = tmp_path / "data.csv.gz"
+    file.write_bytes(gzip.compress(b"t,i\n" + b"1,2.5\n" * 1000))
+    assert len(read_columns(file)["i"]) == 1000
+    file.write_bytes(gzip.compress(b"t,i\n" + b"1,2.5\n" * 1_000_000))
+    monkeypatch.setattr(np, "loadtxt", never)
+    with pytest.raises(InputError, match=r"data\.csv\.gz: 1,000,002 lines need .* would fit"):
+        read_columns(file)
+
+
+def test_a_packed_table_is_not_unpacked_beyond_the_limit(tmp_path, monkeypatch):
+    file = tmp_path / "data.csv.gz"
+    file.write_bytes(gzip.compress(b"t,i\n" + b"1,2.5\n" * 1000))
+    monkeypatch.setattr(tables, "_MAX_BYTES", 5000)
+    with pytest.raises(InputError, match="holds more than 5,000 bytes of text"):
+        read_columns(file)
+    monkeypatch.undo()
+    monkeypatch.setattr(tables, "_MAX_LINES", 1000)
+    with pytest.raises(InputError, match="holds more than 1,000 lines"):
+        read_columns(file)
+
+
+def test_numbers_of_a_matlab_file(tmp_path, small, monkeypatch):
+    file = tmp_path / "data.mat"
+    savemat(file, {"i": np.zeros((1000, 1))})
+    assert len(read_columns(file)["i"]) == 1000
+    savemat(file, {"i": np.zeros((1000, 1000))}, do_compression=True)
+    assert file.stat().st_size < 100_000
+    monkeypatch.setattr("scipy.io.loadmat", never)
+    with pytest.raises(InputError, match="1,000,000 numbers need .*; 375,000 would fit"):
+        read_columns(file)
+
+
+def test_segments_of_all_sweeps_are_counted_before_they_are_laid_out(monkeypatch):
+    family = {"from": 1, "to": 10_000, "by": 1}
+    rows = [{"step": -40, "for": family}] + [{"hold": 1}] * 2999
+    document = {"holding": -80, "sampling": 1, "segments": rows}
+    monkeypatch.setattr(segments, "_laid_out", never)
+    with pytest.raises(InputError, match=r"3,000 segments x 10,000 sweeps.*100 segments") as told:
+        build_protocol(document, "p.yaml")
+    assert told.value.key == "segments"
+
+
+def test_a_protocol_that_does_not_fit_is_not_simulated(tmp_path, small, monkeypatch):
+    file = Protocol.steps([-40, 0], 100_000, holding=-80, sampling=1).save(tmp_path / "p.yaml")
+    monkeypatch.setattr("channelfit.front.commands.simulate.simulated", never)
+    model = ROOT / "models" / "model_b.yaml"
+    said = CliRunner().invoke(main, ["simulate", str(model), str(file), "--out", str(tmp_path)])
+    assert said.exit_code == 2
+    assert "p.yaml: sampling: 200,000 samples need 40.0 MB" in said.stderr
+    assert "45,000 would fit" in said.stderr
+
+
+def test_parameters_of_a_function_are_counted_before_they_are_made(monkeypatch):
+    document = yaml.safe_load(
+        """
+        parameters:
+          w: {size: [3000, 3000], range: [0, 1]}
+        cost: w[1, 1]
+        """
+    )
+    monkeypatch.setattr(function, "_parameters", never)
+    with pytest.raises(InputError, match="3000 x 3000 make more than 65536") as told:
+        build_function(document, "f.yaml")
+    assert told.value.key == "parameters.w.size"

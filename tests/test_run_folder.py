@@ -1,0 +1,194 @@
+"""The run folder: it belongs to one run alone, and no full disk or late Ctrl-C spoils it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from channelfit.front.main import main
+from channelfit.reading.errors import InputError
+from channelfit.results import run_folder
+from channelfit.results.run_folder import Claim
+
+MODEL = Path(__file__).parents[1] / "models" / "model_b.yaml"
+NUMBERS = {"source.py", "history.csv", "summary.json"}
+SMALL = ["--population", "8", "--generations", "2", "--quiet"]
+
+
+class OneSecond(datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2030, 1, 2, 3, 4, 5)
+
+
+def test_runs_of_the_same_second_get_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder, "datetime", OneSecond)
+    with ThreadPoolExecutor(8) as pool:
+        claims = list(pool.map(Claim.by_name, ["a/b"] * 24))
+    assert len({claim.path for claim in claims}) == 24
+    assert all(claim.path.is_dir() for claim in claims)
+    for claim in claims:
+        claim.release()
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_one_of_many_runs_gets_a_given_folder(tmp_path):
+    place = tmp_path / "deep" / "out"
+
+    def claim(_: int) -> str:
+        try:
+            return str(Claim(place).path)
+        except InputError as error:
+            return error.message
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(claim, range(24)))
+    assert told.count(str(place)) == 1
+    assert all("another run" in text for text in told if text != str(place))
+
+
+def test_a_folder_is_taken_before_anything_is_read(tmp_path, monkeypatch):
+    place = tmp_path / "out"
+    Claim(place)
+
+    def never(*_: object) -> None:
+        raise AssertionError("a run without a folder has begun to work")
+
+    monkeypatch.setattr("channelfit.front.commands.optimize.as_overrides", never)
+    said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(place), *SMALL])
+    assert said.exit_code == 2
+    assert "another run is using this folder" in said.stderr
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path):
+    place = tmp_path / "deep" / "out"
+    said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(place), "--set", "no=1"])
+    assert said.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_under_a_file_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(InputError, match="not a folder"):
+        Claim.by_name("a")
+
+
+# --- full disks --------------------------------------------------------------------------------
+
+
+def limited(n_bytes: int, *command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command line, in a process that cannot write files longer than this."""
+    return subprocess.run(
+        [sys.executable, "-c", _LIMITED, str(n_bytes), *map(str, command)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+_LIMITED = """
+import sys
+from channelfit.front.main import main
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
+main(sys.argv[2:])
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that had space enough."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(folder), *SMALL])
+    assert said.exit_code == 0, said.output
+    return folder
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+@pytest.mark.parametrize(
+    ("too_long", "left"),
+    [
+        ("source.py", set()),
+        ("data_2.csv", NUMBERS),
+        ("traces.png", NUMBERS | {"fit.yaml", "data_1.csv", "data_2.csv"}),
+    ],
+)
+def test_a_full_disk_is_told_and_leaves_no_half_of_a_file(too_long, left, whole, tmp_path):
+    n_bytes = (whole / too_long).stat().st_size - 1
+    said = limited(n_bytes, "optimize", MODEL, *SMALL, "--out", "full", cwd=tmp_path)
+    assert said.returncode == 2, said.stderr
+    assert "cannot be written: File too large" in said.stderr
+    assert "Traceback" not in said.stderr
+    assert ("the values that were found: " in said.stderr) == (too_long == "data_2.csv")
+    folder = tmp_path / "full"
+    assert ({p.name for p in folder.iterdir()} if folder.exists() else set()) == left
+    for name in left - {"summary.json", "history.csv"}:  # in which times stand
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_simulate_on_a_full_disk(tmp_path):
+    protocol = MODEL.parents[1] / "protocols" / "activation.yaml"
+    said = limited(1000, "simulate", MODEL, protocol, "--out", "currents", cwd=tmp_path)
+    assert said.returncode == 2, said.stderr
+    assert "currents" in said.stderr
+    assert "cannot be written: File too large" in said.stderr
+    assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
+
+
+def test_a_disk_that_is_full_for_a_while_does_not_end_the_search(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "SAVE_EVERY", 0.0)
+    write, refused = run_folder.write_text, []
+
+    def full_at_first(path: Path, text: str) -> None:
+        if path.name == "history.csv" and len(refused) < 2:
+            refused.append(path)
+            raise InputError("cannot be written: No space left on device", path)
+        write(path, text)
+
+    monkeypatch.setattr(run_folder, "write_text", full_at_first)
+    place = tmp_path / "out"
+    said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(place), *SMALL])
+    assert said.exit_code == 0, said.output
+    assert len(refused) == 2
+    assert len((place / "history.csv").read_text().splitlines()) == 3
+
+
+def test_a_name_that_no_disk_takes_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be used"):
+        Claim(tmp_path / ("x" * 300))
+
+
+# --- interrupts --------------------------------------------------------------------------------
+
+#: What is registered first is called last, when the work is done and memory is being given back.
+_INTERRUPTED_AT_EXIT = """
+import atexit, os, signal, sys
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+from channelfit.front.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")
+def test_ctrl_c_after_the_work_is_done_changes_nothing(tmp_path):
+    said = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_AT_EXIT, "optimize", MODEL, *SMALL, "--out", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (said.returncode, said.stderr) == (0, "")
+    assert (tmp_path / "run" / "summary.json").exists()
