@@ -84,7 +84,7 @@ def test_rows_of_a_packed_table(tmp_path, small, monkeypatch):
 def test_a_packed_table_is_not_unpacked_beyond_the_limit(tmp_path, monkeypatch):
     file = tmp_path / "data.csv.gz"
     file.write_bytes(gzip.compress(b"t,i\n" + b"1,2.5\n" * 1000))
-    monkeypatch.setattr(tables, "_MAX_BYTES", 5000)
+    monkeypatch.setattr(tables, "_MAX_TEXT", 5000)
     with pytest.raises(InputError, match="holds more than 5,000 bytes of text"):
         read_columns(file)
     monkeypatch.undo()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import channelfit as cf
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 from channelfit.results import run_folder
@@ -163,6 +164,20 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_the_search(tmp_path, monke
     assert said.exit_code == 0, said.output
     assert len(refused) == 2
     assert len((place / "history.csv").read_text().splitlines()) == 3
+
+
+def test_a_fit_that_cannot_be_saved_leaves_no_folder(whole, tmp_path, monkeypatch):
+    found = cf.fit(whole / "fit.yaml", optimizer="genetic", stop={"generations": 1}, progress=False)
+
+    def full(path: Path, text: str) -> None:
+        raise InputError("cannot be written: No space left on device", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder, "write_text", full)
+        with pytest.raises(InputError, match="No space left"):
+            found.save(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    assert (found.save(tmp_path / "run") / "fit.yaml").exists()
 
 
 def test_a_name_that_no_disk_takes_is_refused(tmp_path):

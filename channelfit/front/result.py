@@ -176,9 +176,13 @@ class Fit:
         Raises: InputError when the folder holds something already or cannot be written.
         """
         made = kinds.open_folder(Path(folder), self.plan)
-        made.save_source(self.scorer)
-        made.begin_drawing(self.result, self._winner)
-        made.finish(self.result, self.summary)
+        try:
+            made.save_source(self.scorer)
+            made.begin_drawing(self.result, self._winner)
+            made.finish(self.result, self.summary)
+        except BaseException:
+            made.abandon()
+            raise
         return made.path
 
     @property

@@ -19,8 +19,9 @@ from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
 
 _MAX_BYTES = 2_000_000_000
-#: A recording has 20 million samples at most (`channelfit.problem.segments`).
-_MAX_LINES = 20_000_000
+#: Of text, also when it is unpacked: a recording has 20 million samples at most
+#: (`channelfit.problem.segments`), of 50 characters each.
+_MAX_LINES, _MAX_TEXT = 20_000_000, 1_000_000_000
 #: A table of text is read, unpacked and counted in pieces of this size.
 _PIECE = 16_000_000
 #: What a line of text takes while it becomes numbers, beside eight times its length.
@@ -151,8 +152,8 @@ def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes
         parts.append(part)
         n_bytes += len(part)
         n_lines += part.count(b"\n")
-        if n_bytes > _MAX_BYTES:
-            raise InputError(f"holds more than {_MAX_BYTES:,} bytes of text", path)
+        if n_bytes > _MAX_TEXT:
+            raise InputError(f"holds more than {_MAX_TEXT:,} bytes of text", path)
         if n_lines > _MAX_LINES:
             raise InputError(f"holds more than {_MAX_LINES:,} lines", path)
         memory.check(n_lines, _BYTES_A_LINE + 8 * n_bytes // n_lines, "lines", path)
