@@ -468,11 +468,11 @@ trees = st.recursive((numbers | st.sampled_from([*LEAVES])).map(_leaf), _grown, 
 
 
 def parsed(text: str) -> sympy.Expr:
-    """The expression; no example where another branch than the one in use is no real number."""
+    """The expression; no example where a branch that is not in use is no finite real number."""
     try:
         return parse_expression(text, LEAVES)
     except ExpressionError as error:
-        assume("not a real number" not in str(error))
+        assume("not a real number" not in str(error) and "not finite" not in str(error))
         raise
 
 
@@ -796,3 +796,53 @@ def test_importing_loads_nothing_heavy():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 if (v if v < -20 else 2) < 3*v else 0", lambda v: (v if v < -20 else 2) < 3 * v),
+        ("1 if not (v if v < 0 else 2) >= v else 0", lambda v: not (v if v < 0 else 2) >= v),
+        (
+            "1 if min(1 if v < -20 else 2, 4) < max(v, 3 if v < 2 else 3) else 0",
+            lambda v: min(1 if v < -20 else 2, 4) < max(v, 3),
+        ),
+        (
+            "1 if (1 if (2 if v > 3 else v) < 3 else 2) != (2 if v > 5 else 1) else 0",
+            lambda v: (1 if (2 if v > 3 else v) < 3 else 2) != (2 if v > 5 else 1),
+        ),
+    ],
+)
+def test_a_conditional_in_a_comparison_has_a_value(text, expected):
+    for v in (-30.0, -1.0, 0.0, 0.5, 1.0, 2.5, 4.0, 8.0):
+        assert value(text, v=v) == expected(v), v
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        " + ".join(f"({k} if v < {k} else 2)" for k in range(16)) + " < 9",
+        " or ".join(f"(1 if v < {k} else v) < v" for k in range(30)),
+    ],
+)
+def test_many_conditionals_in_a_condition_are_refused(condition):
+    with pytest.raises(ExpressionError, match=r"conditionals in a condition at column 6 of"):
+        parse_expression(f"a if {condition} else b", NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a/(0 if v < -200 else exp(-v/20))", "not finite"),
+        ("a*(0 if v < -200 else exp(-v/20))**-0.5", "not finite"),
+        ("a if log(-1 - v*v) < 1 else b", "not a real number at column 6"),
+        ("a if 3 < sqrt(-2 - abs(v)) else b", "not a real number at column 6"),
+        ("a if log(-exp(v)) < v else b", "not a real number at column 6"),
+        ("a if log(-exprel(v)) < v else b", "not a real number at column 6"),
+        ("a*max(log(-exp(v)), 1)", "not a real number at column 3"),
+        ("a if min(log(-exp(v)), 1) < 3 else b", "not a real number at column 6"),
+    ],
+)
+def test_what_has_no_real_value_is_refused(text, words):
+    with pytest.raises(ExpressionError, match=words):
+        parse_expression(text, NAMES)

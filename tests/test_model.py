@@ -23,7 +23,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.report.description import describe
+from channelfit.results.report.description import describe, rate_text
 from channelfit.scoring.reference import _Population
 from channelfit.scoring.reference_matrices import steady_state
 from channelfit.scoring.scorer import make_scorer
@@ -352,6 +352,34 @@ def test_a_very_long_key_is_refused_as_soon_as_a_short_one(key: str, filled: str
 def test_a_very_long_number_is_refused_as_soon_as_a_short_one() -> None:
     number = " " * 200 + "1" * 100_000 + "x("
     assert "more than 2000" in said_of(changed(PLAIN, "current/reversal", number))
+
+
+def test_a_conductance_behind_too_many_definitions_is_refused() -> None:
+    document = changed(PLAIN, "parameters/g/unit", ...)
+    document["definitions"] = {"d0": "g"} | {f"d{k}": f"tanh(d{k - 1})" for k in range(1, 900)}
+    document["current"]["conductance"] = "d899"
+    assert "grow too long when put together" in said_of(document)
+    document["current"]["conductance"] = "5*d40"
+    assert build_model(document, None).conductance.free_symbols == {symbol("g")}
+
+
+def test_a_nested_exprel_is_shown_as_it_is_written() -> None:
+    """Each quotient holds its argument twice, so that forty levels would never be printed."""
+    rate = "v/20"
+    for _ in range(40):
+        rate = f"exprel({rate})"
+    base = changed(PLAIN, "rates/O -> C", "b*exp(-z*v)")
+    t = build_model(changed(base, "rates/C -> O", f"a*{rate}"), None).transitions[0]
+    assert rate_text(t) == f"a*{rate}"
+    t = build_model(changed(base, "rates/C -> O", "a*exprel(v/20)"), None).transitions[0]
+    assert rate_text(t) == "20*a*(exp(v/20) - 1)/v"
+
+
+def test_a_comparison_that_the_exact_form_shows_to_be_of_no_real_number_is_refused() -> None:
+    rate = "a if log((1 - exp(v))/v) < 3 else b"
+    assert "rates.C -> O: a comparison of what is not a real number" in said_of(
+        changed(PLAIN, "rates/C -> O", rate)
+    )
 
 
 def test_the_compact_form_with_rates_that_use_rates(tmp_path: Path) -> None:

@@ -143,6 +143,9 @@ class _Steps:
             return self.power(node.base, node.exp)
         if isinstance(node, sympy.Piecewise):
             return self.piecewise(node)
+        if isinstance(node, sympy.ITE):  # what SymPy makes of a conditional in a comparison
+            test, yes, no = map(self.of, node.args)
+            return lambda done, _, xp: xp.where(done[test], done[yes], done[no])
         places = [self.of(argument) for argument in node.args]
         if isinstance(node, sympy.Add):
             return lambda done, _, xp: sum((done[k] for k in places[1:]), done[places[0]])

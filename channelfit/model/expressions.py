@@ -33,6 +33,8 @@ from channelfit.model.terms import (
     exponential,
     exprel,
     is_zero,
+    may_be_real,
+    parts_of,
     power,
     product,
     sum_of,
@@ -47,6 +49,8 @@ MAX_BRACKETS = 50
 MAX_NODES = 500
 MAX_ARGUMENTS = 8
 MAX_EXPONENT = 1000
+#: Conditionals within one condition, which SymPy writes out in all their combinations.
+MAX_CONDITIONALS = 4
 
 _Constant: TypeAlias = int | float
 _Value: TypeAlias = int | float | sympy.Expr
@@ -328,9 +332,11 @@ class Reader:
 
     def check_numbers(self, expression: sympy.Expr) -> None:
         """Refuse a result with a number in it that is not real or not finite."""
-        for part in sympy.preorder_traversal(expression):
+        for part in parts_of(expression):
             if part is sympy.I:
                 self.refuse("not a real number", None)
+            if part is sympy.zoo:
+                self.refuse("not finite (a division by zero?)", None)
             if part.is_Number and not math.isfinite(as_float(part)):
                 self.refuse("a number overflows", None)
 
@@ -447,10 +453,16 @@ class Reader:
         constants = [value for value in values if isinstance(value, (int, float))]
         if len(constants) == count:
             return self.folded(node, on_floats, *constants)
-        return self.checked(on_symbols(*map(as_expression, values)), node)
+        arguments = [as_expression(value) for value in values]
+        if on_symbols in (_smallest, _largest) and not all(map(may_be_real, arguments)):
+            self.refuse("a comparison of what is not a real number", node)
+        return self.checked(on_symbols(*arguments), node)
 
     def conditional(self, node: ast.IfExp) -> _Value:
         """``a if condition else b``; one of the two where the condition is constant."""
+        if sum(isinstance(inner, ast.IfExp) for inner in ast.walk(node.test)) > MAX_CONDITIONALS:
+            problem = f"more than {MAX_CONDITIONALS} conditionals in a condition"
+            self.refuse(problem, node.test, "use definitions")
         condition = self.condition(node.test)
         chosen, other = self.number(node.body), self.number(node.orelse)
         if isinstance(condition, bool):
@@ -481,7 +493,10 @@ class Reader:
             if isinstance(left, (int, float)) and isinstance(right, (int, float)):
                 parts.append(on_floats(left, right))
             else:
-                parts.append(on_symbols(as_expression(left), as_expression(right), evaluate=False))
+                sides = as_expression(left), as_expression(right)
+                if not all(map(may_be_real, sides)):
+                    self.refuse("a comparison of what is not a real number", node)
+                parts.append(on_symbols(*sides, evaluate=False))
         return _all(parts)
 
     def folded(self, node: ast.expr, function: Callable[..., Any], *values: _Constant) -> _Constant:

@@ -17,15 +17,16 @@ from channelfit.model.dimensions import Unit, check_units, uses_of
 from channelfit.model.parameters import is_tie, read_parameter, read_tie
 from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.model.scope import Scope, checked_name
-from channelfit.model.terms import V, moving
+from channelfit.model.terms import V, moving, parts_of
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import Membrane, parse_quantity, shown
 
-#: Symbols that a conductance or a reversal potential may grow to when definitions are put into it.
-_LONGEST = 1000
+#: Symbols that a conductance or a reversal potential may grow to when definitions are put into it,
+#: and how many operations deep.
+_LONGEST, _DEEPEST = 1000, 150
 #: A number and a unit such as mS/cm2, which no expression looks like.
 _WITH_UNIT = re.compile(
     r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
@@ -140,11 +141,14 @@ def _in_parameters(
     """
     known = dict(definitions)
     size: dict[str, int] = {}
+    depth: dict[str, int] = {}
     for name, by in definitions:
+        depth[name] = _depth(by, depth)
         size[name] = sum(
             size.get(node.name, 1) if node.is_Symbol else 1 for node in sympy.preorder_traversal(by)
         )
-    if any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols):
+    longest = any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols)
+    if longest or _depth(expression, depth) > _DEEPEST:
         raise current.error("the definitions behind it grow too long when put together", key)
     through = sorted(
         s.name for s in expression.free_symbols if s.name in moving(definitions) - {V.name}
@@ -156,6 +160,15 @@ def _in_parameters(
         text = shown(current.take(key))
         raise current.error(f"{text} depends on v{by}; the {key} does not change with it", key)
     return expression
+
+
+def _depth(expression: sympy.Expr, of_names: Mapping[str, int]) -> int:
+    """How many operations deep an expression is, where names are as deep as is told."""
+    found: dict[sympy.Basic, int] = {}
+    for part in parts_of(expression):
+        inner = max((found[argument] for argument in part.args), default=0)
+        found[part] = of_names.get(part.name, 1) if isinstance(part, sympy.Symbol) else inner + 1
+    return found[expression]
 
 
 # --- the whole -----------------------------------------------------------------------------------

@@ -7,10 +7,15 @@ import re
 from collections.abc import Collection, Iterable
 
 import sympy
+from sympy.core.relational import Relational
 
-from channelfit.model.expressions import definition_order, parse_expression
+from channelfit.model.expressions import (
+    ExpressionError,
+    definition_order,
+    parse_expression,
+)
 from channelfit.model.singularities import remove_singularities
-from channelfit.model.terms import V
+from channelfit.model.terms import V, may_be_real, parts_of
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
@@ -109,7 +114,9 @@ class Scope:
         try:
             written = parse_expression(text, self.names, unmentioned)
             self.read[section.path(key)] = str(text), written
-            return remove_singularities(written)
+            exact = remove_singularities(written)
+            _check_comparisons(exact, str(text))
+            return exact
         except InputError as error:
             raise error.at(section.file, section.path(key)) from None
 
@@ -122,3 +129,14 @@ class Scope:
         except InputError as error:
             raise error.at(self.root.file, self.root.path("definitions")) from None
         return tuple((name, self.definitions[name]) for name in order)
+
+
+def _check_comparisons(expression: sympy.Expr, text: str) -> None:
+    """Raises ExpressionError for a comparison that turns out to be of no real numbers.
+
+    That log(-(exp(v) - 1)/v) is one of them is seen only once the quotient is written by exprel.
+    """
+    for part in parts_of(expression):
+        compares = isinstance(part, (Relational, sympy.Min, sympy.Max))
+        if compares and not all(map(may_be_real, part.args)):
+            raise ExpressionError(f"a comparison of what is not a real number in {shown(text)}")

@@ -107,6 +107,14 @@ def is_zero(value: sympy.Expr) -> bool:
     return bool(value.is_Number) and as_float(value) == 0
 
 
+def may_be_real(value: sympy.Expr) -> bool:
+    """Whether an expression is not known to be no real number, as the logarithm of -exp(v) is.
+
+    SymPy raises an error where it builds a comparison, a minimum or a maximum of these anew.
+    """
+    return value.is_extended_real is not False
+
+
 def exponential(x: sympy.Expr) -> sympy.Expr:
     """exp(x) as it is written.
 

@@ -362,14 +362,19 @@ def _symbol(name: str) -> str:
 
 
 def as_written(expression: sympy.Expr) -> sympy.Expr:
-    """For reading: exprel as the quotient it stands for, and 2 for 2.0, six digits at most."""
+    """For reading: exprel as the quotient it stands for, and 2 for 2.0, six digits at most.
+
+    Where one exprel stands inside another, all stay as they are: each quotient holds its argument
+    twice, so that the text would double with every level.
+    """
 
     def quotient(u: sympy.Expr) -> sympy.Expr:
         if u.could_extract_minus_sign():
             return (1 - sympy.exp(u)) / (-u)
         return (sympy.exp(u) - 1) / u
 
-    shown = expression.replace(exprel, quotient)
+    nested = any(inner.args[0].has(exprel) for inner in expression.atoms(exprel))
+    shown = expression if nested else expression.replace(exprel, quotient)
     swap = {}
     for number in shown.atoms(sympy.Float):
         value = float(number)

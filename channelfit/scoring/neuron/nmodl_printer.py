@@ -104,10 +104,10 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
 
     def _print_Add(self, node: sympy.Add, order: str | None = None) -> str:
         # Sums are written as people write them: v - 5, not -5 + v.
-        terms = sorted(node.args, key=lambda a: (a.is_number, self._print(a).startswith("-")))
-        text = str(self._print(terms[0]))
-        for term in terms[1:]:
-            part = self._print(term)
+        # Each term is printed once only: printed twice, nested sums would take ages.
+        printed = [(term.is_number, str(self._print(term))) for term in node.args]
+        (_, text), *others = sorted(printed, key=lambda term: (term[0], term[1].startswith("-")))
+        for _, part in others:
             text += f" - {part[1:]}" if part.startswith("-") else f" + {part}"
         return text
 
