@@ -644,3 +644,13 @@ def test_names_and_numbers_that_cannot_be_used(call: list[str], said: str) -> No
     assert done.exit_code == 2, done.output
     assert said in done.output
     assert done.output.count("Error: ") == 1
+
+
+def test_memory_that_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*given: object) -> None:
+        raise MemoryError("Unable to allocate 8 EiB")
+
+    monkeypatch.setattr("channelfit.front.commands.show.load_channel", load)
+    done = run("show", MODEL_B)
+    assert done.exit_code == 2
+    assert done.output.startswith("Error: more memory is needed than there is: Unable to allocate")

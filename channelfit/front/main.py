@@ -51,6 +51,10 @@ class _Commands(click.Group):
             click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
             click.echo(printable(str(error)), err=True)
             ctx.exit(BAD_INPUT)
+        except MemoryError as error:
+            told = f"more memory is needed than there is: {error}".rstrip(": ")
+            click.echo(f"Error: {told}", err=True)
+            ctx.exit(BAD_INPUT)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
@@ -78,7 +82,8 @@ def main() -> None:
       0    done
       1    a defect of channelfit (a traceback follows; please report it), or
            `validate` found an error above its tolerance
-      2    the input cannot be used; one message says what and where
+      2    the input cannot be used, or memory or disk do not suffice; one
+           message says what and where
       130  interrupted; `optimize` has saved the best so far
     """
 
