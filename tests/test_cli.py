@@ -586,3 +586,71 @@ def test_layouts_chain_ring_star_and_rows():
     rows = layout(chain("ABCDE", "AB BC DE BD CE"))
     assert rows["D"] == (1, 1)
     assert rows["E"] == (2, 1)
+
+
+# --- places that take nothing more ---------------------------------------------------------------
+
+
+def channelfit(*arguments, **settings):
+    """A call in a process of its own, with real streams."""
+    code = "from channelfit.front.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        **settings,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+@pytest.mark.parametrize(
+    "call", [["--help"], ["show", MODEL_B], ["show", MODEL_B, "--source", "cpu"]]
+)
+def test_standard_output_on_a_full_device(call: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = channelfit(*call, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: standard output, or a file of results: cannot be ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_without_the_characters_of_a_file(tmp_path: Path) -> None:
+    text = MODEL_B.read_text(encoding="utf-8")
+    (tmp_path / "m.yaml").write_text(text.replace("Potassium", "漢字 µ"), encoding="utf-8")
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    model = str(tmp_path / "m.yaml")
+    done = channelfit("show", model, "--set", "fit={}", stdout=subprocess.PIPE, env=ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert r"\u6f22\u5b57 \xb5" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["show", MODEL_B, "--out", "/"], "/: a folder, not a file; give for example --out"),
+        (["show", MODEL_B, "--out", "."], "a folder, not a file"),
+        (["show", MODEL_B, "--out", "x" * 300], "File name too long"),
+        (["optimize", MODEL_B, "--out", "x" * 300], "File name too long"),
+        (["simulate", MODEL_B, RAMP, "--out", "x" * 300], "File name too long"),
+        (["show", MODEL_B, "--set", f"parameters.gmax.value={'1' * 5000}"], "too many digits"),
+        (["show", "~nosuchuser/x"], "no such file"),
+        (["show", MODEL_B, "--set", "fit.protocols=[~nosuchuser/x]"], "no known user's home"),
+    ],
+)
+def test_names_and_numbers_that_cannot_be_used(call: list[str], said: str) -> None:
+    done = run(*call)
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert done.output.count("Error: ") == 1
+
+
+def test_memory_that_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*given: object) -> None:
+        raise MemoryError("Unable to allocate 8 EiB")
+
+    monkeypatch.setattr("channelfit.front.commands.show.load_channel", load)
+    done = run("show", MODEL_B)
+    assert done.exit_code == 2
+    assert done.output.startswith("Error: more memory is needed than there is: Unable to allocate")

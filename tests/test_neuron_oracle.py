@@ -283,6 +283,28 @@ def test_rates_are_exact_at_and_about_the_singular_voltage(neuron: Any, file: Pa
         assert found == pytest.approx(float(exact), rel=2e-13)
 
 
+# --- names
+
+TAKEN = ("erf", "force", "printf", "container", "getarg", "gind", "random_normal", "hoc_Exp")
+
+
+def test_names_that_neuron_has_taken_compile_and_mean_the_parameters(neuron: Any) -> None:
+    known = {name: {"range": [0, 1], "value": 0.02 * k} for k, name in enumerate(TAKEN, 1)}
+
+    def two_states(total: str, parameters: dict[str, Any]) -> ChannelModel:
+        document = {
+            "states": ["terminal", "resize"],
+            "rates": {"terminal -> resize": total, "resize -> terminal": "0.3"},
+            "current": {"open": "resize", "conductance": "2 nS", "reversal": "-80 mV"},
+            "parameters": parameters,
+        }
+        return build_model(document, None)
+
+    named, plain = two_states(" + ".join(TAKEN), known), two_states("0.72", {})
+    currents = [NeuronOracle(m).simulate(STEPS, m.values()) for m in (named, plain)]
+    assert apart(*currents) < CLOSE
+
+
 # --- the protocol
 
 

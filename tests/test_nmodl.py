@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -145,6 +147,30 @@ def test_taken_names_get_an_underscore_and_stay_apart() -> None:
         "i": "i_",
     }
     assert list(names.states.values()) == ["C1", "C10_", "IF_"]  # NEURON itself declares C10
+
+
+def test_names_of_nmodl_and_of_neuron_are_renamed_in_every_role() -> None:
+    taken = re.findall(
+        r"\w+",
+        """
+        erf force printf prterr setseed celcius random_normal nrn_random_play cvode_t_v container
+        terminal data_handle defined field_index fpfield getarg gind literal_value modelname
+        mech_type hoc_Exp npy_direct_func_proc nmodl_filename node_d_storage i_columnindex resize
+        row_view sparse_thread scopmath initmodel prop_ion SparseObj NODEV
+        """,
+    )
+    rates = {"C -> O": " + ".join(taken), "O -> C": "1"}
+    names = nmodl_names(scheme(["C", "O"], rates, taken))
+    assert names.parameters == {name: f"{name}_" for name in taken}
+    for name in taken:
+        by_name = nmodl_names(
+            scheme(["C", name], {f"C -> {name}": "1", f"{name} -> C": "1"}, [], name=name)
+        )
+        assert by_name.mechanism == f"{name}_"
+        assert by_name.states["scheme", name] == f"{name}__"
+    kept = ["random_normal_", "hoc_", "forced", "erfc", "columnindex", "x_y"]
+    rates["C -> O"] = " + ".join(kept)
+    assert nmodl_names(scheme(["C", "O"], rates, kept)).parameters == {n: n for n in kept}
 
 
 def test_the_description_cannot_end_its_comment() -> None:

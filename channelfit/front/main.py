@@ -6,6 +6,8 @@ What a verb does stands in `commands`, a file each, which is imported when the v
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import click
 from channelfit import __version__
 from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -23,12 +26,34 @@ BAD_INPUT, INTERRUPTED = 2, 130
 class _Commands(click.Group):
     """The verbs: a mistake in the user's input becomes one message and exit code 2."""
 
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Runs a verb; a place that takes nothing more is told like a bad input."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # what ASCII lacks is shown by code
+        try:
+            try:
+                return super().main(*args, **settings)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+        except OSError as error:
+            if error.errno != errno.EPIPE:  # `| head` has seen enough, and nothing is wrong
+                place = error.filename or "standard output, or a file of results"
+                told = f"{place}: cannot be read or written: {error.strerror or error}"
+                click.echo(f"Error: {printable(told)}", err=True)
+            sys.exit(BAD_INPUT)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except InputError as error:
             click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
-            click.echo(str(error), err=True)
+            click.echo(printable(str(error)), err=True)
+            ctx.exit(BAD_INPUT)
+        except MemoryError as error:
+            told = f"more memory is needed than there is: {error}".rstrip(": ")
+            click.echo(f"Error: {told}", err=True)
             ctx.exit(BAD_INPUT)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
@@ -57,7 +82,8 @@ def main() -> None:
       0    done
       1    a defect of channelfit (a traceback follows; please report it), or
            `validate` found an error above its tolerance
-      2    the input cannot be used; one message says what and where
+      2    the input cannot be used, or memory or disk do not suffice; one
+           message says what and where
       130  interrupted; `optimize` has saved the best so far
     """
 

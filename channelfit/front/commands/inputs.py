@@ -108,6 +108,13 @@ def warn(cautions: Iterable[Caution]) -> None:
     SearchScreen("").warn(cautions)
 
 
+def picture_file(out: Path) -> Path:
+    """The file of a picture, with .png at its end. Raises InputError for the name of a folder."""
+    if out.name in ("", ".."):
+        raise InputError("a folder, not a file; give for example --out picture.png", out)
+    return out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """A place that cannot be written to is the user's mistake, not ours."""

@@ -11,6 +11,7 @@ import click
 from channelfit.front import kinds
 from channelfit.front.commands.inputs import (
     load_channel,
+    picture_file,
     writing,
 )
 from channelfit.front.commands.validation import protocols_of
@@ -43,6 +44,7 @@ def show(
     model: Path, source: str | None, dtype: str, out: Path | None, overrides: tuple[str, ...]
 ) -> None:
     """Prints what a model says, or the code that is generated for it."""
+    out = None if out is None else picture_file(out)
     function = kinds.function_of(model, overrides)
     if function is not None:
         _show_function(function, source, dtype, model)
@@ -58,7 +60,6 @@ def show(
         describe(channel)
         _describe_extremes(channel, document, model)
     if out is not None:
-        out = out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
         with writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             save(scheme_figure(channel), out)

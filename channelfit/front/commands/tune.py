@@ -8,6 +8,7 @@ import click
 
 from channelfit.front.commands.inputs import (
     as_overrides,
+    picture_file,
     prepare,
     writing,
 )
@@ -27,6 +28,7 @@ def tune(
     overrides: tuple[str, ...],
 ) -> None:
     """Times a model on this GPU, remembers the fastest launches, and draws them."""
+    out = None if out is None else picture_file(out)
     device = gpu.device()
     options = as_overrides(model, overrides, None, population, None, None)
     with terminal.SearchScreen(model.name) as screen, compilations_shown(screen):
@@ -42,7 +44,6 @@ def tune(
     click.echo(f"The fastest are remembered for {device.name}, and used from now on.")
     name = file_name(fit.name)
     out = out or Path(f"{name}-launches.png")
-    out = out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         title = f"{fit.name}, {dtype}, {n:,} candidates, {device.name}"

@@ -63,9 +63,18 @@ reinterpret_cast short signed sizeof static static_assert static_cast struct swi
 throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t xor
 xor_eq std neuron nrn hoc size_t data get field Prop Node Datum Object Symbol Section Memb_list
 NrnThread Point_process Npy_Func main stdin stdout stderr errno NULL EOF INFINITY NAN linux unix
-f_flux b_flux
+f_flux b_flux celcius erf force printf prterr setseed scopmath sparse_thread container terminal
+data_handle defined field_index fpfield getarg gind initmodel ivoc_help literal_value mech_type
+mechtype modelname need_memb prop_ion register_mech register_nmodl_text_and_filename resize row_view
+DoubScal DoubVec HocParmLimits HocParmUnits HocStateTolerance NMODL_TEXT NODEV NPyDirectMechFunc
+SparseObj VoidFunc
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
+#: Names of which there are too many to list: blocks and functions of this file, and what NEURON
+#: calls its own functions and the columns of its tables. An underscore at the end frees a name.
+_RESERVED_FORMS = re.compile(
+    r"(scheme|choice)\d*|(hoc|nrn|npy|nmodl|node|cvode|random)_\w*[^\W_]|\w+_columnindex"
+)
 
 
 @dataclass(frozen=True)
@@ -137,8 +146,8 @@ def _shadows(name: str) -> tuple[str, str, str]:
 
 
 def _is_reserved(name: str) -> bool:
-    """Whether a name has a meaning in NMODL or in this file."""
-    return name in _RESERVED or re.fullmatch(r"(scheme|choice)\d*", name) is not None
+    """Whether a name has a meaning in NMODL, in NEURON or in this file."""
+    return name in _RESERVED or _RESERVED_FORMS.fullmatch(name) is not None
 
 
 def _identifier(text: str) -> str:
