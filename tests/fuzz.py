@@ -97,7 +97,7 @@ _CALLS = ["exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel", "sin", "p
 _MODEL = """
 name: fuzzed
 states: [C, O]
-rates: {{C -> O: "{expression}", O -> C: "a*b*exp(-v/k)"}}
+rates: {{C -> O: "{expression}", O -> C: "(a + b)*exp(-v/k)"}}
 current: {{open: [O], conductance: g, reversal: -80 mV}}
 parameters:
   a: {{range: [0.001, 1], unit: 1/ms, value: 0.1}}

@@ -270,3 +270,15 @@ def test_nested_errors_tell_the_whole_place() -> None:
     inner = InputError("wrong", key="k12")
     assert str(inner.at("f.yaml", "rates")) == "f.yaml: rates.k12: wrong"
     assert str(inner.at("f.yaml", "rates").at("other.yaml")) == "f.yaml: rates.k12: wrong"
+
+
+@pytest.mark.parametrize("text", ["1" + " " * 400 + "x y(", "1" * 400, "1 " + "m" * 300 + "V"])
+def test_a_text_that_is_too_long_is_no_quantity(text):
+    """It is refused whole; its beginning is not taken for all of it."""
+    with pytest.raises(InputError):
+        parse_quantity(text, "voltage")
+
+
+def test_a_long_unit_is_refused_at_once():
+    with pytest.raises(InputError):
+        unit_factor("a" + " " * 20_000 + "b", "voltage")

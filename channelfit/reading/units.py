@@ -126,6 +126,8 @@ _SPELLINGS = {
     "1/s/M": "1/M/s",
     "1/s/nM": "1/nM/s",
 }
+#: Characters of a quantity, and of a unit, beyond which a text is neither.
+_LONGEST, _LONGEST_UNIT = 200, 40
 #: Powers and products as they are written elsewhere: ``S cm^-2``, ``S/cm²``, ``/mM/ms``, ``µM``.
 _REWRITTEN = (
     (re.compile("[µμ]"), "u"),
@@ -237,6 +239,8 @@ def is_unit(text: str) -> bool:
 def _spelled(unit: str) -> str:
     """A unit in the spelling of the tables above, where it is known in another one."""
     spelled = unit.strip()
+    if len(spelled) > _LONGEST_UNIT:  # no unit is; the patterns below would take long
+        return spelled
     if spelled in _SPELLINGS:
         return _SPELLINGS[spelled]
     for pattern, ours in _REWRITTEN:
@@ -254,7 +258,9 @@ def parse_quantity(value: object, dimension: str, membrane: Membrane | None = No
     wanted = example.get(dimension, f"1 {base_unit(dimension)}".strip())
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         number, unit = _as_float(value), ""
-    elif isinstance(value, str) and (match := _QUANTITY.fullmatch(value[:200])):
+    elif (
+        isinstance(value, str) and len(value) <= _LONGEST and (match := _QUANTITY.fullmatch(value))
+    ):
         number, unit = float(match[1]), match[2]
     else:
         raise InputError(f"{shown(value)} is not a quantity; write for example {wanted}")
