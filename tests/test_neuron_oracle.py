@@ -206,7 +206,7 @@ def test_fast_pairs_agree_and_what_neuron_cannot_do_is_told(neuron: Any) -> None
             "name": "fast",
             "states": ["C", "D", "O"],
             "parameters": {
-                "top": {"range": [0, 1e300], "value": 3.8e8},
+                "top": {"range": [0, 1e140], "value": 3.8e8},
                 "g": {"range": [0, 10], "value": 3},
             },
             "rates": {
