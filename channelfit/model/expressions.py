@@ -2,8 +2,7 @@
 
 The text is read by Python's parser and then walked through a list of what is allowed. Nothing is
 ever evaluated as Python, and SymPy sees only operations whose cost is bounded. Constants are folded
-here, in Python floats, so that ``9**9**9`` overflows at once instead of asking for a billion
-digits.
+here, in Python floats, so that ``9**9**9`` overflows at once instead of filling the memory.
 """
 
 from __future__ import annotations
