@@ -192,6 +192,18 @@ def test_what_is_saved_is_loaded_again(fitted, tmp_path):
     assert cf.load(twice / "fit.yaml").values == fitted.values
 
 
+def test_a_file_that_was_changed_is_judged_anew(fitted, tmp_path):
+    """Not its traces by the new values, and its table and cost by the old."""
+    file = fitted.save(tmp_path / "run") / "fit.yaml"
+    document = yaml.safe_load(file.read_text())
+    document["parameters"]["gmax"]["value"] = changed = 0.9 * fitted.values["gmax"]
+    file.write_text(yaml.safe_dump(document))
+    again = cf.load(file)
+    assert again.values["gmax"] == changed
+    assert again.summary["cost"] == again.cost > 2 * fitted.cost
+    assert again.errors != fitted.errors
+
+
 def test_weights_and_gaps_survive_saving(model, protocol, recorded, tmp_path):
     random = np.random.default_rng(2)
     weights = random.choice([0.0, 1.0, 2.5], size=recorded.shape)

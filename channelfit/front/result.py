@@ -248,6 +248,8 @@ def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
     scorer = kinds.make_scorer(plan, backend)
     winner = kinds.rescore(plan, scorer, values)
     saved = _saved_summary(file)
+    if not _is_of(saved, plan, values):  # the file was changed since: what was saved is of others
+        saved = {}
     result = _result(plan, scorer, values, float(winner.cost), saved, _saved_history(file))
     summary = saved or kinds.summarize(plan, result, scorer, winner)
     return Fit(plan, scorer, result, winner, summary)
@@ -262,6 +264,13 @@ def _saved_summary(file: Path) -> dict[str, Any]:
         return dict(found) if "parameters" in found else {}
     except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise InputError(f"cannot be read: {error}", place) from None
+
+
+def _is_of(saved: Mapping[str, Any], plan: FitPlan, values: np.ndarray) -> bool:
+    """Whether a saved summary is that of these values, (n_parameters,)."""
+    rows = saved.get("parameters", {})
+    pairs = zip(plan.problem.model.parameters, values, strict=True)
+    return all(rows.get(p.name, {}).get("value") == value for p, value in pairs)
 
 
 def _saved_history(file: Path) -> np.ndarray:
