@@ -92,7 +92,7 @@ class Fit:
 
         None for a fixed parameter, and for all where the backend has no derivatives.
         """
-        return {name: row.get("standard_error") for name, row in self._rows.items()}
+        return standard_errors(self._rows)
 
     @property
     def parameters(self) -> Any:
@@ -101,7 +101,7 @@ class Fit:
         A DataFrame where pandas is installed, else a `Table` that is indexed in the same way:
         ``fit.parameters.loc["gmax", "value"]``.
         """
-        return table_of({name: flat(row) for name, row in self._rows.items()}, _COLUMNS)
+        return parameter_table(self._rows)
 
     @property
     def open(self) -> list[str]:
@@ -212,10 +212,19 @@ class Fit:
         return f"<h4>{html.escape(self.name)}</h4>{table}<pre>{lines}</pre>"
 
 
-def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the summary, its interval as two entries."""
-    low, high = row.get("interval") or (None, None)
-    return {**row, "interval_low": low, "interval_high": high}
+def parameter_table(rows: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The parameters of a summary as a table, their intervals as two columns."""
+
+    def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+        low, high = row.get("interval") or (None, None)
+        return {**row, "interval_low": low, "interval_high": high}
+
+    return table_of({name: flat(row) for name, row in rows.items()}, _COLUMNS)
+
+
+def standard_errors(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """The standard errors in a summary, by parameter."""
+    return {name: row.get("standard_error") for name, row in rows.items()}
 
 
 def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:

@@ -17,7 +17,7 @@ import numpy as np
 
 from channelfit.front import kinds
 from channelfit.front.progress import compilations_shown, screen_for
-from channelfit.front.result import Fit, flat, load
+from channelfit.front.result import Fit, load, parameter_table, standard_errors
 from channelfit.front.table import table_of
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 #: A cost this much lower than before refining is worth a file of its own.
 _REFINED = 1 - 1e-4
-_COLUMNS = ("value", "unit", "standard_error", "interval_low", "interval_high", "lower", "upper")
 
 
 @dataclass(frozen=True)
@@ -104,14 +103,12 @@ class Uncertainty:
         A DataFrame where pandas is installed, else a `Table`. The values are those of the refined
         fit.
         """
-        rows = self.summary["parameters"]
-        return table_of({name: flat(row) for name, row in rows.items()}, _COLUMNS)
+        return parameter_table(self.summary["parameters"])
 
     @property
     def errors(self) -> dict[str, float | None]:
         """Standard errors by parameter, in base units; None for a fixed parameter."""
-        rows = self.summary["parameters"]
-        return {name: row.get("standard_error") for name, row in rows.items()}
+        return standard_errors(self.summary["parameters"])
 
     @property
     def open(self) -> list[str]:
