@@ -7,10 +7,10 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("fuzz.py bounds time and memory in the way of POSIX", allow_module_level=True)
 
-from fuzz import run_case
+from fuzz import COUNTS, run_case
 
 
-@pytest.mark.parametrize("kind", ["models", "fits", "functions", "expressions", "names"])
+@pytest.mark.parametrize("kind", [*COUNTS])
 def test_mutants_are_read_or_refused(kind: str) -> None:
     """With a seed of their own, so that these cases are not only those of a whole run."""
     found = {case: run_case(kind, 14, case) for case in range(25)}
