@@ -28,9 +28,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
 import matplotlib.figure  # noqa: F401 - loaded before the cases, or each would have its own artist
 import numpy as np
@@ -39,6 +42,10 @@ from click.testing import CliRunner
 from scipy.io import savemat
 
 from channelfit.front.main import main
+from channelfit.results.report import artist
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import report
 
 os.environ.setdefault("CHANNELFIT_CACHE", platformdirs.user_cache_dir("channelfit-tests"))
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,14 +192,21 @@ _FILE = re.compile(r"(fuzzed\.yaml|cell\.(csv|mat)|steps\.yaml)(: |$)", re.MULTI
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended: "ok", "refused", or what is wrong with it."""
+    """How a case ended: "ok", "refused", or what is wrong with it.
+
+    `bytes` is the most memory that the case held beyond what its process held before.
+    """
 
     kind: str
     seed: int
     case: int
     verdict: str
+    seconds: float = 0.0
+    bytes: int = 0
 
 
+#: Each so many-th case draws its pictures, which take longer than all else.
+_DRAWN_EACH = 5
 #: Beginnings of messages about no key or line but all of a file.
 _OF_THE_WHOLE_FILE = ()
 
@@ -373,7 +387,6 @@ def verdict(command: list[str]) -> str:
     def ring(number: int, frame: object) -> None:
         raise _TooLong
 
-    held = _peak(begins=True)
     signal.signal(signal.SIGALRM, ring)
     signal.alarm(SECONDS)
     try:
@@ -387,8 +400,6 @@ def verdict(command: list[str]) -> str:
         return f"over {SECONDS} s"
     if error is not None and not isinstance(error, SystemExit):
         return f"{type(error).__name__}: {str(error)[:200]!r}"
-    if (taken := _peak(begins=False) - held) > BYTES:
-        return f"took {taken / 1e9:.1f} GB"
     told = result.output + result.stderr
     if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", re.sub(r"\x1b\[[0-9;]*m", "", told)):
         return f"control character printed: {told[:200]!r}"
@@ -407,7 +418,7 @@ def verdict(command: list[str]) -> str:
     return "refused"
 
 
-def run_case(kind: str, seed: int, case: int, show: bool = False) -> str:
+def run_case(kind: str, seed: int, case: int, show: bool = False) -> Outcome:
     """One case in a folder of its own."""
     draw = random.Random(f"{kind}:{seed}:{case}")
     with tempfile.TemporaryDirectory() as temporary:
@@ -417,15 +428,22 @@ def run_case(kind: str, seed: int, case: int, show: bool = False) -> str:
         command = prepared(kind, folder, draw)
         if show:
             print(command, next(folder.rglob("fuzzed.yaml")).read_bytes(), sep="\n")
-        return verdict(command)
+        drawing = nullcontext() if case % _DRAWN_EACH == 0 else patch.object(artist, "draw")
+        held, start = _peak(begins=True), time.monotonic()
+        with drawing:
+            word = verdict(command)
+        seconds, taken = time.monotonic() - start, _peak(begins=False) - held
+    if taken > BYTES:
+        word = f"took {taken / 1e9:.1f} GB, and ended: {word}"
+    return Outcome(kind, seed, case, word, seconds, taken)
 
 
-def _worker(kind: str, seed: int, cases: range, pipe: Callable[[Outcome], None]) -> None:
+def _worker(kind: str, seed: int, cases: range, pipe: Connection) -> None:
     soft = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + 3 * BYTES
     resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
     for case in cases:
-        pipe.send(("begins", case))  # type: ignore[attr-defined]
-        pipe.send(("ended", run_case(kind, seed, case)))  # type: ignore[attr-defined]
+        pipe.send(("begins", case))
+        pipe.send(("ended", run_case(kind, seed, case)))
 
 
 def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
@@ -448,7 +466,7 @@ def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
             if what == "begins":
                 case = value
             else:
-                found.append(Outcome(kind, seed, case, value))
+                found.append(value)
                 first = case + 1
         child.join()
         if first < count:
@@ -467,26 +485,49 @@ def main_program() -> int:
     parser.add_argument("--count", type=int, help="cases of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", help="KIND:SEED:CASE, one case again")
+    parser.add_argument("--processes", type=int, default=1, help="kinds at the same time")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/fuzz.json")
     wanted = parser.parse_args()
     if wanted.case:
         kind, seed, case = wanted.case.split(":")
-        print(run_case(kind, int(seed), int(case), show=True))
+        print(run_case(kind, int(seed), int(case), show=True).verdict)
         return 0
-    bad = 0
-    for kind in wanted.kinds or COUNTS:
+
+    def run(kind: str) -> tuple[str, list[Outcome], float]:
         start = time.monotonic()
         found = outcomes(kind, wanted.seed, wanted.count or COUNTS[kind])
-        kinds = Counter(o.verdict if o.verdict in ("ok", "refused") else "found" for o in found)
-        for one in found:
-            if one.verdict not in ("ok", "refused"):
-                print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
-        bad += kinds["found"]
-        print(
-            f"{kind}: {len(found)} cases, {kinds['ok']} read, {kinds['refused']} refused, "
-            f"{kinds['found']} findings, {time.monotonic() - start:.0f} s, seed {wanted.seed}",
-            flush=True,
-        )
-    return 1 if bad else 0
+        return kind, found, time.monotonic() - start
+
+    rows = []
+    with ThreadPoolExecutor(wanted.processes) as pool:
+        for done in pool.map(run, wanted.kinds or COUNTS):
+            rows += _told(*done, wanted.seed)
+    if wanted.write:
+        report.finish("fuzz", "Hostile files, expressions and names", rows)
+    return 1 if any(row.name.endswith("findings") and row.value for row in rows) else 0
+
+
+def _told(kind: str, found: list[Outcome], seconds: float, seed: int) -> list[report.Row]:
+    """Prints the findings and the count of each kind of ending; returns rows of a table."""
+    ended = Counter(o.verdict if o.verdict in ("ok", "refused") else "findings" for o in found)
+    for one in found:
+        if one.verdict not in ("ok", "refused"):
+            print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
+    slowest, largest = max(o.seconds for o in found), max(o.bytes for o in found)
+    print(
+        f"{kind}: {len(found)} cases, {ended['ok']} read, {ended['refused']} refused, "
+        f"{ended['findings']} findings, {seconds:.0f} s, the slowest {slowest:.1f} s, "
+        f"the largest {largest / 1e6:.0f} MB, seed {seed}",
+        flush=True,
+    )
+    return [
+        report.Row(f"{kind}: read", ended["ok"], "cases", note=f"seed {seed}"),
+        report.Row(f"{kind}: refused with a message", ended["refused"], "cases"),
+        report.Row(f"{kind}: findings", ended["findings"], "cases", note="wanted: none"),
+        report.Row(f"{kind}: all", seconds, "s"),
+        report.Row(f"{kind}: slowest", slowest, "s", note=f"wanted: at most {SECONDS}"),
+        report.Row(f"{kind}: most memory", largest / 1e6, "MB", note="beyond what each began with"),
+    ]
 
 
 if __name__ == "__main__":
