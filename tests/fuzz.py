@@ -205,10 +205,12 @@ class Outcome:
     bytes: int = 0
 
 
+#: Where in that file: a key, a line, or the text that is wrong.
+_PLACE = re.compile(r'^[^ ]+: |^\w+\.[^:]+: |line \d|"')
 #: Each so many-th case draws its pictures, which take longer than all else.
 _DRAWN_EACH = 5
 #: Beginnings of messages about no key or line but all of a file.
-_OF_THE_WHOLE_FILE = ()
+_OF_THE_WHOLE_FILE = ("cannot be read", "no such file", "a function is no mechanism")
 
 
 # --- the cases ------------------------------------------------------------------------------------
@@ -412,8 +414,9 @@ def verdict(command: list[str]) -> str:
         return f"no message: {told[:200]!r}"
     if not (found := _FILE.search(message)):
         return f"a message without its file: {message[-300:]!r}"
-    place, colon, _ = message[found.end() :].partition(": ")
-    if not colon and not place.startswith(_OF_THE_WHOLE_FILE):
+    said = message[found.end() :]
+    whole = said.startswith(_OF_THE_WHOLE_FILE) or not found[1].endswith("yaml")
+    if not whole and not _PLACE.search(said):
         return f"a message without a key: {message[-300:]!r}"
     return "refused"
 
