@@ -502,6 +502,29 @@ def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_p
     assert "2.0 MB" in doctor.cache().state
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["doctor"],
+        ["fhn", "--nodes", "11", "--end", "1", "--out"],
+        ["fhn", "--nodes", "11", "--end", "1", "--quiet", "--out"],
+        ["show", "models/model_b.yaml", "--out"],
+        ["simulate", "models/model_b.yaml", "protocols/activation.yaml", "--out"],
+    ],
+)
+def test_a_path_steers_no_terminal(monkeypatch, tmp_path, command):
+    hostile = "[red]a\x1b[31m\u202eb"
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / hostile))
+    last = tmp_path / hostile / ("picture.png" if command[0] == "show" else "out")
+    arguments = [*command, str(last)] if command[-1] == "--out" else command
+    result = CliRunner().invoke(main, arguments, color=True)
+    assert result.exit_code == 0, result.output
+    assert r"[red]a\x1b[31m\u202eb" in result.stdout
+    assert "\x1b[31m" not in result.stdout
+    assert "\u202e" not in result.stdout
+
+
 def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
     from channelfit.front.commands import doctor
 
