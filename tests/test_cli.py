@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
 from channelfit.front.main import main
+from channelfit.reading.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 MODEL_A = ROOT / "models" / "model_a.yaml"
@@ -488,6 +489,21 @@ def test_validate_fails_beyond_the_tolerance(monkeypatch):
     result = run("validate", MODEL_A, "--candidates", 1)
     assert result.exit_code == 1
     assert "BEYOND" in result.stdout
+
+
+def test_validate_keeps_mechanisms_where_the_cache_is(monkeypatch, tmp_path):
+    from channelfit.scoring.neuron import mechanisms
+
+    def told(text: str, name: str, folder: Path) -> None:
+        raise InputError("is where it would be", folder)
+
+    pytest.importorskip("neuron")
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "here"))
+    monkeypatch.setattr(mechanisms, "_compile", told)
+    monkeypatch.setattr(mechanisms, "_loaded", set())
+    result = run("validate", "models/k_hh.yaml", "--protocol", "protocols/activation.yaml")
+    assert result.exit_code == 2
+    assert str(tmp_path / "here" / "neuron" / "channelfit_") in result.stderr
 
 
 def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_path):
