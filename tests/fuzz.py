@@ -1,7 +1,9 @@
 """Does any file or name end in a traceback? Mutants of all shipped files, and nasty expressions.
 
     python tests/fuzz.py                        # 20,000 files, 10,000 expressions, 3,000 names
-    python tests/fuzz.py --count 300 --seed 7 models protocols
+    python tests/fuzz.py --processes 4 --write  # also benchmarks/results/fuzz.json
+    python tests/fuzz.py --share 0.1 --seed 7   # a tenth of that, with other cases
+    python tests/fuzz.py --count 300 models protocols
     python tests/fuzz.py --case models:7:1234   # one case again, its file printed
 
 Every case is read by the command that a user would call. It must end with exit code 0, with 2 and a
@@ -469,14 +471,21 @@ def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
             if what == "begins":
                 case = value
             else:
-                found.append(value)
+                found.append(_shown(value))
                 first = case + 1
         child.join()
         if first < count:
             why = f"the process ended with {child.exitcode}"
-            found.append(Outcome(kind, seed, case, why))
+            found.append(_shown(Outcome(kind, seed, case, why)))
             first = case + 1
     return found
+
+
+def _shown(one: Outcome) -> Outcome:
+    """Prints a finding at once, with the words that repeat it."""
+    if one.verdict not in ("ok", "refused"):
+        print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
+    return one
 
 
 def main_program() -> int:
@@ -486,6 +495,7 @@ def main_program() -> int:
         "kinds", nargs="*", choices=[*COUNTS, []], help="which cases; all by default"
     )
     parser.add_argument("--count", type=int, help="cases of each kind")
+    parser.add_argument("--share", type=float, default=1.0, help="of a whole run's cases")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", help="KIND:SEED:CASE, one case again")
     parser.add_argument("--processes", type=int, default=1, help="kinds at the same time")
@@ -498,7 +508,7 @@ def main_program() -> int:
 
     def run(kind: str) -> tuple[str, list[Outcome], float]:
         start = time.monotonic()
-        found = outcomes(kind, wanted.seed, wanted.count or COUNTS[kind])
+        found = outcomes(kind, wanted.seed, wanted.count or math.ceil(wanted.share * COUNTS[kind]))
         return kind, found, time.monotonic() - start
 
     rows = []
@@ -511,11 +521,8 @@ def main_program() -> int:
 
 
 def _told(kind: str, found: list[Outcome], seconds: float, seed: int) -> list[report.Row]:
-    """Prints the findings and the count of each kind of ending; returns rows of a table."""
+    """Prints how many cases ended in each way; returns rows of a table."""
     ended = Counter(o.verdict if o.verdict in ("ok", "refused") else "findings" for o in found)
-    for one in found:
-        if one.verdict not in ("ok", "refused"):
-            print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
     slowest, largest = max(o.seconds for o in found), max(o.bytes for o in found)
     print(
         f"{kind}: {len(found)} cases, {ended['ok']} read, {ended['refused']} refused, "
