@@ -8,8 +8,8 @@
 
 Every case is read by the command that a user would call. It must end with exit code 0, with 2 and a
 message that names the file (or, of an expression, the key), or with 1 where `validate` found an
-error; within 10 s of computing and 2 GB. Anything else is a finding: it is printed with the words that repeat
-it, and the exit code of this program is then 1.
+error; within 10 s of computing and 2 GB. Anything else is a finding: it is printed with the words
+that repeat it, and the exit code of this program is then 1.
 
 Cases run in processes of their own, so that one that takes a process down is found, too.
 """
@@ -136,9 +136,9 @@ states: ["{state}", O]
 rates: {{"{state} -> O": "{expression}", "O -> {state}": "{definition}"}}
 current: {{open: [O], conductance: "{conductance}", reversal: -80 mV}}
 parameters:
-  "{parameter}": {{range: [0.001, 1], unit: 1/ms, value: 0.1}}
+  "{parameter}": {{range: [0.001, 1], unit: "{unit}", value: 0.1}}
   b: {{range: [0.001, 1], unit: "{unit}", value: 0.1}}
-  k: {{range: [1, 50], unit: mV, value: 10}}
+  k: {{range: [1, 50], unit: "{voltage}", value: 10}}
   "{conductance}": {{range: [0, 10], unit: nS, value: 1}}
 fit:
   name: "{fit}"
@@ -188,6 +188,7 @@ ROLES = {
     "size": "n",
     "index": "j",
     "expression": "a*exp(v/k)",
+    "voltage": "mV",
     "recording": "cell.csv",
 }
 SOURCES = ([], ["--source", "cpu"], ["--source", "cuda"], ["--source", "nmodl"])
@@ -274,6 +275,24 @@ def expression(draw: random.Random, depth: int = 0) -> str:
     return draw.choice([*_NASTY, "a.b", "a[0]", "lambda: a", "__import__('os')", "a;b", "a=b"])
 
 
+def sound(draw: random.Random, depth: int = 0) -> str:
+    """A rate expression that may have no value, too large a one, or too many terms."""
+    way = draw.random()
+    if depth > draw.choice([2, 3, 5]) or way < 0.15:
+        return draw.choice(["v", "a", "b", "k", "1", "2", "0.5", "1e-9", "1e100", "20"])
+    left, right = sound(draw, depth + 1), sound(draw, depth + 1)
+    if way < 0.6:
+        return f"({left}{draw.choice(_BINARY[:4])}{right})"
+    if way < 0.7:
+        return f"({left})**{draw.choice(['2', '-1', '0.5', 'b', '(v/k)', '300'])}"
+    if way < 0.85:
+        return f"{draw.choice([*_CALLS[:5], 'exprel'])}({left})"
+    if way < 0.92:
+        return f"{draw.choice(['min', 'max'])}({left}, {right})"
+    relation = f"{right} {draw.choice(['<', '>=', '=='])} {draw.choice(['0', 'v', left])}"
+    return f"({left} if {relation} else {sound(draw, depth + 1)})"
+
+
 def name(draw: random.Random) -> str:
     """A text that is nearly a name."""
     letters = "abzAZ09_ .-:;'\"{}[]()#%$\\/\n\t\x00\x1bé漢\u202e"
@@ -329,13 +348,18 @@ def _optimize(file: str, folder: Path, backend: str = "reference") -> list[str]:
 
 def _expression(folder: Path, draw: random.Random) -> list[str]:
     """A text in place of a rate or of a function's cost."""
-    way, words = draw.random(), {"expression": expression(draw)}
+    way = draw.random()
+    text = f"a + {sound(draw)}" if draw.random() < 0.5 else expression(draw)
+    words = {"expression": text}
+    if draw.random() < 0.7:
+        words |= {"unit": "", "voltage": ""}
     if way < 0.2:
+        words["expression"] = re.sub(r"\bv\b", "k", re.sub(r"\ba\b", "a[1]", text))
         file = written(folder, words, _FUNCTION)
         return ["show", file, *draw.choice(SOURCES[:3])]
     bounds = "  rates_within: {{range: [1e-9, 1e9]}}\n"
-    text = draw.choice([_CHANNEL, _CHANNEL, _GATES])
-    file = written(folder, words, text + bounds * (way > 0.9))
+    channel = draw.choice([_CHANNEL, _CHANNEL, _GATES])
+    file = written(folder, words, channel + bounds * (way > 0.9))
     return _optimize(file, folder) if way > 0.9 else ["show", file, *draw.choice(SOURCES)]
 
 
