@@ -216,7 +216,14 @@ _PLACE = re.compile(r'^[^ ]+: |^\w+\.[^:]+: |line \d|"')
 #: Each so many-th case draws its pictures, which take longer than all else.
 _DRAWN_EACH = 5
 #: Beginnings of messages about no key or line but all of a file.
-_OF_THE_WHOLE_FILE = ("cannot be read", "no such file", "a function is no mechanism")
+_OF_THE_WHOLE_FILE = (
+    "cannot be read",
+    "no such file",
+    "a function is no mechanism",
+    "a mapping (lines",
+    "give either gates",
+    "either cost",
+)
 
 
 # --- the cases ------------------------------------------------------------------------------------
