@@ -55,6 +55,8 @@ import report
 os.environ.setdefault("CHANNELFIT_CACHE", platformdirs.user_cache_dir("channelfit-tests"))
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS, BYTES = 10, 2 << 30
+#: Cases that one process tries before it is begun anew.
+_PIECE = 250
 #: How many cases of each kind a whole run has.
 COUNTS = {
     "models": 7000,
@@ -457,13 +459,16 @@ def verdict(command: list[str]) -> str:
     return "refused"
 
 
+_LARGE = shutil.ignore_patterns("recordings")
+
+
 def run_case(kind: str, seed: int, case: int, show: bool = False) -> Outcome:
     """One case in a folder of its own."""
     draw = random.Random(f"{kind}:{seed}:{case}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for name_ in ("models", "protocols"):
-            shutil.copytree(ROOT / name_, folder / name_)
+            shutil.copytree(ROOT / name_, folder / name_, ignore=_LARGE)
         command = prepared(kind, folder, draw)
         if show:
             print(command, next(folder.rglob("fuzzed.yaml")).read_bytes(), sep="\n")
@@ -485,13 +490,14 @@ def _worker(kind: str, seed: int, cases: range, pipe: Connection) -> None:
         pipe.send(("ended", run_case(kind, seed, case)))
 
 
-def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
-    """All cases of a kind, in a process that is begun again where one takes it down."""
+def outcomes(kind: str, seed: int, cases: range) -> list[Outcome]:
+    """Some cases of a kind, in a process that is begun again where one takes it down."""
     found: list[Outcome] = []
-    context, first = multiprocessing.get_context("fork"), 0
-    while first < count:
+    context, first = multiprocessing.get_context("fork"), cases.start
+    while first < cases.stop:
         ours, theirs = context.Pipe(duplex=False)
-        child = context.Process(target=_worker, args=(kind, seed, range(first, count), theirs))
+        rest = range(first, cases.stop)
+        child = context.Process(target=_worker, args=(kind, seed, rest, theirs))
         child.start()
         theirs.close()
         case = first
@@ -508,7 +514,7 @@ def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
                 found.append(_shown(value))
                 first = case + 1
         child.join()
-        if first < count:
+        if first < cases.stop:
             why = f"the process ended with {child.exitcode}"
             found.append(_shown(Outcome(kind, seed, case, why)))
             first = case + 1
@@ -532,7 +538,7 @@ def main_program() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="of a whole run's cases")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", help="KIND:SEED:CASE, one case again")
-    parser.add_argument("--processes", type=int, default=1, help="kinds at the same time")
+    parser.add_argument("--processes", type=int, default=1, help="how many at the same time")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/fuzz.json")
     wanted = parser.parse_args()
     if wanted.case:
@@ -540,23 +546,31 @@ def main_program() -> int:
         print(run_case(kind, int(seed), int(case), show=True).verdict)
         return 0
 
-    def run(kind: str) -> tuple[str, list[Outcome], float]:
-        start = time.monotonic()
-        found = outcomes(kind, wanted.seed, wanted.count or math.ceil(wanted.share * COUNTS[kind]))
-        return kind, found, time.monotonic() - start
-
+    counts = {
+        kind: wanted.count or math.ceil(wanted.share * COUNTS[kind])
+        for kind in wanted.kinds or COUNTS
+    }
+    pieces = {
+        kind: [range(k, min(k + _PIECE, count)) for k in range(0, count, _PIECE)]
+        for kind, count in counts.items()
+    }
     rows = []
     with ThreadPoolExecutor(wanted.processes) as pool:
-        for done in pool.map(run, wanted.kinds or COUNTS):
-            rows += _told(*done, wanted.seed)
+        under_way = {
+            kind: [pool.submit(outcomes, kind, wanted.seed, piece) for piece in parts]
+            for kind, parts in pieces.items()
+        }
+        for kind, parts in under_way.items():
+            rows += _told(kind, [one for part in parts for one in part.result()], wanted.seed)
     if wanted.write:
         report.finish("fuzz", "Hostile files, expressions and names", rows)
     return 1 if any(row.name.endswith("findings") and row.value for row in rows) else 0
 
 
-def _told(kind: str, found: list[Outcome], seconds: float, seed: int) -> list[report.Row]:
+def _told(kind: str, found: list[Outcome], seed: int) -> list[report.Row]:
     """Prints how many cases ended in each way; returns rows of a table."""
     ended = Counter(o.verdict if o.verdict in ("ok", "refused") else "findings" for o in found)
+    seconds = sum(o.seconds for o in found)
     slowest, largest = max(o.seconds for o in found), max(o.bytes for o in found)
     print(
         f"{kind}: {len(found)} cases, {ended['ok']} read, {ended['refused']} refused, "
@@ -568,7 +582,7 @@ def _told(kind: str, found: list[Outcome], seconds: float, seed: int) -> list[re
         report.Row(f"{kind}: read", ended["ok"], "cases", note=f"seed {seed}"),
         report.Row(f"{kind}: refused with a message", ended["refused"], "cases"),
         report.Row(f"{kind}: findings", ended["findings"], "cases", note="wanted: none"),
-        report.Row(f"{kind}: all", seconds, "s"),
+        report.Row(f"{kind}: all", seconds, "s", note="of computing"),
         report.Row(f"{kind}: slowest", slowest, "s", note=f"wanted: at most {SECONDS}"),
         report.Row(f"{kind}: most memory", largest / 1e6, "MB", note="beyond what each began with"),
     ]
