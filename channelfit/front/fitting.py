@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from channelfit.front import kinds
+from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
 from channelfit.front.result import Fit
 from channelfit.model.model import Model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording
+from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -225,10 +227,18 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
     After a failure the folder keeps what there is so far.
     """
 
+    told_already: set[str] = set()
+
+    def tell(fault: InputError | None, then: str) -> None:
+        if fault is not None and str(fault) not in told_already:
+            told_already.add(str(fault))
+            screen.warn([Caution(str(fault.file), fault.message, then)])
+
     def on_generation(progress: Progress) -> None:
         screen.update(progress)
         if folder is not None:
-            folder.record(progress)
+            with held():
+                tell(folder.record(progress), "the search goes on, and saves again later")
 
     try:
         if folder is not None:
@@ -247,9 +257,11 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
                 folder.begin_drawing(result, winner)
             summary = kinds.summarize(plan, result, scorer, winner)
             if folder is not None:
+                all_is_done()
                 folder.finish(result, summary)
     except BaseException:
         if folder is not None:
-            folder.abandon()
+            with held():
+                tell(folder.abandon(), "the results are lost")
         raise
     return Fit(plan, scorer, result, winner, summary)
