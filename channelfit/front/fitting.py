@@ -213,6 +213,8 @@ def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: st
 def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:
     """A scorer of the plan whose code is compiled; what looks wrong is told before."""
     screen.warn(plan.cautions)
+    if plan.has_currents:
+        plan.problem.check_memory(1, plan.file)
     scorer = kinds.make_scorer(plan, backend, dtype, path)
     free = plan.space.n_free
     screen.title = f"{plan.name}: {plan.optimizer}, {free} free parameters, seed {plan.seed}"

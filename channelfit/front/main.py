@@ -18,6 +18,7 @@ import click
 from channelfit import __version__
 from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.front import interrupts
+from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 
@@ -48,6 +49,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with interrupts.acted_upon():
+                memory.check_address_space()
                 return super().invoke(ctx)
         except InputError as error:
             click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
