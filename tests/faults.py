@@ -42,8 +42,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "models" / "model_b.yaml"
-#: Seconds after which a fit is taken to hang. It takes two on a quiet machine.
-HANGS = 180
+#: Seconds after which a fit is taken to hang. It takes two on a quiet machine, more on a busy one.
+HANGS = 600
 AS_WANTED, TOO_EARLY, IMPOSSIBLE = "as wanted", "before the program began", "not possible here"
 NOBODY = 65534
 #: The command of a user, and one that saves the state of its search in every generation.
