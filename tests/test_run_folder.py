@@ -260,6 +260,24 @@ def test_a_signal_ends_a_command_in_order(number, place, command, code, tmp_path
     assert (code == 0) == bool(list(tmp_path.rglob("summary.json")))
 
 
+def test_a_signal_changes_nothing_after_a_command_has_written(tmp_path, monkeypatch):
+    """`simulate` and `compare` say so as `optimize` does, before they print."""
+    done = []
+    for verb in ("simulate", "studies"):
+        monkeypatch.setattr(
+            f"channelfit.front.commands.{verb}.all_is_done", lambda: done.append(True)
+        )
+    steps = MODEL.parents[1] / "protocols" / "activation.yaml"
+    out = ["--out", str(tmp_path / "out")]
+    for command in (
+        ["simulate", str(MODEL), str(steps), *out],
+        ["compare", str(MODEL), str(MODEL), "--as-is", *out],
+    ):
+        said = CliRunner().invoke(main, command)
+        assert said.exit_code == 0, said.output
+    assert len(done) == 2
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")
 def test_an_interrupt_within_a_del_is_not_lost(tmp_path):
     program = (

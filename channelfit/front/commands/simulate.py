@@ -10,6 +10,7 @@ from channelfit.front.commands.inputs import (
     model_with_values,
     writing,
 )
+from channelfit.front.interrupts import all_is_done
 from channelfit.front.progress import compilations_shown
 from channelfit.front.simulation import simulated
 from channelfit.problem.protocol import load_protocol
@@ -47,5 +48,6 @@ def simulate(
         artist.begin(found.page, files[1])
         found.to_csv(files[0])
         artist.finish()
+    all_is_done()
     for file in files:
         click.echo(str(file))
