@@ -13,6 +13,8 @@ code of this program is then 1.
 
 A signal that comes before Python has begun with channelfit is Python's own to answer; such cases
 are counted apart.
+
+This file is longer than others, so that every fault stands beside what is wanted of it.
 """
 
 from __future__ import annotations
