@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,15 +12,22 @@ import yaml
 from click.testing import CliRunner
 from scipy.io import savemat
 
+import channelfit as cf
+from channelfit.front.fitting import prepared
+from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
+from channelfit.front.progress import PythonScreen
 from channelfit.functions import function
 from channelfit.functions.function import build_function
 from channelfit.problem import segments
+from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading import memory, tables
 from channelfit.reading.errors import InputError
 from channelfit.reading.matlab import variables
 from channelfit.reading.tables import read_columns
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import make_optimizer
 
 ROOT = Path(__file__).parents[1]
@@ -117,12 +125,69 @@ def test_segments_of_all_sweeps_are_counted_before_they_are_laid_out(monkeypatch
 
 def test_a_protocol_that_does_not_fit_is_not_simulated(tmp_path, small, monkeypatch):
     file = Protocol.steps([-40, 0], 100_000, holding=-80, sampling=1).save(tmp_path / "p.yaml")
-    monkeypatch.setattr("channelfit.front.commands.simulate.simulated", never)
+    monkeypatch.setattr("channelfit.front.simulation.make_scorer", never)
     model = ROOT / "models" / "model_b.yaml"
     said = CliRunner().invoke(main, ["simulate", str(model), str(file), "--out", str(tmp_path)])
     assert said.exit_code == 2
-    assert "p.yaml: sampling: 200,000 samples need 40.0 MB" in said.stderr
+    assert "p.yaml: 200,000 samples need 40.0 MB" in said.stderr
     assert "45,000 would fit" in said.stderr
+
+
+def test_what_does_not_fit_is_not_simulated_from_python_either(small, monkeypatch):
+    steps = Protocol.steps([-40, 0], 100_000, holding=-80, sampling=1)
+    monkeypatch.setattr("channelfit.front.simulation.make_scorer", never)
+    with pytest.raises(InputError, match="200,000 samples need 40.0 MB"):
+        cf.simulate(ROOT / "models" / "model_b.yaml", steps, progress=False)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_currents_of_many_candidates_are_counted_before_they_are_made(backend, small):
+    steps = Protocol.steps([-40, 0], 100, holding=-80, sampling=1)
+    model = load_plan(ROOT / "models" / "model_b.yaml", ()).problem.model
+    scorer = make_scorer(Problem(model, (Experiment(steps, None),)), backend)
+    values = np.repeat(model.values()[:, None], 10_000, axis=1)
+    assert scorer.simulate(values[:, :3])[0].shape == (2, 100, 3)
+    with pytest.raises(InputError, match="200 samples of 10,000 candidates need 48.0 MB"):
+        scorer.simulate(values)
+
+
+def test_a_fit_whose_samples_do_not_fit_is_not_begun(small, monkeypatch):
+    plan = load_plan(ROOT / "models" / "model_b.yaml", ())
+    monkeypatch.setattr(memory, "available", lambda: 100_000)
+    monkeypatch.setattr("channelfit.front.kinds.make_scorer", never)
+    with pytest.raises(InputError, match=r"model_b\.yaml: .* samples need"):
+        prepared(plan, "cpu", "float64", "auto", PythonScreen("a fit"))
+
+
+@pytest.mark.parametrize("asked", [{"families": 10**6}, {"posterior": 10**7}])
+def test_families_and_steps_that_do_not_fit(asked, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10**9)
+    monkeypatch.setattr("channelfit.front.studies.assess", never)
+    with pytest.raises(InputError, match="of memory, and this machine has 1.0 GB free") as told:
+        cf.uncertainty(ROOT / "models" / "model_b.yaml", **asked, progress=False)
+    assert told.value.key == next(iter(asked))
+
+
+@pytest.mark.parametrize("name", ["genetic", "swarm", "differential"])
+def test_a_population_that_the_gpu_cannot_hold(name, monkeypatch):
+    monkeypatch.setattr(gpu, "device", lambda: SimpleNamespace(memory_free=10_000_000))
+    xp = ModuleType("cupy")
+    with pytest.raises(InputError, match="this GPU has 10.0 MB free; 53,571 would fit") as told:
+        make_optimizer(name, {"population": 1_000_000_000}, 5, 0, xp=xp)
+    assert told.value.key == "optimizer.population"
+
+
+def test_a_limit_too_small_for_the_libraries_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(memory, "_address_space", lambda: 450_000_000)
+    said = CliRunner().invoke(main, ["show", str(ROOT / "models" / "model_b.yaml")])
+    assert said.exit_code == 2
+    assert "may use 450.0 MB of address space (ulimit -v), and needs 1.0 GB" in said.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what is used")
+def test_a_limit_of_address_space_counts_as_memory(monkeypatch):
+    monkeypatch.setattr(memory, "_address_space", lambda: 1 << 20)
+    assert memory.available() == 0
 
 
 def test_parameters_of_a_function_are_counted_before_they_are_made(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -163,7 +164,26 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_the_search(tmp_path, monke
     said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(place), *SMALL])
     assert said.exit_code == 0, said.output
     assert len(refused) == 2
+    warning = "history.csv: cannot be written: No space left on device; the search goes on"
+    assert said.stderr.count(warning) == 1
     assert len((place / "history.csv").read_text().splitlines()) == 3
+
+
+def test_a_state_that_cannot_be_saved_when_a_search_breaks_off_is_told(tmp_path, monkeypatch):
+    def full(path: Path, text: str) -> None:
+        if path.name == "history.csv":
+            raise InputError("cannot be written: No space left on device", path)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_folder, "write_text", full)
+    monkeypatch.setattr("channelfit.front.kinds.summarize", interrupted)
+    said = CliRunner().invoke(
+        main, ["optimize", str(MODEL), "--out", str(tmp_path / "out"), *SMALL]
+    )
+    assert said.exit_code == 130
+    assert "history.csv: cannot be written: No space left on device" in said.stderr
 
 
 def test_a_fit_that_cannot_be_saved_leaves_no_folder(whole, tmp_path, monkeypatch):
@@ -191,9 +211,97 @@ def test_a_name_that_no_disk_takes_is_refused(tmp_path):
 _INTERRUPTED_AT_EXIT = """
 import atexit, os, signal, sys
 atexit.register(os.kill, os.getpid(), signal.SIGINT)
-from channelfit.front.main import main
-main(sys.argv[1:])
+from channelfit.__main__ import program
+program()
 """
+
+
+#: A signal comes when a function is called for the first time, or within its `exec` of text.
+_STRUCK = """
+import importlib, os, sys
+from channelfit.front import interrupts
+interrupts.begin()
+number, place, name = int(sys.argv.pop(1)), *sys.argv.pop(1).rsplit(".", 1)
+module = importlib.import_module(place)
+usual = getattr(module, name)
+def struck(*given, **named):
+    setattr(module, name, usual)
+    exec(f"os.kill(os.getpid(), {number}); [None for _ in range(9)]")
+    return usual(*given, **named)
+setattr(module, name, struck)
+from channelfit.__main__ import program
+program()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("place", "command", "code"),
+    [
+        ("channelfit.reading.memory.check_address_space", ["show", MODEL], 128),
+        ("channelfit.front.kinds.read_fit_document", ["show", MODEL], 128),
+        ("channelfit.front.kinds.summarize", ["optimize", MODEL, *SMALL], 128),
+        ("channelfit.results.run_folder.json_text", ["optimize", MODEL, *SMALL], 0),
+    ],
+)
+def test_a_signal_ends_a_command_in_order(number, place, command, code, tmp_path):
+    said = subprocess.run(
+        [sys.executable, "-c", _STRUCK, str(int(number)), place, *map(str, command)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert said.returncode == (128 + number if code else 0), said.stderr
+    assert said.stderr == ("Interrupted.\n" if code else "")
+    assert not list(tmp_path.rglob(".*"))
+    assert (code == 0) == bool(list(tmp_path.rglob("summary.json")))
+
+
+def test_a_signal_changes_nothing_after_a_command_has_written(tmp_path, monkeypatch):
+    """`simulate` and `compare` say so as `optimize` does, before they print."""
+    done = []
+    for verb in ("simulate", "studies"):
+        monkeypatch.setattr(
+            f"channelfit.front.commands.{verb}.all_is_done", lambda: done.append(True)
+        )
+    steps = MODEL.parents[1] / "protocols" / "activation.yaml"
+    out = ["--out", str(tmp_path / "out")]
+    for command in (
+        ["simulate", str(MODEL), str(steps), *out],
+        ["compare", str(MODEL), str(MODEL), "--as-is", *out],
+    ):
+        said = CliRunner().invoke(main, command)
+        assert said.exit_code == 0, said.output
+    assert len(done) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")
+def test_an_interrupt_within_a_del_is_not_lost(tmp_path):
+    program = (
+        "import signal, time\n"
+        "from channelfit.front import interrupts\n"
+        "interrupts.begin()\n"
+        "class Gone:\n"
+        "    def __del__(self):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "try:\n"
+        "    with interrupts.acted_upon():\n"
+        "        Gone()\n"
+        "        time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    print(interrupts.exit_code())\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, "130\n", "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")

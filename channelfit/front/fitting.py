@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from channelfit.front import kinds
+from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
 from channelfit.front.result import Fit
 from channelfit.model.model import Model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording
+from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -211,6 +213,8 @@ def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: st
 def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:
     """A scorer of the plan whose code is compiled; what looks wrong is told before."""
     screen.warn(plan.cautions)
+    if plan.has_currents:
+        plan.problem.check_memory(1, plan.file)
     scorer = kinds.make_scorer(plan, backend, dtype, path)
     free = plan.space.n_free
     screen.title = f"{plan.name}: {plan.optimizer}, {free} free parameters, seed {plan.seed}"
@@ -225,10 +229,18 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
     After a failure the folder keeps what there is so far.
     """
 
+    told_already: set[str] = set()
+
+    def tell(fault: InputError | None, then: str) -> None:
+        if fault is not None and str(fault) not in told_already:
+            told_already.add(str(fault))
+            screen.warn([Caution(str(fault.file), fault.message, then)])
+
     def on_generation(progress: Progress) -> None:
         screen.update(progress)
         if folder is not None:
-            folder.record(progress)
+            with held():
+                tell(folder.record(progress), "the search goes on, and saves again later")
 
     try:
         if folder is not None:
@@ -247,9 +259,11 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
                 folder.begin_drawing(result, winner)
             summary = kinds.summarize(plan, result, scorer, winner)
             if folder is not None:
+                all_is_done()
                 folder.finish(result, summary)
     except BaseException:
         if folder is not None:
-            folder.abandon()
+            with held():
+                tell(folder.abandon(), "the results are lost")
         raise
     return Fit(plan, scorer, result, winner, summary)

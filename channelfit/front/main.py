@@ -17,10 +17,12 @@ import click
 
 from channelfit import __version__
 from channelfit.fitzhugh_nagumo.command import fhn
+from channelfit.front import interrupts
+from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT = 2
 
 
 class _Commands(click.Group):
@@ -46,7 +48,9 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with interrupts.acted_upon():
+                memory.check_address_space()
+                return super().invoke(ctx)
         except InputError as error:
             click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
             click.echo(printable(str(error)), err=True)
@@ -56,8 +60,18 @@ class _Commands(click.Group):
             click.echo(f"Error: {told}", err=True)
             ctx.exit(BAD_INPUT)
         except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
-            ctx.exit(INTERRUPTED)
+            self._interrupted(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
+            raise
+        except Exception:
+            if not interrupts.have_come():
+                raise
+            self._interrupted(ctx)  # it came out of a library as an error of its own
+
+    def _interrupted(self, ctx: click.Context) -> None:
+        interrupts.all_is_done()
+        click.echo("Interrupted.", err=True)
+        ctx.exit(interrupts.exit_code())
 
 
 @click.group(
@@ -85,6 +99,7 @@ def main() -> None:
       2    the input cannot be used, or memory or disk do not suffice; one
            message says what and where
       130  interrupted; `optimize` has saved the best so far
+      143  ended by SIGTERM, in the same way
     """
 
 
@@ -206,7 +221,7 @@ def optimize(**given: Any) -> None:
 
         interrupted = work.optimize(**given, artist=artist)
     if interrupted:
-        sys.exit(INTERRUPTED)
+        sys.exit(interrupts.exit_code())
 
 
 # --- simulate --------------------------------------------------------------------------------

@@ -182,12 +182,14 @@ def _noting_interrupts() -> Iterator[list[bool]]:
 
     def note(number: int, frame: Any) -> None:
         seen.append(True)
-        signal.default_int_handler(number, frame)
+        if callable(before):
+            before(number, frame)
 
+    before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return
-    before = signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, note)
     try:
         yield seen
     finally:

@@ -177,6 +177,7 @@ def simulated(
 
     Raises: InputError for values at which the model has no finite current.
     """
+    Problem(channel, (Experiment(protocol, None),)).check_memory(1, place)
     screen.warn(protocol_cautions(protocol, place))
     on_gpu = backend == "cuda" or (backend == "auto" and gpu.is_available())
     ceilings = CEILINGS[dtype if on_gpu else "float64"]

@@ -19,6 +19,7 @@ from channelfit.front import kinds
 from channelfit.front.progress import compilations_shown, screen_for
 from channelfit.front.result import Fit, load, parameter_table, standard_errors
 from channelfit.front.table import table_of
+from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
 from channelfit.results.run_folder import json_text, make_folder, titles, write_text
@@ -243,6 +244,7 @@ def study(
             f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
         )
     _check_installed(wanted)
+    _check_memory(fit, wanted)
     begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
     places = _places(judged.estimate, wanted.profiles)
@@ -280,6 +282,16 @@ def _check_installed(wanted: Wanted) -> None:
     for module, package, asked in needed:
         if asked and importlib.util.find_spec(module) is None:
             raise InputError(f"this needs {package}; {INSTALL} installs it")
+
+
+def _check_memory(fit: FitPlan, wanted: Wanted) -> None:
+    """Before anything takes long: of the traces, the families' distances and the walkers' steps."""
+    n = fit.space.n_free
+    fit.problem.check_memory(1, fit.file)
+    each = 24 * n * n + 8 * wanted.families  # a curvature, and how far each is from every other
+    memory.check(wanted.families, each, "starts", key="families")
+    walkers = wanted.walkers or max(32, 4 * n)
+    memory.check(wanted.steps, 24 * n * walkers, "steps of all walkers", key="posterior")
 
 
 def _places(found: Estimate, names: Sequence[str]) -> list[int]:

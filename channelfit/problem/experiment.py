@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 
 import numpy as np
 
@@ -11,10 +12,14 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import RunTree, run_tree
+from channelfit.reading import memory
 
 #: The share of the data's root mean square that is left at the exact minimum of data without noise.
 #: It is 3e-13 to 7e-12 in the shipped models; most of it comes from compression when linearizing.
 _ROUNDING = {"float64": 3e-11, "float32": 1e-5}
+#: What a sample takes while it is laid out, simulated, judged, drawn and written as text; and what
+#: it takes for each further candidate: the current, and two copies while it is put in order.
+_BYTES_A_SAMPLE, _BYTES_A_CURRENT = 200, 24
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,16 @@ class Problem:
     def fitted(self) -> list[Experiment]:
         """The experiments that a score looks at: those with data and a weight above 0."""
         return [e for e in self.experiments if e.recording is not None and e.weight > 0]
+
+    def check_memory(self, n_candidates: int = 1, file: str | PathLike[str] | None = None) -> None:
+        """Refuses candidates whose currents, all held at once, this machine has no memory for.
+
+        Raises: InputError with what is needed and what is free.
+        """
+        n_samples = sum(e.protocol.n_sweeps * e.protocol.n_times_max for e in self.experiments)
+        each = _BYTES_A_SAMPLE + _BYTES_A_CURRENT * (n_candidates - 1)
+        of = f"samples of {n_candidates:,} candidates" if n_candidates > 1 else "samples"
+        memory.check(n_samples, each, of, file)
 
     @cached_property
     def scored(self) -> RunTree:

@@ -13,6 +13,8 @@ from channelfit.reading.errors import InputError
 
 #: The share of the free memory that a run may take.
 SHARE = 0.9
+#: The address space, in bytes, that the libraries of a fit are loaded and compile in: 670 MB.
+_LIBRARIES = 10**9
 #: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
 #: a cache and gives way.
 _CGROUPS = (
@@ -27,26 +29,54 @@ def check(
     what: str,
     file: str | os.PathLike[str] | None = None,
     key: str | None = None,
+    gpu_free: int | None = None,
 ) -> None:
-    """Refuses work that the memory of this machine cannot hold.
+    """Refuses work that the memory of this machine, or of its GPU, cannot hold.
 
     Arguments:
         n: of how many things the work consists. bytes_each: the memory for one of them.
         what: the name of these things, in the plural.
         file, key: the place that asks for the work.
+        gpu_free: the free bytes of the GPU, for work that lies there; None for work that does not.
 
     Raises:
         InputError: what is needed, what is free, and how many would fit.
     """
-    free = available()
+    free, place = (available(), "machine") if gpu_free is None else (gpu_free, "GPU")
     if free is None or n * bytes_each <= SHARE * free:
         return
     raise InputError(
-        f"{n:,} {what} need {size(n * bytes_each)} of memory, and this machine has {size(free)} "
+        f"{n:,} {what} need {size(n * bytes_each)} of memory, and this {place} has {size(free)} "
         f"free; {int(SHARE * free / bytes_each):,} would fit",
         file,
         key,
     )
+
+
+def check_address_space() -> None:
+    """Refuses to begin within a limit that the libraries cannot even be loaded in.
+
+    Some of them then end the process, or try for ever.
+
+    Raises:
+        InputError: what the limit is, and what is needed.
+    """
+    limit = _address_space()
+    if limit is not None and limit < _LIBRARIES:
+        raise InputError(
+            f"this process may use {size(limit)} of address space (ulimit -v), and needs "
+            f"{size(_LIBRARIES)}"
+        )
+
+
+def _address_space() -> int | None:
+    """The bytes of address space that this process may use; None where there is no limit."""
+    if sys.platform == "win32":
+        return None
+    import resource  # Windows has none
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def size(n_bytes: int) -> str:
@@ -67,9 +97,21 @@ def available() -> int | None:
         free += [int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:")]
     except OSError:  # not Linux: the system says how much memory there is, not how much is free
         free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    space = _address_space()
+    if space is not None:
+        free += _left_of(space)
     for limit, used, cache in _CGROUPS:
         free += _left_in(Path("/sys/fs/cgroup"), limit, used, cache)
     return max(min(free), 0) if free else None
+
+
+def _left_of(space: int) -> list[int]:
+    """The bytes of a limited address space that are not used, in a list; empty where not told."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:  # not Linux
+        return []
+    return [space - pages * os.sysconf("SC_PAGE_SIZE")]
 
 
 def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:

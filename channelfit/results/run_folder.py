@@ -25,7 +25,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -256,11 +256,13 @@ class RunFolder:
         if isinstance(text, str):
             write_text(self.path / ("source.cu" if scorer.backend == "cuda" else "source.py"), text)
 
-    def record(self, progress: Progress) -> None:
+    def record(self, progress: Progress) -> InputError | None:
         """Takes in a generation; saves the state of the search every few seconds.
 
         What cannot be saved now is saved later, or refused by `finish`: a disk that is full for a
         while does not end a search.
+
+        Returns: why the state could not be saved; None where it was, or was not due.
         """
         self._rows.append(
             (
@@ -274,17 +276,29 @@ class RunFolder:
         )
         if progress.parameters is not None:
             self._best = progress.best_cost, progress.parameters
-        if self._best and time.monotonic() - self._saved >= SAVE_EVERY:
-            with suppress(InputError):
-                self._save_so_far()
-            self._saved = time.monotonic()
+        if not self._best or time.monotonic() - self._saved < SAVE_EVERY:
+            return None
+        fault = self._save_so_far()
+        self._saved = time.monotonic()
+        return fault
 
-    def _save_so_far(self) -> None:
-        """The generations, and the best candidate unless it has been saved."""
-        self._save_history(self._rows)
-        if self._best and self._best[0] < self._saved_cost:
-            self._save_fit(self._best[1])
-            self._saved_cost = self._best[0]
+    def _save_so_far(self) -> InputError | None:
+        """Saves the best candidate, unless it has been saved, and the generations.
+
+        Returns: why one of them could not be saved; None where both were.
+        """
+        fault = None
+        try:
+            if self._best and self._best[0] < self._saved_cost:
+                self._save_fit(self._best[1])
+                self._saved_cost = self._best[0]
+        except InputError as error:
+            fault = error
+        try:
+            self._save_history(self._rows)
+        except InputError as error:
+            fault = fault or error
+        return fault
 
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
         """Begins with the picture, which takes long, and goes on."""
@@ -325,17 +339,21 @@ class RunFolder:
     def _finish_drawing(self, result: FitResult) -> None:
         self.artist.finish()
 
-    def abandon(self) -> None:
-        """After a failure: what there is so far, or no folder at all when there is nothing."""
+    def abandon(self) -> InputError | None:
+        """After a failure: what there is so far, or no folder at all when there is nothing.
+
+        Returns: why what there is could not be saved; None where it was.
+        """
         if self._ended:
-            return
+            return None
+        fault = None
         if self._rows:
-            with suppress(InputError):  # what ended the run is what has to be told
-                self._save_so_far()
+            fault = self._save_so_far()
         else:
             for name in ("source.py", "source.cu"):
                 (self.path / name).unlink(missing_ok=True)
         self.claim.release()
+        return fault
 
     def _save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:

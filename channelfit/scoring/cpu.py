@@ -87,6 +87,7 @@ class CpuScorer:
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
         parameters = _checked(parameters, len(self.problem.model.parameters))
+        self.problem.check_memory(parameters.shape[1])
         out = self.stepping.simulate(parameters, self.n_threads)
         return [by_sweep(out, places) for places in self.problem.simulated.outputs]
 

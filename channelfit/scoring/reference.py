@@ -76,11 +76,13 @@ class ReferenceScorer:
 
         NaN after a shorter sweep's end, and everywhere for a candidate that fails.
         """
+        self.problem.check_memory(parameters.shape[1])
         return self._simulate(parameters, self.problem.experiments)[0]
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
         experiments = self.problem.fitted
+        self.problem.check_memory(parameters.shape[1])
         currents, status = self._simulate(parameters, experiments)
         cost, total = np.zeros(len(status)), 0.0
         for experiment, current in zip(experiments, currents, strict=True):

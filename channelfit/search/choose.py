@@ -12,6 +12,7 @@ import numpy as np
 
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
 from channelfit.search import cma_es, differential, swarm
 from channelfit.search.cma_es import CmaEs
 from channelfit.search.differential import Differential
@@ -73,9 +74,10 @@ def make_optimizer(
         if setting not in SETTINGS[name]:
             message = unknown("setting", setting, SETTINGS[name])
             raise InputError(message, key=f"{key}.{setting}")
-        if setting in _SIZES and xp is np and isinstance(own[setting], int):
+        if setting in _SIZES and isinstance(own[setting], int):
             each = bytes_a_candidate(n_parameters)
-            memory.check(own[setting], each, "candidates", key=f"{key}.{setting}")
+            free = None if xp is np else gpu.device().memory_free
+            memory.check(own[setting], each, "candidates", key=f"{key}.{setting}", gpu_free=free)
     return (makers or OPTIMIZERS)[name](own, n_parameters, seed, xp, initial)
 
 

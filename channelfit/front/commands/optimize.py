@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from channelfit.front.commands.inputs import (
     prepare,
 )
 from channelfit.front.fitting import run
+from channelfit.front.interrupts import held
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -47,22 +46,24 @@ def optimize(
     artist: Artist,
 ) -> bool:
     """Fits a model to its data, and prints what came out; whether the search was interrupted."""
-    atexit.unregister(_ignore_interrupts)
-    atexit.register(_ignore_interrupts)
-    claim = runs.Claim(out) if out is not None else None
+    claim = None
     try:
+        with held():
+            claim = runs.Claim(out) if out is not None else None
         options = as_overrides(model, overrides, seed, population, generations, optimizer)
         with terminal.SearchScreen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
                 fit, scorer = prepare(model, options, backend, dtype, path, screen)
                 _set_chunk(scorer, chunk)
                 _score_one(fit, scorer, screen)
-            claim = claim or runs.Claim.by_name(fit.name)
+            with held():
+                claim = claim or runs.Claim.by_name(fit.name)
             folder = kinds.open_folder(claim, fit, artist)
             summary = run(fit, scorer, folder, screen).summary
     finally:
-        if claim is not None:
-            claim.release()
+        with held():
+            if claim is not None:
+                claim.release()
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
     elif quiet:
@@ -70,15 +71,6 @@ def optimize(
     else:
         _print_result(summary, folder.path)
     return bool(summary["stop_reason"] == "interrupted")
-
-
-def _ignore_interrupts() -> None:
-    """Keeps Ctrl-C from killing a process that only gives back its memory: its work is done.
-
-    Python takes some tenths of a second for that after a search, and its own handler is gone by
-    then, so that the process would end by the signal in place of its exit code.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _set_chunk(scorer: Scorer, chunk: int | None) -> None:

@@ -10,17 +10,14 @@ from channelfit.front.commands.inputs import (
     model_with_values,
     writing,
 )
+from channelfit.front.interrupts import all_is_done
 from channelfit.front.progress import compilations_shown
 from channelfit.front.simulation import simulated
 from channelfit.problem.protocol import load_protocol
-from channelfit.reading import memory
 from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist
 from channelfit.results.run_folder import file_name
-
-#: What a sample takes while its current is computed, drawn and written as text.
-_BYTES_A_SAMPLE = 200
 
 
 def simulate(
@@ -36,8 +33,6 @@ def simulate(
     """Writes the current of a model under a protocol as a table and a picture."""
     channel, values, name = model_with_values(model, overrides)
     command = load_protocol(protocol)
-    n_samples = command.n_sweeps * command.n_times_max
-    memory.check(n_samples, _BYTES_A_SAMPLE, "samples", protocol, "sampling")
     prefix = out or Path(".")
     if prefix.is_dir():
         prefix /= file_name(f"{name}-{command.name}")
@@ -53,5 +48,6 @@ def simulate(
         artist.begin(found.page, files[1])
         found.to_csv(files[0])
         artist.finish()
+    all_is_done()
     for file in files:
         click.echo(printable(str(file)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from channelfit.front.interrupts import all_is_done
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Wanted, contended, study
@@ -42,6 +43,7 @@ def uncertainty(
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
         files, summary = found.save(folder), found.summary
+        all_is_done()
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
         return
@@ -77,6 +79,7 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
         found = contended(plans, labels, backend, as_is, screen.begin)
         screen.begin("drawing")
         files, summary = found.save(out), found.summary
+        all_is_done()
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import sys
 import threading
@@ -37,9 +38,10 @@ def kept(kind: str, key: str) -> bytes | None:
     if folder is None:
         return None
     try:
+        status = (folder / key).lstat()
+        if not stat.S_ISREG(status.st_mode) or not _own(status):  # reading a pipe would never end
+            return None
         with open(folder / key, "rb") as file:
-            if not _own(os.fstat(file.fileno())):
-                return None
             found = file.read()
     except OSError:
         return None
@@ -63,6 +65,8 @@ def keep(kind: str, key: str, body: bytes) -> None:
         try:
             partial.write_bytes(_sealed(key, body))
             partial.chmod(0o600)
+            if (folder / key).is_dir():
+                shutil.rmtree(folder / key)
             partial.replace(folder / key)
         finally:
             partial.unlink(missing_ok=True)

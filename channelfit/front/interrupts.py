@@ -1,0 +1,128 @@
+"""What Ctrl-C and SIGTERM do to a command: it ends in order, with exit code 130 or 143.
+
+Python raises a KeyboardInterrupt wherever a program happens to be: while it starts, while it takes
+away what it has written, while it ends. Here a signal is only noted, and raises a KeyboardInterrupt
+while a command works and nothing is `held`. After the work it changes nothing any more.
+
+Whoever calls the functions of channelfit from Python keeps Python's own behavior.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_INTERRUPTED = 128 + signal.SIGINT
+#: Seconds after which a signal is given again that came where no exception can be raised.
+_AGAIN = 0.05
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has come.
+
+    Python ends a process by the signal itself, whatever its exit code, once a plain
+    KeyboardInterrupt has passed through an `exec` of text, such as those of dataclasses.
+    """
+
+
+class _Interrupts:
+    """The signals of this process.
+
+    Attributes:
+        seen: the signals that have come, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self._acting = self._pending = False
+
+    def note(self, number: int, frame: FrameType | None = None) -> None:
+        """The handler of both signals."""
+        self.seen.append(number)
+        self._pending = True
+        if self._acting:
+            self._raise()
+
+    def act(self, acting: bool) -> bool:
+        """Whether signals raise a KeyboardInterrupt from now on; returns what held before.
+
+        Raises:
+            KeyboardInterrupt: a signal has come since they last did.
+        """
+        before, self._acting = self._acting, acting
+        if acting and self._pending:
+            self._raise()
+        return before
+
+    def _raise(self) -> None:
+        self._pending = False
+        raise Interrupted
+
+
+_interrupts = _Interrupts()
+
+
+def begin() -> None:
+    """Takes over both signals for as long as this process lives, unless they are ignored."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == usual:  # a job in the background ignores Ctrl-C, say
+            signal.signal(number, _interrupts.note)
+            atexit.register(signal.signal, number, signal.SIG_IGN)
+    sys.unraisablehook = _unraisable
+
+
+def _unraisable(told: Any) -> None:
+    """Gives an interrupt again that came within a `__del__` or a callback, and shows other errors.
+
+    Python would print a traceback and go on.
+    """
+    if not issubclass(told.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(told)
+        return
+    again = threading.Timer(_AGAIN, signal.raise_signal, (signal.SIGINT,))
+    again.daemon = True
+    again.start()
+
+
+@contextmanager
+def acted_upon() -> Iterator[None]:
+    """Signals raise a KeyboardInterrupt within the block: it is the work of a command."""
+    try:
+        _interrupts.act(True)
+        yield
+    finally:
+        _interrupts.act(False)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Signals wait until the end of the block, which does what must not be done by half."""
+    before = _interrupts.act(False)
+    try:
+        yield
+    finally:
+        _interrupts.act(before)
+
+
+def all_is_done() -> None:
+    """Signals change nothing from now on, since everything is written or about to be."""
+    _interrupts.act(False)
+
+
+def have_come() -> bool:
+    """Whether there has been a signal."""
+    return bool(_interrupts.seen)
+
+
+def exit_code() -> int:
+    """130 after Ctrl-C, 143 after SIGTERM; 130 where an interrupt came from elsewhere."""
+    return 128 + _interrupts.seen[0] if _interrupts.seen else _INTERRUPTED

@@ -1,0 +1,661 @@
+"""Does any signal, full disk, damaged cache or lack of memory spoil a fit, or the next one?
+
+    python tests/faults.py                       # everything; writes benchmarks/results/faults.json
+    python tests/faults.py kill-cold full-disk --count 10 --seed 7
+    python tests/faults.py --case kill-cold:7:12 # one case again, with all that it printed
+
+Every case is a short fit by `channelfit optimize` in a process of its own, and a fault that strikes
+it. Wanted is a result that is the same to the bit, or one message and the exit code that belongs
+to it: 2, or 130 for an interrupt and 143 for SIGTERM. There must be no traceback, no half a file,
+and no `.partial` file except after a kill; and the next fit with the same cache must work, with
+the same bits. Anything else is a finding: it is printed with the words that repeat it, and the exit
+code of this program is then 1.
+
+A signal that comes before Python has begun with channelfit is Python's own to answer; such cases
+are counted apart.
+
+This file is longer than others, so that every fault stands beside what is wanted of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "models" / "model_b.yaml"
+#: Seconds after which a fit is taken to hang. It takes two on a quiet machine, more on a busy one.
+HANGS = 600
+AS_WANTED, TOO_EARLY, IMPOSSIBLE = "as wanted", "before the program began", "not possible here"
+NOBODY = 65534
+#: The command of a user, and one that saves the state of its search in every generation.
+_PROGRAMS = (
+    ["-m", "channelfit"],
+    [
+        "-c",
+        "from channelfit.front import interrupts; interrupts.begin(); "
+        "from channelfit.results import run_folder as f; f.SAVE_EVERY = 0; "
+        "from channelfit.__main__ import program; program()",
+    ],
+)
+_FIT = [str(MODEL), "--backend", "cpu", "--seed", "1", "--population", "50", "--generations", "20"]
+_FILES = {"fit.yaml", "history.csv", "summary.json", "traces.png", "source.py"}
+
+
+Numbers = tuple[Any, ...]
+
+
+class Finding(Exception):
+    """What is not as wanted, in words."""
+
+
+def want(holds: object, otherwise: str) -> None:
+    """Raises a Finding unless it holds."""
+    if not holds:
+        raise Finding(otherwise)
+
+
+# --- a fit and what it left ----------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    """A folder for one case, with a cache in it.
+
+    Attributes:
+        environment: variables beside this process's own; None takes one away.
+        before: called in the child before it begins.
+    """
+
+    folder: Path
+    environment: dict[str, str | None] = field(default_factory=dict)
+    before: Callable[[], object] = lambda: None
+
+    @property
+    def cache(self) -> Path:
+        """The folder of the cache."""
+        return self.folder / "cache"
+
+    @property
+    def runs(self) -> list[Path]:
+        """The folders of all fits."""
+        runs = self.folder / "runs"
+        return sorted(runs.iterdir()) if runs.is_dir() else []
+
+    def begin(self, program: list[str] = _PROGRAMS[0]) -> subprocess.Popen[str]:
+        """Begins a fit."""
+        given = {**os.environ, "CHANNELFIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
+        given.pop("XDG_CACHE_HOME", None)
+        for name, value in self.environment.items():
+            given.pop(name, None)
+            if value is not None:
+                given[name] = value
+
+        def before() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job's children ignore it
+            self.before()
+
+        return subprocess.Popen(
+            [sys.executable, *program, "optimize", *_FIT, "--quiet"],
+            cwd=self.folder,
+            env=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=before,
+        )
+
+    def fit(self) -> Ended:
+        """A fit from beginning to end."""
+        return ended(self.begin(), self.folder)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a fit ended: its exit code, what it printed, and the folder that it was begun in."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def found(self) -> Numbers:
+        """What it found. Raises Finding unless it ended as a fit should."""
+        want(self.code == 0, f"exit code {self.code}: {self.err[-300:]}")
+        return numbers(self.folder / self.out.strip())
+
+
+def ended(process: subprocess.Popen[str], folder: Path) -> Ended:
+    """Waits for a fit that was begun in a folder. Raises Finding for one that hangs."""
+    try:
+        out, err = process.communicate(timeout=HANGS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise Finding(f"no end after {HANGS} s") from None
+    return Ended(process.returncode, out, err, folder)
+
+
+def numbers(folder: Path) -> Numbers:
+    """All numbers of a run folder that a fit repeats to the bit; Finding where one is not whole."""
+    want(folder.is_dir(), f"no folder {folder}")
+    missing = _FILES - {p.name for p in folder.iterdir()}
+    want(not missing, f"{folder.name} lacks {sorted(missing)}")
+    summary = check_whole(folder)
+    rows = list(csv.reader((folder / "history.csv").open()))
+    history = [(r[0], r[1], *r[3:]) for r in rows]
+    data = [p.read_bytes() for p in sorted(folder.glob("data*.csv"))]
+    return summary["cost"], summary["parameters"], summary["uncertainty"], history, data
+
+
+def check_whole(folder: Path) -> Any:
+    """Finding unless each file in a run folder is whole; returns the content of summary.json."""
+    summary = None
+    for file in folder.iterdir():
+        if file.name == "summary.json":
+            summary = json.loads(file.read_text())
+        elif file.suffix == ".yaml":
+            want("parameters" in yaml.safe_load(file.read_text()), f"{file.name} is not whole")
+        elif file.suffix == ".csv":
+            lines = file.read_text().split("\n")
+            widths = {line.count(",") for line in lines[:-1]}
+            want(lines[-1] == "" and len(widths) == 1, f"{file.name} is not whole")
+        elif file.suffix == ".png":
+            want(b"IEND" in file.read_bytes()[-12:], f"{file.name} is not whole")
+        elif file.suffix == ".py":
+            compile(file.read_text(), str(file), "exec")
+    return summary
+
+
+def check_quiet(said: Ended) -> None:
+    """Finding where a traceback was printed."""
+    for word in ("Traceback", "Exception ignored", "Fatal Python", "LLVM ERROR", "Aborted"):
+        want(word not in said.err, f"exit code {said.code}, printed: {said.err[-500:]!r}")
+
+
+def check_nothing_half(place: Place) -> None:
+    """Finding where something that was to be moved or removed is still there."""
+    left = {p.name for p in place.folder.rglob("*") if p.name.endswith(".partial")}
+    left |= {p.name for run in place.runs for p in run.iterdir() if p.is_dir()}
+    left |= {f"{run.name}/.running" for run in place.runs if (run / ".running").exists()}
+    want(not left, f"left behind: {sorted(left)}")
+
+
+def check_next(place: Place, truth: Numbers) -> None:
+    """Finding unless the next fit there works and finds the same, without a warning."""
+    said = place.fit()
+    want(said.found == truth, "the next fit found something else")
+    want(said.err == "", f"the next fit warned: {said.err[-300:]!r}")
+
+
+# --- the faults ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is measured before the faults: a fit without one.
+
+    Attributes:
+        cache: a folder with all that is compiled for it.
+        truth: what it finds.
+        seconds: how long it takes with a cold cache and with a warm one.
+    """
+
+    cache: Path
+    truth: Numbers
+    seconds: dict[str, float]
+
+
+def struck(
+    number: signal.Signals, warmth: str, case: int, draw: random.Random, here: Place, known: Known
+) -> None:
+    """A signal at a random moment.
+
+    Each kill is followed by the next fit, and every fourth of the other signals.
+    """
+    if warmth == "warm":
+        shutil.copytree(known.cache, here.cache)
+    program = draw.choice(_PROGRAMS)
+    moment = draw.uniform(0, 1.15 * known.seconds[warmth])
+    process = here.begin(program)
+    time.sleep(moment)
+    process.send_signal(number)
+    said = ended(process, here.folder)
+    code = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+    early = _before_the_program(said, here)
+    if not early:
+        check_quiet(said)
+        want(said.code in (0, code), f"exit code {said.code}: {said.err[-300:]!r}")
+        _settle(here)
+        if number != signal.SIGKILL:
+            check_nothing_half(here)
+    for run in here.runs:
+        check_whole(run)
+    if said.code == 0:
+        want(said.found == known.truth, "another result")
+    elif not early and number != signal.SIGKILL:
+        want(said.err.strip() == "Interrupted." or said.out, f"told: {said.err!r}")
+    if number == signal.SIGKILL or case % 4 == 0:
+        check_next(here, known.truth)
+    if early:
+        raise Early
+
+
+class Early(Exception):
+    """The signal came before the program began."""
+
+
+class Impossible(Exception):
+    """This machine cannot play the fault."""
+
+
+def _before_the_program(said: Ended, here: Place) -> bool:
+    """Whether Python itself was struck: nothing of channelfit can have answered."""
+    alone = said.code in (-signal.SIGINT, -signal.SIGTERM) or "init_import_site" in said.err
+    return alone and f"{ROOT.name}/channelfit" not in said.err and not here.runs
+
+
+def _settle(here: Place) -> None:
+    """Waits until the process that draws, which a kill leaves alone, has ended its picture."""
+    for _ in range(100):
+        if not list(here.folder.rglob(".*.png.partial")):
+            return
+        time.sleep(0.1)
+
+
+def at_once(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """Two to eight processes begin at once with one cold cache."""
+    n = 2 + case % 7
+    running = [here.begin() for _ in range(n)]
+    said = [ended(process, here.folder) for process in running]
+    for one in said:
+        check_quiet(one)
+        want(one.err == "", f"told: {one.err[-300:]!r}")
+        want(one.found == known.truth, "another result")
+    want(len(here.runs) == n, f"{len(here.runs)} folders of {n}")
+    check_nothing_half(here)
+    check_next(here, known.truth)
+
+
+def _one_message(said: Ended, here: Place, known: Known) -> None:
+    """Finding unless a fit found the right thing, or told in one message why it cannot."""
+    check_quiet(said)
+    check_nothing_half(here)
+    if said.code == 0:
+        want(said.found == known.truth, "another result")
+        return
+    want(said.code == 2, f"exit code {said.code}: {said.err[-300:]!r}")
+    errors = [line for line in said.err.splitlines() if line.startswith("Error: ")]
+    want(len(errors) == 1, f"{len(errors)} messages: {said.err[-300:]!r}")
+
+
+def full_disk(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """No file may be longer than a limit, with a cold or a warm cache."""
+    n_bytes = int(10 ** draw.uniform(0, 5.6))
+    if draw.random() < 0.5:
+        shutil.copytree(known.cache, here.cache)
+    here.before = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
+    _one_message(here.fit(), here, known)
+    here.before = lambda: None
+    check_next(here, known.truth)
+
+
+def small_disk(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """A disk with room for a part of the files."""
+    kilobytes = int(10 ** draw.uniform(0.7, 3))
+    with mounted(here.folder, "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs"):
+        _one_message(here.fit(), here, known)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(here.folder)], check=True)
+        check_next(here, known.truth)
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[None]:
+    """A file system in the place of a folder; Impossible where that is not allowed."""
+    try:
+        done = subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False)
+    except FileNotFoundError:
+        raise Impossible from None
+    if done.returncode:
+        raise Impossible
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _as_nobody() -> None:
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def _file_for_cache(here: Place) -> None:
+    here.cache.write_text("not a folder\n")
+
+
+def _file_within(here: Place) -> None:
+    here.cache.mkdir(mode=0o700)
+    (here.cache / "objects").write_text("not a folder\n")
+
+
+def _dangling(here: Place) -> None:
+    here.cache.symlink_to(here.folder / "nowhere" / "at all")
+
+
+def _loop(here: Place) -> None:
+    here.cache.symlink_to(here.cache)
+
+
+def _pipe(here: Place) -> None:
+    os.mkfifo(here.cache)
+
+
+def _home(value: str | None) -> Callable[[Place], None]:
+    def without(here: Place) -> None:
+        here.environment |= {"CHANNELFIT_CACHE": None, "HOME": value}
+
+    return without
+
+
+def _named(value: str) -> Callable[[Place], None]:
+    def elsewhere(here: Place) -> None:
+        here.environment |= {"CHANNELFIT_CACHE": value}
+
+    return elsewhere
+
+
+def _of_another_user(here: Place) -> None:
+    """A cache of root's, which nobody may only read."""
+    if os.getuid():
+        raise Impossible
+    here.cache.mkdir(mode=0o755)
+    here.folder.chmod(0o777)
+    here.folder.parent.chmod(0o711)
+    here.before = _as_nobody
+
+
+def _no_home_for_nobody(here: Place) -> None:
+    _of_another_user(here)
+    here.environment |= {"CHANNELFIT_CACHE": None, "HOME": "/nonexistent"}
+
+
+#: What is in the way of the cache, and whether it is expected that a warning says so.
+HOMES: dict[str, tuple[Callable[[Place], None], bool]] = {
+    "HOME is not set, and the user has a home or not": (_home(None), False),
+    "HOME cannot be made": (_home("/proc/nowhere"), True),
+    "HOME is empty": (_home(""), False),
+    "HOME is a file": (_home(str(MODEL)), True),
+    "a file for a cache": (_file_for_cache, True),
+    "a file within the cache": (_file_within, True),
+    "a link to nowhere": (_dangling, False),
+    "a link to itself": (_loop, True),
+    "a pipe for a cache": (_pipe, True),
+    "a name too long": (_named("/tmp/" + "x" * 300), True),
+    "a device": (_named("/dev/null"), True),
+    "a relative name": (_named("some/where"), False),
+    "another user's cache": (_of_another_user, True),
+    "no home for nobody": (_no_home_for_nobody, True),
+}
+
+
+def no_home(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """The cache cannot be kept where it should be: everything works in memory."""
+    prepare, warned = list(HOMES.values())[case % len(HOMES)]
+    prepare(here)
+    said = here.fit()
+    if "Permission denied" in said.err and "No module named" in said.err:
+        raise Impossible  # nobody cannot read this Python
+    check_quiet(said)
+    want(said.found == known.truth, "another result")
+    check_nothing_half(here)
+    n_warnings = said.err.count("RuntimeWarning")
+    want(n_warnings == 1 if warned else n_warnings <= 1, f"{n_warnings} warnings: {said.err!r}")
+
+
+def read_only(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """The cache, or the folder that the user is in, lies on a disk that cannot be written to."""
+    whole = draw.random() < 0.5
+    if draw.random() < 0.5:
+        shutil.copytree(known.cache, here.cache)
+    here.cache.mkdir(exist_ok=True)
+    disk = here.folder if whole else here.cache
+    with mounted(disk, "--bind", str(disk)):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+        said = here.fit()
+        _one_message(said, here, known)
+        want(said.code == (2 if whole else 0), f"exit code {said.code}: {said.err[-300:]!r}")
+    check_next(here, known.truth)
+
+
+def little_memory(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """The process may have so much address space and no more."""
+    n_bytes = int(10 ** draw.uniform(8.0, 9.5))
+    if draw.random() < 0.5:
+        shutil.copytree(known.cache, here.cache)
+    here.before = lambda: resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+    said = here.fit()
+    try:
+        _one_message(said, here, known)
+    except Finding as finding:
+        raise Finding(f"{n_bytes / 1e6:.0f} MB: {finding}") from None
+    here.before = lambda: None
+    check_next(here, known.truth)
+
+
+def _turn_a_bit(file: Path, draw: random.Random, others: list[Path]) -> None:
+    body = bytearray(file.read_bytes())
+    body[draw.randrange(len(body))] ^= 1 << draw.randrange(8)
+    file.write_bytes(body)
+
+
+def _cut(file: Path, draw: random.Random, others: list[Path]) -> None:
+    file.write_bytes(file.read_bytes()[: draw.randrange(file.stat().st_size)])
+
+
+def _fill(file: Path, draw: random.Random, others: list[Path]) -> None:
+    file.write_bytes(draw.randbytes(draw.choice([1, 100, file.stat().st_size])))
+
+
+def _exchange(file: Path, draw: random.Random, others: list[Path]) -> None:
+    shutil.copyfile(draw.choice(others), file)
+
+
+def _make_folder(file: Path, draw: random.Random, others: list[Path]) -> None:
+    file.unlink()
+    (file / "in it").mkdir(parents=True)
+
+
+def _make_pipe(file: Path, draw: random.Random, others: list[Path]) -> None:
+    file.unlink()
+    os.mkfifo(file, 0o600)
+
+
+def _make_link(file: Path, draw: random.Random, others: list[Path]) -> None:
+    file.unlink()
+    file.symlink_to(draw.choice([file, MODEL, Path("/dev/zero"), file.parent]))
+
+
+def _give_away(file: Path, draw: random.Random, others: list[Path]) -> None:
+    if os.getuid():
+        raise Impossible
+    os.chown(file, NOBODY, NOBODY)
+
+
+DAMAGES: dict[str, Callable[[Path, random.Random, list[Path]], None]] = {
+    "empty": lambda file, draw, others: file.write_bytes(b"") and None,
+    "cut": _cut,
+    "a bit turned": _turn_a_bit,
+    "garbage": _fill,
+    "another entry": _exchange,
+    "a folder": _make_folder,
+    "a pipe": _make_pipe,
+    "a link": _make_link,
+    "another owner": _give_away,
+    "mode 777": lambda file, draw, others: file.chmod(0o777),
+    "mode 000": lambda file, draw, others: file.chmod(0),
+    "folder of mode 777": lambda file, draw, others: file.parent.chmod(0o777),
+    "missing": lambda file, draw, others: file.unlink(),
+}
+
+
+def damaged(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """One file of the cache is damaged, or, in two of three cases, each in another way."""
+    shutil.copytree(known.cache, here.cache)
+    files = sorted(p for p in here.cache.rglob("*") if p.is_file())
+    whole = {p: p.read_bytes() for p in files}
+    kinds = list(DAMAGES.values())
+    for k, file in enumerate(files if case % 3 else [draw.choice(files)]):
+        others = [p for p in files if p != file and p.is_file()]
+        kinds[(case // 3 if not case % 3 else case + k) % len(kinds)](file, draw, others or [MODEL])
+    said = here.fit()
+    check_quiet(said)
+    want(said.found == known.truth, "another result")
+    check_nothing_half(here)
+    check_next(here, known.truth)
+    for file, body in whole.items():
+        want(file.is_file() and file.read_bytes() == body, f"{file.name} was not made again")
+
+
+Fault = Callable[[int, random.Random, Place, Known], None]
+#: By name: what is done, and how many cases a whole run has.
+FAULTS: dict[str, tuple[Fault, int]] = {
+    **{
+        f"{word}-{warmth}": (functools.partial(struck, number, warmth), 100)
+        for word, number in (
+            ("kill", signal.SIGKILL),
+            ("term", signal.SIGTERM),
+            ("interrupt", signal.SIGINT),
+        )
+        for warmth in ("cold", "warm")
+    },
+    "at-once": (at_once, 7),
+    "full-disk": (full_disk, 30),
+    "small-disk": (small_disk, 20),
+    "read-only": (read_only, 8),
+    "no-home": (no_home, len(HOMES)),
+    "little-memory": (little_memory, 30),
+    "damaged-cache": (damaged, 3 * len(DAMAGES)),
+}
+
+
+# --- running them --------------------------------------------------------------------------------
+
+
+def measured(folder: Path) -> Known:
+    """What a fit finds and how long it takes, without any fault."""
+    here = Place(folder)
+    seconds: list[float] = []
+    truths = []
+    for _ in range(3):
+        start = time.monotonic()
+        truths.append(here.fit().found)
+        seconds.append(time.monotonic() - start)
+    want(truths[0] == truths[1] == truths[2], "a fit without a fault does not repeat itself")
+    known = {"cold": seconds[0], "warm": max(seconds[1:])}
+    return Known(here.cache, truths[0], known)
+
+
+def run_case(name: str, seed: int, case: int, known: Known) -> str:
+    """One case in a folder of its own; how it ended, in words."""
+    draw = random.Random(f"{name}:{seed}:{case}")
+    with tempfile.TemporaryDirectory() as temporary:
+        here = Place(Path(temporary) / "here")
+        here.folder.mkdir()
+        try:
+            FAULTS[name][0](case, draw, here, known)
+        except Finding as finding:
+            return str(finding)
+        except Early:
+            return TOO_EARLY
+        except Impossible:
+            return IMPOSSIBLE
+    return AS_WANTED
+
+
+def run_fault(name: str, seed: int, count: int, jobs: int, known: Known) -> Counter[str]:
+    """All cases of a fault, several at a time; prints each finding, and counts the verdicts."""
+    start = time.monotonic()
+    verdicts: Counter[str] = Counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        words = pool.map(lambda case: run_case(name, seed, case, known), range(count))
+        for case, word in enumerate(words):
+            if word in (AS_WANTED, TOO_EARLY, IMPOSSIBLE):
+                verdicts[word] += 1
+            else:
+                verdicts["found"] += 1
+                print(f"{name}:{seed}:{case}  {word}", flush=True)
+    seconds = time.monotonic() - start
+    told = ", ".join(f"{n} {word}" for word, n in verdicts.items())
+    print(f"{name}: {count} cases, {told}; {seconds:.0f} s, seed {seed}", flush=True)
+    return verdicts
+
+
+def written(results: dict[str, Counter[str]], folder: Path | None) -> None:
+    """Prints the table and writes it as the benchmarks do."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from report import Row, finish  # beside the benchmarks, whose folder is no package
+
+    rows = []
+    for name, verdicts in results.items():
+        n_cases = verdicts.total() - verdicts[IMPOSSIBLE]
+        good = verdicts[AS_WANTED] + verdicts[TOO_EARLY]
+        notes = [f"{verdicts[word]} {word}" for word in (TOO_EARLY, IMPOSSIBLE) if verdicts[word]]
+        notes.insert(0, f"{verdicts['found']} findings")
+        rows.append(
+            Row(name, good, "cases as wanted", n_cases, good / max(n_cases, 1), ", ".join(notes))
+        )
+    finish("faults", "Faults, and how many end as wanted", rows, "cpu", folder)
+
+
+def main_program() -> int:
+    """Runs what was asked for; prints findings and a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "faults", nargs="*", choices=[*FAULTS, []], help="which faults; all by default"
+    )
+    parser.add_argument("--count", type=int, help="cases of each fault")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--out", type=Path, help="folder of faults.json")
+    parser.add_argument("--case", help="FAULT:SEED:CASE, one case again")
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        known = measured(Path(temporary))
+        told = ", ".join(f"{s:.2f} s {warmth}" for warmth, s in known.seconds.items())
+        print(f"a fit takes {told}", flush=True)
+        if wanted.case:
+            name, seed, case = wanted.case.split(":")
+            print(run_case(name, int(seed), int(case), known))
+            return 0
+        results = {
+            name: run_fault(name, wanted.seed, wanted.count or FAULTS[name][1], wanted.jobs, known)
+            for name in wanted.faults or FAULTS
+        }
+    whole = not wanted.faults and wanted.count is None
+    if whole or wanted.out:
+        written(results, wanted.out)
+    return 1 if any(verdicts["found"] for verdicts in results.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main_program())
