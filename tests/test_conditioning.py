@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording, load_recording
 from channelfit.reading.documents import Section
@@ -33,6 +37,24 @@ FAMILY = build_protocol(
 COMMAND, TIME = FAMILY.command(), FAMILY.times_ms
 #: A current that is 0 until the step, so that the ramp shows leak alone.
 CHANNEL = np.where(TIME >= 30, 1.0, 0.0) * np.array([[40.0], [80.0], [120.0]]) * (TIME < 40)
+FIT = """
+name: little
+states: [C, O]
+rates: {C -> O: a*exp(v/25), O -> C: 1}
+current: {open: [O], conductance: g, reversal: -80 mV}
+parameters:
+  a: {range: [0.1, 10], unit: 1/ms}
+  g: {range: [0, 10], unit: nS}
+fit:
+  optimizer: {name: genetic, population: 10, generations: 2}
+  experiments:
+    - protocol: protocol.yaml
+      recording:
+        file: r.csv
+        sampling: 0.5 ms
+        current: {columns: all, unit: pA}
+        condition: [{leak: {from: 6 ms, to: 24 ms}}, {subtract: {file: after.csv}}]
+"""
 
 
 def write(folder: Path, current: np.ndarray, name: str = "r.csv") -> None:
@@ -224,3 +246,25 @@ def test_steps_that_cannot_be_used_name_their_place(
     said = message(tmp_path, entry)
     assert "fit.yaml" in said
     assert told in said
+
+
+def test_what_conditioning_found_is_told_and_a_saved_fit_repeats_it(tmp_path: Path) -> None:
+    (tmp_path / "protocol.yaml").write_text(FAMILY.to_yaml(), encoding="utf-8")
+    write(tmp_path, CHANNEL + 2.0 * (COMMAND + 10) + 5)
+    write(tmp_path, 0 * CHANNEL + 5, "after.csv")
+    (tmp_path / "fit.yaml").write_text(FIT, encoding="utf-8")
+    out = tmp_path / "deeper" / "run"
+    out.parent.mkdir()
+    called = CliRunner().invoke(main, ["optimize", str(tmp_path / "fit.yaml"), "--out", str(out)])
+    assert called.exit_code == 0, called.output
+    assert "Experiment 1: leak of 2 nS that reverses at" in called.output
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert summary["experiments"][0]["conditioning"][0].startswith("leak of 2 nS")
+    first, again = (
+        load_plan(file).problem.experiments[0].recording
+        for file in (tmp_path / "fit.yaml", out / "fit.yaml")
+    )
+    assert first is not None
+    assert again is not None
+    assert np.array_equal(first.current_pA, again.current_pA)
+    assert first.conditioning == again.conditioning
