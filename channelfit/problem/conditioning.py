@@ -291,7 +291,8 @@ def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
         own = found[1:] if scale is None else found
         moved.append(float(own[0]) if len(own) else 0.0)
         work.current[k] = rest
-    told = f"{_spread(scales)} times {section.text('file')} subtracted"
+    name = Path(section.text("file")).name
+    told = f"{_spread(scales)} times {name} subtracted"
     work.note(told + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
 
 
