@@ -641,13 +641,17 @@ def test_yaml_comes_back_as_it_was_written(data: object) -> None:
 # --- fits that come with the package -------------------------------------------------------------
 
 ROOT = Path(__file__).parent.parent
-DATA = os.environ.get("CHANNELFIT_DATA")
-needs_data = pytest.mark.skipif(
-    not DATA, reason="CHANNELFIT_DATA does not name the folder of recordings"
-)
 
 
-@needs_data
+def test_shipped_recordings_have_their_source_and_license_and_are_small() -> None:
+    folder = ROOT / "models" / "recordings"
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    for inside in filter(Path.is_dir, folder.iterdir()):
+        assert f"`{inside.name}/`" in told
+        assert (inside / "LICENSE").is_file() or "CC BY 4.0" in told
+    assert sum(file.stat().st_size for file in folder.rglob("*")) < 2_000_000
+
+
 def test_sine_wave_fit() -> None:
     fit = load_plan(ROOT / "models" / "fits" / "herg_sine_wave_16713110.yaml")
     (experiment,) = fit.problem.experiments
@@ -665,7 +669,6 @@ def test_sine_wave_fit() -> None:
     assert np.sqrt(make_scorer(fit.problem).score(values).cost[0]) == pytest.approx(31.7, abs=0.2)
 
 
-@needs_data
 def test_sodium_fit() -> None:
     fit = load_plan(ROOT / "models" / "fits" / "nav_iv_80cp.yaml")
     (experiment,) = fit.problem.experiments
