@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -438,6 +439,25 @@ def test_overrides_of_settings_values_and_lists(folder: Path) -> None:
     assert fit.problem.experiments[0].recording.weight[0].sum() == 5
     assert fit.document["name"] == "other"
     assert str(fit.problem.model.transitions[1].rate) != "b"
+
+
+def test_an_override_can_name_another_model(folder: Path) -> None:
+    """The same data, another scheme; all else of the file stays."""
+    first = model_with(folder, None)
+    other = first.with_name("other.yaml")
+    other.write_text(first.read_text().replace("exp(z*v)", "exp(2*z*v)"), encoding="utf-8")
+    fit_file = folder / "named.yaml"
+    fit_file.write_text(dump_yaml({"model": first.name, "fit": SURROGATE}), encoding="utf-8")
+    one, two = (loaded(fit_file, *texts).problem.model for texts in ((), ("model=other.yaml",)))
+    assert one.transitions[0].rate != two.transitions[0].rate
+    for text, told in (
+        ("model=nope.yaml", "nope.yaml: no such file"),
+        ("model=[a]", "the path of a model file was expected"),
+    ):
+        with pytest.raises(InputError, match=re.escape(told)):
+            loaded(fit_file, text)
+    with pytest.raises(InputError, match="this is no fit file"):
+        loaded(first, "model=other.yaml")
 
 
 def test_an_override_can_begin_the_fit_section(folder: Path) -> None:
