@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +441,25 @@ def test_overrides_of_settings_values_and_lists(folder: Path) -> None:
     assert str(fit.problem.model.transitions[1].rate) != "b"
 
 
+def test_an_override_can_name_another_model(folder: Path) -> None:
+    """The same data, another scheme; all else of the file stays."""
+    first = model_with(folder, None)
+    other = first.with_name("other.yaml")
+    other.write_text(first.read_text().replace("exp(z*v)", "exp(2*z*v)"), encoding="utf-8")
+    fit_file = folder / "named.yaml"
+    fit_file.write_text(dump_yaml({"model": first.name, "fit": SURROGATE}), encoding="utf-8")
+    one, two = (loaded(fit_file, *texts).problem.model for texts in ((), ("model=other.yaml",)))
+    assert one.transitions[0].rate != two.transitions[0].rate
+    for text, told in (
+        ("model=nope.yaml", "nope.yaml: no such file"),
+        ("model=[a]", "the path of a model file was expected"),
+    ):
+        with pytest.raises(InputError, match=re.escape(told)):
+            loaded(fit_file, text)
+    with pytest.raises(InputError, match="this is no fit file"):
+        loaded(first, "model=other.yaml")
+
+
 def test_an_override_can_begin_the_fit_section(folder: Path) -> None:
     fit = loaded(model_with(folder, None), "fit.protocols=[steps.yaml]", "fit.surrogate.noise=3 pA")
     assert fit.noise_pA == 3
@@ -641,13 +661,17 @@ def test_yaml_comes_back_as_it_was_written(data: object) -> None:
 # --- fits that come with the package -------------------------------------------------------------
 
 ROOT = Path(__file__).parent.parent
-DATA = os.environ.get("CHANNELFIT_DATA")
-needs_data = pytest.mark.skipif(
-    not DATA, reason="CHANNELFIT_DATA does not name the folder of recordings"
-)
 
 
-@needs_data
+def test_shipped_recordings_have_their_source_and_license_and_are_small() -> None:
+    folder = ROOT / "models" / "recordings"
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    for inside in filter(Path.is_dir, folder.iterdir()):
+        assert f"`{inside.name}/`" in told
+        assert (inside / "LICENSE").is_file() or "CC BY 4.0" in told
+    assert sum(file.stat().st_size for file in folder.rglob("*")) < 2_000_000
+
+
 def test_sine_wave_fit() -> None:
     fit = load_plan(ROOT / "models" / "fits" / "herg_sine_wave_16713110.yaml")
     (experiment,) = fit.problem.experiments
@@ -665,7 +689,6 @@ def test_sine_wave_fit() -> None:
     assert np.sqrt(make_scorer(fit.problem).score(values).cost[0]) == pytest.approx(31.7, abs=0.2)
 
 
-@needs_data
 def test_sodium_fit() -> None:
     fit = load_plan(ROOT / "models" / "fits" / "nav_iv_80cp.yaml")
     (experiment,) = fit.problem.experiments

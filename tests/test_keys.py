@@ -571,6 +571,82 @@ def proofs() -> dict[tuple[str, str], Proof]:
     show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"to": 5}),), from_=(0, 1))
     show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"from": 0}),), to=(4, 5))
 
+    condition = f"{place}/condition"
+    leak, other = {"from": 0, "to": 9}, {"file": "other.csv"}
+    show("recording", "fit", place, condition=([], [{"baseline": {"from": 0, "to": 3}}]))
+    steps = {
+        "baseline": ({"from": 0, "to": 3}, {"from": 0, "to": 4}),
+        "leak": (leak, leak | {"to": 6}),
+        "subtract": (other, {"file": "r.csv"}),
+        "run_down": ({"from": 0, "to": 3, "trend": "each"}, {"from": 0, "to": 2, "trend": "each"}),
+    }
+    for step, values in steps.items():
+        show("condition", "fit", f"{condition}/0", ((condition, [{}]),), **{step: values})
+    first_step = f"{condition}/0"
+    show(
+        "condition leak",
+        "fit",
+        f"{first_step}/leak",
+        ((condition, [{"leak": leak}]),),
+        from_=(0, 2),
+        to=(9, 6),
+        reversal=(-80, -60),
+    )
+    show(
+        "condition leak",
+        "fit",
+        f"{first_step}/leak",
+        ((condition, [{"leak": {"reversal": -80}}]),),
+        conductance=(1, 2),
+    )
+    show(
+        "condition run_down",
+        "fit",
+        f"{first_step}/run_down",
+        ((condition, [{"run_down": {"from": 0, "to": 3}}]),),
+        from_=(0, 1),
+        to=(3, 2),
+        trend=("each", "line"),
+    )
+    fitted = ((condition, [{"subtract": other | {"scale": "fit", "over": {"from": 0, "to": 9}}}]),)
+    show(
+        "condition subtract",
+        "fit",
+        f"{first_step}/subtract",
+        fitted,
+        file=("other.csv", "r.csv"),
+        drift=("none", "line"),
+        over=({"from": 0, "to": 9}, {"from": 0, "to": 6}),
+    )
+    plainly = ((condition, [{"subtract": other}]),)
+    show(
+        "condition subtract",
+        "fit",
+        f"{first_step}/subtract",
+        plainly,
+        scale=(1, 2),
+        sweeps=([1, 2, 3], [3, 2, 1]),
+        current=(RECORDING["current"], RECORDING["current"] | {"unit": "pA"}),
+    )
+    early = {"column": "t", "unit": "ms"}
+    subtract = f"{first_step}/subtract"
+    times = (RECORDING["time"], early)
+    show("condition subtract", "fit", subtract, plainly, "begins at 100 ms", time=times)
+    table = {"file": "plain.csv", "current": {"columns": "all", "unit": "pA"}, "sampling": 1}
+    heading = ((condition, [{"subtract": table}]),)
+    show(
+        "condition subtract",
+        "fit",
+        f"{first_step}/subtract",
+        heading,
+        "18 samples",
+        header=(True, False),
+    )
+    heading = ((condition, [{"subtract": table | {"header": True}}]),)
+    show("condition subtract", "fit", subtract, heading, "sampled every 2 ms", sampling=(1, 2))
+    gap = ((condition, [{"subtract": {"file": "gap.csv"}}]),)
+    show("condition subtract", "fit", subtract, gap, "is NaN", missing=("mask", "refuse"))
+
     # a protocol
     show(
         "protocol",

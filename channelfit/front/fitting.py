@@ -215,12 +215,25 @@ def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchS
     screen.warn(plan.cautions)
     if plan.has_currents:
         plan.problem.check_memory(1, plan.file)
+    for place, note in conditioning_notes(plan):
+        screen.say(f"{place}: {note}")
     scorer = kinds.make_scorer(plan, backend, dtype, path)
     free = plan.space.n_free
     screen.title = f"{plan.name}: {plan.optimizer}, {free} free parameters, seed {plan.seed}"
     screen.rules = plan.stop_rules
     screen.of_currents = plan.has_currents
     return scorer
+
+
+def conditioning_notes(plan: FitPlan) -> list[tuple[str, str]]:
+    """What was done to each recording before the fit: the experiment and each step, in words."""
+    experiments = plan.problem.experiments if plan.has_currents else ()
+    return [
+        (f"Experiment {number}", note)
+        for number, experiment in enumerate(experiments, 1)
+        if experiment.recording is not None
+        for note in experiment.recording.conditioning
+    ]
 
 
 def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchScreen) -> Fit:

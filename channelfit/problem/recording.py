@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.arguments import TIME_SLACK, numbers
+from channelfit.problem.conditioning import conditioned, within
 from channelfit.problem.protocol import Protocol
-from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
@@ -36,6 +36,9 @@ class Recording:
         weight: (n_sweeps, n_times), 0 or more.
         source: what the recording is called in messages and plots.
         cautions: what looks wrong in it and is used nevertheless.
+        raw_pA: (n_sweeps, n_times) pA, as they were before conditioning; None where nothing was
+            done to them.
+        conditioning: what conditioning found and did, in words, step by step.
 
     Example:
         >>> import channelfit as cf
@@ -50,6 +53,8 @@ class Recording:
     weight: np.ndarray
     source: str = ""
     cautions: tuple[Caution, ...] = ()
+    raw_pA: np.ndarray | None = None
+    conditioning: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -193,7 +198,7 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
             with the recording's.
 
     Returns:
-        The currents after the baseline is subtracted; weight 1 where there is a current, else 0.
+        The currents after conditioning; weight 1 where there is a current, else 0.
 
     Raises:
         InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
@@ -201,6 +206,34 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     """
     section.expect(KEYS["recording"])
     _refuse_unmodelled(section)
+    raw, rows, path = _laid_out(section, protocol)
+    known = np.isfinite(raw)
+
+    def read_other(other: Section) -> np.ndarray:
+        other.expect(KEYS["recording"])
+        return _laid_out(other, protocol)[0]
+
+    done = conditioned(section, raw, rows, protocol, read_other)
+    known &= np.isfinite(done.current_pA)
+    done.current_pA[~known] = np.nan
+    source = section.text("source", path.name)
+    return Recording(
+        protocol.times_ms,
+        done.current_pA,
+        known.astype(float),
+        source,
+        raw_pA=raw if done.notes else None,
+        conditioning=done.notes,
+    )
+
+
+def _laid_out(section: Section, protocol: Protocol) -> tuple[np.ndarray, list[int], Path]:
+    """The currents of a file as the protocol's sweeps, as they were recorded.
+
+    Returns:
+        The currents (n_sweeps, n_times), pA, NaN where there is none; the sweeps that were
+        recorded, counted from 0; the file.
+    """
     name = section.text("file")
     path = section.existing(name, "file")
     table = read_columns(path, _header(section))
@@ -216,13 +249,11 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     for k, trace in zip(rows, current, strict=True):
         n = protocol.n_times(k)
         out[k, :n] = trace[:n]
-    masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
     known = np.isfinite(out)
-    if not masked:
+    if section.choice("missing", ("refuse", "mask"), "refuse") != "mask":
         _refuse_missing(known, rows, names, table, protocol, path)
     out[~known] = np.nan
-    _subtract_baseline(section, out, rows, protocol)
-    return Recording(protocol.times_ms, out, known.astype(float), section.text("source", path.name))
+    return out, rows, path
 
 
 def _wrong_count(
@@ -295,11 +326,11 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
         sweeps = _chosen(entry, protocol.n_sweeps)
         for k in sweeps:
             if window:
-                weight[k, _within(t, start, end, protocol)] *= factor
+                weight[k, within(t, start, end, protocol)] *= factor
                 continue
             inside = np.zeros(len(t), dtype=bool)
             for step in protocol.step_times_ms(k):
-                inside |= _within(t, step + span[0], step + span[1], protocol)
+                inside |= within(t, step + span[0], step + span[1], protocol)
             weight[k, inside] *= factor
     return weight
 
@@ -310,12 +341,6 @@ def _span(entry: Section, kind: str) -> tuple[float, float]:
     if width <= 0:
         raise entry.error(f"a time above 0 was expected, not {width:g} ms", kind)
     return (0.0, width) if kind == "after_steps" else (-width, 0.0)
-
-
-def _within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.ndarray:
-    """Which times lie in [start, end); one that is nearly at a bound counts as being at it."""
-    tiny = TIME_TOLERANCE * protocol.sampling_ms
-    return (t >= start - tiny) & (t < end - tiny)
 
 
 def _chosen(section: Section, n_sweeps: int) -> list[int]:
@@ -514,28 +539,6 @@ def _refuse_missing(
             path,
             f"column {name}",
         )
-
-
-def _subtract_baseline(
-    section: Section, current: np.ndarray, rows: list[int], protocol: Protocol
-) -> None:
-    """Subtract from every sweep, in place, its mean over the window of ``baseline``."""
-    if "baseline" not in section:
-        return
-    inner = section.section("baseline")
-    inner.expect(KEYS["baseline"])
-    start, end = inner.quantity("from", "time"), inner.quantity("to", "time")
-    inner.finish()
-    inside = _within(protocol.times_ms, start, end, protocol)
-    for k in rows:
-        window = current[k, inside]
-        window = window[np.isfinite(window)]
-        if not window.size:
-            raise inner.error(
-                f"no sample of sweep {k + 1} lies from {start:g} ms to {end:g} ms; it lasts "
-                f"{protocol.n_times(k) * protocol.sampling_ms:g} ms"
-            )
-        current[k] -= window.mean()
 
 
 def _and_more(count: int) -> str:

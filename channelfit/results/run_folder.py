@@ -445,13 +445,14 @@ def titles(fit: FitPlan) -> dict[str, str]:
     return {key: text for key, text in told.items() if text}
 
 
-def _told(experiment: Experiment) -> dict[str, str]:
-    """What the files of an experiment say of themselves."""
+def _told(experiment: Experiment) -> dict[str, Any]:
+    """What the files of an experiment say of themselves, and how its recording was conditioned."""
     protocol, recording = experiment.protocol, experiment.recording
     told = {
         "protocol_description": protocol.description,
         "protocol_source": protocol.source,
         "recording": recording.source if recording else "",
+        "conditioning": list(recording.conditioning) if recording else [],
     }
     return {key: text for key, text in told.items() if text}
 

@@ -36,7 +36,7 @@ from channelfit.search.joined_files import (
     joined_documents,
     read_titles,
 )
-from channelfit.search.overrides import override
+from channelfit.search.overrides import model_path, override
 from channelfit.search.plan import FitPlan, checked
 
 DEFAULT_OPTIMIZER, FOR_A_POPULATION = "hybrid", "genetic"
@@ -155,8 +155,10 @@ def read_fit_document(file: Path, overrides: Sequence[str] = ()) -> tuple[dict[s
     Raises:
         InputError: the file or an override cannot be used.
     """
-    document, model_file = joined_documents(file)
-    for text in overrides:
+    named = [text for text in overrides if text.partition("=")[0].strip() == "model"]
+    model = model_path(named[-1]) if named else None
+    document, model_file = joined_documents(file, model)
+    for text in [text for text in overrides if text not in named]:
         override(document, text, file)
     return document, model_file
 

@@ -25,11 +25,21 @@ from channelfit.reading.units import shown
 _TITLES = ("name", "description", "source")
 
 
-def joined_documents(file: Path) -> tuple[dict[str, Any], Path]:
-    """The model document that a model or fit file leads to, and the file of the model."""
+def joined_documents(file: Path, model: str | None = None) -> tuple[dict[str, Any], Path]:
+    """The model document that a model or fit file leads to, and the file of the model.
+
+    Arguments:
+        model: a path, relative to a fit file, of a model in place of the one that it names.
+
+    Raises: InputError for files that cannot be used, and for a model in place of a model file.
+    """
     document = read_model_document(file)
     if not isinstance(document.get("model"), str):
+        if model is not None:
+            raise InputError("this is no fit file, so that no other model can be named", file)
         return document, file
+    if model is not None:
+        document["model"] = model
     root = Section(document, file)
     root.expect(KEYS["fit file"])
     model_file = root.existing(root.text("model"), "model")

@@ -1,6 +1,7 @@
 """Single entries of a file changed for one call: ``dotted.key=value``, the value in YAML.
 
-A list's entries count from 1: ``fit.experiments[1].weight=2``.
+A list's entries count from 1: ``fit.experiments[1].weight=2``. In a fit file ``model=PATH`` names
+another model, relative to that file.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ def override(document: dict[str, Any], text: str, file: Path) -> None:
     for k, part in enumerate(parts[:-1]):
         place = _within(place, tuple(parts[:k]), part, key, file)
     _put(place, tuple(parts[:-1]), parts[-1], _value(value, key), key, file)
+
+
+def model_path(text: str) -> str:
+    """The path in ``model=PATH``. Raises InputError where it is no text."""
+    value = _value(text.partition("=")[2], "model")
+    if not isinstance(value, str):
+        raise InputError(f"the path of a model file was expected, not {shown(value)}", key="model")
+    return value
 
 
 def _value(text: str, key: str) -> Any:

@@ -76,9 +76,22 @@ def fit_document(
     for row in rows if not plan.in_memory else ():
         row["protocol"] = moved(row["protocol"], plan.file, folder)
         if not plan.surrogate:
-            row["recording"]["file"] = moved(row["recording"]["file"], plan.file, folder)
+            _move_files(row["recording"], plan, folder)
     document["fit"] = section | {"start": "values"}
     return document
+
+
+def _move_files(data: Any, plan: FitPlan, folder: str | os.PathLike[str]) -> None:
+    """Rewrites the paths of all files that a mapping names, so that they start from a folder."""
+    if isinstance(data, list):
+        for entry in data:
+            _move_files(entry, plan, folder)
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            if key == "file":
+                data[key] = moved(value, plan.file, folder)
+            else:
+                _move_files(value, plan, folder)
 
 
 def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarray) -> None:

@@ -1,0 +1,374 @@
+"""What is done to recorded currents before they are fitted, in the order that a file says.
+
+The entries of ``condition:`` are applied one after another, each to what the one before it left:
+
+    condition:
+      - baseline: {from: 0 ms, to: 200 ms}
+      - leak: {from: 250 ms, to: 700 ms}
+      - subtract: {file: after.csv, scale: fit, over: {from: 0 ms, to: 250 ms}}
+      - run_down: {from: 20 ms, to: 40 ms}
+
+Each says in words what it found (`Conditioned.notes`), so that a conductance of 20 nS taken for
+leak is seen. Nothing is drawn at random: the same file gives the same currents to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE
+from channelfit.reading.documents import Section
+from channelfit.reading.keys import KEYS
+from channelfit.reading.units import shown
+
+#: mV that the command must vary by, so that a line through current against voltage means something.
+LEAST_SPAN_MV = 5.0
+#: Residuals beyond this many standard deviations are transients, and are not used for a line.
+_OUTLIER = 4.0
+_ROUNDS = 10
+#: Sweeps whose amplitude fell below this part of the first one's are noise, not current run down.
+_LEAST_LEFT = 0.1
+#: What a recording that is subtracted takes from the one it is subtracted from, unless it says so.
+_INHERITED = ("header", "time", "sampling", "current", "sweeps", "missing")
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """Currents after conditioning.
+
+    Attributes:
+        current_pA: (n_sweeps, n_times) pA; NaN where the recording has none.
+        notes: what each step found and did, in words, in order.
+    """
+
+    current_pA: np.ndarray
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Work:
+    """Currents on their way through the steps, changed in place.
+
+    Attributes:
+        current: (n_sweeps, n_times) pA, NaN where nothing was recorded.
+        rows: the sweeps, counted from 0, that were recorded.
+        notes: what was done so far.
+    """
+
+    current: np.ndarray
+    rows: list[int]
+    protocol: Protocol
+    notes: list[str]
+    name: str = ""
+
+    def note(self, text: str) -> None:
+        self.notes.append(f"{self.name}: {text}" if self.name else text)
+
+
+def conditioned(
+    section: Section,
+    current: np.ndarray,
+    rows: list[int],
+    protocol: Protocol,
+    read_other: Callable[[Section], np.ndarray],
+) -> Conditioned:
+    """Currents after the steps that a ``recording:`` mapping names.
+
+    Arguments:
+        section: the mapping; its keys ``baseline`` and ``condition`` are read here.
+        current: (n_sweeps, n_times) pA, NaN where nothing was recorded; it is not changed.
+        rows: the sweeps, counted from 0, that were recorded.
+        protocol: what was commanded.
+        read_other: the currents (n_sweeps, n_times), pA, of another recording under the same
+            protocol, which a step ``subtract`` names, from its mapping.
+
+    Raises:
+        InputError: a step that is not known, holds no samples, or finds nothing that it can use;
+            with file and key.
+    """
+    work = _Work(current.copy(), rows, protocol, [])
+    if "baseline" in section:
+        _baseline(section.section("baseline"), work)
+    steps = _steps(section)
+    for k, (name, inner) in enumerate(steps):
+        if name == "subtract":
+            other = _Work(read_other(_other(section, inner)), rows, protocol, [], "subtracted")
+            if "baseline" in section:
+                _baseline(section.section("baseline"), other)
+            for before, told in steps[:k]:
+                if before != "subtract":
+                    _STEPS[before](told, other)
+            work.notes += other.notes
+            _subtract(inner, work, other.current)
+        else:
+            _STEPS[name](inner, work)
+    return Conditioned(work.current, tuple(work.notes))
+
+
+def _steps(section: Section) -> list[tuple[str, Section]]:
+    """The steps in their order: the name of each and its mapping."""
+    found = []
+    for k, entry in enumerate(section.items("condition", []), 1):
+        step = Section(entry, section.file, section.path(f"condition[{k}]"))
+        step.expect(KEYS["condition"])
+        if len(step.given()) != 1:
+            raise step.error(f"one step was expected, not {len(step.given())}; begin each with -")
+        name = step.given()[0]
+        found.append((name, step.section(name)))
+    return found
+
+
+def _other(section: Section, inner: Section) -> Section:
+    """The mapping of a recording to subtract, with what it takes from the one it belongs to."""
+    inner.expect(KEYS["condition subtract"])
+    own = {key: inner.take(key) for key in inner.given() if key in KEYS["recording"]}
+    taken = {key: section.take(key) for key in _INHERITED if key in section}
+    for one, other in (("time", "sampling"), ("sampling", "time")):
+        if one in own:
+            taken.pop(other, None)
+    return Section({**taken, **own}, inner.file, inner.key)
+
+
+def within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.ndarray:
+    """Which times lie in [start, end); one that is nearly at a bound counts as being at it."""
+    tiny = TIME_TOLERANCE * protocol.sampling_ms
+    inside: np.ndarray = (t >= start - tiny) & (t < end - tiny)
+    return inside
+
+
+def _window(section: Section, work: _Work) -> np.ndarray:
+    """Which samples (n_sweeps, n_times) lie between ``from`` and ``to`` and were recorded."""
+    start, end = section.quantity("from", "time"), section.quantity("to", "time")
+    if start >= end:
+        raise section.error(f"from {start:g} ms to {end:g} ms holds no time", "to")
+    inside = within(work.protocol.times_ms, start, end, work.protocol)
+    found: np.ndarray = inside & np.isfinite(work.current)
+    for k in work.rows:
+        if not found[k].any():
+            lasts = work.protocol.n_times(k) * work.protocol.sampling_ms
+            raise section.error(
+                f"no sample of sweep {k + 1} lies from {start:g} ms to {end:g} ms; "
+                f"it lasts {lasts:g} ms"
+            )
+    return found
+
+
+# --- the steps ------------------------------------------------------------------------------------
+
+
+def _baseline(section: Section, work: _Work) -> None:
+    """Subtracts from every sweep its mean over a window."""
+    section.expect(KEYS["baseline"])
+    window = _window(section, work)
+    section.finish()
+    means = [float(work.current[k, window[k]].mean()) for k in work.rows]
+    for k, mean in zip(work.rows, means, strict=True):
+        work.current[k] -= mean
+    work.note(f"baseline of {_spread(means)} pA subtracted")
+
+
+def _leak(section: Section, work: _Work) -> None:
+    """Subtracts a current that is a straight line in the command voltage.
+
+    The line is given, or goes through current against command in a window in which the channel is
+    closed: a ramp, or a step and what stands before it. Each sweep has its own line where the
+    command varies in its window; where it does so only from sweep to sweep, all have one together.
+    """
+    section.expect(KEYS["condition leak"])
+    command = work.protocol.command()
+    reversal = section.quantity("reversal", "voltage", None)
+    if "conductance" in section:
+        g = section.quantity("conductance", "conductance")
+        if reversal is None:
+            raise section.error("a conductance needs its reversal potential beside it", "reversal")
+        section.finish()
+        lines = dict.fromkeys(work.rows, (g, reversal))
+    else:
+        window = _window(section, work)
+        section.finish()
+        lines = _leak_lines(section, work, command, window, reversal)
+    for k, (g, e) in lines.items():
+        work.current[k] -= g * (command[k] - e)
+    sizes, ends = zip(*lines.values(), strict=True)
+    work.note(f"leak of {_spread(sizes)} nS that reverses at {_spread(ends)} mV subtracted")
+
+
+def _leak_lines(
+    section: Section,
+    work: _Work,
+    command: np.ndarray,
+    window: np.ndarray,
+    reversal: float | None,
+) -> dict[int, tuple[float, float]]:
+    """Conductance, nS, and reversal potential, mV, of the leak of every recorded sweep."""
+    spans = {k: float(np.ptp(command[k, window[k]])) for k in work.rows}
+    alone = reversal is not None or min(spans.values()) >= LEAST_SPAN_MV
+    groups = [[k] for k in work.rows] if alone else [work.rows]
+    lines = {}
+    for group in groups:
+        v = np.concatenate([command[k, window[k]] for k in group])
+        i = np.concatenate([work.current[k, window[k]] for k in group])
+        if reversal is None and np.ptp(v) < LEAST_SPAN_MV:
+            raise section.error(
+                f"the command varies by {np.ptp(v):.3g} mV in this window, which gives no line "
+                f"of current against voltage; choose a ramp, or a step and what is before it, or "
+                "give the leak's reversal potential"
+            )
+        lines.update(dict.fromkeys(group, _line(section, v, i, reversal)))
+    return lines
+
+
+def _line(
+    section: Section, v: np.ndarray, i: np.ndarray, reversal: float | None
+) -> tuple[float, float]:
+    """Slope, nS, and zero, mV, of the line through currents at voltages; transients do not count.
+
+    Least squares, repeated without the samples that lie far from the line before.
+    """
+    kept = np.ones(len(v), dtype=bool)
+    slope = offset = 0.0
+    for _ in range(_ROUNDS):
+        if reversal is not None:
+            x = v[kept] - reversal
+            if not np.any(np.abs(x) >= LEAST_SPAN_MV):
+                raise section.error(f"the command is at the reversal potential {reversal:g} mV")
+            slope, offset = float(x @ i[kept] / (x @ x)), 0.0
+            offset = -slope * reversal
+        else:
+            middle = v[kept].mean()
+            x = v[kept] - middle
+            slope = float(x @ i[kept] / (x @ x))
+            offset = float(i[kept].mean()) - slope * middle
+        away = np.abs(i - slope * v - offset)
+        near = away <= _OUTLIER * 1.4826 * np.median(away[kept]) + 1e-12 * np.abs(i).max()
+        usable = near.sum() > len(v) / 2 and (
+            reversal is not None or np.ptp(v[near]) >= LEAST_SPAN_MV
+        )
+        if not usable or (near == kept).all():
+            break
+        kept = near
+    if slope == 0.0:
+        return 0.0, reversal if reversal is not None else 0.0
+    return slope, -offset / slope
+
+
+def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
+    """Subtracts another recording under the same command: after a blocker, or scaled subpulses."""
+    wanted = section.take("scale", 1.0)
+    drift = section.choice("drift", ("none", "offset", "line"), "none")
+    scale = None if wanted == "fit" else section.number("scale", 1.0)
+    fitted = scale is None or drift != "none"
+    windows = _windows(section, work, other) if fitted else None
+    if not fitted and "over" in section:
+        raise section.error('"over" has no meaning without scale: fit or drift', "over")
+    t = work.protocol.times_ms
+    scales, moved = [], []
+    for k in work.rows:
+        columns = [other[k]] if scale is None else []
+        columns += [np.ones(len(t))] * (drift != "none") + [t] * (drift == "line")
+        rest = work.current[k] - (0.0 if scale is None else scale * other[k])
+        found = np.zeros(len(columns))
+        if windows is not None:
+            inside = windows[k]
+            matrix = np.stack(columns, axis=1)[inside]
+            size = np.abs(matrix).max(axis=0)
+            found, _, rank, _ = np.linalg.lstsq(matrix / size, rest[inside], rcond=1e-12)
+            if rank < len(columns) or not size.all():
+                raise section.error(
+                    f"sweep {k + 1} of the subtracted recording does not vary enough there to "
+                    "say its scale and drift",
+                    "over",
+                )
+            found = found / size
+        for column, factor in zip(columns, found, strict=True):
+            rest = rest - factor * column
+        scales.append(float(found[0]) if scale is None else scale)
+        own = found[1:] if scale is None else found
+        moved.append(float(own[0]) if len(own) else 0.0)
+        work.current[k] = rest
+    name = Path(section.text("file")).name
+    told = f"{_spread(scales)} times {name} subtracted"
+    work.note(told + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
+
+
+def _windows(section: Section, work: _Work, other: np.ndarray) -> np.ndarray:
+    """Which samples lie in the windows ``over`` and are known in both recordings."""
+    entries = section.take("over", None)
+    entries = [entries] if isinstance(entries, Mapping) else entries
+    if not isinstance(entries, list) or not entries:
+        raise section.error(
+            "scale: fit and drift need over: {from, to}, where both recordings hold the same "
+            f"current but for these; not {shown(entries)}",
+            "over",
+        )
+    found = np.zeros_like(work.current, dtype=bool)
+    for k, entry in enumerate(entries, 1):
+        inner = Section(entry, section.file, section.path(f"over[{k}]"))
+        inner.expect(KEYS["baseline"])
+        found |= _window(inner, work)
+    both: np.ndarray = found & np.isfinite(other)
+    return both
+
+
+def _run_down(section: Section, work: _Work) -> None:
+    """Scales every sweep to the first one by the mean current in a window with one command."""
+    section.expect(KEYS["condition run_down"])
+    window = _window(section, work)
+    trend = section.choice("trend", ("each", "line", "exponential"), "exponential")
+    section.finish()
+    command = work.protocol.command()
+    first, reference = work.rows[0], command[work.rows[0]]
+    for k in work.rows:
+        both = window[k] & window[first]
+        if not np.allclose(command[k, both], reference[both], atol=1.0, rtol=0):
+            raise section.error(
+                f"the command of sweep {k + 1} differs there from that of sweep {first + 1}; "
+                "run-down is seen only where all sweeps have the same command"
+            )
+    sizes = np.array([work.current[k, window[k]].mean() for k in work.rows])
+    sizes = _trend(section, sizes, trend)
+    left = sizes / sizes[0]
+    if not (left > _LEAST_LEFT).all():
+        k = int(np.argmin(left))
+        raise section.error(
+            f"the current of sweep {work.rows[k] + 1} is {left[k]:.3g} of the first one's; that "
+            f"is no run-down that a factor can mend (less than {_LEAST_LEFT:g} is left)"
+        )
+    for k, factor in zip(work.rows, left, strict=True):
+        work.current[k] /= factor
+    work.note(f"run-down to {100 * left[-1]:.4g} % in the last sweep divided out")
+
+
+def _trend(section: Section, sizes: np.ndarray, trend: str) -> np.ndarray:
+    """Amplitudes (n_sweeps,) as a trend over the sweeps has them."""
+    if trend == "each" or len(sizes) == 1:
+        return sizes
+    x = np.arange(len(sizes))
+    if trend == "line":
+        return np.polyval(np.polyfit(x, sizes, 1), x)
+    if not (sizes / sizes[0] > 0).all():
+        raise section.error(
+            f"the mean current changes its sign between sweeps ({_spread(list(sizes))} pA), so "
+            "that no exponential goes through it; is the window where the current is large?"
+        )
+    fitted: np.ndarray = np.exp(np.polyval(np.polyfit(x, np.log(np.abs(sizes)), 1), x))
+    return fitted if sizes[0] > 0 else -fitted
+
+
+_STEPS: dict[str, Callable[[Section, _Work], None]] = {
+    "baseline": _baseline,
+    "leak": _leak,
+    "run_down": _run_down,
+}
+
+
+def _spread(values: list[float] | tuple[float, ...]) -> str:
+    """Numbers in a few words: one, or from the smallest to the largest."""
+    low, high = min(values), max(values)
+    one, other = f"{low:.4g}", f"{high:.4g}"
+    return one if one == other else f"{one} to {other}"

@@ -1,0 +1,270 @@
+"""Conditioning of recorded currents: known leaks, drifts and run-downs are found and taken away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.recording import Recording, load_recording
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+
+FAMILY = build_protocol(
+    {
+        "name": "family",
+        "holding": -80,
+        "sampling": 0.5,
+        "segments": [
+            {"hold": 5},
+            {"ramp": [-120, -80], "for": 20},
+            {"hold": 5},
+            {"step": {"values": [-20, 0, 20]}, "for": 10},
+            {"hold": 5},
+        ],
+    },
+    None,
+)
+COMMAND, TIME = FAMILY.command(), FAMILY.times_ms
+#: A current that is 0 until the step, so that the ramp shows leak alone.
+CHANNEL = np.where(TIME >= 30, 1.0, 0.0) * np.array([[40.0], [80.0], [120.0]]) * (TIME < 40)
+FIT = """
+name: little
+states: [C, O]
+rates: {C -> O: a*exp(v/25), O -> C: 1}
+current: {open: [O], conductance: g, reversal: -80 mV}
+parameters:
+  a: {range: [0.1, 10], unit: 1/ms}
+  g: {range: [0, 10], unit: nS}
+fit:
+  optimizer: {name: genetic, population: 10, generations: 2}
+  experiments:
+    - protocol: protocol.yaml
+      recording:
+        file: r.csv
+        sampling: 0.5 ms
+        current: {columns: all, unit: pA}
+        condition: [{leak: {from: 6 ms, to: 24 ms}}, {subtract: {file: after.csv}}]
+"""
+
+
+def write(folder: Path, current: np.ndarray, name: str = "r.csv") -> None:
+    header = ",".join(f"s{k}" for k in range(len(current)))
+    np.savetxt(folder / name, current.T, delimiter=",", header=header, comments="", fmt="%.17g")
+
+
+def read(folder: Path, *steps: dict[str, Any], protocol: Protocol = FAMILY, **more: Any) -> Any:
+    """The recording r.csv of a folder after these steps."""
+    told = {
+        "file": "r.csv",
+        "sampling": protocol.sampling_ms,
+        "current": {"columns": "all", "unit": "pA"},
+        "condition": list(steps),
+    }
+    return load_recording(Section(told | more, folder / "fit.yaml", "recording"), protocol)
+
+
+def message(folder: Path, *steps: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read(folder, *steps, **more)
+    return str(caught.value)
+
+
+def furthest(recording: Recording, wanted: np.ndarray) -> float:
+    return float(np.abs(recording.current_pA - wanted).max())
+
+
+@settings(max_examples=20, deadline=None)
+@given(g=st.floats(-2, 20), e=st.floats(-120, 60))
+def test_a_line_through_a_ramp_takes_any_leak_away(
+    g: float, e: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("leak")
+    write(folder, CHANNEL + g * (COMMAND - e))
+    found = read(folder, {"leak": {"from": 6, "to": 24}})
+    assert furthest(found, CHANNEL) < 1e-9 * (1 + abs(g) * 200)
+    assert "leak of" in found.conditioning[0]
+
+
+def test_transients_inside_the_window_of_a_leak_do_not_tilt_its_line(tmp_path: Path) -> None:
+    current = CHANNEL + 2.0 * (COMMAND + 10)
+    spike = 3000 * np.exp(-np.arange(6) / 1.5)
+    current[:, 10:16] -= spike  # the ramp begins with a jump to -120 mV
+    write(tmp_path, current)
+    found = read(tmp_path, {"leak": {"from": 5, "to": 25}})
+    apart = np.abs(found.current_pA - CHANNEL)
+    apart[:, 10:16] = 0
+    assert apart.max() < 1e-9
+    assert found.conditioning == ("leak of 2 nS that reverses at -10 mV subtracted",)
+
+
+def test_a_leak_that_only_a_family_of_steps_tells_is_one_line_for_all(tmp_path: Path) -> None:
+    write(tmp_path, 0.5 * (COMMAND - 5))
+    assert furthest(read(tmp_path, {"leak": {"from": 31, "to": 39}}), 0 * CHANNEL) < 1e-10
+    one = Protocol.steps(20, duration=10, holding=-80, sampling=0.5)
+    write(tmp_path, 0.5 * (one.command() - 5))
+    step = {"leak": {"from": 0, "to": 3}}
+    assert "varies by 0 mV in this window" in message(tmp_path, step, protocol=one)
+    step["leak"]["reversal"] = 5
+    assert furthest(read(tmp_path, step, protocol=one), 0 * one.command()) < 1e-12
+
+
+def test_a_leak_that_is_known_is_subtracted_as_given(tmp_path: Path) -> None:
+    write(tmp_path, CHANNEL + 1.5 * (COMMAND + 20))
+    step: dict[str, Any] = {"leak": {"conductance": "1500 pS", "reversal": "-20 mV"}}
+    assert furthest(read(tmp_path, step), CHANNEL) < 1e-10
+    assert "needs its reversal" in message(tmp_path, {"leak": {"conductance": "1 nS"}})
+    step["leak"]["from"] = 3
+    assert "no meaning beside conductance" in message(tmp_path, step)
+
+
+def test_subtracting_what_a_blocker_leaves(tmp_path: Path) -> None:
+    endogenous = 7 * np.tanh(COMMAND / 30) + 3
+    write(tmp_path, CHANNEL + endogenous)
+    write(tmp_path, endogenous, "after.csv")
+    found = read(tmp_path, {"subtract": {"file": "after.csv"}})
+    assert furthest(found, CHANNEL) < 1e-12
+    assert found.raw_pA is not None
+    assert np.array_equal(found.raw_pA, CHANNEL + endogenous)
+    write(tmp_path, CHANNEL + 0.25 * endogenous)  # as subpulses of a quarter of the size are
+    assert furthest(read(tmp_path, {"subtract": {"file": "after.csv", "scale": 0.25}}), CHANNEL) < (
+        1e-12
+    )
+
+
+def test_the_scale_and_the_drift_of_what_is_subtracted_are_found(tmp_path: Path) -> None:
+    endogenous = 7 * np.tanh(COMMAND / 30) + 3
+    drift = 4 - 0.3 * TIME
+    write(tmp_path, CHANNEL + 1.7 * endogenous + drift)
+    write(tmp_path, endogenous, "after.csv")
+    step: dict[str, Any] = {"file": "after.csv", "scale": "fit", "drift": "line"}
+    step["over"] = [{"from": 0, "to": 30}, {"from": 40, "to": 45}]
+    found = read(tmp_path, {"subtract": step})
+    assert furthest(found, CHANNEL) < 1e-9
+    assert "1.7 times after.csv" in found.conditioning[0]
+    step["drift"] = "offset"
+    assert furthest(read(tmp_path, {"subtract": step}), CHANNEL) > 1  # a line it is
+    step["over"] = [{"from": 0, "to": 3}]
+    assert "does not vary enough there" in message(tmp_path, {"subtract": step})
+    del step["over"]
+    assert "need over: {from, to}" in message(tmp_path, {"subtract": step})
+    assert "no meaning without scale: fit" in message(
+        tmp_path, {"subtract": {"file": "after.csv", "over": {"from": 0, "to": 5}}}
+    )
+
+
+def test_steps_before_a_subtraction_are_done_to_both_recordings(tmp_path: Path) -> None:
+    write(tmp_path, CHANNEL + 2.0 * (COMMAND + 10) + 5 * np.tanh(COMMAND))
+    write(tmp_path, 0.7 * (COMMAND - 15) + 5 * np.tanh(COMMAND), "after.csv")
+    leak, subtract = {"leak": {"from": 6, "to": 24}}, {"subtract": {"file": "after.csv"}}
+    found = read(tmp_path, leak, subtract)
+    assert furthest(found, CHANNEL) < 1e-9
+    assert found.conditioning[1].startswith("subtracted: leak of 0.7 nS")
+    assert furthest(read(tmp_path, subtract, leak), CHANNEL) < 1e-9  # alike, since all is linear
+    assert len(read(tmp_path, subtract, leak).conditioning) == 2
+
+
+def test_a_baseline_is_taken_from_a_subtracted_recording_too(tmp_path: Path) -> None:
+    write(tmp_path, CHANNEL + 9)
+    write(tmp_path, 0 * CHANNEL - 4, "after.csv")
+    subtract = {"subtract": {"file": "after.csv"}}
+    found = read(tmp_path, subtract, baseline={"from": 0, "to": 5})
+    assert furthest(found, CHANNEL) < 1e-12
+    found = read(tmp_path, {"baseline": {"from": 0, "to": 5}}, subtract)
+    assert furthest(found, CHANNEL) < 1e-12
+
+
+@pytest.mark.parametrize("trend", ["each", "line", "exponential"])
+def test_run_down_is_divided_out(tmp_path: Path, trend: str) -> None:
+    same = build_protocol(
+        {
+            "name": "pulses",
+            "holding": -80,
+            "sampling": 1,
+            "segments": [{"step": {"values": [0, 0, 0, 0]}, "for": 10}, {"hold": 5}],
+        },
+        None,
+    )
+    left = np.array([1, 0.7, 0.9, 0.3])
+    left = {"each": left, "line": 1 - 0.2 * np.arange(4), "exponential": 0.6 ** np.arange(4)}[trend]
+    shape = np.where(same.times_ms < 10, -50.0, -5.0)
+    write(tmp_path, left[:, None] * shape)
+    step = {"run_down": {"from": 2, "to": 8, "trend": trend}}
+    found = read(tmp_path, step, protocol=same)
+    assert furthest(found, np.tile(shape, (4, 1))) < 1e-10
+    assert f"run-down to {100 * left[-1]:.4g} %" in found.conditioning[0]
+
+
+def test_run_down_that_cannot_be_seen_or_mended_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, CHANNEL)
+    step = {"run_down": {"from": 32, "to": 38}}
+    assert "differs there from that of sweep 1" in message(tmp_path, step)
+    write(tmp_path, np.array([[1.0], [0.5], [0.01]]) * (COMMAND + 300))
+    assert "0.01 of the first one's" in message(tmp_path, {"run_down": {"from": 0, "to": 5}})
+    write(tmp_path, np.array([[1.0], [-0.5], [0.1]]) * (COMMAND + 300))
+    assert "changes its sign" in message(tmp_path, {"run_down": {"from": 0, "to": 5}})
+
+
+def test_samples_that_were_not_recorded_stay_unknown(tmp_path: Path) -> None:
+    current = CHANNEL + 2.0 * (COMMAND + 10)
+    current[1, 3] = np.nan
+    write(tmp_path, current)
+    found = read(tmp_path, {"leak": {"from": 6, "to": 24}}, missing="mask")
+    assert np.isnan(found.current_pA[1, 3])
+    assert found.weight[1, 3] == 0
+    assert np.nanmax(np.abs(found.current_pA - CHANNEL)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"leek": {}}, 'condition[1]: unknown key "leek"; did you mean leak?'),
+        ({"leak": {"from": 6, "to": 24}, "baseline": {}}, "one step was expected, not 2"),
+        ({}, "one step was expected, not 0"),
+        ({"leak": 5}, "condition[1].leak: a mapping"),
+        (5, "condition[1]: a mapping"),
+        ({"leak": {"from": 90, "to": 95}}, "no sample of sweep 1 lies from 90 ms to 95 ms"),
+        ({"leak": {"from": 6, "to": 24, "reversal": "5 pA"}}, "condition[1].leak.reversal"),
+        ({"subtract": {"file": "none.csv"}}, "condition[1].subtract.file: "),
+        ({"subtract": {"file": "r.csv", "scale": "all"}}, "condition[1].subtract.scale"),
+        ({"run_down": {"from": 0, "to": 5, "trend": "up"}}, "not one of each, line, exponential"),
+    ],
+)
+def test_steps_that_cannot_be_used_name_their_place(
+    tmp_path: Path, entry: dict[str, Any], told: str
+) -> None:
+    write(tmp_path, CHANNEL)
+    said = message(tmp_path, entry)
+    assert "fit.yaml" in said
+    assert told in said
+
+
+def test_what_conditioning_found_is_told_and_a_saved_fit_repeats_it(tmp_path: Path) -> None:
+    (tmp_path / "protocol.yaml").write_text(FAMILY.to_yaml(), encoding="utf-8")
+    write(tmp_path, CHANNEL + 2.0 * (COMMAND + 10) + 5)
+    write(tmp_path, 0 * CHANNEL + 5, "after.csv")
+    (tmp_path / "fit.yaml").write_text(FIT, encoding="utf-8")
+    out = tmp_path / "deeper" / "run"
+    out.parent.mkdir()
+    called = CliRunner().invoke(main, ["optimize", str(tmp_path / "fit.yaml"), "--out", str(out)])
+    assert called.exit_code == 0, called.output
+    assert "Experiment 1: leak of 2 nS that reverses at" in called.output
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert summary["experiments"][0]["conditioning"][0].startswith("leak of 2 nS")
+    first, again = (
+        load_plan(file).problem.experiments[0].recording
+        for file in (tmp_path / "fit.yaml", out / "fit.yaml")
+    )
+    assert first is not None
+    assert again is not None
+    assert np.array_equal(first.current_pA, again.current_pA)
+    assert first.conditioning == again.conditioning
