@@ -172,6 +172,8 @@ def check_whole(folder: Path) -> Any:
     """Finding unless each file in a run folder is whole; returns the content of summary.json."""
     summary = None
     for file in folder.iterdir():
+        if ".partial" in file.name:  # what a kill left, and obstructs nothing
+            continue
         if file.name == "summary.json":
             summary = json.loads(file.read_text())
         elif file.suffix == ".yaml":
@@ -195,7 +197,7 @@ def check_quiet(said: Ended) -> None:
 
 def check_nothing_half(place: Place) -> None:
     """Finding where something that was to be moved or removed is still there."""
-    left = {p.name for p in place.folder.rglob("*") if p.name.endswith(".partial")}
+    left = {p.name for p in place.folder.rglob("*") if ".partial" in p.name}
     left |= {p.name for run in place.runs for p in run.iterdir() if p.is_dir()}
     left |= {f"{run.name}/.running" for run in place.runs if (run / ".running").exists()}
     want(not left, f"left behind: {sorted(left)}")
@@ -278,7 +280,7 @@ def _before_the_program(said: Ended, here: Place) -> bool:
 def _settle(here: Place) -> None:
     """Waits until the process that draws, which a kill leaves alone, has ended its picture."""
     for _ in range(100):
-        if not list(here.folder.rglob(".*.png.partial")):
+        if not list(here.folder.rglob(".*.png.partial*")):
             return
         time.sleep(0.1)
 

@@ -214,7 +214,7 @@ class Outcome:
 
 
 #: Where in that file: a key, a line, or the text that is wrong.
-_PLACE = re.compile(r'^[^ ]+: |^\w+\.[^:]+: |line \d|"')
+_PLACE = re.compile(r'^[^ ]+: |^\w+\.|line \d|"')
 #: Each so many-th case draws its pictures, which take longer than all else.
 _DRAWN_EACH = 5
 #: Beginnings of messages about no key or line but all of a file.

@@ -693,3 +693,12 @@ def test_memory_that_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("show", MODEL_B)
     assert done.exit_code == 2
     assert done.output.startswith("Error: more memory is needed than there is: Unable to allocate")
+
+
+def test_show_prints_numbers_that_only_sympy_can_hold(tmp_path: Path) -> None:
+    """exp(1e9) becomes a number of SymPy's that float64 has no room for."""
+    text = (ROOT / "models" / "k_hh_gate.yaml").read_text(encoding="utf-8")
+    changed = re.sub(r"beta: .*", "beta: exprel(1e9 - (1 if v < 0 else 2))}", text, count=1)
+    (tmp_path / "m.yaml").write_text(changed, encoding="utf-8")
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "m.yaml")])
+    assert shown.exception is None or isinstance(shown.exception, SystemExit)

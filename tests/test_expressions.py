@@ -846,3 +846,18 @@ def test_many_conditionals_in_a_condition_are_refused(condition):
 def test_what_has_no_real_value_is_refused(text, words):
     with pytest.raises(ExpressionError, match=words):
         parse_expression(text, NAMES)
+
+
+def test_a_conditional_that_needs_the_logarithm_of_a_negative_number_is_refused() -> None:
+    """SymPy joins the conditions of nested conditionals, and compares what is not real."""
+    text = "b if (2 if log(((1e-9 - 2) if b == v else b)) < 0 else v) < b else 1"
+    with pytest.raises(ExpressionError, match="not a real number"):
+        parse_expression(text, {"b"})
+
+
+def test_whole_powers_by_squares_are_those_of_the_library() -> None:
+    x = np.array([0.5, -1.25, 1.0, 1.001, 0.0])
+    for power in (8, 9, 20, 300, 301, 1000):
+        with np.errstate(all="ignore"):
+            found = evaluate(sympy.Symbol("x") ** power, {"x": x})
+            assert found == pytest.approx(x**power, rel=1e-12)

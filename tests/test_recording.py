@@ -708,3 +708,9 @@ def test_what_was_passed_in_stays_as_it_is_and_is_not_shared():
     data[:], weight[:] = -1.0, 5.0
     assert np.array_equal(made.current_pA, currents())
     assert (made.weight == 1).all()
+
+
+def test_numbers_whose_squares_overflow_are_no_currents(tmp_path: Path) -> None:
+    one_table(tmp_path, [*range(9), "-3e160"])
+    said = message(tmp_path, ONE, **SIMPLE)
+    assert "column current: line 11 is -3e+160 pA" in said

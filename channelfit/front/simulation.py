@@ -83,13 +83,11 @@ class Simulation:
         names = ["time_ms"]
         for k in range(1, self.protocol.n_sweeps + 1):
             names += [f"sweep_{k}_current_pA", f"sweep_{k}_voltage_mV"]
-        lines = [",".join(names)]
         columns = [row for pair in zip(self.current, self.voltage, strict=True) for row in pair]
-        table = zip(*(c.tolist() for c in columns), strict=True)
-        for t, row in zip(self.time.tolist(), table, strict=True):
-            cells = ["" if x != x else f"{x:.9g}" for x in row]
-            lines.append(",".join([f"{t:.9g}", *cells]))
-        write_text(Path(path), "\n".join(lines) + "\n")
+        form = ",".join(["%.9g"] * (1 + len(columns)))
+        table = zip(self.time.tolist(), *(c.tolist() for c in columns), strict=True)
+        rows = "\n".join([form % row for row in table]).replace("nan", "")
+        write_text(Path(path), f"{','.join(names)}\n{rows}\n")
         return Path(path)
 
     def __repr__(self) -> str:

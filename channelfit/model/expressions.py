@@ -332,14 +332,11 @@ class Reader:
     def check_numbers(self, expression: sympy.Expr) -> None:
         """Refuse a result with a number in it that is not real or not finite."""
         for part in parts_of(expression):
-            if part is sympy.I:
-                self.refuse("not a real number", None)
-            if part is sympy.zoo:
-                self.refuse("not finite (a division by zero?)", None)
+            if part in (sympy.I, sympy.zoo):
+                told = "not a real number" if part is sympy.I else "not finite (division by zero?)"
+                self.refuse(told, None)
             if part.is_Number and not math.isfinite(as_float(part)):
                 self.refuse("a number overflows", None)
-
-    # the walk
 
     def number(self, node: ast.expr) -> _Value:
         """The value of a node: a Python number where it is constant, else an expression."""
@@ -460,14 +457,17 @@ class Reader:
     def conditional(self, node: ast.IfExp) -> _Value:
         """``a if condition else b``; one of the two where the condition is constant."""
         if sum(isinstance(inner, ast.IfExp) for inner in ast.walk(node.test)) > MAX_CONDITIONALS:
-            problem = f"more than {MAX_CONDITIONALS} conditionals in a condition"
-            self.refuse(problem, node.test, "use definitions")
+            told = f"more than {MAX_CONDITIONALS} conditionals in a condition"
+            self.refuse(told, node.test, "use definitions")
         condition = self.condition(node.test)
         chosen, other = self.number(node.body), self.number(node.orelse)
         if isinstance(condition, bool):
             return chosen if condition else other
         pairs = ((as_expression(chosen), condition), (as_expression(other), True))
-        return sympy.Piecewise(*pairs, evaluate=False)
+        try:
+            return sympy.Piecewise(*pairs, evaluate=False)
+        except TypeError:  # SymPy joins conditions, and meets the logarithm of a negative number
+            self.refuse("a comparison of what is not a real number", node.test)
 
     def condition(self, node: ast.expr) -> _Condition:
         """What stands between ``if`` and ``else``; true or false where it is constant."""
@@ -512,10 +512,8 @@ class Reader:
             self.refuse("not a real number", node, "a negative number to a fractional power")
         if not math.isfinite(result):
             self.refuse("a number overflows", node, "the largest is 1.8e308")
-        whole = all(isinstance(value, int) for value in values)
-        if whole and result.is_integer() and abs(result) <= LARGEST_INTEGER:
-            return int(result)
-        return float(result)
+        whole = all(isinstance(value, int) for value in values) and result.is_integer()
+        return int(result) if whole and abs(result) <= LARGEST_INTEGER else float(result)
 
     def checked(self, value: sympy.Expr, node: ast.expr) -> _Value:
         """SymPy's result, refused where it is not finite and real; a Python number if constant."""
@@ -534,9 +532,9 @@ class Reader:
 
 def _all(parts: list[_Condition]) -> _Condition:
     """Whether all conditions hold; constant ones are decided here."""
-    open_parts = [part for part in parts if not isinstance(part, bool)]
-    if False in [part for part in parts if isinstance(part, bool)]:
+    if any(part is False for part in parts):
         return False
+    open_parts = [part for part in parts if not isinstance(part, bool)]
     if len(open_parts) < 2:
         return open_parts[0] if open_parts else True
     return sympy.And(*open_parts, evaluate=False)
@@ -544,9 +542,9 @@ def _all(parts: list[_Condition]) -> _Condition:
 
 def _any(parts: list[_Condition]) -> _Condition:
     """Whether any condition holds; constant ones are decided here."""
-    open_parts = [part for part in parts if not isinstance(part, bool)]
-    if True in [part for part in parts if isinstance(part, bool)]:
+    if any(part is True for part in parts):
         return True
+    open_parts = [part for part in parts if not isinstance(part, bool)]
     if len(open_parts) < 2:
         return open_parts[0] if open_parts else False
     return sympy.Or(*open_parts, evaluate=False)

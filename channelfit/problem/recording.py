@@ -20,6 +20,8 @@ from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
+#: pA: beyond this a number is a slip, since its square or the sum of many squares overflows.
+_LARGEST_PA = 1e100
 _UNMODELLED = ("capacitance", "series_resistance")
 
 
@@ -253,7 +255,23 @@ def _laid_out(section: Section, protocol: Protocol) -> tuple[np.ndarray, list[in
     if section.choice("missing", ("refuse", "mask"), "refuse") != "mask":
         _refuse_missing(known, rows, names, table, protocol, path)
     out[~known] = np.nan
+    _refuse_huge(out, names, rows, table, path)
     return out, rows, path
+
+
+def _refuse_huge(
+    current: np.ndarray, names: list[str], rows: list[int], table: Table, path: Path
+) -> None:
+    """Raises InputError for a number that no current can be, and whose square overflows."""
+    for k, name in zip(rows, names, strict=True):
+        bad = np.flatnonzero(np.abs(current[k]) > _LARGEST_PA)
+        if bad.size:
+            raise InputError(
+                f"{table.place(bad[0])} is {current[k, bad[0]]:.3g} pA{_and_more(bad.size)}; a "
+                f"current between -{_LARGEST_PA:g} and {_LARGEST_PA:g} pA was expected",
+                path,
+                f"column {name}",
+            )
 
 
 def _wrong_count(

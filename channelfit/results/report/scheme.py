@@ -378,6 +378,8 @@ def as_written(expression: sympy.Expr) -> sympy.Expr:
     swap = {}
     for number in shown.atoms(sympy.Float):
         value = float(number)
+        if not math.isfinite(value):  # exp(1e9), which SymPy knows and float64 does not
+            continue
         whole = value == int(value) and abs(value) < 1e6
         swap[number] = sympy.Integer(int(value)) if whole else sympy.Float(f"{value:.6g}")
     return shown.xreplace(swap)
