@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from channelfit.reading import memory
+from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
@@ -26,8 +26,7 @@ _MAX_LINES, _MAX_TEXT = 20_000_000, 1_000_000_000
 _PIECE = 16_000_000
 #: What a line of text takes while it becomes numbers, beside eight times its length.
 _BYTES_A_LINE = 280
-#: The same for a number of a MATLAB file: as it is stored, in float64, and unpacked.
-_BYTES_A_NUMBER = 24
+_MATLAB = "a MATLAB file"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _MAYBE_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?(,[+-]?\d+,\d+([eE][+-]?\d+)?)*\s*")
 
@@ -242,36 +241,15 @@ def _is_number(cell: str) -> bool:
 
 def _read_mat(path: Path, header: bool | None) -> Table:
     """The variables of a MATLAB file; `header` has no meaning, since variables have names."""
-    import scipy.io  # loads SciPy, which other files do not need
-    import scipy.sparse
-
-    try:
-        n_numbers = sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(path))
-        memory.check(n_numbers, _BYTES_A_NUMBER, "numbers", path)
-        raw = scipy.io.loadmat(path)
-    except InputError:
-        raise
-    except NotImplementedError:
-        raise InputError(
-            "a MATLAB 7.3 file (HDF5) cannot be read; save it with `save(..., '-v7')`", path
-        ) from None
-    except Exception as error:  # loadmat raises many kinds on a damaged file
-        raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
     table = Table()
-    for name, value in raw.items():
-        if np.iscomplexobj(value):
-            table.refused[name] = "complex numbers cannot be used; save real(..) of them"
-            continue
-        if scipy.sparse.issparse(value):
-            table.refused[name] = "a sparse matrix cannot be used; save full(..) of it"
-        if not isinstance(value, np.ndarray) or not np.issubdtype(value.dtype, np.number):
-            continue
-        array = np.asarray(value, dtype=float)
-        if array.ndim == 2 and 1 in array.shape:
-            table[name] = array.ravel()
-        elif array.ndim == 2:
-            table[name] = array
-            table.update({f"{name}.{k + 1}": array[:, k] for k in range(array.shape[1])})
+    for name, value in read_apart("channelfit.reading.matlab:variables", path, _MATLAB).items():
+        if isinstance(value, str):
+            table.refused[name] = value
+        elif value.ndim == 2 and 1 in value.shape:
+            table[name] = value.ravel()
+        elif value.ndim == 2:
+            table[name] = value
+            table.update({f"{name}.{k + 1}": value[:, k] for k in range(value.shape[1])})
     if not table:
         why = "".join(f"; {name}: {reason}" for name, reason in table.refused.items())
         raise InputError(f"no vector or matrix of real numbers inside{why}"[:300], path)
