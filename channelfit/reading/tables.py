@@ -28,6 +28,9 @@ _PIECE = 16_000_000
 _BYTES_A_LINE = 280
 _MATLAB = "a MATLAB file"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+#: A number of text with commas, rightly written or not, and one whose comma may part thousands.
+_NUMBER_WITH_COMMAS = re.compile(r"[+-]?[\d.]*,[\d.,]*([eE][+-]?\d+)?")
+_MAYBE_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _MAYBE_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?(,[+-]?\d+,\d+([eE][+-]?\d+)?)*\s*")
 
 
@@ -53,7 +56,7 @@ class Table(dict[str, np.ndarray]):
         return f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
 
 
-def read_columns(path: Path, header: bool | None = None) -> Table:
+def read_columns(path: Path, header: bool | None = None, decimal: str | None = None) -> Table:
     """All columns of a file: CSV by its header (``1``, ``2``.. without one), MATLAB by variable.
 
     A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
@@ -63,6 +66,8 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
         path: a file whose suffix is in `READERS`.
         header: whether the first row names the columns. Without it, a first row with any text in
             it does, and one of numbers alone does not.
+        decimal: "comma" or "point"; without it a decimal comma is understood where nothing else
+            can be meant.
 
     Raises:
         InputError: a missing file, another format, rows of different lengths, text among the
@@ -74,9 +79,13 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
     reader = READERS.get("".join(suffixes)) or READERS.get("".join(suffixes[-1:]))
     if reader is None:
         raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
-    if header is not None and reader is _read_mat:
-        raise InputError("MATLAB variables have names; leave `header` out", path)
-    return reader(path, header)
+    if reader is _read_mat:
+        if header is not None:
+            raise InputError("MATLAB variables have names; leave `header` out", path)
+        if decimal is not None:
+            raise InputError("MATLAB stores numbers, not text; leave `decimal` out", path)
+        return _read_mat(path)
+    return _read_csv(path, header, decimal)
 
 
 def column(table: Table, name: str, path: Path) -> np.ndarray:
@@ -92,7 +101,7 @@ def column(table: Table, name: str, path: Path) -> np.ndarray:
     return found
 
 
-def _read_csv(path: Path, header: bool | None) -> Table:
+def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Table:
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
             data = _within_memory(file, path)
@@ -106,8 +115,11 @@ def _read_csv(path: Path, header: bool | None) -> Table:
     ]
     if not numbered:
         raise InputError("the file is empty", path)
+    places: Sequence[int]
+    lines: Sequence[str]
     places, lines = zip(*numbered, strict=True)
-    delimiter = _delimiter(lines)
+    delimiter = _delimiter(lines, decimal)
+    lines = _with_points(lines, places, delimiter, decimal, path)
     head = _cells(lines[0], delimiter)
     named = any(not _is_number(cell) for cell in head) if header is None else header
     if named and header is None and all(_is_number(c) or _is_decimal_comma(c) for c in head):
@@ -118,7 +130,7 @@ def _read_csv(path: Path, header: bool | None) -> Table:
         raise InputError("a header, but no rows", path)
     spaced = header is None and ", " in lines[0] and is_unit(head[-1])  # current, nA
     nameless = header is None and "" in head  # current,
-    if delimiter == "," and (spaced or nameless or not named):
+    if decimal is None and delimiter == "," and (spaced or nameless or not named):
         _refuse_ambiguous(rows, path, places[skip])
     filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
     try:
@@ -159,15 +171,59 @@ def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes
     return b"".join(parts)
 
 
-def _delimiter(lines: Sequence[str]) -> str | None:
+def _delimiter(lines: Sequence[str], decimal: str | None) -> str | None:
     """What stands between the cells of a table; None for blanks.
 
     A comma is looked for last, since beside any other delimiter it can only be a decimal comma.
     """
     if found := next((d for d in ";\t" if d in lines[-1]), None):
         return found
+    if decimal == "comma":
+        return None
     blanks = re.search(r"[^,\s]\s+[^,\s]", lines[-1]) and len(lines) > 1
     return "," if not blanks and "," in lines[0] + lines[-1] else None
+
+
+def _with_points(
+    lines: Sequence[str],
+    places: Sequence[int],
+    delimiter: str | None,
+    decimal: str | None,
+    path: Path,
+) -> Sequence[str]:
+    """The lines with decimal points, where their numbers have decimal commas.
+
+    Without being told, that is certain where one of them cannot have a comma between thousands.
+
+    Raises:
+        InputError: every comma may stand between thousands, or points and commas are mixed.
+    """
+    if delimiter == "," or decimal == "point":
+        return lines
+    commas = [(place, line) for place, line in zip(places, lines, strict=True) if "," in line]
+    numbers = [
+        (place, cell.strip(' "'))
+        for place, line in commas
+        for cell in _cells(line, delimiter)
+        if "," in cell and _NUMBER_WITH_COMMAS.fullmatch(cell.strip(' "'))
+    ]
+    if not numbers:
+        return lines
+    wrong = next(((p, cell) for p, cell in numbers if not _is_decimal_comma(cell)), None)
+    if wrong is not None:
+        advice = "write numbers without marks between thousands"
+        raise InputError(f"{shown(wrong[1])}: {advice}", path, f"line {wrong[0]}")
+    certain = any(not _MAYBE_THOUSANDS.fullmatch(cell) for _, cell in numbers)
+    if decimal is None and not certain:
+        place, cell = numbers[0]
+        raise InputError(
+            f"{shown(cell)} may have a decimal comma or one between thousands; say which with "
+            "`decimal: comma`, or write numbers without marks between thousands",
+            path,
+            f"line {place}",
+        )
+    cells = re.compile(r"(?<![\w.,])([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)(?![\w.,])")
+    return [cells.sub(r"\1.\2", line) for line in lines]
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
@@ -239,8 +295,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_mat(path: Path, header: bool | None) -> Table:
-    """The variables of a MATLAB file; `header` has no meaning, since variables have names."""
+def _read_mat(path: Path) -> Table:
+    """The variables of a MATLAB file."""
     table = Table()
     for name, value in read_apart("channelfit.reading.matlab:variables", path, _MATLAB).items():
         if isinstance(value, str):
@@ -257,9 +313,11 @@ def _read_mat(path: Path, header: bool | None) -> Table:
 
 
 #: How a file is read, by its suffix.
-READERS: dict[str, Callable[[Path, bool | None], Table]] = {
+READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".csv.gz": _read_csv,
+    ".tsv": _read_csv,
+    ".tsv.gz": _read_csv,
     ".txt": _read_csv,
     ".txt.gz": _read_csv,
     ".mat": _read_mat,
