@@ -28,6 +28,8 @@ _PIECE = 16_000_000
 _BYTES_A_LINE = 280
 _MATLAB = "a MATLAB file"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+#: What the rows and columns of a matrix are.
+LAYOUTS = ("sweeps x samples", "samples x sweeps")
 #: A number of text with commas, rightly written or not, and one whose comma may part thousands.
 _NUMBER_WITH_COMMAS = re.compile(r"[+-]?[\d.]*,[\d.,]*([eE][+-]?\d+)?")
 _MAYBE_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
@@ -51,12 +53,24 @@ class Table(dict[str, np.ndarray]):
         super().__init__(columns or {})
         self.refused: dict[str, str] = {}
 
+    def turn(self, name: str) -> None:
+        """Make the rows of a matrix the columns ``NAME.1``, ``NAME.2``.. instead."""
+        for k in range(self[name].shape[1]):
+            del self[f"{name}.{k + 1}"]
+        self[name] = self[name].T
+        self.update({f"{name}.{k + 1}": row for k, row in enumerate(self[name].T)})
+
     def place(self, row: int) -> str:
         """Where a row, counted from 0, stands in its file, in words."""
         return f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
 
 
-def read_columns(path: Path, header: bool | None = None, decimal: str | None = None) -> Table:
+def read_columns(
+    path: Path,
+    header: bool | None = None,
+    decimal: str | None = None,
+    layout: str | None = None,
+) -> Table:
     """All columns of a file: CSV by its header (``1``, ``2``.. without one), MATLAB by variable.
 
     A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
@@ -68,6 +82,8 @@ def read_columns(path: Path, header: bool | None = None, decimal: str | None = N
             it does, and one of numbers alone does not.
         decimal: "comma" or "point"; without it a decimal comma is understood where nothing else
             can be meant.
+        layout: "sweeps x samples" of a table without names whose rows are sweeps, and of MATLAB
+            matrices; "samples x sweeps", as without it, where columns are.
 
     Raises:
         InputError: a missing file, another format, rows of different lengths, text among the
@@ -84,8 +100,30 @@ def read_columns(path: Path, header: bool | None = None, decimal: str | None = N
             raise InputError("MATLAB variables have names; leave `header` out", path)
         if decimal is not None:
             raise InputError("MATLAB stores numbers, not text; leave `decimal` out", path)
-        return _read_mat(path)
-    return _read_csv(path, header, decimal)
+        table = _read_mat(path)
+    else:
+        table = _read_csv(path, header, decimal)
+    if layout not in (None, *LAYOUTS):
+        raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")
+    return _turned(table, path) if layout == LAYOUTS[0] else table
+
+
+def _turned(table: Table, path: Path) -> Table:
+    """A table whose rows become its columns; of a MATLAB file, the same of its matrices."""
+    matrices = [name for name, values in table.items() if values.ndim == 2]
+    if not len(table.lines):
+        for name in matrices:
+            table.turn(name)
+        return table
+    if not all(name == str(k) for k, name in enumerate(table, 1)):
+        raise InputError(
+            "its columns have names, so that its rows are samples; leave `layout` out, or the "
+            "names (`header: false`)",
+            path,
+            "layout",
+        )
+    rows = np.array(list(table.values())).T
+    return Table({str(k): row for k, row in enumerate(rows, 1)})
 
 
 def column(table: Table, name: str, path: Path) -> np.ndarray:

@@ -15,9 +15,9 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats.contents import Contents, distinct, signal
 from channelfit.reading.formats.headings import is_time, read_heading, sampling_of
+from channelfit.reading.tables import LAYOUTS
 from channelfit.reading.units import shown
 
-LAYOUTS = ("sweeps x samples", "samples x sweeps")
 #: How many times as long as the other the axis of time must be to be known without being told.
 _LONGER = 4
 

@@ -171,7 +171,7 @@ def _clock(group: Any, n: int, name: str) -> tuple[float, float, list[str]]:
     even = times[0] + step * np.arange(n)
     if not step > 0 or not np.all(np.abs(times - even) <= _EVEN * step):
         raise InputError("its timestamps are not evenly spaced", None, name)
-    return 1 / step, float(times[0]), []
+    return 1 / float(f"{step:.9g}"), float(times[0]), []
 
 
 def _of_one_rate(series: list[_Series]) -> tuple[list[_Series], list[str]]:
