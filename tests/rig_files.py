@@ -41,9 +41,7 @@ def write_nwb(path: Path, tables: bool = False, timestamps: bool = False) -> Pat
             resistance_comp_correction=70.0,
             **shared,
         )
-        stimulus = VoltageClampStimulusSeries(
-            name=f"step_{k + 9}", data=COMMAND[k] / 1e3, **shared
-        )
+        stimulus = VoltageClampStimulusSeries(name=f"step_{k + 9}", data=COMMAND[k] / 1e3, **shared)
         if tables:
             file.add_intracellular_recording(
                 electrode=electrode, response=response, stimulus=stimulus

@@ -32,8 +32,13 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 LAYOUTS = ("sweeps x samples", "samples x sweeps")
 #: A number of text with commas, rightly written or not, and one whose comma may part thousands.
 _NUMBER_WITH_COMMAS = re.compile(r"[+-]?[\d.]*,[\d.,]*([eE][+-]?\d+)?")
-_MAYBE_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-_MAYBE_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?(,[+-]?\d+,\d+([eE][+-]?\d+)?)*\s*")
+_MAYBE_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+#: One or several numbers with a decimal comma, and perhaps with points between thousands.
+_MAYBE = r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+),\d+([eE][+-]?\d+)?"
+_MAYBE_DECIMAL = re.compile(rf"\s*{_MAYBE}(,{_MAYBE})*\s*")
+#: A time or another number without a comma, before one with thousands and a decimal comma.
+_MAYBE_THOUSANDS = re.compile(r"\s*[+-]?[\d.]+,[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+\s*")
+_AMBIGUOUS = (_MAYBE_DECIMAL, _MAYBE_THOUSANDS)
 
 
 class Table(dict[str, np.ndarray]):
@@ -186,12 +191,36 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
             + "; numbers with a decimal comma must be written with a point" * commas,
             path,
         )
+    _refuse_too_large(values, rows, places[skip:], names, delimiter, path)
     if len(set(names)) < len(names):
         raise InputError("two columns have the same name", path)
     table = Table({name: values[:, k] for k, name in enumerate(names)})
     table.lines = places[skip:]
     table.first = () if named or header is not None else tuple(head)
     return table
+
+
+def _refuse_too_large(
+    values: np.ndarray,
+    rows: Sequence[str],
+    places: Sequence[int],
+    names: Sequence[str],
+    delimiter: str | None,
+    path: Path,
+) -> None:
+    """Raises InputError for a number such as 1e400, which became infinite; `inf` says what it is.
+
+    Arguments:
+        values: (n_rows, n_columns) the numbers of the rows. places: the line of each row.
+    """
+    for row, k in np.argwhere(np.isinf(values)):
+        cell = _cells(rows[row], delimiter)[k]
+        if any(letter.isdigit() for letter in cell):
+            raise InputError(
+                f"{shown(cell)} is beyond the largest number, {np.finfo(float).max:.3g}",
+                path,
+                f"line {places[row]}: column {names[k]}",
+            )
 
 
 def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:
@@ -251,7 +280,7 @@ def _with_points(
     if wrong is not None:
         advice = "write numbers without marks between thousands"
         raise InputError(f"{shown(wrong[1])}: {advice}", path, f"line {wrong[0]}")
-    certain = any(not _MAYBE_THOUSANDS.fullmatch(cell) for _, cell in numbers)
+    certain = any(not _MAYBE_GROUPED.fullmatch(cell) for _, cell in numbers)
     if decimal is None and not certain:
         place, cell = numbers[0]
         raise InputError(
@@ -283,12 +312,14 @@ def _comma(cell: str) -> str:
 def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
     """Raises InputError for a table of pairs of whole numbers, which may be decimal commas.
 
-    Empty cells, as spreadsheets leave them at the end of a row, say nothing against that.
+    So may be a number such as 1.234 before a whole one: 1.234,5 is 1234.5 in some countries. Empty
+    cells, as spreadsheets leave them at the end of a row, say nothing against that.
     """
     filled = [row for row in map(_without_empty_end, rows) if row]
-    if filled and all(map(_MAYBE_DECIMAL.fullmatch, filled)):
+    if filled and any(all(map(maybe.fullmatch, filled)) for maybe in _AMBIGUOUS):
+        two = "two whole numbers" if "." not in rows[0] else "several numbers"
         raise InputError(
-            f"{shown(rows[0].strip())} may be two whole numbers or one with a decimal comma; write "
+            f"{shown(rows[0].strip())} may be {two} or one with a decimal comma; write "
             "numbers with a decimal point, or name the columns in a first row (`header: true`)",
             path,
             f"line {line}",
