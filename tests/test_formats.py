@@ -266,6 +266,16 @@ def test_decimal_commas(tmp_path: Path) -> None:
         columns(path, "1,5;2\n", decimal="point")
 
 
+def test_excel_of_western_europe(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("Zeit (µs);Strom (pA)\n0;1,5\n50;2,5\n".encode("cp1252"))
+    contents = read(tmp_path / "t.csv")
+    assert contents.sampling_ms == 0.05
+    np.testing.assert_array_equal(contents.signals[0].values, [[1.5, 2.5]])
+    (tmp_path / "t.csv").write_bytes(b"\x80\x93;1\n")
+    with pytest.raises(InputError, match="save it as UTF-8"):
+        read(tmp_path / "t.csv")
+
+
 def test_a_family_is_headed_by_its_voltages(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("-80.0,-75.0,-70.0\n0.1,0.2,0.3\n0.4,0.5,0.6\n")
@@ -531,8 +541,11 @@ def test_choices_that_mean_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_format_is_told_where_a_file_has_none(tmp_path: Path) -> None:
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    for name in ("a.ods", "a.xlsx"):
+        (tmp_path / name).write_bytes(b"PK")
     with pytest.raises(InputError, match="not a format that can be read; accepted: .abf, .nwb"):
+        read(tmp_path / "a.ods")
+    with pytest.raises(InputError, match="save the sheet as CSV"):
         read(tmp_path / "a.xlsx")
     assert set(READERS) >= {".abf", ".nwb", ".ibw", ".wcp", ".dat", ".mat", ".h5", ".csv", ".tsv"}
 
@@ -607,6 +620,22 @@ def test_what_the_file_does_not_say_is_asked_for(tmp_path: Path) -> None:
             recorded(tmp_path, "m.mat", **keys)
     known = {"current": {"signal": "x", "unit": "nA"}, "sampling": "0.1 ms"}
     np.testing.assert_allclose(recorded(tmp_path, "m.mat", **known), CURRENT)
+
+
+def test_a_unit_that_is_no_current_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = CURRENT
+        file["x"].attrs["unit"] = "pF"
+        file["y"] = CURRENT
+        file["y"].attrs["unit"] = "pA/pF"
+    keys: dict[str, Any] = {"sampling": "0.1 ms", "current": {"signal": "x"}}
+    with pytest.raises(InputError, match='the file says that "x" is in pF: unit "pF" is a capac'):
+        recorded(tmp_path, "a.h5", **keys)
+    keys["current"] = {"signal": "y"}
+    with pytest.raises(InputError, match="needs a capacitance"):
+        recorded(tmp_path, "a.h5", **keys)
+    keys["current"] = {"signal": "y", "capacitance": "20 pF"}
+    np.testing.assert_allclose(recorded(tmp_path, "a.h5", **keys), 20 * CURRENT)
 
 
 def test_a_voltage_is_no_current(tmp_path: Path) -> None:

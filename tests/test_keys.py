@@ -170,6 +170,7 @@ def write_tables(folder: Path) -> None:
     (folder / "swept.csv").write_text("\n".join([headings, *swept]) + "\n")
     turned = [",".join(repr(x) for x in column) for column in current.T.tolist()]
     (folder / "turned.csv").write_text("\n".join(turned) + "\n")
+    (folder / "parts.csv").write_text("\n".join(["x,y,z", *rows[:5]]) + "\n")
     (folder / "turned_v.csv").write_text("-80,-60,-40\n-20,0,20\n10,20,30\n")
     (folder / "commas.csv").write_text("\n".join(f"{k},{k + 100}" for k in range(1, 18)) + "\n")
     (folder / "d.csv").write_text("x,x2,y,y2\n1,2,3,4.5\n2,1,5,6\n3,5,7,1\n")
@@ -583,6 +584,8 @@ def proofs() -> dict[tuple[str, str], Proof]:
     at = f"{place}/current"
     show("recording current", "fit", at, swept, sweeps=([1, 2, 3], [2, 1, 3]))
     show("recording current", "fit", at, swept, "is a voltage, in mV", signal=(1, "V"))
+    parts = ((f"{place}/file", "parts.csv"), *untimed, (f"{place}/sampling", 1))
+    show("recording", "fit", place, parts, starts=(2, [1, 2, 3]))
     turned = (
         *untimed,
         (f"{place}/file", "turned.csv"),

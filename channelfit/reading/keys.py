@@ -73,6 +73,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "sampling",
         "current",
         "sweeps",
+        "starts",
         "baseline",
         "missing",
         "capacitance",
