@@ -87,6 +87,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "source",
         "holding",
         "sampling",
+        "junction_potential",
         "between_sweeps",
         "segments",
     ),
