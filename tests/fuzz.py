@@ -15,7 +15,10 @@ Cases run in processes of their own, so that one that takes a process down is fo
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import multiprocessing
+import os
 import random
 import re
 import resource
@@ -25,12 +28,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
+import matplotlib.figure  # noqa: F401 - loaded before the cases, or each would have its own artist
 import numpy as np
+import platformdirs
+from click.testing import CliRunner
+from scipy.io import savemat
 
+from channelfit.front.main import main
+from channelfit.results.report import artist
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import report
+
+os.environ.setdefault("CHANNELFIT_CACHE", platformdirs.user_cache_dir("channelfit-tests"))
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS, BYTES = 10, 2 << 30
 #: How many cases of each kind a whole run has.
@@ -94,27 +111,106 @@ _NASTY = [
 _ATOMS = ["v", "a", "b", "k", "1", "0", "-2", "0.5", "1e9", "1e-9", "1e308", "exp", "celsius", "O"]
 _BINARY = [" + ", " - ", "*", "/", "**", " < ", " >= ", " == ", " and ", " or ", ", ", " if "]
 _CALLS = ["exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel", "sin", "pow", "eval", "V"]
-_MODEL = """
-name: fuzzed
-states: [C, O]
-rates: {{C -> O: "{expression}", O -> C: "(a + b)*exp(-v/k)"}}
-current: {{open: [O], conductance: g, reversal: -80 mV}}
+#: Words that have a meaning in Python, C, CUDA, NMODL, hoc, YAML, or in a model's file.
+_WORDS = """
+v V t u i I O dt celsius diam area e pi PI FARADAY R exp log abs sqrt min max exprel sum prod erf
+pow class lambda def if else and or not is in None True False nan inf real1 double float int long
+short auto register static const void volatile restrict union struct template typename operator
+this new delete asm inline bool half warpSize threadIdx blockIdx blockDim __global__ __shared__
+cost status force printf gind setseed random_normal container getarg POINTER NEURON PARAMETER
+STATE BREAKPOINT INITIAL DERIVATIVE FROM TO SOLVE METHOD UNITS UNITSON VERBATIM ENDVERBATIM
+COMMENT NONSPECIFIC_CURRENT y n on off yes no null true false ~ model fit name states rates gates
+current parameters value range
+""".split()  # noqa: SIM905 - a word a line would take a page
+#: Each name in braces is a role, and another text is put into one of them.
+_CHANNEL = """
+name: "{model}"
+description: "{description}"
+definitions: {{"{definition}": "b*exp(-v/k)"}}
+states: ["{state}", O]
+rates: {{"{state} -> O": "{expression}", "O -> {state}": "{definition}"}}
+current: {{open: [O], conductance: "{conductance}", reversal: -80 mV}}
 parameters:
-  a: {{range: [0.001, 1], unit: 1/ms, value: 0.1}}
-  b: {{range: [0.001, 1], unit: 1/ms, value: 0.1}}
+  "{parameter}": {{range: [0.001, 1], unit: 1/ms, value: 0.1}}
+  b: {{range: [0.001, 1], unit: "{unit}", value: 0.1}}
   k: {{range: [1, 50], unit: mV, value: 10}}
-  g: {{range: [0, 10], unit: nS, value: 1}}
+  "{conductance}": {{range: [0, 10], unit: nS, value: 1}}
+fit:
+  name: "{fit}"
+  experiments:
+  - protocol: steps.yaml
+    recording:
+      file: {recording}
+      time: {{column: t, unit: ms}}
+      current: {{column: "{column}", unit: pA}}
+  optimizer: {{name: genetic, population: 4, generations: 1}}
 """
+_GATES = re.sub(
+    "states: .*\nrates: .*\n",
+    """gates: {{"{gate}": {{alpha: "{expression}", beta: "{definition}"}}}}\n""",
+    _CHANNEL,
+).replace("open: [O], ", "")
+_FUNCTION = """
+name: "{model}"
+description: "{description}"
+sizes: {{"{size}": 3}}
+parameters:
+  "{parameter}": {{size: "{size}", range: [-2, 2]}}
+  b: {{range: [-1, 1], unit: "{unit}"}}
+  k: {{range: [1, 2]}}
+definitions: {{"{definition}[{index}, 1, {size}]": "{parameter}[{index}]**2"}}
+cost: "{expression} + sum({definition}[{index}], {index}, 1, {size})"
+fit: {{name: "{fit}", optimizer: {{name: genetic, population: 4, generations: 1}}}}
+"""
+_STEPS = """
+name: "{protocol}"
+holding: -80 mV
+sampling: 0.5 ms
+segments: [{{step: 0 mV, for: 10 ms}}]
+"""
+_ROLES = {
+    "model": "fuzzed",
+    "description": "none",
+    "state": "C",
+    "definition": "d",
+    "gate": "m",
+    "parameter": "a",
+    "conductance": "g",
+    "unit": "1/ms",
+    "fit": "a fit",
+    "column": "i",
+    "protocol": "steps",
+    "size": "n",
+    "index": "j",
+    "expression": "a*exp(v/k)",
+    "recording": "cell.csv",
+}
+_SOURCES = ([], ["--source", "cpu"], ["--source", "cuda"], ["--source", "nmodl"])
+#: What a message begins with: the name of one of the case's files.
+_FILE = re.compile(r"(fuzzed\.yaml|cell\.(csv|mat)|steps\.yaml)(: |$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended: "ok", "refused", or what is wrong with it."""
+    """How a case ended: "ok", "refused", or what is wrong with it.
+
+    `bytes` is the most memory that the case held beyond what its process held before.
+    """
 
     kind: str
     seed: int
     case: int
     verdict: str
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+#: Where in that file: a key, a line, or the text that is wrong.
+_PLACE = re.compile(r'^[^ ]+: |^\w+\.[^:]+: |line \d|"')
+#: Each so many-th case draws its pictures, which take longer than all else.
+_DRAWN_EACH = 5
+#: Beginnings of messages about no key or line but all of a file.
+_OF_THE_WHOLE_FILE = ("cannot be read", "no such file", "a function is no mechanism")
 
 
 # --- the cases ------------------------------------------------------------------------------------
@@ -176,23 +272,19 @@ def expression(draw: random.Random, depth: int = 0) -> str:
 def name(draw: random.Random) -> str:
     """A text that is nearly a name."""
     letters = "abzAZ09_ .-:;'\"{}[]()#%$\\/\n\t\x00\x1bé漢\u202e"
-    words = ["v", "t", "exp", "class", "lambda", "erf", "force", "printf", "gind", "double", "O"]
     if draw.random() < 0.4:
-        return draw.choice(words)
+        return draw.choice(_WORDS)
+    if draw.random() < 0.3:
+        return draw.choice(_WORDS) + draw.choice(["_", "0", "1", "x", "_" * 300, " ", "\x1b[2J"])
     return "".join(draw.choice(letters) for _ in range(draw.choice([0, 1, 3, 8, 300])))
 
 
 def prepared(kind: str, folder: Path, draw: random.Random) -> list[str]:
     """Writes a case's files into a folder that holds all shipped ones; returns the command."""
-    if kind in ("expressions", "names"):
-        text = _MODEL.format(expression=expression(draw) if kind == "expressions" else "a")
-        if kind == "names":
-            old = draw.choice(["fuzzed", "C", "O", "a", "b", "g", "k"])
-            text = re.sub(rf"\b{old}\b", lambda _: repr(name(draw))[1:-1], text)
-        file = folder / "fuzzed.yaml"
-        file.write_text(text, encoding="utf-8", errors="surrogatepass")
-        source = draw.choice([[], ["--source", "cpu"], ["--source", "nmodl"]])
-        return ["show", str(file), *source]
+    if kind == "expressions":
+        return _expression(folder, draw)
+    if kind == "names":
+        return _named(folder, draw)
     if kind in ("tables", "matlab"):
         return _recorded(kind, folder, draw)
     places = {
@@ -213,32 +305,64 @@ def prepared(kind: str, folder: Path, draw: random.Random) -> list[str]:
     return ["show", str(file)]
 
 
+def _written(folder: Path, text: str, words: dict[str, str]) -> str:
+    """Writes a model or function, with its protocol and recording; returns the file's name."""
+    words = _ROLES | words
+    (folder / "steps.yaml").write_text(_STEPS.format(**words), "utf-8", "surrogatepass")
+    rows = "".join(f"{k / 2:g},{math.sin(k):.6g}\n" for k in range(20))
+    if words["recording"] == "cell.csv":
+        header = words["column"] if "\n" not in words["column"] else "i"
+        (folder / "cell.csv").write_text(f"t,{header}\n{rows}", "utf-8", "surrogatepass")
+    file = folder / "fuzzed.yaml"
+    file.write_text(text.format(**words), "utf-8", "surrogatepass")
+    return str(file)
+
+
+def _optimize(file: str, folder: Path, backend: str = "reference") -> list[str]:
+    return ["optimize", file, "--out", str(folder / "run"), "--backend", backend, "--quiet"]
+
+
+def _expression(folder: Path, draw: random.Random) -> list[str]:
+    """A text in place of a rate or of a function's cost."""
+    way, words = draw.random(), {"expression": expression(draw)}
+    if way < 0.2:
+        file = _written(folder, _FUNCTION, words)
+        return ["show", file, *draw.choice(_SOURCES[:3])]
+    bounds = "  rates_within: {{range: [1e-9, 1e9]}}\n"
+    text = draw.choice([_CHANNEL, _CHANNEL, _GATES])
+    file = _written(folder, text + bounds * (way > 0.9), words)
+    return _optimize(file, folder) if way > 0.9 else ["show", file, *draw.choice(_SOURCES)]
+
+
+def _named(folder: Path, draw: random.Random) -> list[str]:
+    """A text in place of a name, raw or as a YAML string that says all of it."""
+    role, given = draw.choice([*_ROLES][:13]), name(draw)
+    texts = [t for t in (_CHANNEL, _GATES, _FUNCTION) if f"{{{role}}}" in t] or [_CHANNEL]
+    text = draw.choice(texts)
+    if draw.random() < 0.8:
+        given = json.dumps(given, ensure_ascii=draw.random() < 0.5)[1:-1]
+    words = {role: given}
+    if role == "parameter":
+        words["expression"] = f"{given}[1]" if text is _FUNCTION else f"{given}*exp(v/k)"
+    elif text is _FUNCTION:
+        words["expression"] = "b*k"
+    file = _written(folder, text, words)
+    if role in ("fit", "protocol", "column") or draw.random() < 0.05:
+        return _optimize(file, folder, draw.choice(["reference", "reference", "cpu"]))
+    return ["show", file, *draw.choice(_SOURCES)]
+
+
 def _recorded(kind: str, folder: Path, draw: random.Random) -> list[str]:
     """A fit file whose recording is a mutant."""
-    from scipy.io import savemat
-
-    time_ms, current = np.arange(0.0, 10.0, 0.5), np.sin(np.arange(20))
-    if kind == "tables":
-        rows = "\n".join(f"{t:g},{i:.6g}" for t, i in zip(time_ms, current, strict=True))
-        whole = f"t,i\n{rows}\n".encode()
-        file, column = folder / "cell.csv", "i"
-    else:
-        file, column = folder / "cell.mat", "i"
-        savemat(file, {"t": time_ms, "i": current})
-        whole = file.read_bytes()
-    file.write_bytes(mutated(whole, draw, [whole]))
-    (folder / "steps.yaml").write_text(
-        "name: s\nholding: -80 mV\nsampling: 0.5 ms\nsegments: [{step: 0 mV, for: 10 ms}]\n"
-    )
-    recording = f"{{file: {file.name}, time: {{column: t, unit: ms}}, current: {{column: {column}, unit: pA}}}}"  # noqa: E501
-    fit = folder / "fuzzed.yaml"
-    fit.write_text(
-        _MODEL.format(expression="a*exp(v/k)")
-        + f"fit:\n  experiments: [{{protocol: steps.yaml, recording: {recording}}}]\n"
-        + "  optimizer: {name: genetic, population: 4, generations: 1}\n"
-    )
-    out = ["--out", str(folder / "run"), "--backend", "reference", "--quiet"]
-    return ["optimize", str(fit), *out]
+    recording = "cell.csv" if kind == "tables" else "cell.mat"
+    file = _written(folder, _CHANNEL, {"recording": recording})
+    cell = folder / recording
+    if kind == "matlab":
+        columns = {"t": np.arange(0.0, 10.0, 0.5), "i": np.sin(np.arange(20))}
+        savemat(cell, columns, do_compression=draw.random() < 0.2, format=draw.choice("4555"))
+    whole = cell.read_bytes()
+    cell.write_bytes(mutated(whole, draw, [whole]))
+    return _optimize(file, folder)
 
 
 # --- running them ---------------------------------------------------------------------------------
@@ -248,11 +372,19 @@ class _TooLong(BaseException):
     """Raised by the alarm; no handler for ordinary errors catches it."""
 
 
-def verdict(command: list[str], places: tuple[str, ...]) -> str:
-    """How a command ends, in words."""
-    from click.testing import CliRunner
+def _peak(begins: bool) -> int:
+    """The most bytes that this process has held since it was last asked so with `begins`."""
+    status = Path("/proc/self/status")
+    if not status.exists():  # not Linux: the most that it has ever held
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if begins:
+        Path("/proc/self/clear_refs").write_text("5")
+    line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
-    from channelfit.front.main import main
+
+def verdict(command: list[str]) -> str:
+    """How a command ends, in words."""
 
     def ring(number: int, frame: object) -> None:
         raise _TooLong
@@ -270,20 +402,26 @@ def verdict(command: list[str], places: tuple[str, ...]) -> str:
         return f"over {SECONDS} s"
     if error is not None and not isinstance(error, SystemExit):
         return f"{type(error).__name__}: {str(error)[:200]!r}"
+    told = result.output + result.stderr
+    if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", re.sub(r"\x1b\[[0-9;]*m", "", told)):
+        return f"control character printed: {told[:200]!r}"
     if result.exit_code == 0:
         return "ok"
     if result.exit_code != 2:
         return f"exit code {result.exit_code}"
-    told = result.output + result.stderr
-    if not told.strip() or "Traceback" in told:
+    message = told[told.find("Error: ") :].strip()
+    if "Error: " not in told or "Traceback" in told:
         return f"no message: {told[:200]!r}"
-    if not any(place in told for place in places):
-        return f"a message without its file: {told.strip()[-200:]!r}"
-    strange = re.search(r"[\x00-\x08\x0b-\x1f\x7f]", re.sub(r"\x1b\[[0-9;]*m", "", told))
-    return f"control character printed: {told[:200]!r}" if strange else "refused"
+    if not (found := _FILE.search(message)):
+        return f"a message without its file: {message[-300:]!r}"
+    said = message[found.end() :]
+    whole = said.startswith(_OF_THE_WHOLE_FILE) or not found[1].endswith("yaml")
+    if not whole and not _PLACE.search(said):
+        return f"a message without a key: {message[-300:]!r}"
+    return "refused"
 
 
-def run_case(kind: str, seed: int, case: int, show: bool = False) -> str:
+def run_case(kind: str, seed: int, case: int, show: bool = False) -> Outcome:
     """One case in a folder of its own."""
     draw = random.Random(f"{kind}:{seed}:{case}")
     with tempfile.TemporaryDirectory() as temporary:
@@ -293,15 +431,22 @@ def run_case(kind: str, seed: int, case: int, show: bool = False) -> str:
         command = prepared(kind, folder, draw)
         if show:
             print(command, next(folder.rglob("fuzzed.yaml")).read_bytes(), sep="\n")
-        return verdict(command, ("fuzzed", "cell", "steps"))
+        drawing = nullcontext() if case % _DRAWN_EACH == 0 else patch.object(artist, "draw")
+        held, start = _peak(begins=True), time.monotonic()
+        with drawing:
+            word = verdict(command)
+        seconds, taken = time.monotonic() - start, _peak(begins=False) - held
+    if taken > BYTES:
+        word = f"took {taken / 1e9:.1f} GB, and ended: {word}"
+    return Outcome(kind, seed, case, word, seconds, taken)
 
 
-def _worker(kind: str, seed: int, cases: range, pipe: Callable[[Outcome], None]) -> None:
+def _worker(kind: str, seed: int, cases: range, pipe: Connection) -> None:
     soft = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + 3 * BYTES
     resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
     for case in cases:
-        pipe.send(("begins", case))  # type: ignore[attr-defined]
-        pipe.send(("ended", run_case(kind, seed, case)))  # type: ignore[attr-defined]
+        pipe.send(("begins", case))
+        pipe.send(("ended", run_case(kind, seed, case)))
 
 
 def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
@@ -324,7 +469,7 @@ def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
             if what == "begins":
                 case = value
             else:
-                found.append(Outcome(kind, seed, case, value))
+                found.append(value)
                 first = case + 1
         child.join()
         if first < count:
@@ -343,26 +488,49 @@ def main_program() -> int:
     parser.add_argument("--count", type=int, help="cases of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", help="KIND:SEED:CASE, one case again")
+    parser.add_argument("--processes", type=int, default=1, help="kinds at the same time")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/fuzz.json")
     wanted = parser.parse_args()
     if wanted.case:
         kind, seed, case = wanted.case.split(":")
-        print(run_case(kind, int(seed), int(case), show=True))
+        print(run_case(kind, int(seed), int(case), show=True).verdict)
         return 0
-    bad = 0
-    for kind in wanted.kinds or COUNTS:
+
+    def run(kind: str) -> tuple[str, list[Outcome], float]:
         start = time.monotonic()
         found = outcomes(kind, wanted.seed, wanted.count or COUNTS[kind])
-        kinds = Counter(o.verdict if o.verdict in ("ok", "refused") else "found" for o in found)
-        for one in found:
-            if one.verdict not in ("ok", "refused"):
-                print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
-        bad += kinds["found"]
-        print(
-            f"{kind}: {len(found)} cases, {kinds['ok']} read, {kinds['refused']} refused, "
-            f"{kinds['found']} findings, {time.monotonic() - start:.0f} s, seed {wanted.seed}",
-            flush=True,
-        )
-    return 1 if bad else 0
+        return kind, found, time.monotonic() - start
+
+    rows = []
+    with ThreadPoolExecutor(wanted.processes) as pool:
+        for done in pool.map(run, wanted.kinds or COUNTS):
+            rows += _told(*done, wanted.seed)
+    if wanted.write:
+        report.finish("fuzz", "Hostile files, expressions and names", rows)
+    return 1 if any(row.name.endswith("findings") and row.value for row in rows) else 0
+
+
+def _told(kind: str, found: list[Outcome], seconds: float, seed: int) -> list[report.Row]:
+    """Prints the findings and the count of each kind of ending; returns rows of a table."""
+    ended = Counter(o.verdict if o.verdict in ("ok", "refused") else "findings" for o in found)
+    for one in found:
+        if one.verdict not in ("ok", "refused"):
+            print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
+    slowest, largest = max(o.seconds for o in found), max(o.bytes for o in found)
+    print(
+        f"{kind}: {len(found)} cases, {ended['ok']} read, {ended['refused']} refused, "
+        f"{ended['findings']} findings, {seconds:.0f} s, the slowest {slowest:.1f} s, "
+        f"the largest {largest / 1e6:.0f} MB, seed {seed}",
+        flush=True,
+    )
+    return [
+        report.Row(f"{kind}: read", ended["ok"], "cases", note=f"seed {seed}"),
+        report.Row(f"{kind}: refused with a message", ended["refused"], "cases"),
+        report.Row(f"{kind}: findings", ended["findings"], "cases", note="wanted: none"),
+        report.Row(f"{kind}: all", seconds, "s"),
+        report.Row(f"{kind}: slowest", slowest, "s", note=f"wanted: at most {SECONDS}"),
+        report.Row(f"{kind}: most memory", largest / 1e6, "MB", note="beyond what each began with"),
+    ]
 
 
 if __name__ == "__main__":

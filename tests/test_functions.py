@@ -247,6 +247,7 @@ def changed(key, value):
         ("parameters.n", {"range": [0, 1]}, "already has a meaning"),
         ("parameters.x", {"size": "k", "range": [0, 1]}, "parameters.x.size"),
         ("parameters.x", {"size": 4, "range": [1, 0]}, "parameters.x.range"),
+        ("parameters.x", {"size": 4, "range": [-1e308, 1e308]}, "x.range: both ends must be"),
         ("parameters.x", {"size": 4, "range": [0, 1], "scale": "log"}, "above 0"),
         ("parameters.x", {"size": 4, "range": [0, 1], "value": [1, 2]}, "4 finite numbers"),
         ("parameters.x", {"size": 4, "rnge": [0, 1]}, "did you mean range"),

@@ -18,6 +18,7 @@ from channelfit.problem import segments
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading import memory, tables
 from channelfit.reading.errors import InputError
+from channelfit.reading.matlab import variables
 from channelfit.reading.tables import read_columns
 from channelfit.search.choose import make_optimizer
 
@@ -100,8 +101,8 @@ def test_numbers_of_a_matlab_file(tmp_path, small, monkeypatch):
     savemat(file, {"i": np.zeros((1000, 1000))}, do_compression=True)
     assert file.stat().st_size < 100_000
     monkeypatch.setattr("scipy.io.loadmat", never)
-    with pytest.raises(InputError, match="1,000,000 numbers need .*; 375,000 would fit"):
-        read_columns(file)
+    with pytest.raises(InputError, match="1,000,000 numbers need .*; 281,250 would fit"):
+        variables(file)
 
 
 def test_segments_of_all_sweeps_are_counted_before_they_are_laid_out(monkeypatch):

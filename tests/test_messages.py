@@ -82,6 +82,9 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
         ("12,573\n,\n13,001\n", 'line 1: "12,573" may be two whole numbers'),
         ("I,\n12,573\n13,001\n", 'line 2: "12,573" may be two whole numbers'),
         ("12,573,\n13,001,\n", 'line 2: "13,001," may be two whole numbers'),
+        ("1.234,5\n999,25\n", 'line 1: "1.234,5" may be several numbers or one with a decimal'),
+        ("0,1.234,5\n1,-1.235,5\n", 'line 1: "0,1.234,5" may be several numbers or one with'),
+        ("t;I\n0;1.234,5\n", 'line 2: not a table of numbers: "1.234,5" is not a number'),
         ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
         ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
         ("t;I\n\n0,1;12,5\n", 'line 3: not a table of numbers: "0,1" has a decimal comma'),
@@ -92,6 +95,20 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
 )
 def test_decimal_commas(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
+
+
+def test_points_that_separate_no_thousands(tmp_path: Path) -> None:
+    assert table(tmp_path, "0.001,5\n0.002,5\n")["1"].tolist() == [0.001, 0.002]
+    assert table(tmp_path, "1.000,5\n1.100,5.5\n")["2"].tolist() == [5, 5.5]
+    assert table(tmp_path, "t,I\n1.234,5\n2.234,5\n")["t"].tolist() == [1.234, 2.234]
+
+
+@pytest.mark.parametrize("cell", ["1e400", "-1e309", "9" * 400])
+def test_numbers_beyond_the_largest(tmp_path: Path, cell: str) -> None:
+    for text in (f"t,I\n0,1\n1,{cell}\n", f"t I\n0 1\n1 {cell}\n"):
+        assert "/r.csv: line 3: column I: " in refusal(tmp_path, text)
+        assert "is beyond the largest number, 1.8e+308" in refusal(tmp_path, text)
+    assert table(tmp_path, "t,I\n0,-inf\n")["I"].tolist() == [-np.inf]
 
 
 @given(st.lists(st.tuples(st.integers(-999, 999), st.integers(0, 9999)), min_size=1))

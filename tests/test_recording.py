@@ -370,7 +370,8 @@ def test_mistakes_in_the_mapping(tmp_path: Path, change: dict[str, object], said
         ("r.csv", b"time,time\n0,1\n0.5,2\n", "same name"),
         ("r.csv.gz", b"time,current\n0,1\n", "cannot be read"),
         ("r.mat", b"MATLAB 5.0 MAT-file and then nothing of the kind", "not a readable MATLAB"),
-        ("r.abf", b"ABF2", "not a format that can be read; accepted: .csv"),
+        ("r.abf", b"ABF2", "write `signal: NAME`"),
+        ("r.xlsx", b"PK", "not a format that can be read; accepted: .csv"),
         ("r", b"1", "not a format"),
     ],
 )

@@ -36,6 +36,7 @@ from channelfit.functions.indexed_expressions import Scope, check_indexed_name, 
 from channelfit.model.channel import Parameter
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import ExpressionError
+from channelfit.model.parameters import LARGEST
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -433,6 +434,8 @@ def _range(section: Section, scale: str) -> tuple[float, float]:
         lower = upper = math.nan
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
         raise section.error(f"two finite numbers [lower, upper] were expected, not {ends}", "range")
+    if max(-lower, upper) > LARGEST:
+        raise section.error(f"both ends must be within {LARGEST:g} of 0, not {ends}", "range")
     if scale == "log" and lower <= 0:
         raise section.error(f"scale: log needs a range that starts above 0, not {lower:g}", "range")
     return lower, upper

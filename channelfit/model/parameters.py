@@ -13,7 +13,7 @@ from channelfit.reading.keys import KEYS
 from channelfit.reading.units import Membrane, parse_quantity, shown, unit_factor
 
 #: Of a parameter in its base unit: products and squares of two such numbers are still finite.
-_LARGEST = 1e150
+LARGEST = 1e150
 
 
 def is_tie(row: object) -> bool:
@@ -94,8 +94,8 @@ def _range(section: Section, factor: float) -> tuple[float, float]:
 
 def _in_base_unit(section: Section, factor: float, number: float, key: str) -> float:
     """A number in the base unit. Raises InputError for one that no arithmetic has room for."""
-    if abs(factor * number) > _LARGEST:
-        raise section.error(f"{number:g} is beyond {_LARGEST:g} in the base unit", key)
+    if abs(factor * number) > LARGEST:
+        raise section.error(f"{number:g} is beyond {LARGEST:g} in the base unit", key)
     return factor * number
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.arguments import TIME_SLACK, numbers
+from channelfit.problem.file_signals import (
+    read_choices,
+    read_signal,
+    refuse_columns_of_signals,
+)
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.cautions import Caution
@@ -203,9 +208,13 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     _refuse_unmodelled(section)
     name = section.text("file")
     path = section.existing(name, "file")
-    table = read_columns(path, _header(section))
-    time_column = _check_times(section, protocol, table, path)
-    names, current = _currents(section, table, time_column, path)
+    if isinstance(section.take("current"), Mapping) and "signal" in section.section("current"):
+        table, names, current = _signal(section, protocol, path)
+    else:
+        refuse_columns_of_signals(section, path)
+        table = read_columns(path, **read_choices(section))
+        time_column = _check_times(section, protocol, table, path)
+        names, current = _currents(section, table, time_column, protocol, path)
     rows = _sweep_numbers(section, len(names), protocol, path)
     n_rows, n_times = current.shape[1], protocol.n_times_max
     expected = max(protocol.n_times(k) for k in rows)
@@ -333,10 +342,6 @@ def _chosen(section: Section, n_sweeps: int) -> list[int]:
     return [number - 1 for number in numbers]
 
 
-def _header(section: Section) -> bool | None:
-    return section.flag("header", False) if "header" in section else section.take("header", None)
-
-
 def _factor(section: Section, dimension: str, membrane: Membrane | None = None) -> float:
     try:
         return unit_factor(section.text("unit"), dimension, membrane=membrane)[0]
@@ -440,14 +445,33 @@ def _check_sampling(
         )
 
 
+def _signal(
+    section: Section, protocol: Protocol, path: Path
+) -> tuple[Table, list[str], np.ndarray]:
+    """The sweeps of a signal as a table, their names, and the currents (n_sweeps, n_rows), pA."""
+    if "time" in section:
+        raise section.error("the times of a signal are the file's; leave `time` out", "time")
+    inner = section.section("current")
+    inner.expect(KEYS["recording current"])
+    signal = read_signal(section, inner, path, "current")
+    inner.finish()
+    _check_sampling(section, "sampling", signal.sampling_ms, protocol, protocol.n_times_max)
+    names = signal.places
+    return Table(dict(zip(names, signal.values, strict=False))), names, signal.values
+
+
 def _currents(
-    section: Section, table: Table, time_column: str | None, path: Path
+    section: Section,
+    table: Table,
+    time_column: str | None,
+    protocol: Protocol,
+    path: Path,
 ) -> tuple[list[str], np.ndarray]:
     """The names of the columns of currents, and these (n_columns, n_rows), pA."""
     inner = section.section("current")
     inner.expect(KEYS["recording current"])
     if ("column" in inner) == ("columns" in inner):
-        raise inner.error("one of column, columns was expected")
+        raise inner.error("one of column, columns, signal was expected")
     membrane = read_membrane(inner)
     factor = _factor(inner, "current", membrane)
     check_membrane(inner, membrane, "the unit of these currents is")
@@ -455,7 +479,10 @@ def _currents(
         names = [inner.text("column")]
         matrix = table.get(names[0])
         if matrix is not None and matrix.ndim == 2:
-            names = [f"{names[0]}.{k + 1}" for k in range(matrix.shape[1])]
+            n_times = protocol.n_times_max
+            if len(matrix) != n_times == matrix.shape[1] and "layout" not in section:
+                table.turn(names[0])  # a row for each sweep
+            names = [f"{names[0]}.{k + 1}" for k in range(table[names[0]].shape[1])]
     elif inner.take("columns") == "all":
         names = [name for name, c in table.items() if c.ndim == 1 and name != time_column]
     else:

@@ -9,10 +9,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from channelfit.problem.file_signals import (
+    read_choices,
+    read_signal,
+    refuse_columns_of_signals,
+)
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
@@ -220,8 +226,10 @@ def _recorded(row: Section) -> list[Samples]:
     inner = row.section("recorded")
     inner.expect(KEYS["recorded"])
     path = inner.existing(inner.text("file"), "file")
-    header = inner.flag("header", False) if "header" in inner else inner.take("header", None)
-    table = read_columns(path, header)
+    if "signal" in inner:
+        return _signal(inner, path)
+    refuse_columns_of_signals(inner, path)
+    table = read_columns(path, **read_choices(inner))
     clock, factor = "", 0.0
     if "time" in inner:
         time = inner.section("time")
@@ -243,6 +251,20 @@ def _recorded(row: Section) -> list[Samples]:
         if fault := unusable_command(times, command, table):
             raise InputError(f"not a usable command voltage: {fault}", path)
     return [Samples(times, command) for command in commands]
+
+
+def _signal(inner: Section, path: Path) -> list[Samples]:
+    """The sweeps of a command that the file of an amplifier holds."""
+    signal = read_signal(inner, inner, path, "voltage")
+    inner.finish()
+    commands = list[Samples]()
+    for name, row in zip(signal.places, signal.values, strict=True):
+        n = len(row) - int(np.argmax(np.isfinite(row[::-1])))  # a shorter sweep ends with NaN
+        times = np.arange(n) * signal.sampling_ms
+        if fault := unusable_command(times, row[:n], Table()):
+            raise InputError(f"not a usable command voltage: {fault}", path, name)
+        commands.append(Samples(times, row[:n]))
+    return commands
 
 
 def _column_names(inner: Section, table: Table, clock: str) -> list[str]:

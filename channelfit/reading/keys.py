@@ -67,6 +67,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "recording": (
         "file",
         "header",
+        "decimal",
+        "layout",
         "time",
         "sampling",
         "current",
@@ -78,7 +80,15 @@ KEYS: dict[str, tuple[str, ...]] = {
         "source",
     ),
     "recording time": ("column", "unit", "start"),
-    "recording current": ("column", "columns", "unit", "area", "capacitance"),
+    "recording current": (
+        "column",
+        "columns",
+        "signal",
+        "sweeps",
+        "unit",
+        "area",
+        "capacitance",
+    ),
     "baseline": ("from", "to"),
     # a protocol file
     "protocol": (
@@ -96,7 +106,19 @@ KEYS: dict[str, tuple[str, ...]] = {
     "family": ("values", "from", "to", "by"),
     "sines": ("offset", "origin", "terms"),
     "sine": ("amplitude", "frequency", "omega", "phase"),
-    "recorded": ("file", "header", "column", "columns", "unit", "time", "sampling"),
+    "recorded": (
+        "file",
+        "header",
+        "decimal",
+        "layout",
+        "column",
+        "columns",
+        "signal",
+        "sweeps",
+        "unit",
+        "time",
+        "sampling",
+    ),
     "recorded time": ("column", "unit"),
     # a function file
     "function": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from channelfit.reading import memory
+from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
@@ -26,10 +26,19 @@ _MAX_LINES, _MAX_TEXT = 20_000_000, 1_000_000_000
 _PIECE = 16_000_000
 #: What a line of text takes while it becomes numbers, beside eight times its length.
 _BYTES_A_LINE = 280
-#: The same for a number of a MATLAB file: as it is stored, in float64, and unpacked.
-_BYTES_A_NUMBER = 24
+_MATLAB = "a MATLAB file"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
-_MAYBE_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?(,[+-]?\d+,\d+([eE][+-]?\d+)?)*\s*")
+#: What the rows and columns of a matrix are.
+LAYOUTS = ("sweeps x samples", "samples x sweeps")
+#: A number of text with commas, rightly written or not, and one whose comma may part thousands.
+_NUMBER_WITH_COMMAS = re.compile(r"[+-]?[\d.]*,[\d.,]*([eE][+-]?\d+)?")
+_MAYBE_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+#: One or several numbers with a decimal comma, and perhaps with points between thousands.
+_MAYBE = r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+),\d+([eE][+-]?\d+)?"
+_MAYBE_DECIMAL = re.compile(rf"\s*{_MAYBE}(,{_MAYBE})*\s*")
+#: A time or another number without a comma, before one with thousands and a decimal comma.
+_MAYBE_THOUSANDS = re.compile(r"\s*[+-]?[\d.]+,[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+\s*")
+_AMBIGUOUS = (_MAYBE_DECIMAL, _MAYBE_THOUSANDS)
 
 
 class Table(dict[str, np.ndarray]):
@@ -49,12 +58,24 @@ class Table(dict[str, np.ndarray]):
         super().__init__(columns or {})
         self.refused: dict[str, str] = {}
 
+    def turn(self, name: str) -> None:
+        """Make the rows of a matrix the columns ``NAME.1``, ``NAME.2``.. instead."""
+        for k in range(self[name].shape[1]):
+            del self[f"{name}.{k + 1}"]
+        self[name] = self[name].T
+        self.update({f"{name}.{k + 1}": row for k, row in enumerate(self[name].T)})
+
     def place(self, row: int) -> str:
         """Where a row, counted from 0, stands in its file, in words."""
         return f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
 
 
-def read_columns(path: Path, header: bool | None = None) -> Table:
+def read_columns(
+    path: Path,
+    header: bool | None = None,
+    decimal: str | None = None,
+    layout: str | None = None,
+) -> Table:
     """All columns of a file: CSV by its header (``1``, ``2``.. without one), MATLAB by variable.
 
     A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
@@ -64,6 +85,10 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
         path: a file whose suffix is in `READERS`.
         header: whether the first row names the columns. Without it, a first row with any text in
             it does, and one of numbers alone does not.
+        decimal: "comma" or "point"; without it a decimal comma is understood where nothing else
+            can be meant.
+        layout: "sweeps x samples" of a table without names whose rows are sweeps, and of MATLAB
+            matrices; "samples x sweeps", as without it, where columns are.
 
     Raises:
         InputError: a missing file, another format, rows of different lengths, text among the
@@ -75,9 +100,35 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
     reader = READERS.get("".join(suffixes)) or READERS.get("".join(suffixes[-1:]))
     if reader is None:
         raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
-    if header is not None and reader is _read_mat:
-        raise InputError("MATLAB variables have names; leave `header` out", path)
-    return reader(path, header)
+    if reader is _read_mat:
+        if header is not None:
+            raise InputError("MATLAB variables have names; leave `header` out", path)
+        if decimal is not None:
+            raise InputError("MATLAB stores numbers, not text; leave `decimal` out", path)
+        table = _read_mat(path)
+    else:
+        table = _read_csv(path, header, decimal)
+    if layout not in (None, *LAYOUTS):
+        raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")
+    return _turned(table, path) if layout == LAYOUTS[0] else table
+
+
+def _turned(table: Table, path: Path) -> Table:
+    """A table whose rows become its columns; of a MATLAB file, the same of its matrices."""
+    matrices = [name for name, values in table.items() if values.ndim == 2]
+    if not len(table.lines):
+        for name in matrices:
+            table.turn(name)
+        return table
+    if not all(name == str(k) for k, name in enumerate(table, 1)):
+        raise InputError(
+            "its columns have names, so that its rows are samples; leave `layout` out, or the "
+            "names (`header: false`)",
+            path,
+            "layout",
+        )
+    rows = np.array(list(table.values())).T
+    return Table({str(k): row for k, row in enumerate(rows, 1)})
 
 
 def column(table: Table, name: str, path: Path) -> np.ndarray:
@@ -93,7 +144,7 @@ def column(table: Table, name: str, path: Path) -> np.ndarray:
     return found
 
 
-def _read_csv(path: Path, header: bool | None) -> Table:
+def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Table:
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
             data = _within_memory(file, path)
@@ -107,8 +158,11 @@ def _read_csv(path: Path, header: bool | None) -> Table:
     ]
     if not numbered:
         raise InputError("the file is empty", path)
+    places: Sequence[int]
+    lines: Sequence[str]
     places, lines = zip(*numbered, strict=True)
-    delimiter = _delimiter(lines)
+    delimiter = _delimiter(lines, decimal)
+    lines = _with_points(lines, places, delimiter, decimal, path)
     head = _cells(lines[0], delimiter)
     named = any(not _is_number(cell) for cell in head) if header is None else header
     if named and header is None and all(_is_number(c) or _is_decimal_comma(c) for c in head):
@@ -119,7 +173,7 @@ def _read_csv(path: Path, header: bool | None) -> Table:
         raise InputError("a header, but no rows", path)
     spaced = header is None and ", " in lines[0] and is_unit(head[-1])  # current, nA
     nameless = header is None and "" in head  # current,
-    if delimiter == "," and (spaced or nameless or not named):
+    if decimal is None and delimiter == "," and (spaced or nameless or not named):
         _refuse_ambiguous(rows, path, places[skip])
     filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
     try:
@@ -137,12 +191,36 @@ def _read_csv(path: Path, header: bool | None) -> Table:
             + "; numbers with a decimal comma must be written with a point" * commas,
             path,
         )
+    _refuse_too_large(values, rows, places[skip:], names, delimiter, path)
     if len(set(names)) < len(names):
         raise InputError("two columns have the same name", path)
     table = Table({name: values[:, k] for k, name in enumerate(names)})
     table.lines = places[skip:]
     table.first = () if named or header is not None else tuple(head)
     return table
+
+
+def _refuse_too_large(
+    values: np.ndarray,
+    rows: Sequence[str],
+    places: Sequence[int],
+    names: Sequence[str],
+    delimiter: str | None,
+    path: Path,
+) -> None:
+    """Raises InputError for a number such as 1e400, which became infinite; `inf` says what it is.
+
+    Arguments:
+        values: (n_rows, n_columns) the numbers of the rows. places: the line of each row.
+    """
+    for row, k in np.argwhere(np.isinf(values)):
+        cell = _cells(rows[row], delimiter)[k]
+        if any(letter.isdigit() for letter in cell):
+            raise InputError(
+                f"{shown(cell)} is beyond the largest number, {np.finfo(float).max:.3g}",
+                path,
+                f"line {places[row]}: column {names[k]}",
+            )
 
 
 def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:
@@ -160,15 +238,59 @@ def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes
     return b"".join(parts)
 
 
-def _delimiter(lines: Sequence[str]) -> str | None:
+def _delimiter(lines: Sequence[str], decimal: str | None) -> str | None:
     """What stands between the cells of a table; None for blanks.
 
     A comma is looked for last, since beside any other delimiter it can only be a decimal comma.
     """
     if found := next((d for d in ";\t" if d in lines[-1]), None):
         return found
+    if decimal == "comma":
+        return None
     blanks = re.search(r"[^,\s]\s+[^,\s]", lines[-1]) and len(lines) > 1
     return "," if not blanks and "," in lines[0] + lines[-1] else None
+
+
+def _with_points(
+    lines: Sequence[str],
+    places: Sequence[int],
+    delimiter: str | None,
+    decimal: str | None,
+    path: Path,
+) -> Sequence[str]:
+    """The lines with decimal points, where their numbers have decimal commas.
+
+    Without being told, that is certain where one of them cannot have a comma between thousands.
+
+    Raises:
+        InputError: every comma may stand between thousands, or points and commas are mixed.
+    """
+    if delimiter == "," or decimal == "point":
+        return lines
+    commas = [(place, line) for place, line in zip(places, lines, strict=True) if "," in line]
+    numbers = [
+        (place, cell.strip(' "'))
+        for place, line in commas
+        for cell in _cells(line, delimiter)
+        if "," in cell and _NUMBER_WITH_COMMAS.fullmatch(cell.strip(' "'))
+    ]
+    if not numbers:
+        return lines
+    wrong = next(((p, cell) for p, cell in numbers if not _is_decimal_comma(cell)), None)
+    if wrong is not None:
+        advice = "write numbers without marks between thousands"
+        raise InputError(f"{shown(wrong[1])}: {advice}", path, f"line {wrong[0]}")
+    certain = any(not _MAYBE_GROUPED.fullmatch(cell) for _, cell in numbers)
+    if decimal is None and not certain:
+        place, cell = numbers[0]
+        raise InputError(
+            f"{shown(cell)} may have a decimal comma or one between thousands; say which with "
+            "`decimal: comma`, or write numbers without marks between thousands",
+            path,
+            f"line {place}",
+        )
+    cells = re.compile(r"(?<![\w.,])([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)(?![\w.,])")
+    return [cells.sub(r"\1.\2", line) for line in lines]
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
@@ -190,12 +312,14 @@ def _comma(cell: str) -> str:
 def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
     """Raises InputError for a table of pairs of whole numbers, which may be decimal commas.
 
-    Empty cells, as spreadsheets leave them at the end of a row, say nothing against that.
+    So may be a number such as 1.234 before a whole one: 1.234,5 is 1234.5 in some countries. Empty
+    cells, as spreadsheets leave them at the end of a row, say nothing against that.
     """
     filled = [row for row in map(_without_empty_end, rows) if row]
-    if filled and all(map(_MAYBE_DECIMAL.fullmatch, filled)):
+    if filled and any(all(map(maybe.fullmatch, filled)) for maybe in _AMBIGUOUS):
+        two = "two whole numbers" if "." not in rows[0] else "several numbers"
         raise InputError(
-            f"{shown(rows[0].strip())} may be two whole numbers or one with a decimal comma; write "
+            f"{shown(rows[0].strip())} may be {two} or one with a decimal comma; write "
             "numbers with a decimal point, or name the columns in a first row (`header: true`)",
             path,
             f"line {line}",
@@ -240,38 +364,17 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_mat(path: Path, header: bool | None) -> Table:
-    """The variables of a MATLAB file; `header` has no meaning, since variables have names."""
-    import scipy.io  # loads SciPy, which other files do not need
-    import scipy.sparse
-
-    try:
-        n_numbers = sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(path))
-        memory.check(n_numbers, _BYTES_A_NUMBER, "numbers", path)
-        raw = scipy.io.loadmat(path)
-    except InputError:
-        raise
-    except NotImplementedError:
-        raise InputError(
-            "a MATLAB 7.3 file (HDF5) cannot be read; save it with `save(..., '-v7')`", path
-        ) from None
-    except Exception as error:  # loadmat raises many kinds on a damaged file
-        raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
+def _read_mat(path: Path) -> Table:
+    """The variables of a MATLAB file."""
     table = Table()
-    for name, value in raw.items():
-        if np.iscomplexobj(value):
-            table.refused[name] = "complex numbers cannot be used; save real(..) of them"
-            continue
-        if scipy.sparse.issparse(value):
-            table.refused[name] = "a sparse matrix cannot be used; save full(..) of it"
-        if not isinstance(value, np.ndarray) or not np.issubdtype(value.dtype, np.number):
-            continue
-        array = np.asarray(value, dtype=float)
-        if array.ndim == 2 and 1 in array.shape:
-            table[name] = array.ravel()
-        elif array.ndim == 2:
-            table[name] = array
-            table.update({f"{name}.{k + 1}": array[:, k] for k in range(array.shape[1])})
+    for name, value in read_apart("channelfit.reading.matlab:variables", path, _MATLAB).items():
+        if isinstance(value, str):
+            table.refused[name] = value
+        elif value.ndim == 2 and 1 in value.shape:
+            table[name] = value.ravel()
+        elif value.ndim == 2:
+            table[name] = value
+            table.update({f"{name}.{k + 1}": value[:, k] for k in range(value.shape[1])})
     if not table:
         why = "".join(f"; {name}: {reason}" for name, reason in table.refused.items())
         raise InputError(f"no vector or matrix of real numbers inside{why}"[:300], path)
@@ -279,9 +382,11 @@ def _read_mat(path: Path, header: bool | None) -> Table:
 
 
 #: How a file is read, by its suffix.
-READERS: dict[str, Callable[[Path, bool | None], Table]] = {
+READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".csv.gz": _read_csv,
+    ".tsv": _read_csv,
+    ".tsv.gz": _read_csv,
     ".txt": _read_csv,
     ".txt.gz": _read_csv,
     ".mat": _read_mat,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+from channelfit.reading.apart import read_apart
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import unit_factor
 
 
 @dataclass(frozen=True)
@@ -16,9 +21,9 @@ class Signal:
     Attributes:
         name: as the file calls it, such as ``IN 0``.
         unit: as the file says, such as ``nA``; empty where it says none.
-        kind: "current", "voltage" or "other".
-        values: (n_sweeps, n_samples), in pA for a current, in mV for a voltage, else as stored.
-            NaN where a sweep has ended or is not recorded.
+        kind: "current", "voltage" or "other"; by its name where the file says no unit.
+        values: (n_sweeps, n_samples), in pA for a current and in mV for a voltage whose unit is
+            known, else as stored. NaN where a sweep has ended or is not recorded.
         factor: what the stored unit was multiplied by to become pA or mV; 1 for other kinds.
     """
 
@@ -88,3 +93,123 @@ class Contents:
     def n_samples(self) -> int:
         """How many samples the longest sweep has."""
         return self.signals[0].values.shape[1] if self.signals else 0
+
+
+# --- how readers make them ------------------------------------------------------------------------
+
+#: How a program that has these packages is installed, for messages.
+INSTALL = 'python -m pip install "channelfit[rig]"'
+#: Names of units in full, as NWB writes them, and in the spelling of `units`.
+_IN_FULL = {"amperes": "A", "ampere": "A", "amps": "A", "volts": "V", "volt": "V"}
+_KINDS = ("current", "voltage")
+
+
+def missing(package: str, what: str) -> InputError:
+    """The error of a file whose optional package is not installed."""
+    return InputError(f"{what} needs the package {package}: {INSTALL}")
+
+
+def signal(
+    name: str, unit: str, values: np.ndarray, scale: float = 1.0, kind: str = "other"
+) -> Signal:
+    """A signal in base units.
+
+    Arguments:
+        name, unit: as the file says.
+        values: (n_sweeps, n_samples) as stored.
+        scale: what the stored numbers are multiplied by to be in this unit.
+        kind: where the file names no unit: "current" or "voltage" if its name says so. The values
+            then stay as they are stored.
+    """
+    found, factor = kind_and_factor(unit)
+    if unit or kind not in _KINDS:
+        kind = found
+    factor = factor * scale
+    if factor != 1.0:
+        with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
+            values = values * factor
+    return Signal(name, unit, kind, np.asarray(values, dtype=float), factor)
+
+
+def kind_and_factor(unit: str) -> tuple[str, float]:
+    """What is measured in a unit ("current", "voltage" or "other"), and its factor to pA or mV."""
+    for kind in _KINDS:
+        try:
+            return kind, unit_factor(_IN_FULL.get(unit.strip().lower(), unit), kind)[0]
+        except InputError:  # another quantity, or none that is known
+            continue
+    return "other", 1.0
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names of signals, each once: a second ``Im`` becomes ``Im 2``, one without a name ``2``."""
+    found = list[str]()
+    for place, name in enumerate(names, 1):
+        base = name or str(place)
+        number, unique = 2, base
+        while unique in found:
+            unique, number = f"{base} {number}", number + 1
+        found.append(unique)
+    return found
+
+
+def stacked(sweeps: Sequence[np.ndarray]) -> np.ndarray:
+    """Sweeps (n,) of any lengths as (n_sweeps, n_samples), filled up with NaN."""
+    values = np.full((len(sweeps), max(map(len, sweeps))), np.nan)
+    for row, sweep in zip(values, sweeps, strict=True):
+        row[: len(sweep)] = sweep
+    return values
+
+
+# --- how they come from the process that reads foreign formats -----------------------------------
+
+
+def packed(contents: Contents) -> dict[str, np.ndarray | str]:
+    """Contents as arrays and one text of JSON, which `reading.apart` can send."""
+    found: dict[str, np.ndarray | str] = {
+        f"values {k}": signal.values for k, signal in enumerate(contents.signals)
+    }
+    if contents.start_ms is not None:
+        found["start"] = contents.start_ms
+    told = {
+        "format": contents.format,
+        "sampling_ms": contents.sampling_ms,
+        "signals": [[s.name, s.unit, s.kind, s.factor] for s in contents.signals],
+        "epochs": [
+            [[e.kind, e.start_mV, e.end_mV, e.duration_ms] for e in sweep]
+            for sweep in contents.epochs
+        ],
+        "holding_mV": contents.holding_mV,
+        "clamp": {key: np.asarray(value).tolist() for key, value in contents.clamp.items()},
+        "labels": contents.labels,
+        "notes": contents.notes,
+    }
+    return {**found, "told": json.dumps(told)}
+
+
+def read_contents(reader: str, path: Path, what: str) -> Contents:
+    """Contents that a function ``module:function`` packs in the process for foreign formats.
+
+    Raises:
+        InputError: what that function raised, or that the process died or took too long.
+    """
+    found = read_apart(reader, path, what)
+    told = json.loads(str(found.pop("told")))
+    arrays = {key: value for key, value in found.items() if isinstance(value, np.ndarray)}
+    rows = enumerate(told["signals"])
+    clamp = {
+        key: np.array(value, dtype=float) if isinstance(value, list) else value
+        for key, value in told["clamp"].items()
+    }
+    return Contents(
+        path,
+        told["format"],
+        told["sampling_ms"],
+        tuple(Signal(n, unit, kind, arrays[f"values {k}"], f) for k, (n, unit, kind, f) in rows),
+        arrays.get("start"),
+        tuple(tuple(Epoch(*epoch) for epoch in sweep) for sweep in told["epochs"]),
+        told["holding_mV"],
+        clamp,
+        tuple(told["labels"]),
+        tuple(told["notes"]),
+    )

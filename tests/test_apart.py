@@ -1,0 +1,129 @@
+"""Foreign binary formats are read by a process of its own, which may die without harm."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from channelfit.reading import apart, memory
+from channelfit.reading.apart import read_apart
+from channelfit.reading.errors import InputError
+from channelfit.reading.tables import read_columns
+
+HERE = f"{__name__}:"
+
+
+# --- readers, which the second process imports from here ------------------------------------------
+
+
+def arrays(path: Path) -> dict[str, np.ndarray | str]:
+    print("what a library prints is no part of the answer")
+    whole = np.arange(6, dtype=np.int16).reshape(2, 3)
+    return {
+        "a b": whole.T,
+        "none": np.zeros((0, 4)),
+        "bad": "no numbers",
+        "who": np.array([os.getpid()]),
+    }
+
+
+def broken(path: Path) -> dict[str, np.ndarray | str]:
+    os.kill(os.getpid(), signal.SIGTERM if sys.platform == "win32" else signal.SIGSEGV)
+    return {}
+
+
+def endless(path: Path) -> dict[str, np.ndarray | str]:
+    time.sleep(600)
+    return {}
+
+
+def refused(path: Path) -> dict[str, np.ndarray | str]:
+    raise InputError("has no sweeps", path, "header")
+
+
+def greedy(path: Path) -> dict[str, np.ndarray | str]:
+    return {"zeros": np.ones(1 << 50)}
+
+
+@pytest.fixture(autouse=True)
+def _ended():
+    yield
+    apart.end()
+
+
+# --- what they come to ----------------------------------------------------------------------------
+
+
+def test_arrays_and_refusals_come_back_by_name(tmp_path):
+    found = read_apart(HERE + "arrays", tmp_path / "x", "a file")
+    assert found["a b"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert found["a b"].dtype == float
+    assert found["none"].shape == (0, 4)
+    assert found["bad"] == "no numbers"
+    assert found["who"].tolist() != [os.getpid()]
+
+
+def test_one_process_reads_many_files(tmp_path):
+    first = read_apart(HERE + "arrays", tmp_path / "x", "a file")["who"]
+    assert read_apart(HERE + "arrays", tmp_path / "y", "a file")["who"] == first
+    with pytest.raises(InputError, match="no sweeps"):
+        read_apart(HERE + "refused", tmp_path / "y", "a file")
+    assert read_apart(HERE + "arrays", tmp_path / "y", "a file")["who"] == first
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        ("refused", "one.dat: header: has no sweeps"),
+        ("broken", "one.dat: not a DAT file that can be used: the process that read it ended with"),
+        ("endless", "one.dat: not a DAT file .* the process that read it took more than 0.5 s"),
+        ("greedy", "one.dat: there is not enough memory to read it"),
+        ("no_such", "one.dat: not a DAT file .* the process that read it ended with 1"),
+    ],
+)
+def test_a_process_that_fails_is_one_message(tmp_path, reader, said):
+    with pytest.raises(InputError, match=said):
+        read_apart(
+            HERE + reader, tmp_path / "one.dat", "a DAT file", 0.5 + 9.5 * (reader != "endless")
+        )
+    assert "a b" in read_apart(HERE + "arrays", tmp_path / "x", "a file")
+
+
+def test_an_answer_too_large_for_this_process_ends_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10)
+    with pytest.raises(InputError, match="6 numbers need 48 bytes"):
+        read_apart(HERE + "arrays", tmp_path / "x", "a file")
+    monkeypatch.undo()
+    assert "a b" in read_apart(HERE + "arrays", tmp_path / "x", "a file")
+
+
+def test_an_idle_process_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(apart, "_IDLE_SECONDS", 0.01)
+    read_apart(HERE + "arrays", tmp_path / "x", "a file")
+    assert apart._idle is not None
+    apart._idle.join()
+    assert apart._child is None
+
+
+def test_without_a_second_process_this_one_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    assert read_apart(HERE + "arrays", tmp_path / "x", "a file")["who"].tolist() == [os.getpid()]
+
+
+def test_every_byte_of_a_matlab_file_may_be_any_other(tmp_path):
+    """SciPy is brought down by some of them, such as a type of number that there is not."""
+    file = tmp_path / "cell.mat"
+    savemat(file, {"t": np.arange(3.0), "i": np.arange(3.0)})
+    whole = file.read_bytes()
+    for place in range(128, len(whole), 4):
+        for byte in (0xFF, 0x0E, 0x13):
+            file.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+            try:
+                read_columns(file)
+            except InputError as error:
+                assert error.file == str(file)
