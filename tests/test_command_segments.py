@@ -18,11 +18,9 @@ from channelfit.problem.command_segments import (
     protocol_of_epochs,
 )
 from channelfit.problem.protocol import build_protocol
-from channelfit.problem.protocol_lists import is_step_list, steps_document
 from channelfit.problem.waves import Constant, Ramp, Samples, Sines
 from channelfit.reading.documents import parse_yaml
-from channelfit.reading.formats import Epoch
-from channelfit.reading.tables import read_columns
+from channelfit.reading.formats import Epoch, read
 
 DATA = Path(os.environ.get("CHANNELFIT_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CHANNELFIT_DATA is not set")
@@ -196,77 +194,26 @@ def test_a_protocol_of_nanion(tmp_path: Path) -> None:
     file = tmp_path / "steps.eph"
     file.write_text(EPH)
     made = cf.Protocol.load(file)
-    assert (made.name, made.holding_mV, made.sampling_ms, made.n_sweeps) == ("Steps", -80, 0.2, 3)
+    assert (made.name, made.holding_mV, made.sampling_ms, made.n_sweeps) == ("steps", -80, 0.2, 3)
     assert made.voltage([0, 10, 60, 80]).tolist() == [
         [-80, -120, -120, -95],
-        [-80, -100, -120, -95],
-        [-80, -80, -120, -95],
+        [-80, -100, -100, -85],
+        [-80, -80, -80, -75],
     ]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("Nanion SyncroPatch Ephys Protocol", "Other", "another format"),
-        ("Set \tF", "Sine\tF", 'line 14: "Sine" is not one of Set, Ramp'),
-        ("-120.0", "low", 'line 14: a number was expected, not "low"'),
-        ("  20.0\tT", "  20.0\tF", "line 14: a segment that is not recorded"),
-        ("V Membrane [mV]  -80\n", "", '"V Membrane [mV]" is missing'),
-        ("Voltage [mV]", "Duration [mV]", "line 12: columns Type, Vmemb, Voltage"),
-        ("Set \tT\t 50.0\t 10.0\t   0.0\tT", "Set \tT", "line 13: 4 cells where 6"),
-    ],
-)
-def test_what_is_wrong_in_a_protocol_of_nanion(
-    old: str, new: str, message: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "steps.eph"
-    assert old in EPH
-    file.write_text(EPH.replace(old, new))
-    with pytest.raises(cf.InputError) as caught:
-        cf.Protocol.load(file)
-    assert message in str(caught.value)
-    assert "steps.eph" in str(caught.value)
 
 
 def listed(text: str, folder: Path) -> cf.Protocol:
     file = folder / "list.csv"
     file.write_text(text)
-    return build_protocol(steps_document(file, 0.5), file)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "level_mV,start_ms,length_ms\n-80,0,5\n0,5,10\n",
-        "# Voltage (mV) Duration (ms)\n-80 5\n0 10\n",
-        "voltage (V);duration (s)\n-0.080;0.005\n0;0.010\n",
-    ],
-)
-def test_lists_of_steps(text: str, tmp_path: Path) -> None:
-    made = listed(text, tmp_path)
-    assert (made.holding_mV, made.sampling_ms) == (-80, 0.5)
-    segments = [(s.start_ms, s.end_ms, s.wave) for s in made.sweeps[0]]
-    assert segments == [(0, 5, Constant(-80)), (5, 15, Constant(0))]
-    assert is_step_list(read_columns(tmp_path / "list.csv"), tmp_path / "list.csv")
-
-
-def test_lists_of_steps_that_overlap_or_leave_gaps(tmp_path: Path) -> None:
-    made = listed("level,start,length\n-80,0,9\n0,5,10\n", tmp_path)
-    assert made.sweeps[0][1].start_ms == 5
-    assert "line 2 would last 9 ms, but the next one starts after 5 ms" in made.description
-    with pytest.raises(cf.InputError, match="line 3: this step starts at 6 ms, but the one before"):
-        listed("level,start,length\n-80,0,5\n0,6,10\n", tmp_path)
-    with pytest.raises(cf.InputError, match="line 2: a duration of -5 ms"):
-        listed("level,length\n-80,-5\n0,6\n", tmp_path)
-    with pytest.raises(cf.InputError, match="not a list of steps"):
-        listed("time,current\n0,5\n1,6\n", tmp_path)
+    made = protocol_of_epochs(read(file).epochs, 0.5, -100, "list")
+    assert made is not None
+    return made
 
 
 @pytest.mark.parametrize("last", ["0 20\n", "0 20\n-100 70\n"])
 def test_a_list_of_all_sweeps_is_cut(last: str, tmp_path: Path) -> None:
     rows = "".join(f"-100 10\n{v} 20\n-100 10\n-100 60\n" for v in (-40, -20))
-    text = f"# Voltage (mV) Duration (ms)\n{rows}-100 10\n{last}"
-    whole = listed(text, tmp_path)
+    whole = listed(f"# Voltage (mV) Duration (ms)\n{rows}-100 10\n{last}", tmp_path)
     cut = cut_into_sweeps(whole, 3, 30)
     assert cut is not None
     assert cut.voltage([0, 10, 29]).tolist() == [[-100, v, v] for v in (-40, -20, 0)]
@@ -274,15 +221,30 @@ def test_a_list_of_all_sweeps_is_cut(last: str, tmp_path: Path) -> None:
     assert cut_into_sweeps(whole, 4, 30) is None
 
 
+def test_the_starts_in_a_list_of_steps_count(tmp_path: Path) -> None:
+    """A step that would last longer than until the next one starts is cut short."""
+    made = listed("level,start,length\n-80,0,9\n0,5,10\n", tmp_path)
+    assert [(s.start_ms, s.end_ms) for s in made.sweeps[0]] == [(0, 5), (5, 15)]
+    (note,) = read(tmp_path / "list.csv").notes
+    assert "Step 1 would last 9 ms, but the next one starts after 5 ms" in note
+    (tmp_path / "gap.csv").write_text("level,start,length\n-80,0,5\n0,6,10\n")
+    with pytest.raises(cf.InputError, match="step 2 starts at 6 ms, but the one before it ends"):
+        read(tmp_path / "gap.csv")
+
+
 @needs_data
 def test_the_lists_of_real_recordings() -> None:
     cell = cf.Protocol.load(DATA / "herg_syncropatch" / "staircase-ramp.eph")
     assert (cell.n_times_max, cell.sampling_ms) == (77000, 0.2)
-    file = DATA / "nav_iv" / "ina-steps-2.txt"
-    cut = cut_into_sweeps(build_protocol(steps_document(file, 0.04), file), 24, 40)
+    epochs = read(DATA / "nav_iv" / "ina-steps-2.txt").epochs
+    whole = protocol_of_epochs(epochs, 0.04, -100)
+    assert whole is not None
+    cut = cut_into_sweeps(whole, 24, 40)
     shipped = cf.Protocol.load("protocols/na_iv.yaml")
     assert cut is not None
     assert (cut.sweeps, cut.rest_ms) == (shipped.sweeps, 200)
+    epochs = read(DATA / "herg_37C" / "sine-wave-ramp-steps-steps.csv").epochs
+    assert sum(epoch.duration_ms for epoch in epochs[0]) == pytest.approx(8000)
 
 
 # --- junction potential --------------------------------------------------------------------------

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.problem.sweep_families import EXACT, joined, rounded
 from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines, Wave
 
 #: Second differences up to this size, mV, can be those of neighboring values of a converter.
 _LARGEST_QUANTUM = 0.2
-#: mV: differences of a computed command below it are rounding, also in single precision.
-EXACT = 2e-5
 #: Where so large a share of the second differences is zero, no noise was recorded.
 _COMPUTED = 0.3
 #: mV to which the levels of a noisy or coarsely digitized record are rounded at least.
@@ -97,16 +96,6 @@ def _quantum(small: np.ndarray, of_all: int) -> float:
     multiples = small / quantum
     odd = np.abs(multiples - np.round(multiples)) > 0.1
     return quantum if odd.mean() < 0.1 and np.median(multiples) < 50 else 0.0
-
-
-def rounded(value: float, unsure: float) -> float:
-    """The value on the coarsest grid of ones and fives that is no farther than `unsure`."""
-    for power in range(2, -10, -1):
-        for step in (10.0**power, 5 * 10.0 ** (power - 1)):
-            near = round(round(value / step) * step, 9)
-            if abs(near - value) <= unsure:
-                return near + 0.0  # no negative zero
-    return round(value, 9)
 
 
 # --- one sweep -----------------------------------------------------------------------------------
@@ -401,17 +390,3 @@ def _fit_sines(
 def sampled(v: np.ndarray, sampling_ms: float) -> Samples:
     """A command (n,) mV that is kept sample by sample."""
     return Samples(np.arange(len(v)) * sampling_ms, v)
-
-
-def joined(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Segments of which neighbors at the same voltage are one."""
-    held: Segment | None = None
-    for segment in segments:
-        if held is not None and segment.is_constant and segment.wave == held.wave:
-            held = replace(held, end_ms=segment.end_ms)
-            continue
-        if held is not None:
-            yield held
-        held = segment
-    if held is not None:
-        yield held

@@ -13,18 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from channelfit.problem.command_pieces import (
-    EXACT,
-    Grain,
-    SweepPieces,
-    grain_of,
-    joined,
-    rounded,
-    sampled,
-)
+from channelfit.problem.command_pieces import SweepPieces, grain_of, sampled
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.segments import segment_rows
-from channelfit.problem.waves import Constant, Ramp, Segment, Wave
+from channelfit.problem.sweep_families import EXACT, aligned, joined, rounded, sweeps_of_epochs
+from channelfit.problem.waves import Constant, Segment
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Epoch
 
@@ -68,13 +61,13 @@ def find_segments(
     rows = [_until_end(row, k) for k, row in enumerate(command)]
     grain = grain_of(rows)
     found = [SweepPieces(row, sampling_ms, grain) for row in rows]
-    sweeps = _aligned([list(each.segments()) for each in found], sampling_ms, grain)
+    sweeps = aligned([list(each.segments()) for each in found], sampling_ms, grain.measured)
     first = sweeps[0][0]
     if holding_mV is None:
         holding_mV = float(first.voltage(np.array([first.start_ms]))[0])
         holding_mV = rounded(holding_mV, grain.level(1))
     holding_mV = rounded(holding_mV, EXACT)
-    protocol = Protocol(name, holding_mV, sampling_ms, tuple(map(tuple, sweeps)))
+    protocol = Protocol(name, holding_mV, sampling_ms, sweeps)
     if not _can_be_written(protocol):
         kept = [(_whole(row, sampling_ms),) for row in rows]
         protocol = replace(protocol, sweeps=tuple(kept))
@@ -103,28 +96,16 @@ def protocol_of_epochs(
         holding_mV: between the sweeps.
         name: what the protocol is called.
     """
-    sweeps = []
-    for pieces in epochs:
-        segments, start = list[Segment](), 0.0
-        for piece in pieces:
-            if piece.kind not in ("step", "ramp"):
-                return None
-            end = round(start + piece.duration_ms, 9)
-            level, reached = (rounded(v, EXACT) for v in (piece.start_mV, piece.end_mV))
-            wave = Constant(level) if level == reached else Ramp(level, reached)
-            if end > start:
-                segments.append(Segment(start, end, wave))
-            start = end
-        if not segments:
-            return None
-        sweeps.append(tuple(segments))
+    sweeps = sweeps_of_epochs(epochs)
     if not sweeps:
         return None
-    h = sampling_ms
-    whole = [list(joined(sweep)) for sweep in sweeps]
-    aligned = tuple(map(tuple, _aligned(whole, h, Grain(0.0, 0.0))))
-    protocol = Protocol(name, rounded(holding_mV, EXACT), h, aligned)
+    protocol = Protocol(name, rounded(holding_mV, EXACT), sampling_ms, sweeps)
     return protocol if _can_be_written(protocol) else None
+
+
+def _whole(row: np.ndarray, sampling_ms: float) -> Segment:
+    """A sweep as its samples."""
+    return Segment(0.0, round(len(row) * sampling_ms, 9), sampled(row, sampling_ms))
 
 
 def _can_be_written(protocol: Protocol) -> bool:
@@ -167,11 +148,9 @@ def cut_into_sweeps(protocol: Protocol, n_sweeps: int, sweep_ms: float) -> Proto
         sweeps = [_window(protocol, k * period, sweep_ms, period) for k in range(n_sweeps)]
         whole = [sweep for sweep in sweeps if sweep]
         if period >= sweep_ms and len(whole) == n_sweeps:
-            aligned = _aligned(whole, protocol.sampling_ms, Grain(0.0, 0.0))
+            families = aligned(whole, protocol.sampling_ms)
             rest = round(period - sweep_ms, 9)
-            return replace(
-                protocol, sweeps=tuple(map(tuple, aligned)), carry_over=True, rest_ms=rest
-            )
+            return replace(protocol, sweeps=families, carry_over=True, rest_ms=rest)
     return None
 
 
@@ -201,81 +180,3 @@ def _window(protocol: Protocol, start: float, lasts: float, period: float) -> li
     ]
     fills = recorded and recorded[-1].end_ms > lasts - slack
     return list(joined(recorded)) if fills else None
-
-
-# --- all sweeps together -------------------------------------------------------------------------
-
-
-def _whole(row: np.ndarray, sampling_ms: float) -> Segment:
-    """A sweep as its samples."""
-    return Segment(0.0, round(len(row) * sampling_ms, 9), sampled(row, sampling_ms))
-
-
-def _aligned(sweeps: list[list[Segment]], sampling_ms: float, grain: Grain) -> list[list[Segment]]:
-    """Sweeps of the same number of segments, where some have fewer since a step led nowhere.
-
-    Such a sweep is cut where that makes it most like one of those that have all segments. Edges
-    that the noise of the record has moved by one sample are moved to where most sweeps have them.
-    """
-    most = max(map(len, sweeps))
-    whole = next(sweep for sweep in sweeps if len(sweep) == most)
-    sweeps = [_cut_like(sweep, whole, sampling_ms) for sweep in sweeps]
-    if any(len(sweep) != most for sweep in sweeps):
-        return sweeps
-    for i in range(most):
-        if {type(sweep[i].wave) for sweep in sweeps} == {Constant, Ramp}:
-            for sweep in sweeps:
-                sweep[i] = replace(sweep[i], wave=_as_ramp(sweep[i].wave))
-    if grain.measured:
-        for i in range(1, most):
-            times = sorted(sweep[i].start_ms for sweep in sweeps)
-            if times[-1] - times[0] <= 1.5 * sampling_ms:
-                for sweep in sweeps:
-                    _move_edge(sweep, i, times[len(times) // 2])
-    return sweeps
-
-
-def _as_ramp(wave: Wave) -> Wave:
-    """A held voltage as a ramp that leads nowhere, which has a place in a family of ramps."""
-    return Ramp(wave.v_mV, wave.v_mV) if isinstance(wave, Constant) else wave
-
-
-def _cut_like(sweep: list[Segment], whole: list[Segment], sampling_ms: float) -> list[Segment]:
-    """A sweep, of which held segments are cut in two until it has as many as another sweep."""
-    while len(sweep) < len(whole):
-        cuts = [
-            [*sweep[:i], replace(s, end_ms=time), replace(s, start_ms=time), *sweep[i + 1 :]]
-            for i, s in enumerate(sweep)
-            if s.is_constant
-            for time in (
-                round(s.start_ms + _lasts(whole[i]), 9),
-                round(s.end_ms - _lasts(whole[i + 1]), 9),
-            )
-            if s.start_ms < time < s.end_ms
-        ]
-        if not cuts:
-            return sweep
-        sweep = max(cuts, key=lambda cut: _likeness(cut, whole, sampling_ms))
-    return sweep
-
-
-def _lasts(segment: Segment) -> float:
-    return segment.end_ms - segment.start_ms
-
-
-def _likeness(sweep: Sequence[Segment], whole: Sequence[Segment], sampling_ms: float) -> int:
-    """In how many waves and durations two sweeps agree, segment by segment."""
-    return sum(
-        2 * (type(a.wave) is type(b.wave))
-        + (a.wave == b.wave)
-        + 2 * (abs(_lasts(a) - _lasts(b)) < 1.5 * sampling_ms)
-        for a, b in zip(sweep, whole, strict=False)
-    )
-
-
-def _move_edge(sweep: list[Segment], i: int, time: float) -> None:
-    """Let segment i of a sweep begin at another time, in place."""
-    before, after = sweep[i - 1], sweep[i]
-    held = before.is_constant or isinstance(after.wave, (Constant, Ramp))
-    if held and before.start_ms < time < after.end_ms:
-        sweep[i - 1], sweep[i] = replace(before, end_ms=time), replace(after, start_ms=time)

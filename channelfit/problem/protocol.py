@@ -25,7 +25,6 @@ from channelfit.problem.arguments import (
     numbers,
     quantities,
 )
-from channelfit.problem.protocol_lists import eph_document
 from channelfit.problem.segments import (
     Tabled,
     check_sweeps,
@@ -36,9 +35,11 @@ from channelfit.problem.segments import (
     unusable_command,
     written,
 )
+from channelfit.problem.sweep_families import sweeps_of_epochs
 from channelfit.problem.waves import TIME_TOLERANCE, Samples, Segment, shifted
 from channelfit.reading.documents import Section, dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.formats import read
 from channelfit.reading.keys import KEYS
 from channelfit.reading.plain import plain, write_text
 from channelfit.reading.units import shown
@@ -541,8 +542,13 @@ def load_protocol(path: str | os.PathLike[str]) -> Protocol:
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
     """
-    is_eph = os.path.splitext(path)[1].lower() == ".eph"
-    return build_protocol(eph_document(Path(path)) if is_eph else read_yaml(path), path)
+    if os.path.splitext(path)[1].lower() == ".eph":
+        contents = read(Path(path))
+        told = {"holding": contents.holding_mV, "sampling": contents.sampling_ms}
+        root = Section({**told, "description": " ".join(contents.notes)}, path)
+        root.expect(KEYS["protocol"])
+        return _built(root, Path(path).stem, sweeps_of_epochs(contents.epochs))
+    return build_protocol(read_yaml(path), path)
 
 
 def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> Protocol:
