@@ -617,6 +617,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         source=("one", "two"),
         holding=(-80, -60),
         sampling=(1, 0.5),
+        junction_potential=(0, "4.5 mV"),
         between_sweeps=("steady state", "carry over"),
         segments=(STEPS["segments"], STEPS["segments"][:1]),
     )

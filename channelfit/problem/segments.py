@@ -121,7 +121,7 @@ def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wa
     if kind == "step":
         return [Constant(v) for v in _family(row, "step", "voltage")], []
     if kind == "ramp":
-        return [_ramp(row)], []
+        return _ramps(row), []
     if kind == "sines":
         return [_sines(row)], []
     waves = _recorded(row)
@@ -143,10 +143,14 @@ def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
 
 def _family(row: Section, key: str, dimension: str) -> list[float]:
     """The values of a row: one, the list under `values`, or those from / to / by."""
-    raw = row.take(key)
+    return _members(row, row.take(key), key, dimension)
+
+
+def _members(row: Section, raw: object, key: str, dimension: str) -> list[float]:
+    """The values that one entry of a row gives: a single one, or those of a family."""
     if not isinstance(raw, Mapping):
-        return [row.quantity(key, dimension)]
-    inner = row.section(key)
+        return [_quantity(row, raw, key, dimension)]
+    inner = Section(raw, row.file, row.path(key))
     inner.expect(KEYS["family"])
     if "values" in inner:
         values = [_quantity(inner, x, "values", dimension) for x in inner.items("values")]
@@ -177,12 +181,21 @@ def _quantity(section: Section, value: object, key: str, dimension: str) -> floa
         raise error.at(section.file, section.path(key)) from None
 
 
-def _ramp(row: Section) -> Ramp:
+def _ramps(row: Section) -> list[Wave]:
+    """The ramps of a row: one, or one for each sweep where an end of it is a family."""
     ends = row.items("ramp")
     if len(ends) != 2:
         raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
-    start, end = (_quantity(row, v, "ramp", "voltage") for v in ends)
-    return Ramp(start, end)
+    starts, stops = (_members(row, end, "ramp", "voltage") for end in ends)
+    count = max(len(starts), len(stops))
+    if {len(starts), len(stops)} - {1, count}:
+        raise row.error(
+            f"{len(starts)} voltages to start from but {len(stops)} to reach; families in one "
+            "protocol vary together and need equal lengths",
+            "ramp",
+        )
+    starts, stops = (v * count if len(v) == 1 else v for v in (starts, stops))
+    return [Ramp(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
 def _sines(row: Section) -> Sines:
@@ -429,9 +442,10 @@ def _written_row(
             raise _different("kinds of segments")
         same = all(wave == first for wave in commands)
         return {"recorded": tabled(commands[:1] if same else commands), "for": time}
-    if isinstance(first, Ramp) and all(wave == first for wave in waves):
-        ends = [written(first.v_start_mV, "mV"), written(first.v_end_mV, "mV")]
-        return {"ramp": ends, "for": time}
+    ramps = [wave for wave in waves if isinstance(wave, Ramp)]
+    if len(ramps) == len(waves):
+        ends = [[r.v_start_mV for r in ramps], [r.v_end_mV for r in ramps]]
+        return {"ramp": [_written_family(values, "mV") for values in ends], "for": time}
     if isinstance(first, Sines):
         alike = [isinstance(w, Sines) and replace(w, origin_ms=first.origin_ms) for w in waves]
         origins = {wave.origin_ms for wave in waves if isinstance(wave, Sines)}

@@ -98,6 +98,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "source",
         "holding",
         "sampling",
+        "junction_potential",
         "between_sweeps",
         "segments",
     ),

@@ -22,6 +22,9 @@ from channelfit.reading.units import unit_factor
 
 _LEVELS = re.compile(r"(level|voltage|v|potential)\b.*|level_.*|voltage_.*", re.IGNORECASE)
 _LENGTHS = re.compile(r"(length|duration|dauer)\b.*|(length|duration)_.*", re.IGNORECASE)
+_STARTS = re.compile(r"(start|begin|onset)\b.*|(start|begin|onset)_.*", re.IGNORECASE)
+#: ms by which rounding may part the end of a step from the start of the next one.
+_GAP_MS = 1e-3
 #: More steps than this are samples.
 _MAX_STEPS = 10_000
 _BYTES_OF_HEAD = 2000
@@ -51,8 +54,9 @@ def read(
     if headed:
         table = read_columns(path, True, decimal)
     columns = {name: values for name, values in table.items() if values.ndim == 1}
-    if steps := _steps(path, columns):
-        return Contents(path, "step list", math.nan, (), epochs=(steps,))
+    steps, notes = _steps(path, columns)
+    if steps:
+        return Contents(path, "step list", math.nan, (), epochs=(steps,), notes=notes)
     contents = _recording(path, columns)
     if headed:
         note = "The first row was taken for the voltages of the sweeps, since it is evenly stepped."
@@ -115,25 +119,56 @@ def _is_number_free(text: str) -> bool:
 # --- lists of steps -------------------------------------------------------------------------------
 
 
-def _steps(path: Path, columns: dict[str, np.ndarray]) -> tuple[Epoch, ...]:
-    """The steps of a list of voltages and durations; empty where the table is none."""
+def _steps(path: Path, columns: dict[str, np.ndarray]) -> tuple[tuple[Epoch, ...], tuple[str, ...]]:
+    """The steps of a list of voltages and durations, and notes; empty where the table is none."""
     headings = {name: read_heading(name) for name in columns}
     if len(columns) == 2 and list(columns) == ["1", "2"]:
         headings = dict(zip(columns, _commented(path), strict=False))
     level = next((n for n, h in headings.items() if _LEVELS.fullmatch(h.name)), None)
     length = next((n for n, h in headings.items() if _LENGTHS.fullmatch(h.name)), None)
+    start = next((n for n, h in headings.items() if _STARTS.fullmatch(h.name)), None)
     if level is None or length is None or len(columns[level]) > _MAX_STEPS:
-        return ()
+        return (), ()
     try:
         to_mV = unit_factor(headings[level].unit or "mV", "voltage")[0]
         to_ms = unit_factor(headings[length].unit or "ms", "time")[0]
+        from_start = unit_factor((headings[start].unit if start else "") or "ms", "time")[0]
     except InputError:
-        return ()
+        return (), ()
     levels, lengths = columns[level] * to_mV, columns[length] * to_ms
     if not np.all(np.isfinite(levels) & np.isfinite(lengths) & (lengths >= 0)):
-        return ()
+        return (), ()
+    notes: tuple[str, ...] = ()
+    if start is not None:
+        lengths, notes = _until_next(columns[start] * from_start, lengths, path)
     pairs = zip(levels.tolist(), lengths.tolist(), strict=True)
-    return tuple(Epoch("step", v, v, duration) for v, duration in pairs if duration > 0)
+    return tuple(Epoch("step", v, v, duration) for v, duration in pairs if duration > 0), notes
+
+
+def _until_next(
+    starts: np.ndarray, lengths: np.ndarray, path: Path
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """How long each step lasts, ms, where a list says when each starts; and a note on overlaps.
+
+    Raises:
+        InputError: a step that starts later than the one before it ends, or before it starts.
+    """
+    until, lasts = np.diff(starts), lengths[:-1]
+    late = np.flatnonzero(~((until >= 0) & (until <= lasts + _GAP_MS)))
+    if late.size:
+        k = int(late[0])
+        raise InputError(
+            f"step {k + 2} starts at {starts[k + 1]:g} ms, but the one before it ends at "
+            f"{starts[k] + lasts[k]:g} ms; correct one of them",
+            path,
+        )
+    short = np.flatnonzero(until < lasts - _GAP_MS)
+    notes = tuple(
+        f"Step {k + 1} would last {lasts[k]:g} ms, but the next one starts after {until[k]:g} ms, "
+        "which ends it."
+        for k in short[:1]
+    )
+    return np.append(np.where(until < lasts - _GAP_MS, until, lasts), lengths[-1]), notes
 
 
 def _commented(path: Path) -> list[Heading]:

@@ -23,9 +23,10 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
+from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
 from channelfit.results.report import sweeps
-from channelfit.results.report.events import eventful, noise_pA
+from channelfit.results.report.events import eventful
 from channelfit.results.report.texts import brief, one_line, settle, shorten, width
 from channelfit.results.report.traces import Traces as Traces
 from channelfit.results.report.traces import fitted as fitted
