@@ -629,6 +629,8 @@ def proofs() -> dict[tuple[str, str], Proof]:
         carry_over=(True, False),
         rest=(0, 5),
     )
+    rest = (("between_sweeps", {"rest": 5}),)
+    show("between_sweeps", "steps", "between_sweeps", rest, at=(-80, -60))
     show("segment", "steps", "segments/0", hold=(5, 6))
     show("segment", "steps", "segments/1", step=(0, 20), for_=(12, 13))
     wave = (("segments/1", {"for": 12}),)

@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from channelfit.front.kinds import load_plan
+from channelfit.model.model_file import load_model
+from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording, load_recording
-from channelfit.reading.documents import Section
+from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+
+MODELS = Path(__file__).parent.parent / "models"
 
 #: 5 s, then a step to one of two voltages of which 25 ms are recorded, as 250 samples.
 LONG = build_protocol(
@@ -108,3 +114,99 @@ def test_what_is_missing_inside_a_part_is_refused(tmp_path: Path) -> None:
         part(tmp_path, LONG, rows, starts="5 s")
     recording = part(tmp_path, LONG, rows, starts="5 s", missing="mask")
     assert recording.weight[1, 50_003] == 0
+
+
+# --- rests between sweeps -------------------------------------------------------------------------
+
+RESTED: dict[str, Any] = {
+    "name": "rested",
+    "holding": -80,
+    "sampling": 0.5,
+    "between_sweeps": {"rest": "7 ms", "at": "-100 mV"},
+    "segments": [{"hold": 1}, {"step": {"values": [20, 60]}, "for": 9}],
+}
+
+
+def one_long_sweep() -> Protocol:
+    """The same as segments of one sweep, the rest among them."""
+    rows: list[dict[str, Any]] = [{"hold": 1}, {"step": 20, "for": 9}, {"step": -100, "for": 7}]
+    rows += [{"hold": 1}, {"step": 60, "for": 9}]
+    return build_protocol(RESTED | {"between_sweeps": "steady state", "segments": rows}, None)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_rest_has_a_voltage_of_its_own(backend: str) -> None:
+    model = load_model(MODELS / "k_hh.yaml")
+    protocols = (build_protocol(RESTED, None), one_long_sweep())
+    problem = Problem(model, tuple(Experiment(p) for p in protocols))
+    rested, whole = make_scorer(problem, backend).simulate(model.values()[:, None])
+    parts = np.concatenate([rested[0], rested[1]])
+    long = np.concatenate([whole[0, :20], whole[0, 34:]])
+    np.testing.assert_allclose(parts, long, rtol=1e-12, atol=1e-12 * np.abs(long).max())
+    usual = build_protocol(RESTED | {"between_sweeps": {"rest": "7 ms"}}, None)
+    (held,) = make_scorer(Problem(model, (Experiment(usual),)), backend).simulate(
+        model.values()[:, None]
+    )
+    assert np.abs(held[1] - rested[1]).max() > 1e-2 * np.abs(rested).max()
+
+
+def test_the_oracle_rests_at_the_same_voltage() -> None:
+    pytest.importorskip("neuron")
+    from channelfit.scoring.neuron.oracle import NeuronOracle  # loads NEURON
+
+    model = load_model(MODELS / "k_hh.yaml")
+    rested, whole = (
+        NeuronOracle(model).simulate(p, model.values())
+        for p in (build_protocol(RESTED, None), one_long_sweep())
+    )
+    scale = np.abs(whole).max()
+    np.testing.assert_allclose(rested[1] / scale, whole[0, 34:] / scale, atol=1e-5)
+
+
+def test_a_rest_of_its_own_is_written_and_moved() -> None:
+    protocol = build_protocol(RESTED | {"junction_potential": "10 mV"}, None)
+    assert (protocol.rest_mV, protocol.resting_mV) == (-110.0, -110.0)
+    assert "at: -100 mV" in protocol.to_yaml()  # reading it again is compared there
+    assert build_protocol(RESTED | {"between_sweeps": {"rest": 7}}, None).resting_mV == -80.0
+    # the first step of a later sweep is that from the rest
+    again = build_protocol(RESTED, None)
+    np.testing.assert_array_equal(again.step_times_ms(0), [1.0])
+    np.testing.assert_array_equal(again.step_times_ms(1), [0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        ({"at": -90}, "between_sweeps.at: a voltage between sweeps needs a time, `rest: 5 s`"),
+        ({"rest": 5, "at": "5 ms"}, 'unit "ms" is a time'),
+        ({"rest": 5, "at": "-90 V"}, "90000 mV in sweep 1 is more than 1000 mV"),
+    ],
+)
+def test_rests_that_cannot_be(between: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build_protocol(RESTED | {"between_sweeps": between}, None)
+    assert said in str(caught.value)
+
+
+def test_a_delayed_sweep_begins_at_the_voltage_of_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(dump_yaml(RESTED))
+    (tmp_path / "r.csv").write_text("a,b\n" + "1,2\n" * 20)
+    fit = {
+        "model": str(MODELS / "k_hh.yaml"),
+        "fit": {
+            "experiments": [
+                {
+                    "protocol": "p.yaml",
+                    "delay": 2,
+                    "recording": {
+                        "file": "r.csv",
+                        "sampling": 0.5,
+                        "current": {"columns": "all", "unit": "pA"},
+                    },
+                }
+            ]
+        },
+    }
+    (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
+    (experiment,) = load_plan(tmp_path / "fit.yaml").problem.experiments
+    assert experiment.protocol.voltage([0, 1, 2.5]).tolist() == [[-80] * 3, [-100, -100, -80]]

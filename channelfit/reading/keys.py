@@ -102,7 +102,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "between_sweeps",
         "segments",
     ),
-    "between_sweeps": ("carry_over", "rest"),
+    "between_sweeps": ("carry_over", "rest", "at"),
     "segment": ("hold", "step", "ramp", "sines", "recorded", "for"),
     "family": ("values", "from", "to", "by"),
     "sines": ("offset", "origin", "terms"),
