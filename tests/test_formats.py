@@ -20,9 +20,8 @@ from rig_files import (
     N_SAMPLES,
     N_SWEEPS,
     SAMPLING_MS,
-    write_english,
+    WRITERS,
     write_eph,
-    write_german,
     write_ibw,
     write_nwb,
     write_wcp,
@@ -41,77 +40,10 @@ DATA = os.environ.get("CHANNELFIT_DATA")
 real = pytest.mark.skipif(DATA is None, reason="CHANNELFIT_DATA names no folder of recordings")
 
 
-def write_mat(path: Path) -> Path:
-    """Currents (samples x sweeps) among other things that MATLAB keeps."""
-    other = {"meta": {"cell": 1}, "note": "hello", "list": np.array(["a", 1.0], dtype=object)}
-    times = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
-    scipy_io.savemat(path, {"I_pA": CURRENT.T, "V_mV": COMMAND.T, "t": times, **other})
-    return path
-
-
-def write_mat73(path: Path) -> Path:
-    """The same as MATLAB 7.3 keeps it: HDF5 behind a block of text, axes reversed."""
-    with h5py.File(path, "w", userblock_size=512) as file:
-        for name, values in (("I_pA", CURRENT), ("V_mV", COMMAND)):
-            file[name] = values
-            file[name].attrs["MATLAB_class"] = np.bytes_("double")
-        file["t"] = np.arange(N_SAMPLES)[None] * SAMPLING_MS / 1e3
-        file["t"].attrs["MATLAB_class"] = np.bytes_("double")
-        file["note"] = np.frombuffer(b"hello", "u1").astype("u2")
-        file["note"].attrs["MATLAB_class"] = np.bytes_("char")
-        file["object"] = np.zeros(6, "u4")
-        file["object"].attrs["MATLAB_class"] = np.bytes_("Cell_Of_Mine")
-        file["#refs#/a"] = np.ones(3)
-    stored = path.read_bytes()
-    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + stored[128:])
-    return path
-
-
-def write_h5(path: Path) -> Path:
-    """Datasets by path with their units, as a program of a laboratory may write them."""
-    with h5py.File(path, "w") as file:
-        file["cell/I"] = CURRENT.T / 1e3
-        file["cell/I"].attrs["unit"] = "nA"
-        file["cell/V"] = COMMAND.T
-        file["cell/V"].attrs["units"] = "mV"
-        file["cell/time"] = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
-        file["cell/time"].attrs["unit"] = "s"
-        file["cell/note"] = "a text"
-    return path
-
-
-def write_abf(path: Path) -> Path:
-    """ABF 1 by pyABF's own writer: sweeps of pA and nothing else."""
-    writer = pytest.importorskip("pyabf.abfWriter")
-    writer.writeABF1(CURRENT, str(path), 1e3 / SAMPLING_MS, units="pA")
-    path.write_bytes(path.read_bytes() + bytes(8192))  # it writes less than pyABF reads
-    return path
-
-
-WRITERS: dict[str, Callable[[Path], Path]] = {
-    "a.nwb": write_nwb,
-    "b.nwb": lambda path: write_nwb(path, tables=True),
-    "c.nwb": lambda path: write_nwb(path, timestamps=True),
-    "a.ibw": write_ibw,
-    "b.ibw": lambda path: write_ibw(path, order=">"),
-    "c.ibw": lambda path: write_ibw(path, version=2),
-    "a.wcp": write_wcp,
-    "b.wcp": lambda path: write_wcp(path, (2.0, 4.0, 8.0)),
-    "a.abf": write_abf,
-    "a.mat": write_mat,
-    "b.mat": write_mat73,
-    "a.h5": write_h5,
-    "german.csv": write_german,
-    "english.csv": write_english,
-    "steps.eph": write_eph,
-}
-
-
 def written(folder: Path, name: str) -> Path:
-    if name.endswith(".nwb"):
-        pytest.importorskip("pynwb")
-    if name.endswith(".wcp"):
-        pytest.importorskip("neo")
+    for suffix, package in ((".nwb", "pynwb"), (".wcp", "neo"), (".abf", "pyabf")):
+        if name.endswith(suffix):
+            pytest.importorskip(package)
     return WRITERS[name](folder / name)
 
 
