@@ -27,9 +27,10 @@ from rig_files import (
     write_wcp,
 )
 
+from channelfit.front.kinds import load_plan
 from channelfit.problem.protocol import build_protocol
 from channelfit.problem.recording import load_recording
-from channelfit.reading.documents import Section
+from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import READERS, Contents, abf, hdf5, nwb, read, wcp
 from channelfit.reading.formats.headings import read_heading
@@ -404,7 +405,7 @@ def hostile_gz(path: Path) -> None:
         ("r.h5", hostile_link, "link to another file"),
         ("r.h5", hostile_storage, "is stored in another file"),
         ("r.h5", hostile_virtual, "is assembled from other datasets"),
-        ("r.h5", hostile_size, "more than 200,000,000 numbers"),
+        ("r.h5", hostile_size, "more than 50,000,000 numbers"),
         ("r.nwb", hostile_nwb, "link to another file"),
         ("r.ibw", hostile_ibw, "the header tells of"),
         ("r.wcp", hostile_wcp, "the header tells of 999,999,999 records"),
@@ -570,6 +571,13 @@ def test_a_unit_that_is_no_current_is_refused(tmp_path: Path) -> None:
     np.testing.assert_allclose(recorded(tmp_path, "a.h5", **keys), 20 * CURRENT)
 
 
+def test_a_current_beyond_all_measure_is_refused(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "m.mat", {"x": CURRENT * 1e200})
+    keys = {"current": {"signal": "x", "unit": "nA"}, "sampling": "0.1 ms"}
+    with pytest.raises(InputError, match="pA is more than 1e\\+15 pA; is the unit right"):
+        recorded(tmp_path, "m.mat", **keys)
+
+
 def test_a_voltage_is_no_current(tmp_path: Path) -> None:
     written(tmp_path, "a.h5")
     with pytest.raises(InputError, match="is a voltage, in mV; a current is needed"):
@@ -593,6 +601,28 @@ def test_several_sweeps_of_recorded_command(tmp_path: Path) -> None:
     np.testing.assert_allclose(build_protocol(some, tmp_path / "p.yaml").command(), COMMAND[1:2])
     # steps in it are found, so that `after_steps` masks them
     np.testing.assert_allclose(protocol.step_times_ms(0), [1.0, 3.0])
+
+
+def test_masks_and_weights_work_for_signals(tmp_path: Path) -> None:
+    """Of a file with several sweeps of recorded command; its steps are at 1 and 3 ms."""
+    written(tmp_path, "a.nwb")
+    segment = {"recorded": {"file": "a.nwb", "signal": "command"}, "for": 4}
+    (tmp_path / "p.yaml").write_text(dump_yaml(PROTOCOL | {"segments": [segment]}))
+    experiment = {
+        "protocol": "p.yaml",
+        "recording": {"file": "a.nwb", "current": {"signal": "current"}},
+        "mask": [{"after_steps": "0.5 ms"}, {"from": 3.8, "weight": 0.25, "sweeps": [2]}],
+    }
+    model = Path(__file__).parent.parent / "models" / "k_hh.yaml"
+    fit = {"model": str(model), "fit": {"experiments": [experiment]}}
+    (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
+    (found,) = load_plan(tmp_path / "fit.yaml").problem.experiments
+    assert found.recording is not None
+    expected = np.ones((N_SWEEPS, N_SAMPLES))
+    expected[:, 10:15] = expected[:, 30:35] = 0.0
+    expected[1, 38:] = 0.25
+    np.testing.assert_array_equal(found.recording.weight, expected)
+    np.testing.assert_allclose(found.recording.current_pA, CURRENT)
 
 
 @real

@@ -15,9 +15,9 @@ from channelfit.problem.file_signals import (
     read_signal,
     refuse_columns_of_signals,
 )
+from channelfit.problem.placement import common_start_ms, laid_out
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
-from channelfit.problem.windows import common_start_ms, placed, read_starts
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
@@ -26,6 +26,8 @@ from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
+#: Far beyond any amplifier.
+_MAX_PA = 1e15
 _UNMODELLED = ("capacitance", "series_resistance")
 
 
@@ -217,68 +219,15 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
         time_column = _check_times(section, protocol, table, path)
         names, current = _currents(section, table, time_column, protocol, path)
     rows = _sweep_numbers(section, len(names), protocol, path)
-    firsts = read_starts(section, rows, protocol)
-    if "starts" in section:
-        out, recorded = placed(section, current, rows, firsts, protocol)
-    else:
-        out, recorded = _whole(current, rows, bool(table.first), protocol, path)
+    out, recorded, firsts = laid_out(section, current, rows, bool(table.first), protocol, path)
     masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
     known = np.isfinite(out)
+    _refuse_absurd(out[known], path)
     if not masked:
         _refuse_missing(recorded & ~known, rows, firsts, names, table, protocol, path)
     out[~known] = np.nan
     _subtract_baseline(section, out, rows, protocol)
     return Recording(protocol.times_ms, out, known.astype(float), section.text("source", path.name))
-
-
-def _whole(
-    current: np.ndarray, rows: list[int], headed: bool, protocol: Protocol, path: Path
-) -> tuple[np.ndarray, np.ndarray]:
-    """Currents of whole sweeps (n_sweeps, n_times), and which samples must have been recorded.
-
-    Arguments:
-        headed: whether the first row is all numbers, and may be a heading.
-    """
-    n_rows, n_times = current.shape[1], protocol.n_times_max
-    expected = max(protocol.n_times(k) for k in rows)
-    if n_rows not in (n_times, expected):
-        heading = headed and n_rows - 1 in (n_times, expected)
-        raise _wrong_count(n_rows, expected, heading, protocol, path)
-    out = np.full((protocol.n_sweeps, n_times), np.nan)
-    recorded = np.zeros(out.shape, dtype=bool)
-    for k, trace in zip(rows, current, strict=True):
-        n = protocol.n_times(k)
-        out[k, :n] = trace[:n]
-        recorded[k, :n] = True
-    return out, recorded
-
-
-def _wrong_count(
-    n_rows: int, expected: int, heading: bool, protocol: Protocol, path: Path
-) -> InputError:
-    """The error of a recording with another number of samples than the protocol.
-
-    Arguments:
-        heading: whether its first row is all numbers, and would be one too many.
-    """
-    ratio = n_rows / expected
-    thousandfold = {1e3: "more", 1e-3: "fewer"}
-    apart = next((word for k, word in thousandfold.items() if abs(ratio / k - 1) < 0.02), None)
-    hints = ""
-    if heading:
-        hints += (
-            "the first row is all numbers: if it names the columns, write `header: true`; else "
-        )
-    if apart:
-        hints += f"a thousand times {apart}: are times in s read as ms, or the other way round? "
-    if n_rows < expected:
-        hints += "if these are a part of each sweep, say when it begins, as in `starts: 5 s`; else "
-    return InputError(
-        f"{n_rows} samples, but {protocol.name} has {expected} "
-        f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); {hints}"
-        "correct the protocol's durations, or cut the recording to them",
-        path,
-    )
 
 
 def _refuse_unmodelled(section: Section) -> None:
@@ -564,6 +513,15 @@ def _refuse_missing(
             f"{_and_more(count)}; `missing: mask` leaves such samples out",
             path,
             f"column {name}",
+        )
+
+
+def _refuse_absurd(current: np.ndarray, path: Path) -> None:
+    """Raises InputError for currents whose squares a score could not even add up."""
+    top = float(np.abs(current).max(initial=0.0))
+    if top > _MAX_PA:
+        raise InputError(
+            f"a current of {top:.3g} pA is more than {_MAX_PA:g} pA; is the unit right?", path
         )
 
 

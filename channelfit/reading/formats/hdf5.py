@@ -22,7 +22,7 @@ from channelfit.reading.units import shown
 
 #: As they are stored, unpacked, in float64, and sent to the other process.
 _BYTES_A_NUMBER = 32
-_MAX_NUMBERS = 200_000_000
+_MAX_NUMBERS = 50_000_000
 _MAX_DATASETS, _MAX_DEPTH = 10_000, 20
 #: Between the path of a dataset and the unit that it has, as they come from the other process.
 _UNIT_OF = "unit of "

@@ -17,11 +17,14 @@ import numpy as np
 from channelfit.reading.documents import read_json, read_text
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats.contents import Contents, Epoch
+from channelfit.reading.texts import file_size
 from channelfit.reading.units import shown
 
 _SUFFIXES = (".eph", ".json")
 _FIRST_LINE = "Ephys Protocol"
 _WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
+#: How many protocols beside a table are tried, and how large they may be.
+_MAX_CANDIDATES, _MAX_BYTES = 50, 50_000_000
 _MAX_SWEEPS, _MAX_SEGMENTS, _MAX_MV = 10_000, 100_000, 1000.0
 #: Key of `Contents.clamp`: the name of a quality measure, and the factor from SI.
 _MEASURES = {
@@ -56,10 +59,11 @@ def with_protocol(contents: Contents, protocol: Path | None = None) -> Contents:
     if math.isfinite(contents.sampling_ms) or not contents.signals:
         return contents
     fitting = list[Contents]()
-    for path in sorted(contents.file.parent.iterdir()):
-        if path.suffix.lower() not in _SUFFIXES:
-            continue
+    beside = (p for p in contents.file.parent.iterdir() if p.suffix.lower() in _SUFFIXES)
+    for path in sorted(beside)[:_MAX_CANDIDATES]:
         try:
+            if file_size(path) > _MAX_BYTES:
+                continue
             candidate = read(path)
         except InputError:  # another program's file
             continue
