@@ -217,6 +217,50 @@ def test_a_family_is_headed_by_its_voltages(tmp_path: Path) -> None:
     np.testing.assert_array_equal(contents.signals[0].values, [[0.1, 0.4], [0.2, 0.5], [0.3, 0.6]])
 
 
+def test_small_matrices_do_not_obstruct(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "m.mat", {"a": np.ones((5, 6)), "I": CURRENT.T, "b": np.ones(3)})
+    contents = read(tmp_path / "m.mat")
+    np.testing.assert_array_equal(contents.signals[0].values, CURRENT)
+    assert contents.notes == ("Not part of the recording: a, b.",)
+
+
+def test_times_of_one_sweep_are_no_signal(tmp_path: Path) -> None:
+    """As long as the current and first in the file, they are still times."""
+    times = np.arange(N_SAMPLES) * SAMPLING_MS
+    scipy_io.savemat(tmp_path / "m.mat", {"t_ms": times, "I_nA": CURRENT[0] / 1e3})
+    contents = read(tmp_path / "m.mat")
+    assert contents.sampling_ms == SAMPLING_MS
+    assert [signal.name for signal in contents.signals] == ["I_nA"]
+    np.testing.assert_allclose(contents.signals[0].values[0], CURRENT[0])
+
+
+def test_a_layout_that_times_contradict_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="I_pA: its sweeps do not have 40 samples, as its times"):
+        read(written(tmp_path, "a.mat"), layout="sweeps x samples")
+
+
+def test_the_signal_that_is_named_counts(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "m.mat", {"long": np.arange(500.0), "short": CURRENT[0]})
+    keys = {"sampling": "0.1 ms", "sweeps": [1]}
+    found = recorded(tmp_path, "m.mat", current={"signal": "short", "unit": "pA"}, **keys)
+    np.testing.assert_array_equal(found[0], CURRENT[0])
+
+
+def test_traces_of_patchmaster_are_sweeps(tmp_path: Path) -> None:
+    """Each is a variable of times, s, and values; here of two signals."""
+    times = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
+    traces = {}
+    for k in range(N_SWEEPS):
+        traces[f"Trace_1_4_{k + 1}_1"] = np.column_stack([times, CURRENT[k] * 1e-12])
+        traces[f"Trace_1_4_{k + 1}_2"] = np.column_stack([times, COMMAND[k] * 1e-3])
+    scipy_io.savemat(tmp_path / "m.mat", dict(reversed(traces.items())))
+    contents = read(tmp_path / "m.mat")
+    assert contents.sampling_ms == SAMPLING_MS
+    assert {s.name for s in contents.signals} == {"Trace_1_4_*_1", "Trace_1_4_*_2"}
+    keys = {"current": {"signal": "Trace_1_4_*_1", "unit": "A"}}
+    np.testing.assert_allclose(recorded(tmp_path, "m.mat", **keys), CURRENT)
+
+
 def test_matrices_are_turned_as_found_or_told(tmp_path: Path) -> None:
     path = tmp_path / "m.mat"
     for stored in (CURRENT, CURRENT.T):

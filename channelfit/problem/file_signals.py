@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
-from channelfit.reading.formats import READERS, Contents, Signal, read, suffix_of
+from channelfit.reading.formats import READERS, Contents, Signal, choices_of, read, suffix_of
 from channelfit.reading.formats.contents import kind_and_factor
 from channelfit.reading.tables import READERS as TABLES
 from channelfit.reading.units import Membrane, shown, unit_factor
@@ -69,7 +69,9 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
         InputError: no such signal or sweep; one of another dimension; a unit or a sampling that
             the file contradicts, or that neither of both says.
     """
-    contents = read(path, **read_choices(outer))
+    wanted = inner.take("signal")
+    named = {"signal": wanted} if isinstance(wanted, str) and "signal" in choices_of(path) else {}
+    contents = read(path, **read_choices(outer), **named)
     signal = _named(inner, contents)
     membrane = read_membrane(inner) if dimension == "current" else None
     factor = _factor(inner, signal, dimension, membrane)

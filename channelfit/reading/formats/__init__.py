@@ -23,7 +23,7 @@ from channelfit.reading.formats.contents import Contents, Epoch, Signal
 from channelfit.reading.texts import file_size
 from channelfit.reading.units import shown
 
-__all__ = ["READERS", "Contents", "Epoch", "Signal", "read", "suffix_of"]
+__all__ = ["READERS", "Contents", "Epoch", "Signal", "choices_of", "read", "suffix_of"]
 
 #: How a file is read, by its suffix; a format is added by a line here.
 READERS: dict[str, Callable[..., Contents]] = {
@@ -74,7 +74,7 @@ def read(path: Path, **choices: Any) -> Contents:
     if reader is None:
         raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
     given = {key: value for key, value in choices.items() if value is not None}
-    accepted = list(inspect.signature(reader).parameters)[1:]
+    accepted = choices_of(path)
     for key, value in given.items():
         if key not in accepted:
             known = f"; there {', '.join(accepted)} may be told" if accepted else ""
@@ -87,6 +87,12 @@ def read(path: Path, **choices: Any) -> Contents:
         raise error.at(path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def choices_of(path: Path) -> list[str]:
+    """What may be chosen of how a file is read, by the format that its suffix tells."""
+    reader = READERS.get(suffix_of(path))
+    return list(inspect.signature(reader).parameters)[1:] if reader else []
 
 
 def suffix_of(path: Path) -> str:

@@ -28,11 +28,12 @@ _MAX_DATASETS, _MAX_DEPTH = 10_000, 20
 _UNIT_OF = "unit of "
 
 
-def read(path: Path, layout: str | None = None) -> Contents:
+def read(path: Path, layout: str | None = None, signal: str | None = None) -> Contents:
     """The vectors and matrices of a file, by their paths.
 
     Arguments:
         layout: "sweeps x samples" or "samples x sweeps"; found out without it.
+        signal: the name of the array that is the recording; the largest without it.
 
     Raises:
         InputError: damaged, too large, with links to other files, without h5py, or without numbers.
@@ -48,7 +49,7 @@ def read(path: Path, layout: str | None = None) -> Contents:
         for name, why in found.items()
         if isinstance(why, str) and not name.startswith(_UNIT_OF)
     ]
-    return contents_of(path, "HDF5", arrays, layout, refused)
+    return contents_of(path, "HDF5", arrays, layout, refused, signal)
 
 
 def datasets(path: Path) -> dict[str, np.ndarray | str]:

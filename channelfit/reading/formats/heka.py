@@ -20,6 +20,6 @@ def read(path: Path) -> Contents:
         )
     raise InputError(
         "HEKA's own format cannot be read; export the series in PatchMaster (Replay > Export, as "
-        "MATLAB, ABF or ASCII), or convert the file to NWB, and open that",
+        "MatLab), or convert the file to NWB, and open that",
         path,
     )
