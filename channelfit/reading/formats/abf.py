@@ -72,6 +72,8 @@ def _contents(pyabf: Any, path: Path) -> Contents:
         for name, unit, values in zip(names, abf.adcUnits, traces, strict=True)
     )
     sampling = _sampling_us(abf) / 1e3
+    if not 0 < sampling < math.inf:
+        raise InputError(f"sampled every {sampling:g} ms, as its header says", path)
     recorded = [s.values for s in signals if s.kind == "voltage"]
     currents = any(s.kind == "current" for s in signals)
     dac = _waveform_output(abf, notes)

@@ -8,6 +8,7 @@ are read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,36 +70,24 @@ def datasets(path: Path) -> dict[str, np.ndarray | str]:
     return found
 
 
-class opened:
-    """An HDF5 file, open for reading, whose faults end in `InputError`."""
+@contextmanager
+def opened(path: Path, what: str) -> Iterator[Any]:
+    """An HDF5 file, open for reading, whose faults end in `InputError`.
 
-    def __init__(self, path: Path, what: str) -> None:
-        self._path, self._what = path, what
-
-    def __enter__(self) -> Any:
-        try:
-            import h5py  # optional
-        except ImportError:
-            raise missing("h5py", self._what) from None
-        try:
-            self._file = h5py.File(self._path, "r", locking=False)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise InputError(
-                f"not {self._what} that can be read: {error}"[:200], self._path
-            ) from None
-        return self._file
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        try:
-            self._file.close()
-        except RuntimeError:
-            if kind is None:
-                raise
-        if kind is None or issubclass(kind, (InputError, MemoryError)):
-            return
-        if issubclass(kind, Exception):  # h5py raises many kinds on a damaged file
-            told = f"not {self._what} that can be read: {error}"
-            raise InputError(told[:200], self._path) from None
+    Arguments:
+        what: such as "an NWB file", for messages.
+    """
+    try:
+        import h5py  # optional
+    except ImportError:
+        raise missing("h5py", what) from None
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # h5py raises many kinds on a damaged file
+        raise InputError(f"not {what} that can be read: {error}"[:200], path) from None
 
 
 def walked(group: Any) -> Iterator[tuple[str, Any]]:
