@@ -43,11 +43,12 @@ def variables(path: Path) -> dict[str, np.ndarray | str]:
         return _variables_of_hdf5(path)
     except Exception as error:  # loadmat raises many kinds on a damaged file
         raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
-    found: dict[str, np.ndarray | str] = {
-        name: _SPARSE for name, _, kind in listed if kind == "sparse"
-    }
-    for name, value in raw.items():
-        if np.iscomplexobj(value):
+    found: dict[str, np.ndarray | str] = {}
+    for name, _, kind in listed:
+        value = raw.get(name)
+        if kind == "sparse":
+            found[name] = _SPARSE
+        elif isinstance(value, np.ndarray) and np.iscomplexobj(value):
             found[name] = _COMPLEX
         elif isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.number):
             found[name] = np.asarray(value, dtype=float)

@@ -28,6 +28,7 @@ _PIECE = 16_000_000
 _BYTES_A_LINE = 280
 _MATLAB = "a MATLAB file"
 #: What is not ASCII in the headings of a table in Windows' western encoding.
+_FIRST_ROW = re.compile(rb'^\s*"?[-+]?[.,]?\d', re.MULTILINE)
 _WESTERN = frozenset("µ°²³äöüÄÖÜßéèàçñ±·".encode("cp1252"))
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 #: What the rows and columns of a matrix are.
@@ -226,13 +227,16 @@ def _refuse_too_large(
 
 
 def _text(data: bytes, path: Path) -> str:
-    """The text of a table; also in the encoding of Excel in western Europe, for ``Zeit (µs)``."""
+    """The text of a table; its headings may be as Excel writes ``Zeit (µs)`` in western Europe."""
     try:
         return decoded(data, path)
     except InputError:
-        if set(data.translate(None, bytes(range(1, 128)))) <= _WESTERN:
-            return data.decode("cp1252")
-        raise
+        rows = _FIRST_ROW.search(data)
+        if rows is None or not data[rows.start() :].isascii():
+            raise
+        if not set(data.translate(None, bytes(range(1, 128)))) <= _WESTERN:
+            raise
+        return data.decode("cp1252")
 
 
 def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:
@@ -277,7 +281,9 @@ def _with_points(
     Raises:
         InputError: every comma may stand between thousands, or points and commas are mixed.
     """
-    if delimiter == "," or decimal == "point":
+    # without blanks or a delimiter, a comma may be the delimiter of rows that are not alike
+    alone = delimiter is None and not any(" " in line.strip() for line in lines)
+    if delimiter == "," or decimal == "point" or (alone and decimal is None):
         return lines
     commas = [(place, line) for place, line in zip(places, lines, strict=True) if "," in line]
     numbers = [
@@ -290,8 +296,11 @@ def _with_points(
         return lines
     wrong = next(((p, cell) for p, cell in numbers if not _is_decimal_comma(cell)), None)
     if wrong is not None:
-        advice = "write numbers without marks between thousands"
-        raise InputError(f"{shown(wrong[1])}: {advice}", path, f"line {wrong[0]}")
+        raise InputError(
+            f"{shown(wrong[1])} has marks between thousands; write numbers without them",
+            path,
+            f"line {wrong[0]}",
+        )
     certain = any(not _MAYBE_GROUPED.fullmatch(cell) for _, cell in numbers)
     if decimal is None and not certain:
         place, cell = numbers[0]

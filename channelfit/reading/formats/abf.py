@@ -28,8 +28,8 @@ from channelfit.reading.formats.contents import (
 from channelfit.reading.units import unit_factor
 
 _EPISODIC_WITH_LENGTHS, _GAP_FREE = 1, 3
-#: The part of the header that tells sizes; blocks; the place of the samples among the sections.
-_HEAD, _BLOCK, _DATA_SECTION = 512, 512, 10
+#: The part of the header that tells sizes; blocks; the place of the samples among the sections; a tag.
+_HEAD, _BLOCK, _DATA_SECTION, _TAG = 512, 512, 10, 64
 _KINDS = {"Step": "step", "Ramp": "ramp"}
 #: Beyond any clamp: levels that a damaged or foreign header holds.
 _MAX_MV, _MAX_PF = 1000.0, 10_000.0
@@ -116,15 +116,17 @@ def _check_size(path: Path) -> None:
         raise InputError("not an ABF file: it does not begin as one", path)
     if head[:4] == b"ABF2":
         sections = list(struct.Struct("<IIq").iter_unpack(head[76 : 76 + 18 * 16]))
-        ends = [block * _BLOCK + length * count for block, length, count in sections]
         n_samples = sections[_DATA_SECTION][2]
-        sound = all(count >= 0 for _, _, count in sections)
+        (n_sweeps,) = struct.unpack_from("<I", head, 12)
     else:
-        (n_samples,) = struct.unpack_from("<i", head, 10)
-        (block,) = struct.unpack_from("<i", head, 40)
+        n_samples, n_sweeps = (struct.unpack_from("<i", head, place)[0] for place in (10, 16))
+        block, tags, n_tags = (struct.unpack_from("<i", head, place)[0] for place in (40, 44, 48))
         (floats,) = struct.unpack_from("<h", head, 100)
-        ends, sound = [block * _BLOCK + n_samples * (4 if floats else 2)], block >= 0
-    if n_samples < 1 or not sound:
+        sections = [(block, 4 if floats else 2, n_samples), (tags, _TAG, n_tags)]
+    # one byte at least, or an entry without length could be told any number of times
+    ends = [block * _BLOCK + max(1, length) * count for block, length, count in sections]
+    sound = all(block >= 0 and count >= 0 for block, _, count in sections)
+    if n_samples < 1 or not sound or not 0 <= n_sweeps <= n_samples:
         raise InputError("holds no samples; was the recording stopped at once?", path)
     if max(ends) > size:
         raise InputError(
