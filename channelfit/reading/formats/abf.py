@@ -28,8 +28,8 @@ from channelfit.reading.formats.contents import (
 from channelfit.reading.units import unit_factor
 
 _EPISODIC_WITH_LENGTHS, _GAP_FREE = 1, 3
-#: The part of the header that tells sizes; blocks; the place of the samples among the sections; a tag.
-_HEAD, _BLOCK, _DATA_SECTION, _TAG = 512, 512, 10, 64
+#: Bytes of the header that tell sizes, of a block and of a tag; which section holds the samples.
+_HEAD, _BLOCK, _TAG, _DATA_SECTION = 512, 512, 64, 10
 _KINDS = {"Step": "step", "Ramp": "ramp"}
 #: Beyond any clamp: levels that a damaged or foreign header holds.
 _MAX_MV, _MAX_PF = 1000.0, 10_000.0
