@@ -19,6 +19,8 @@ from channelfit.problem.waves import Ramp
 _SWEEPS = 200
 #: mV: channels that open on depolarization are closed below; there the current is mostly leak.
 _CLOSED = -60.0
+#: mV: hardly any channel opens below.
+_SURELY_CLOSED = -75.0
 #: mV: steps and ramps over less say nothing about a leak or a transient.
 _LEAST_STEP = 5.0
 #: ms after a step in which a capacitive transient is looked for, and the share of its height at
@@ -132,9 +134,12 @@ def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float
     if not rows:
         return 0.0
     # where channels are closed a current that follows a step is the clamp's alone
-    closed = [row for row in rows if row[1] <= _CLOSED]
-    steps = np.array([step for step, _, _ in closed or rows])
-    courses = np.array([course for _, _, course in closed or rows])
+    for highest in (_SURELY_CLOSED, _CLOSED, math.inf):
+        closed = [row for row in rows if row[1] <= highest]
+        if closed:
+            break
+    steps = np.array([step for step, _, _ in closed])
+    courses = np.array([course for _, _, course in closed])
     weight = np.where(np.isfinite(courses), steps[:, None], 0.0)
     squares = (weight**2).sum(axis=0)
     seen = squares > 0.3 * squares.max()
