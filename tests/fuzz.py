@@ -1,13 +1,15 @@
 """Does any file or name end in a traceback? Mutants of all shipped files, and nasty expressions.
 
     python tests/fuzz.py                        # 20,000 files, 10,000 expressions, 3,000 names
-    python tests/fuzz.py --count 300 --seed 7 models protocols
+    python tests/fuzz.py --processes 4 --write  # also benchmarks/results/fuzz.json
+    python tests/fuzz.py --share 0.1 --seed 7   # a tenth of that, with other cases
+    python tests/fuzz.py --count 300 models protocols
     python tests/fuzz.py --case models:7:1234   # one case again, its file printed
 
 Every case is read by the command that a user would call. It must end with exit code 0, with 2 and a
 message that names the file (or, of an expression, the key), or with 1 where `validate` found an
-error; within 10 s and 2 GB. Anything else is a finding: it is printed with the words that repeat
-it, and the exit code of this program is then 1.
+error; within 10 s of computing and 2 GB. Anything else is a finding: it is printed with the words
+that repeat it, and the exit code of this program is then 1.
 
 Cases run in processes of their own, so that one that takes a process down is found, too.
 """
@@ -41,11 +43,15 @@ import platformdirs
 from click.testing import CliRunner
 from scipy.io import savemat
 
+import channelfit.front.commands.optimize
+import channelfit.front.commands.show
+import channelfit.front.commands.simulate  # noqa: F401 - the cases need not wait for these
 from channelfit.front.main import main
 from channelfit.results.report import artist
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import report
+from rig_files import WRITERS
 
 os.environ.setdefault("CHANNELFIT_CACHE", platformdirs.user_cache_dir("channelfit-tests"))
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +64,7 @@ COUNTS = {
     "functions": 2000,
     "tables": 2000,
     "matlab": 1000,
+    "rig": 2000,
     "expressions": 10_000,
     "names": 3000,
 }
@@ -131,9 +138,9 @@ states: ["{state}", O]
 rates: {{"{state} -> O": "{expression}", "O -> {state}": "{definition}"}}
 current: {{open: [O], conductance: "{conductance}", reversal: -80 mV}}
 parameters:
-  "{parameter}": {{range: [0.001, 1], unit: 1/ms, value: 0.1}}
+  "{parameter}": {{range: [0.001, 1], unit: "{unit}", value: 0.1}}
   b: {{range: [0.001, 1], unit: "{unit}", value: 0.1}}
-  k: {{range: [1, 50], unit: mV, value: 10}}
+  k: {{range: [1, 50], unit: "{voltage}", value: 10}}
   "{conductance}": {{range: [0, 10], unit: nS, value: 1}}
 fit:
   name: "{fit}"
@@ -168,7 +175,12 @@ holding: -80 mV
 sampling: 0.5 ms
 segments: [{{step: 0 mV, for: 10 ms}}]
 """
-_ROLES = {
+_SWEPT = """
+holding: -80 mV
+sampling: 0.1 ms
+segments: [{hold: 1 ms}, {step: {values: [-40, 0, 40]}, for: 2 ms}, {hold: 1 ms}]
+"""
+ROLES = {
     "model": "fuzzed",
     "description": "none",
     "state": "C",
@@ -183,11 +195,14 @@ _ROLES = {
     "size": "n",
     "index": "j",
     "expression": "a*exp(v/k)",
+    "voltage": "mV",
     "recording": "cell.csv",
 }
-_SOURCES = ([], ["--source", "cpu"], ["--source", "cuda"], ["--source", "nmodl"])
+SOURCES = ([], ["--source", "cpu"], ["--source", "cuda"], ["--source", "nmodl"])
 #: What a message begins with: the name of one of the case's files.
-_FILE = re.compile(r"(fuzzed\.yaml|cell\.(csv|mat)|steps\.yaml)(: |$)", re.MULTILINE)
+_FILE = re.compile(
+    r"(fuzzed\.yaml|cell\.(csv|mat|abf|nwb|ibw|wcp|h5)|steps\.yaml)(: |$)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -210,7 +225,14 @@ _PLACE = re.compile(r'^[^ ]+: |^\w+\.[^:]+: |line \d|"')
 #: Each so many-th case draws its pictures, which take longer than all else.
 _DRAWN_EACH = 5
 #: Beginnings of messages about no key or line but all of a file.
-_OF_THE_WHOLE_FILE = ("cannot be read", "no such file", "a function is no mechanism")
+_OF_THE_WHOLE_FILE = (
+    "cannot be read",
+    "no such file",
+    "a function is no mechanism",
+    "a mapping (lines",
+    "give either gates",
+    "either cost",
+)
 
 
 # --- the cases ------------------------------------------------------------------------------------
@@ -269,6 +291,24 @@ def expression(draw: random.Random, depth: int = 0) -> str:
     return draw.choice([*_NASTY, "a.b", "a[0]", "lambda: a", "__import__('os')", "a;b", "a=b"])
 
 
+def sound(draw: random.Random, depth: int = 0) -> str:
+    """A rate expression that may have no value, too large a one, or too many terms."""
+    way = draw.random()
+    if depth > draw.choice([2, 3, 5]) or way < 0.15:
+        return draw.choice(["v", "a", "b", "k", "1", "2", "0.5", "1e-9", "1e100", "20"])
+    left, right = sound(draw, depth + 1), sound(draw, depth + 1)
+    if way < 0.6:
+        return f"({left}{draw.choice(_BINARY[:4])}{right})"
+    if way < 0.7:
+        return f"({left})**{draw.choice(['2', '-1', '0.5', 'b', '(v/k)', '300'])}"
+    if way < 0.85:
+        return f"{draw.choice([*_CALLS[:5], 'exprel'])}({left})"
+    if way < 0.92:
+        return f"{draw.choice(['min', 'max'])}({left}, {right})"
+    relation = f"{right} {draw.choice(['<', '>=', '=='])} {draw.choice(['0', 'v', left])}"
+    return f"({left} if {relation} else {sound(draw, depth + 1)})"
+
+
 def name(draw: random.Random) -> str:
     """A text that is nearly a name."""
     letters = "abzAZ09_ .-:;'\"{}[]()#%$\\/\n\t\x00\x1bé漢\u202e"
@@ -287,6 +327,8 @@ def prepared(kind: str, folder: Path, draw: random.Random) -> list[str]:
         return _named(folder, draw)
     if kind in ("tables", "matlab"):
         return _recorded(kind, folder, draw)
+    if kind == "rig":
+        return _of_the_rig(folder, draw)
     places = {
         "models": "models/*.yaml",
         "fits": "models/fits/*.yaml",
@@ -305,9 +347,9 @@ def prepared(kind: str, folder: Path, draw: random.Random) -> list[str]:
     return ["show", str(file)]
 
 
-def _written(folder: Path, text: str, words: dict[str, str]) -> str:
+def written(folder: Path, words: dict[str, str], text: str = _CHANNEL) -> str:
     """Writes a model or function, with its protocol and recording; returns the file's name."""
-    words = _ROLES | words
+    words = ROLES | words
     (folder / "steps.yaml").write_text(_STEPS.format(**words), "utf-8", "surrogatepass")
     rows = "".join(f"{k / 2:g},{math.sin(k):.6g}\n" for k in range(20))
     if words["recording"] == "cell.csv":
@@ -324,19 +366,24 @@ def _optimize(file: str, folder: Path, backend: str = "reference") -> list[str]:
 
 def _expression(folder: Path, draw: random.Random) -> list[str]:
     """A text in place of a rate or of a function's cost."""
-    way, words = draw.random(), {"expression": expression(draw)}
+    way = draw.random()
+    text = f"a + {sound(draw)}" if draw.random() < 0.5 else expression(draw)
+    words = {"expression": text}
+    if draw.random() < 0.7:
+        words |= {"unit": "", "voltage": ""}
     if way < 0.2:
-        file = _written(folder, _FUNCTION, words)
-        return ["show", file, *draw.choice(_SOURCES[:3])]
+        words["expression"] = re.sub(r"\bv\b", "k", re.sub(r"\ba\b", "a[1]", text))
+        file = written(folder, words, _FUNCTION)
+        return ["show", file, *draw.choice(SOURCES[:3])]
     bounds = "  rates_within: {{range: [1e-9, 1e9]}}\n"
-    text = draw.choice([_CHANNEL, _CHANNEL, _GATES])
-    file = _written(folder, text + bounds * (way > 0.9), words)
-    return _optimize(file, folder) if way > 0.9 else ["show", file, *draw.choice(_SOURCES)]
+    channel = draw.choice([_CHANNEL, _CHANNEL, _GATES])
+    file = written(folder, words, channel + bounds * (way > 0.9))
+    return _optimize(file, folder) if way > 0.9 else ["show", file, *draw.choice(SOURCES)]
 
 
 def _named(folder: Path, draw: random.Random) -> list[str]:
     """A text in place of a name, raw or as a YAML string that says all of it."""
-    role, given = draw.choice([*_ROLES][:13]), name(draw)
+    role, given = draw.choice([*ROLES][:13]), name(draw)
     texts = [t for t in (_CHANNEL, _GATES, _FUNCTION) if f"{{{role}}}" in t] or [_CHANNEL]
     text = draw.choice(texts)
     if draw.random() < 0.8:
@@ -346,16 +393,16 @@ def _named(folder: Path, draw: random.Random) -> list[str]:
         words["expression"] = f"{given}[1]" if text is _FUNCTION else f"{given}*exp(v/k)"
     elif text is _FUNCTION:
         words["expression"] = "b*k"
-    file = _written(folder, text, words)
+    file = written(folder, words, text)
     if role in ("fit", "protocol", "column") or draw.random() < 0.05:
         return _optimize(file, folder, draw.choice(["reference", "reference", "cpu"]))
-    return ["show", file, *draw.choice(_SOURCES)]
+    return ["show", file, *draw.choice(SOURCES)]
 
 
 def _recorded(kind: str, folder: Path, draw: random.Random) -> list[str]:
     """A fit file whose recording is a mutant."""
     recording = "cell.csv" if kind == "tables" else "cell.mat"
-    file = _written(folder, _CHANNEL, {"recording": recording})
+    file = written(folder, {"recording": recording})
     cell = folder / recording
     if kind == "matlab":
         columns = {"t": np.arange(0.0, 10.0, 0.5), "i": np.sin(np.arange(20))}
@@ -363,6 +410,21 @@ def _recorded(kind: str, folder: Path, draw: random.Random) -> list[str]:
     whole = cell.read_bytes()
     cell.write_bytes(mutated(whole, draw, [whole]))
     return _optimize(file, folder)
+
+
+def _of_the_rig(folder: Path, draw: random.Random) -> list[str]:
+    """A fit file whose recording is a mutant of a laboratory's file."""
+    source = draw.choice([name for name in WRITERS if not name.endswith(".eph")])
+    whole = WRITERS[source](folder / source).read_bytes()
+    cell = folder / f"cell{Path(source).suffix}"
+    head = draw.choice([len(whole), 600, 6000])  # most of what can go wrong is in headers
+    cell.write_bytes(mutated(whole[:head], draw, [whole]) + whole[head:])
+    file = Path(written(folder, {}))
+    recording = f"recording: {{file: {cell.name}, current: {{signal: 1}}}}\n"
+    text = re.sub(r"recording:\n(      .*\n)+", recording, file.read_text("utf-8"))
+    file.write_text(text, "utf-8")
+    (folder / "steps.yaml").write_text(_SWEPT)
+    return _optimize(str(file), folder)
 
 
 # --- running them ---------------------------------------------------------------------------------
@@ -389,14 +451,14 @@ def verdict(command: list[str]) -> str:
     def ring(number: int, frame: object) -> None:
         raise _TooLong
 
-    signal.signal(signal.SIGALRM, ring)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # computing, whoever else computes here
     try:
         result = CliRunner().invoke(main, command)
     except _TooLong:
         return f"over {SECONDS} s"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     error = result.exception
     if isinstance(error, _TooLong):
         return f"over {SECONDS} s"
@@ -432,10 +494,10 @@ def run_case(kind: str, seed: int, case: int, show: bool = False) -> Outcome:
         if show:
             print(command, next(folder.rglob("fuzzed.yaml")).read_bytes(), sep="\n")
         drawing = nullcontext() if case % _DRAWN_EACH == 0 else patch.object(artist, "draw")
-        held, start = _peak(begins=True), time.monotonic()
+        held, start = _peak(begins=True), time.process_time()
         with drawing:
             word = verdict(command)
-        seconds, taken = time.monotonic() - start, _peak(begins=False) - held
+        seconds, taken = time.process_time() - start, _peak(begins=False) - held
     if taken > BYTES:
         word = f"took {taken / 1e9:.1f} GB, and ended: {word}"
     return Outcome(kind, seed, case, word, seconds, taken)
@@ -461,7 +523,7 @@ def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
         case = first
         while True:
             try:
-                if not ours.poll(3 * SECONDS):
+                if not ours.poll(12 * SECONDS):  # it waits for something that does not come
                     child.kill()
                 what, value = ours.recv()
             except EOFError:
@@ -469,14 +531,21 @@ def outcomes(kind: str, seed: int, count: int) -> list[Outcome]:
             if what == "begins":
                 case = value
             else:
-                found.append(value)
+                found.append(_shown(value))
                 first = case + 1
         child.join()
         if first < count:
             why = f"the process ended with {child.exitcode}"
-            found.append(Outcome(kind, seed, case, why))
+            found.append(_shown(Outcome(kind, seed, case, why)))
             first = case + 1
     return found
+
+
+def _shown(one: Outcome) -> Outcome:
+    """Prints a finding at once, with the words that repeat it."""
+    if one.verdict not in ("ok", "refused"):
+        print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
+    return one
 
 
 def main_program() -> int:
@@ -486,6 +555,7 @@ def main_program() -> int:
         "kinds", nargs="*", choices=[*COUNTS, []], help="which cases; all by default"
     )
     parser.add_argument("--count", type=int, help="cases of each kind")
+    parser.add_argument("--share", type=float, default=1.0, help="of a whole run's cases")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", help="KIND:SEED:CASE, one case again")
     parser.add_argument("--processes", type=int, default=1, help="kinds at the same time")
@@ -498,7 +568,7 @@ def main_program() -> int:
 
     def run(kind: str) -> tuple[str, list[Outcome], float]:
         start = time.monotonic()
-        found = outcomes(kind, wanted.seed, wanted.count or COUNTS[kind])
+        found = outcomes(kind, wanted.seed, wanted.count or math.ceil(wanted.share * COUNTS[kind]))
         return kind, found, time.monotonic() - start
 
     rows = []
@@ -511,11 +581,8 @@ def main_program() -> int:
 
 
 def _told(kind: str, found: list[Outcome], seconds: float, seed: int) -> list[report.Row]:
-    """Prints the findings and the count of each kind of ending; returns rows of a table."""
+    """Prints how many cases ended in each way; returns rows of a table."""
     ended = Counter(o.verdict if o.verdict in ("ok", "refused") else "findings" for o in found)
-    for one in found:
-        if one.verdict not in ("ok", "refused"):
-            print(f"{one.kind}:{one.seed}:{one.case}  {one.verdict}", flush=True)
     slowest, largest = max(o.seconds for o in found), max(o.bytes for o in found)
     print(
         f"{kind}: {len(found)} cases, {ended['ok']} read, {ended['refused']} refused, "

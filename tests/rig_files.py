@@ -4,6 +4,7 @@ and Igor's, which no installed library writes, by its published layout."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -150,3 +151,77 @@ def write_english(path: Path) -> Path:
     rows += [[f"{k * SAMPLING_MS:.4g}", *map(str, row)] for k, row in enumerate(CURRENT.T)]
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(",".join(row) for row in rows).encode())
     return path
+
+
+def write_mat(path: Path) -> Path:
+    """Currents (samples x sweeps) among other things that MATLAB keeps."""
+    from scipy.io import savemat
+
+    other = {"meta": {"cell": 1}, "note": "hello", "list": np.array(["a", 1.0], dtype=object)}
+    times = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
+    savemat(path, {"I_pA": CURRENT.T, "V_mV": COMMAND.T, "t": times, **other})
+    return path
+
+
+def write_mat73(path: Path) -> Path:
+    """The same as MATLAB 7.3 keeps it: HDF5 behind a block of text, axes reversed."""
+    from h5py import File
+
+    with File(path, "w", userblock_size=512) as file:
+        for name, values in (("I_pA", CURRENT), ("V_mV", COMMAND)):
+            file[name] = values
+            file[name].attrs["MATLAB_class"] = np.bytes_("double")
+        file["t"] = np.arange(N_SAMPLES)[None] * SAMPLING_MS / 1e3
+        file["t"].attrs["MATLAB_class"] = np.bytes_("double")
+        file["note"] = np.frombuffer(b"hello", "u1").astype("u2")
+        file["note"].attrs["MATLAB_class"] = np.bytes_("char")
+        file["object"] = np.zeros(6, "u4")
+        file["object"].attrs["MATLAB_class"] = np.bytes_("Cell_Of_Mine")
+        file["#refs#/a"] = np.ones(3)
+    stored = path.read_bytes()
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + stored[128:])
+    return path
+
+
+def write_h5(path: Path) -> Path:
+    """Datasets by path with their units, as a program of a laboratory may write them."""
+    from h5py import File
+
+    with File(path, "w") as file:
+        file["cell/I"] = CURRENT.T / 1e3
+        file["cell/I"].attrs["unit"] = "nA"
+        file["cell/V"] = COMMAND.T
+        file["cell/V"].attrs["units"] = "mV"
+        file["cell/time"] = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
+        file["cell/time"].attrs["unit"] = "s"
+        file["cell/note"] = "a text"
+    return path
+
+
+def write_abf(path: Path) -> Path:
+    """ABF 1 by pyABF's own writer: sweeps of pA and nothing else."""
+    from pyabf.abfWriter import writeABF1
+
+    writeABF1(CURRENT, str(path), 1e3 / SAMPLING_MS, units="pA")
+    path.write_bytes(path.read_bytes() + bytes(8192))  # it writes less than pyABF reads
+    return path
+
+
+#: A file of each kind by a name for it.
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "a.nwb": write_nwb,
+    "b.nwb": lambda path: write_nwb(path, tables=True),
+    "c.nwb": lambda path: write_nwb(path, timestamps=True),
+    "a.ibw": write_ibw,
+    "b.ibw": lambda path: write_ibw(path, order=">"),
+    "c.ibw": lambda path: write_ibw(path, version=2),
+    "a.wcp": write_wcp,
+    "b.wcp": lambda path: write_wcp(path, (2.0, 4.0, 8.0)),
+    "a.abf": write_abf,
+    "a.mat": write_mat,
+    "b.mat": write_mat73,
+    "a.h5": write_h5,
+    "german.csv": write_german,
+    "english.csv": write_english,
+    "steps.eph": write_eph,
+}

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
 from channelfit.front.main import main
+from channelfit.reading.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 MODEL_A = ROOT / "models" / "model_a.yaml"
@@ -490,6 +491,21 @@ def test_validate_fails_beyond_the_tolerance(monkeypatch):
     assert "BEYOND" in result.stdout
 
 
+def test_validate_keeps_mechanisms_where_the_cache_is(monkeypatch, tmp_path):
+    from channelfit.scoring.neuron import mechanisms
+
+    def told(text: str, name: str, folder: Path) -> None:
+        raise InputError("is where it would be", folder)
+
+    pytest.importorskip("neuron")
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "here"))
+    monkeypatch.setattr(mechanisms, "_compile", told)
+    monkeypatch.setattr(mechanisms, "_loaded", set())
+    result = run("validate", "models/k_hh.yaml", "--protocol", "protocols/activation.yaml")
+    assert result.exit_code == 2
+    assert str(tmp_path / "here" / "neuron" / "channelfit_") in result.stderr
+
+
 def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_path):
     from channelfit.front.commands import doctor
 
@@ -500,6 +516,29 @@ def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_p
     monkeypatch.setattr(Path, "rglob", lambda folder, _: [tmp_path / "kernel.py", gone])
     monkeypatch.setattr(Path, "is_file", lambda file: file == gone or there(file))
     assert "2.0 MB" in doctor.cache().state
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["doctor"],
+        ["fhn", "--nodes", "11", "--end", "1", "--out"],
+        ["fhn", "--nodes", "11", "--end", "1", "--quiet", "--out"],
+        ["show", "models/model_b.yaml", "--out"],
+        ["simulate", "models/model_b.yaml", "protocols/activation.yaml", "--out"],
+    ],
+)
+def test_a_path_steers_no_terminal(monkeypatch, tmp_path, command):
+    hostile = "[red]a\x1b[31m\u202eb"
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / hostile))
+    last = tmp_path / hostile / ("picture.png" if command[0] == "show" else "out")
+    arguments = [*command, str(last)] if command[-1] == "--out" else command
+    result = CliRunner().invoke(main, arguments, color=True)
+    assert result.exit_code == 0, result.output
+    assert r"[red]a\x1b[31m\u202eb" in result.stdout
+    assert "\x1b[31m" not in result.stdout
+    assert "\u202e" not in result.stdout
 
 
 def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):

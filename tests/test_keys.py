@@ -165,6 +165,14 @@ def write_tables(folder: Path) -> None:
     command = [f"{k},{v},{-v}" for k, v in enumerate([-80, -40, -20.5, 0, 20, 40, 10])]
     (folder / "v.csv").write_text("\n".join(["0,1,2", *command]) + "\n")
     (folder / "v2.csv").write_text("\n".join(["0,1,2", *command[:-1], "6,-20,20"]) + "\n")
+    headings = "t (ms),I1 (nA),I2 (nA),I3 (nA),V1 (mV),V2 (mV),V3 (mV)"
+    swept = [f"{k},{row},-80,{5 * k},{-4 * k}" for k, row in enumerate(rows)]
+    (folder / "swept.csv").write_text("\n".join([headings, *swept]) + "\n")
+    turned = [",".join(repr(x) for x in column) for column in current.T.tolist()]
+    (folder / "turned.csv").write_text("\n".join(turned) + "\n")
+    (folder / "parts.csv").write_text("\n".join(["x,y,z", *rows[:5]]) + "\n")
+    (folder / "turned_v.csv").write_text("-80,-60,-40\n-20,0,20\n10,20,30\n")
+    (folder / "commas.csv").write_text("\n".join(f"{k},{k + 100}" for k in range(1, 18)) + "\n")
     (folder / "d.csv").write_text("x,x2,y,y2\n1,2,3,4.5\n2,1,5,6\n3,5,7,1\n")
     (folder / "d2.csv").write_text("x,x2,y,y2\n1,2,3,4.5\n2,1,9,6\n3,5,7,1\n")
 
@@ -568,6 +576,34 @@ def proofs() -> dict[tuple[str, str], Proof]:
         ((f"{place}/current/unit", "A/F"),),
         capacitance=("10 pF", "20 pF"),
     )
+    swept = (
+        *untimed,
+        (f"{place}/file", "swept.csv"),
+        (f"{place}/current", {"signal": "I", "sweeps": [1, 2, 3]}),
+    )
+    at = f"{place}/current"
+    show("recording current", "fit", at, swept, sweeps=([1, 2, 3], [2, 1, 3]))
+    show("recording current", "fit", at, swept, "is a voltage, in mV", signal=(1, "V"))
+    parts = ((f"{place}/file", "parts.csv"), *untimed, (f"{place}/sampling", 1))
+    show("recording", "fit", place, parts, starts=(2, [1, 2, 3]))
+    turned = (
+        *untimed,
+        (f"{place}/file", "turned.csv"),
+        (f"{place}/sampling", 1),
+        (f"{place}/header", False),
+        (f"{place}/current", {"columns": "all", "unit": "nA"}),
+    )
+    rows, columns = "sweeps x samples", "samples x sweeps"
+    show("recording", "fit", place, turned, "17 columns", layout=(rows, columns))
+    commas = (
+        *untimed,
+        (f"{place}/file", "commas.csv"),
+        (f"{place}/sampling", 1),
+        (f"{place}/header", False),
+        (f"{place}/sweeps", [1]),
+        (f"{place}/current", {"column": "1", "unit": "nA"}),
+    )
+    show("recording", "fit", place, commas, decimal=("comma", "point"))
     show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"to": 5}),), from_=(0, 1))
     show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"from": 0}),), to=(4, 5))
 
@@ -593,6 +629,8 @@ def proofs() -> dict[tuple[str, str], Proof]:
         carry_over=(True, False),
         rest=(0, 5),
     )
+    rest = (("between_sweeps", {"rest": 5}),)
+    show("between_sweeps", "steps", "between_sweeps", rest, at=(-80, -60))
     show("segment", "steps", "segments/0", hold=(5, 6))
     show("segment", "steps", "segments/1", step=(0, 20), for_=(12, 13))
     wave = (("segments/1", {"for": 12}),)
@@ -647,6 +685,22 @@ def proofs() -> dict[tuple[str, str], Proof]:
     show("recorded", "steps", "segments/1/recorded", family, columns=(["1", "2"], ["2", "1"]))
     show(
         "recorded", "steps", "segments/1/recorded", recorded, "is the unit right?", unit=("mV", "V")
+    )
+    place = "segments/1/recorded"
+    swept = (("segments/1", {"recorded": {"file": "swept.csv", "signal": "V"}}),)
+    show("recorded", "steps", place, swept, "is a current, in nA", signal=("V", "I"))
+    show("recorded", "steps", place, swept, sweeps=([1, 2, 3], [3, 2, 1]))
+    turned = {"file": "turned_v.csv", "header": False, "column": "1", "sampling": 2}
+    show(
+        "recorded", "steps", place, (("segments/1", {"recorded": turned}),), layout=(rows, columns)
+    )
+    commas = {"file": "commas.csv", "header": False, "column": "1", "sampling": 2}
+    show(
+        "recorded",
+        "steps",
+        place,
+        (("segments/1", {"recorded": commas}),),
+        decimal=("comma", "point"),
     )
     clock = {"column": "0", "unit": "ms"}
     timed = (

@@ -13,6 +13,7 @@ import click
 
 from channelfit.fitzhugh_nagumo import settings
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
 
 #: What `--scheme auto` chooses from.
 _AUTO = ("runge-kutta", "chebyshev", "crank-nicolson")
@@ -318,6 +319,6 @@ def fhn(
     if as_json:
         click.echo(run_folder.json_text(summary), nl=False)
     elif quiet:
-        click.echo(str(folder))
+        click.echo(printable(str(folder)))
     else:
         outputs.print_summary(summary, folder)

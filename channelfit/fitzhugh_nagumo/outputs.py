@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -19,14 +18,16 @@ from channelfit.fitzhugh_nagumo.accuracy import Start
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, arrival_times
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
 from channelfit.results import run_folder
+from channelfit.results.report.terminal import PlainConsole
 from channelfit.scoring.machine.threads import usable_cores
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[OnProgress]:
     """A progress bar while the block lasts; yields what is called with the time and the end."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -106,7 +107,7 @@ def trust(
     warnings += accuracy.pinned(equation, cable) + accuracy.cut_stimuli(cable)
     for warning in warnings:
         click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
-        click.echo(warning, err=True)
+        click.echo(printable(warning), err=True)
     facts = None if estimate is None else {**estimate.facts(), "without_noise": again is not None}
     return {"error_estimate": facts, "warnings": warnings}
 
@@ -185,7 +186,7 @@ def _print_error(console: Any, summary: dict[str, Any]) -> None:
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Prints what a run has found, in words and as a table of its first 20 cables."""
-    console = Console(highlight=False)
+    console = PlainConsole(highlight=False)
     console.print(
         f"{summary['scheme']}, {summary['steps']:,} steps to t = {summary['end']:g} in "
         f"{summary['seconds']:.2g} s"
@@ -202,7 +203,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     console.print(table)
     if len(summary["cables"]) > 20:
         console.print(f"and {len(summary['cables']) - 20} more in summary.json")
-    console.print(str(folder), soft_wrap=True)
+    console.print(str(folder), soft_wrap=True, markup=False)
 
 
 def _print_choice(console: Any, summary: dict[str, Any]) -> None:

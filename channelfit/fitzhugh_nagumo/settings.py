@@ -16,6 +16,7 @@ import click
 
 from channelfit import __version__
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
 
 #: Options that say where results go and what is printed, which are not part of a run's settings.
 _ELSEWHERE = ("out", "quiet", "json", "help")
@@ -66,11 +67,8 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     written = str(data.get("channelfit"))[:40]
     if written != __version__:
         click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
-        click.echo(
-            f"{file}: written by channelfit {written}, this is {__version__}: "
-            "what is computed may differ",
-            err=True,
-        )
+        told = f"{file}: written by channelfit {written}, this is {__version__}: "
+        click.echo(printable(f"{told}what is computed may differ"), err=True)
     context.default_map = {**(context.default_map or {}), **defaults}
 
 

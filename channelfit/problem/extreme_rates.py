@@ -57,7 +57,7 @@ class Extreme:
 
 def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
     """The voltages (n,) mV that protocols command or hold; -120 to 60 mV without any protocol."""
-    found = [np.append(p.command().ravel(), p.holding_mV) for p in protocols]
+    found = [np.append(p.command().ravel(), [p.holding_mV, p.resting_mV]) for p in protocols]
     v = np.unique(np.concatenate(found)) if found else _ORDINARY
     v = v[np.isfinite(v)]
     if len(v) > _MOST_VOLTAGES:

@@ -112,8 +112,14 @@ def _factor(inner: Section, signal: Signal, dimension: str, membrane: Membrane |
         )
     if signal.unit and signal.kind == dimension:  # the values are in base units already
         stored, left = kind_and_factor(signal.unit)[1], 1.0
-    elif signal.unit:  # per capacitance, or unusable
-        stored = left = _unit_factor(inner, signal.unit, dimension, membrane)
+    elif signal.unit:  # per capacitance or area, or of nothing that can be used
+        try:
+            stored = left = _unit_factor(inner, signal.unit, dimension, membrane)
+        except InputError as error:
+            raise inner.error(
+                f"the file says that {shown(signal.name)} is in {signal.unit}: {error.message}",
+                "signal",
+            ) from None
     elif given is not None:
         return _unit_factor(inner, given, dimension, membrane)
     else:

@@ -54,9 +54,10 @@ class Protocol:
 
     Make one with `Protocol.steps`, `Protocol.from_segments`, `Protocol.from_command` or
     `Protocol.load`. Each sweep starts from the steady state at the holding potential; with
-    `carry_over` only the first does, and `rest_ms` at the holding potential lie between one sweep
-    and the next. Voltages are in mV, times in ms. All voltages are those of the membrane: where the
-    file or the call gives a liquid junction potential, that was subtracted from the command.
+    `carry_over` only the first does, and `rest_ms` at the holding potential, or at `rest_mV` where
+    that is given, lie between one sweep and the next. Voltages are in mV, times in ms. All voltages
+    are those of the membrane: where the file or the call gives a liquid junction potential, that
+    was subtracted from the command.
 
     Example:
         >>> import channelfit as cf
@@ -78,6 +79,7 @@ class Protocol:
     description: str = ""
     source: str = ""
     junction_potential_mV: float = 0.0
+    rest_mV: float | None = None
 
     @classmethod
     def steps(
@@ -396,11 +398,13 @@ class Protocol:
 
     def _document(self, tabled: Tabled) -> dict[str, Any]:
         """The protocol by the keys of a protocol file."""
+        junction = self.junction_potential_mV
+        told = _moved(self, junction)
         between: Any = "carry over" if self.carry_over else "steady state"
         if self.rest_ms > 0:
             between = {"carry_over": self.carry_over, "rest": written(self.rest_ms, "ms")}
-        junction = self.junction_potential_mV
-        told = _moved(self, junction)
+            if told.rest_mV is not None:
+                between["at"] = written(told.rest_mV, "mV")
         document = {
             "name": self.name,
             "description": self.description,
@@ -437,6 +441,11 @@ class Protocol:
             f"<Protocol {self.name}: {sweeps} of {samples} samples every {self.sampling_ms:g} ms, "
             f"holding {self.holding_mV:g} mV>"
         )
+
+    @property
+    def resting_mV(self) -> float:
+        """The voltage of the rest between sweeps, mV."""
+        return self.holding_mV if self.rest_mV is None else self.rest_mV
 
     @property
     def n_sweeps(self) -> int:
@@ -527,8 +536,10 @@ class Protocol:
 
     def _voltage_before(self, sweep: int) -> float:
         """The voltage before a sweep, mV: that at the end of the last one, or the holding one."""
-        if sweep == 0 or not self.carry_over or self.rest_ms > 0:
+        if sweep == 0 or not self.carry_over:
             return self.holding_mV
+        if self.rest_ms > 0:
+            return self.resting_mV
         last = self.sweeps[sweep - 1][-1]
         return float(last.voltage(np.array([last.end_ms]))[0])
 
@@ -586,12 +597,12 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
             f"{junction:g} mV",
             "junction_potential",
         )
-    carry_over, rest = _between(root)
+    carry_over, rest, rest_mV = _between(root)
     sweeps = sweeps or read_sweeps(root, holding)
     root.finish()
-    check_sweeps(root, sweeps, sampling, holding)
+    check_sweeps(root, sweeps, sampling, holding, holding if rest_mV is None else rest_mV)
     told = Protocol(
-        name, holding, sampling, sweeps, carry_over, rest, description, source, junction
+        name, holding, sampling, sweeps, carry_over, rest, description, source, junction, rest_mV
     )
     return _moved(told, -junction)
 
@@ -605,24 +616,30 @@ def _moved(protocol: Protocol, by_mV: float) -> Protocol:
         for sweep in protocol.sweeps
     )
     holding = round(protocol.holding_mV + by_mV, 9)
-    return replace(protocol, holding_mV=holding, sweeps=sweeps)
+    rest = None if protocol.rest_mV is None else round(protocol.rest_mV + by_mV, 9)
+    return replace(protocol, holding_mV=holding, rest_mV=rest, sweeps=sweeps)
 
 
-def _between(root: Section) -> tuple[bool, float]:
-    """What lies between sweeps: whether the channel's state is carried over, and the rest, ms."""
+def _between(root: Section) -> tuple[bool, float, float | None]:
+    """What lies between sweeps: whether the channel's state is carried over, the rest, ms, and the
+    voltage of the rest, mV, where it has one of its own.
+    """
     raw = root.take("between_sweeps", "steady state")
     if isinstance(raw, Mapping):
         inner = root.section("between_sweeps")
         inner.expect(KEYS["between_sweeps"])
         carry, rest = inner.flag("carry_over", True), inner.quantity("rest", "time", 0.0)
+        at = inner.quantity("at", "voltage", None)
         inner.finish()
         if rest < 0:
             raise inner.error(f"a time of 0 or more was expected, not {rest:g}", "rest")
         if rest > 0 and not carry:
             raise inner.error("a rest between sweeps needs `carry_over: true`", "rest")
-        return carry, rest
+        if at is not None and rest == 0:
+            raise inner.error("a voltage between sweeps needs a time, `rest: 5 s`", "at")
+        return carry, rest, at
     if raw not in ("steady state", "carry over"):
         raise root.error(
             f'{shown(raw)} is not one of "steady state", "carry over"', "between_sweeps"
         )
-    return raw == "carry over", 0.0
+    return raw == "carry over", 0.0, None

@@ -218,6 +218,7 @@ def _voltage_range(protocols: Iterable[Protocol]) -> tuple[float, float]:
 
 def _extremes(protocol: Protocol) -> Iterator[float]:
     yield protocol.holding_mV
+    yield protocol.resting_mV
     for sweep in protocol.sweeps:
         for segment in sweep:
             begin, end = segment.start_ms, segment.end_ms

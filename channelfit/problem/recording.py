@@ -17,6 +17,7 @@ from channelfit.problem.file_signals import (
 )
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
+from channelfit.problem.windows import common_start_ms, placed, read_starts
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
@@ -216,22 +217,40 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
         time_column = _check_times(section, protocol, table, path)
         names, current = _currents(section, table, time_column, protocol, path)
     rows = _sweep_numbers(section, len(names), protocol, path)
-    n_rows, n_times = current.shape[1], protocol.n_times_max
-    expected = max(protocol.n_times(k) for k in rows)
-    if n_rows not in (n_times, expected):
-        heading = bool(table.first) and n_rows - 1 in (n_times, expected)
-        raise _wrong_count(n_rows, expected, heading, protocol, path)
-    out = np.full((protocol.n_sweeps, n_times), np.nan)
-    for k, trace in zip(rows, current, strict=True):
-        n = protocol.n_times(k)
-        out[k, :n] = trace[:n]
+    firsts = read_starts(section, rows, protocol)
+    if "starts" in section:
+        out, recorded = placed(section, current, rows, firsts, protocol)
+    else:
+        out, recorded = _whole(current, rows, bool(table.first), protocol, path)
     masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
     known = np.isfinite(out)
     if not masked:
-        _refuse_missing(known, rows, names, table, protocol, path)
+        _refuse_missing(recorded & ~known, rows, firsts, names, table, protocol, path)
     out[~known] = np.nan
     _subtract_baseline(section, out, rows, protocol)
     return Recording(protocol.times_ms, out, known.astype(float), section.text("source", path.name))
+
+
+def _whole(
+    current: np.ndarray, rows: list[int], headed: bool, protocol: Protocol, path: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """Currents of whole sweeps (n_sweeps, n_times), and which samples must have been recorded.
+
+    Arguments:
+        headed: whether the first row is all numbers, and may be a heading.
+    """
+    n_rows, n_times = current.shape[1], protocol.n_times_max
+    expected = max(protocol.n_times(k) for k in rows)
+    if n_rows not in (n_times, expected):
+        heading = headed and n_rows - 1 in (n_times, expected)
+        raise _wrong_count(n_rows, expected, heading, protocol, path)
+    out = np.full((protocol.n_sweeps, n_times), np.nan)
+    recorded = np.zeros(out.shape, dtype=bool)
+    for k, trace in zip(rows, current, strict=True):
+        n = protocol.n_times(k)
+        out[k, :n] = trace[:n]
+        recorded[k, :n] = True
+    return out, recorded
 
 
 def _wrong_count(
@@ -252,6 +271,8 @@ def _wrong_count(
         )
     if apart:
         hints += f"a thousand times {apart}: are times in s read as ms, or the other way round? "
+    if n_rows < expected:
+        hints += "if these are a part of each sweep, say when it begins, as in `starts: 5 s`; else "
     return InputError(
         f"{n_rows} samples, but {protocol.name} has {expected} "
         f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); {hints}"
@@ -378,7 +399,9 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     _check_spacing(t, name, table, path, hint_at_times(table, name))
     sampling = float(t[-1] - t[0]) / (len(t) - 1)
     _check_sampling(inner, "column", sampling, protocol, len(t), factor)
-    if abs(t[0] - start) > TIME_SLACK * sampling:
+    # times of a part of a sweep may count from its own beginning or from the sweep's
+    begins = (start, start + common_start_ms(section))
+    if all(abs(t[0] - begin) > TIME_SLACK * sampling for begin in begins):
         raise inner.error(
             f"the column begins at {t[0]:g} ms, the sweep at {start:g} ms; if the sweep begins "
             f"with the first row, write start: {t[0]:g} ms",
@@ -519,8 +542,9 @@ def _sweep_numbers(section: Section, n_columns: int, protocol: Protocol, path: P
 
 
 def _refuse_missing(
-    known: np.ndarray,
+    missing: np.ndarray,
     rows: list[int],
+    firsts: list[int],
     names: list[str],
     table: Table,
     protocol: Protocol,
@@ -528,15 +552,15 @@ def _refuse_missing(
 ) -> None:
     """Raises InputError for a NaN or inf inside a recorded sweep; names the first of them."""
     count, first = 0, None
-    for k, name in zip(rows, names, strict=True):
-        bad = np.flatnonzero(~known[k, : protocol.n_times(k)])
+    for k, start, name in zip(rows, firsts, names, strict=True):
+        bad = np.flatnonzero(missing[k])
         count += bad.size
         if first is None and bad.size:
-            first = (name, int(bad[0]))
+            first = (name, int(bad[0]), start)
     if first is not None:
-        name, row = first
+        name, sample, start = first
         raise InputError(
-            f"{table.place(row)} ({row * protocol.sampling_ms:g} ms) is NaN or inf"
+            f"{table.place(sample - start)} ({sample * protocol.sampling_ms:g} ms) is NaN or inf"
             f"{_and_more(count)}; `missing: mask` leaves such samples out",
             path,
             f"column {name}",

@@ -312,7 +312,7 @@ def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> st
 
 
 def check_sweeps(
-    root: Section, sweeps: Sequence[Sweep], sampling_ms: float, holding_mV: float
+    root: Section, sweeps: Sequence[Sweep], sampling_ms: float, *held_mV: float
 ) -> None:
     """Raises InputError for sizes and voltages that are a slip of a unit, with the key."""
     longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling_ms
@@ -328,7 +328,8 @@ def check_sweeps(
     for k, sweep in enumerate(sweeps):
         for segment in sweep:
             _check_voltage(root, segment, sampling_ms, k)
-    _check_voltage(root, Segment(0.0, sampling_ms, Constant(holding_mV)), sampling_ms, 0)
+    for v in held_mV:
+        _check_voltage(root, Segment(0.0, sampling_ms, Constant(v)), sampling_ms, 0)
 
 
 def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int) -> None:

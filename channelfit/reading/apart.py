@@ -32,7 +32,7 @@ from channelfit.reading.errors import InputError
 
 #: How long reading one file may take, how long the process is kept without one, and how long it
 #: may take to end after it has closed its side.
-SECONDS, _IDLE_SECONDS, _DYING_SECONDS = 120.0, 10.0, 5.0
+SECONDS, _IDLE_SECONDS, _DYING_SECONDS = 120.0, 10.0, 30.0
 #: The program of the second process. It imports from where this one does and, by -P, not from the
 #: folder that the user is in.
 _SERVE = (

@@ -27,6 +27,8 @@ _PIECE = 16_000_000
 #: What a line of text takes while it becomes numbers, beside eight times its length.
 _BYTES_A_LINE = 280
 _MATLAB = "a MATLAB file"
+#: What is not ASCII in the headings of a table in Windows' western encoding.
+_WESTERN = frozenset("µ°²³äöüÄÖÜßéèàçñ±·".encode("cp1252"))
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 #: What the rows and columns of a matrix are.
 LAYOUTS = ("sweeps x samples", "samples x sweeps")
@@ -150,7 +152,7 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
             data = _within_memory(file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", path) from None
-    text = decoded(data, path)
+    text = _text(data, path)
     numbered = [
         (k, line)
         for k, line in enumerate(text.splitlines(), 1)
@@ -221,6 +223,16 @@ def _refuse_too_large(
                 path,
                 f"line {places[row]}: column {names[k]}",
             )
+
+
+def _text(data: bytes, path: Path) -> str:
+    """The text of a table; also in the encoding of Excel in western Europe, for ``Zeit (µs)``."""
+    try:
+        return decoded(data, path)
+    except InputError:
+        if set(data.translate(None, bytes(range(1, 128)))) <= _WESTERN:
+            return data.decode("cp1252")
+        raise
 
 
 def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:

@@ -286,7 +286,7 @@ class _Walk:
             if not p.carry_over:
                 state = at_rest
             elif k and p.rest_ms > 0:
-                state = channel.hold(state, p.holding_mV, p.rest_ms)
+                state = channel.hold(state, p.resting_mV, p.rest_ms)
             for piece, moves in _pieces(p, k):
                 walk = self._held if piece.is_constant else self._moving
                 state = walk(state, piece, moves, out[k])

@@ -11,11 +11,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from channelfit import __version__
 from channelfit.reading.errors import InputError
+from channelfit.results.report.terminal import PlainConsole
 from channelfit.results.run_folder import machine
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.cache import cache_folder
@@ -175,7 +175,7 @@ def report() -> None:
             "C++ compiler": compiler(),
         },
     }
-    console = Console(highlight=False)
+    console = PlainConsole(highlight=False)
     for title, rows in groups.items():
         console.print(Text(title, style="bold"))
         for name, row in rows.items():

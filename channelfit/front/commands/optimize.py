@@ -18,6 +18,7 @@ from channelfit.front.commands.inputs import (
 from channelfit.front.fitting import run
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
 from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist
@@ -65,7 +66,7 @@ def optimize(
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
     elif quiet:
-        click.echo(str(folder.path))
+        click.echo(printable(str(folder.path)))
     else:
         _print_result(summary, folder.path)
     return bool(summary["stop_reason"] == "interrupted")

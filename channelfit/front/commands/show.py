@@ -63,7 +63,7 @@ def show(
         with writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             save(scheme_figure(channel), out)
-        click.echo(str(out), err=source is not None)
+        click.echo(printable(str(out)), err=source is not None)
 
 
 def _describe_extremes(channel: ChannelModel, document: Mapping[str, Any], file: Path) -> None:

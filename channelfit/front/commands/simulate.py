@@ -54,4 +54,4 @@ def simulate(
         found.to_csv(files[0])
         artist.finish()
     for file in files:
-        click.echo(str(file))
+        click.echo(printable(str(file)))

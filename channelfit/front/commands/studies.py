@@ -10,6 +10,7 @@ import click
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Wanted, contended, study
+from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
 from channelfit.results.comparison import file_names, told_apart
 from channelfit.results.report import terminal
@@ -46,7 +47,7 @@ def uncertainty(
         return
     _print_uncertainty(summary)
     for file in files:
-        click.echo(str(file))
+        click.echo(printable(str(file)))
 
 
 def _print_uncertainty(summary: dict[str, Any]) -> None:
@@ -89,4 +90,4 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
     for line in [*summary["remarks"], *(f"Warning: {w}" for w in summary["warnings"])]:
         console.print(line, soft_wrap=True, markup=False)
     for file in files:
-        click.echo(str(file))
+        click.echo(printable(str(file)))

@@ -13,6 +13,7 @@ from channelfit.front.commands.inputs import (
     writing,
 )
 from channelfit.front.progress import compilations_shown
+from channelfit.reading.texts import printable
 from channelfit.results.report import plots, terminal
 from channelfit.results.run_folder import file_name
 from channelfit.scoring.machine import gpu
@@ -48,4 +49,4 @@ def tune(
         out.parent.mkdir(parents=True, exist_ok=True)
         title = f"{fit.name}, {dtype}, {n:,} candidates, {device.name}"
         plots.save(plots.launches_figure(rows, n, title), out)
-    click.echo(str(out))
+    click.echo(printable(str(out)))

@@ -120,7 +120,9 @@ def compare_with_neuron(
     for note, sets in notes.items():
         console.print(f"note: set {_counted(sets)}: {note}", style="dim", markup=False)
     if out is not None:
-        console.print(f"figure in {_draw(model, protocols, worst, out)}", soft_wrap=True)
+        console.print(
+            f"figure in {_draw(model, protocols, worst, out)}", soft_wrap=True, markup=False
+        )
     return good
 
 

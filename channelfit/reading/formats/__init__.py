@@ -44,6 +44,14 @@ READERS: dict[str, Callable[..., Contents]] = {
     ".eph": syncropatch.read,
     ".json": syncropatch.read,
 }
+#: The way round for files of the rig that are not read.
+_WAYS_ROUND = {
+    ".xlsx": "a workbook of Excel; save the sheet as CSV",
+    ".xls": "a workbook of Excel; save the sheet as CSV",
+    ".pxp": "an experiment of Igor; save its waves (Data > Save Waves > Save Igor Binary)",
+    ".pro": "a protocol of pCLAMP without samples; a recording (.abf) made with it holds it too",
+    ".atf": "Axon text; save it as ABF, or delete the lines above its table and call it .txt",
+}
 _MAX_BYTES = 2_000_000_000
 
 
@@ -61,6 +69,8 @@ def read(path: Path, **choices: Any) -> Contents:
     if file_size(path) > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
     reader = READERS.get(suffix_of(path))
+    if way_round := _WAYS_ROUND.get(suffix_of(path)):
+        raise InputError(way_round, path)
     if reader is None:
         raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
     given = {key: value for key, value in choices.items() if value is not None}

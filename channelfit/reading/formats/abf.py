@@ -7,6 +7,7 @@ recorded and differs, or a user list changes the epochs, the recorded command is
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from channelfit.reading.formats.contents import (
 from channelfit.reading.units import unit_factor
 
 _EPISODIC_WITH_LENGTHS, _GAP_FREE = 1, 3
+#: The part of the header that tells sizes; blocks; the place of the samples among the sections.
+_HEAD, _BLOCK, _DATA_SECTION = 512, 512, 10
 _KINDS = {"Step": "step", "Ramp": "ramp"}
 #: Beyond any clamp: levels that a damaged or foreign header holds.
 _MAX_MV, _MAX_PF = 1000.0, 10_000.0
@@ -58,14 +61,7 @@ def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
 
 
 def _contents(pyabf: Any, path: Path) -> Contents:
-    abf = pyabf.ABF(str(path), loadData=False)
-    size, end = path.stat().st_size, abf.dataByteStart + abf.dataPointCount * abf.dataPointByteSize
-    if not abf.dataPointCount > 0 or end > size:
-        raise InputError(
-            f"the header tells of {abf.dataPointCount:,} samples up to byte {end:,}, but the file "
-            f"has {size:,} bytes; it is cut off, or was copied before it was complete",
-            path,
-        )
+    _check_size(path)
     abf = pyabf.ABF(str(path))
     header = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._protocolSection
     notes = list[str]()
@@ -107,6 +103,33 @@ def _contents(pyabf: Any, path: Path) -> Contents:
         _capacitance(abf, [s.kind for s in signals]),
         notes=tuple(notes),
     )
+
+
+def _check_size(path: Path) -> None:
+    """Raises InputError where the header tells of more than the file has, or of no samples."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+    if head[:4] not in (b"ABF ", b"ABF2") or len(head) < _HEAD:
+        raise InputError("not an ABF file: it does not begin as one", path)
+    if head[:4] == b"ABF2":
+        sections = list(struct.Struct("<IIq").iter_unpack(head[76 : 76 + 18 * 16]))
+        ends = [block * _BLOCK + length * count for block, length, count in sections]
+        n_samples = sections[_DATA_SECTION][2]
+        sound = all(count >= 0 for _, _, count in sections)
+    else:
+        (n_samples,) = struct.unpack_from("<i", head, 10)
+        (block,) = struct.unpack_from("<i", head, 40)
+        (floats,) = struct.unpack_from("<h", head, 100)
+        ends, sound = [block * _BLOCK + n_samples * (4 if floats else 2)], block >= 0
+    if n_samples < 1 or not sound:
+        raise InputError("holds no samples; was the recording stopped at once?", path)
+    if max(ends) > size:
+        raise InputError(
+            f"the header tells of {n_samples:,} samples and of {max(ends):,} bytes, but the file "
+            f"has {size:,}; it is cut off, or was copied before it was complete",
+            path,
+        )
 
 
 def _text(name: str) -> str:

@@ -148,8 +148,8 @@ def _series(group: Any, name: str, stored: np.ndarray, attributes: Any) -> _Seri
             clamp[key] = value
     values = (stored * conversion + offset) * factor
     number = int(sweep) if isinstance(sweep, (int, np.integer)) else None
-    electrode = member(group, "electrode")
-    place = electrode.name.rsplit("/", 1)[-1] if electrode is not None else "electrode"
+    # a link leads there, whose own name is "electrode"
+    place = str(getattr(group.get("electrode", getlink=True), "path", "")).rsplit("/", 1)[-1]
     return _Series(
         name, values, unit, conversion * factor, rate, start, number, place, clamp, notes
     )
