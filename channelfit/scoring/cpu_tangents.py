@@ -14,14 +14,14 @@ from threading import Lock
 
 import numpy as np
 
-from channelfit.model.channel import Chain
+from channelfit.model.channel import GREATEST_GAIN, Chain
 from channelfit.model.graphs import narrow_order
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, SOURCE, TARGET, VARYING
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels import ramp_kernels, relaxation_kernels, scheme_kernels
-from channelfit.scoring.kernels.integration import GREATEST_GAIN, STIFF
+from channelfit.scoring.kernels.integration import STIFF
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.kernels.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.scoring.layout import ramp_collocation as collocation
@@ -45,6 +45,8 @@ class Linearizer:
 
     def __init__(self, problem: Problem) -> None:
         model = problem.model
+        if model.ohmic is None:
+            raise InputError("derivatives are for currents of one conductance times what opens it")
         if not model.relaxes and (len(model.chains) > 1 or model.chains[0].power != 1):
             raise InputError(
                 "derivatives are for one scheme, or for gates of two states; write the product of "

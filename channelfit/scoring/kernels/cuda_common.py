@@ -22,6 +22,7 @@ from channelfit.model.channel import (
     ChannelModel,
 )
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
 
@@ -95,6 +96,11 @@ class CudaChannel:
     """
 
     def __init__(self, model: ChannelModel) -> None:
+        if model.ohmic is None or (len(model.chains) > 1 and not model.relaxes):
+            raise InputError(
+                "the GPU scores currents of one conductance times one scheme, or gates; this model "
+                "has more than that: use --backend cpu"
+            )
         self.model = model
         self.inlined = True
         self.transitions = [t for chain in model.chains for t in chain.transitions]

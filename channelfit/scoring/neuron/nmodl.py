@@ -15,6 +15,7 @@ from typing import Literal
 
 from channelfit.model.channel import Chain, ChannelModel, Parameter, Transition
 from channelfit.model.evaluation import evaluate
+from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.nmodl_printer import Functions, NmodlPrinter, number
 
 Kind = Literal["point_process", "density"]
@@ -169,6 +170,8 @@ class _Writer:
     def __init__(self, model: ChannelModel, kind: Kind, mechanism: str | None) -> None:
         if kind not in ("point_process", "density"):
             raise ValueError(f'kind "{kind}" is neither "point_process" nor "density"')
+        if model.ohmic is None:
+            raise InputError("NMODL is written for currents of one conductance times what opens it")
         self.model, self.kind = model, kind
         self.point = kind == "point_process"
         mechanism = _identifier(mechanism or model.name)
