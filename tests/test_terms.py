@@ -216,3 +216,25 @@ def test_a_drive_that_is_not_finite_fails_and_is_told() -> None:
         assert np.isnan(current).all()
     said = failing(model, values, voltages_of([steps()])) or ""
     assert said.startswith("the drive of an open channel is not a number at -90 mV")
+
+
+# --- derivatives ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["steps", "moving"])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_derivatives_on_the_cpu_agree_with_differences_of_the_reference(
+    name: str, kind: str
+) -> None:
+    problem = problem_of(name, steps() if kind == "steps" else moving())
+    parameters = candidates(problem.model, 2)
+    wanted = ReferenceScorer(problem).linearize(parameters)
+    found = make_scorer(problem, "cpu").linearize(parameters)
+    assert (found.status == wanted.status).all()
+    np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-6)
+    size = np.sqrt(np.einsum("iic->ic", wanted.curvature))
+    scaled = size[:, None] * size[None]
+    assert np.abs((found.curvature - wanted.curvature) / scaled).max() < 1e-6
+    # a gradient is at most the root of the cost times that of the curvature
+    slope = (found.gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
+    assert np.abs(slope).max() < 1e-6

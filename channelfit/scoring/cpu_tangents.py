@@ -9,50 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from functools import cached_property
+from threading import RLock
 
 import numpy as np
 
-from channelfit.model.channel import Chain
+from channelfit.model.channel import Chain, ChannelModel
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.tangent_plan import Plan
+from channelfit.scoring.tangent_terms import TermPlans, Terms
 from channelfit.scoring.tangent_walks import UNRESOLVED, Relaxing, Scheme, Walk
 
 
 class Linearizer:
     """Cost, gradient and curvature of the candidates of one problem.
 
-    Raises:
-        InputError: a product of schemes, of which there are no derivatives.
+    A scheme times gates is taken as the one scheme of all pairs of their states.
     """
 
     def __init__(self, problem: Problem) -> None:
-        model = problem.model
-        if model.ohmic is None:
-            raise InputError("derivatives are for currents of one conductance times what opens it")
-        if not model.relaxes and (len(model.chains) > 1 or model.chains[0].power != 1):
-            raise InputError(
-                "derivatives are for one scheme, or for gates of two states; write the product of "
-                "several schemes as one scheme"
-            )
-        self.problem, self.source = problem, TangentSource(model)
-        self.free = np.array(self.source.free, np.int64)
-        moving = not model.relaxes and bool((problem.scored.runs[:, KIND] == VARYING).any())
-        self._grades = (*(range(len(collocation.GRADES)) if moving else ()), None)
+        self.problem = problem
+        self.model = model = _of_one_kind(problem.model)
+        self.free = np.array([k for k, p in enumerate(model.parameters) if not p.fixed], np.int64)
+        moving = bool((problem.scored.runs[:, KIND] == VARYING).any())
+        in_pieces = moving and model.ohmic is not None and not model.relaxes
+        self._grades = (*(range(len(collocation.GRADES)) if in_pieces else ()), None)
         self._made: list[Plan] = []
         self._idle: dict[int, list[Walk]] = {}  # by the id of a plan, which lives as long
-        self._lock = Lock()
+        self._lock = RLock()
 
     def plans(self) -> Iterator[Plan]:
         """All plans, from the fastest to the one for every candidate; made when first needed."""
-        model = self.problem.model
-        oscillating = not all(_is_tree(chain) for chain in model.chains)
+        model, oscillating = self.model, self._oscillating
         width = 1 + len(self.free)
         for k, grade in enumerate(self._grades):
             with self._lock:
@@ -62,6 +55,25 @@ class Linearizer:
                     self._made.append(plan)
             if grade is None or self._made[k].ramps:
                 yield self._made[k]
+
+    @property
+    def _oscillating(self) -> bool:
+        return not all(_is_tree(chain) for chain in self.model.chains)
+
+    @cached_property
+    def _source(self) -> TangentSource:
+        return TangentSource(self.model)
+
+    @cached_property
+    def _terms(self) -> TermPlans:
+        with single_threaded_blas():
+            return TermPlans(self.model, self.plan, self._oscillating)
+
+    def _new_walk(self, plan: Plan) -> Walk:
+        if self.model.ohmic is None:
+            with self._lock:
+                return Terms(self._terms)
+        return (Relaxing if self.model.relaxes else Scheme)(self._source, plan)
 
     @property
     def has_pieces(self) -> bool:
@@ -144,12 +156,17 @@ class Linearizer:
         try:
             walk = idle.pop()
         except IndexError:
-            kind = Relaxing if self.problem.model.relaxes else Scheme
-            walk = kind(self.source, plan)
+            walk = self._new_walk(plan)
         try:
             yield walk
         finally:
             idle.append(walk)
+
+
+def _of_one_kind(model: ChannelModel) -> ChannelModel:
+    """The model; one of an ohmic scheme times gates as the scheme of all pairs of states."""
+    mixed = not model.relaxes and len(model.chains) > 1
+    return model.expanded() if mixed and model.ohmic is not None else model
 
 
 def _is_tree(chain: Chain) -> bool:

@@ -53,6 +53,10 @@ class Walk(ABC):
         Residuals are left as the last one has them, where it is good.
         """
 
+    @abstractmethod
+    def fill(self, theta: np.ndarray) -> int:
+        """Fills the flat array with the currents of one candidate; returns its status."""
+
     def projected(self, theta: np.ndarray) -> int:
         """Fills in the residuals of one candidate; returns its status."""
         return int(self.normals(theta[None])[0][0])
@@ -131,6 +135,24 @@ class Relaxing(Walk):
             edges, middles = edges + run.n_steps + 1, middles + run.n_steps
 
     def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Status and products of candidates, see `Walk.normals`."""
+        plan = self.plan
+        projections = plan.group_table, plan.target, plan.scale, self.residuals
+        return self._normals(thetas, *projections)
+
+    def fill(self, theta: np.ndarray) -> int:
+        """Fills the flat array with the currents of one candidate; returns its status."""
+        nothing = self.plan.group_table[:0], self.plan.target[:0], self.plan.scale[:0]
+        return int(self._normals(theta[None], *nothing, self.residuals[:0])[0][0])
+
+    def _normals(
+        self,
+        thetas: np.ndarray,
+        groups: np.ndarray,
+        target: np.ndarray,
+        scale: np.ndarray,
+        residuals: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         plan, tree, n = self.plan, self.tree, len(thetas)
         flags, products = np.zeros((n, 2), np.int64), np.zeros((n, plan.width, plan.width))
         relaxation_kernels.relaxNormals(
@@ -159,11 +181,11 @@ class Relaxing(Walk):
             self.dstates,
             self.flat,
             plan.matrices,
-            plan.group_table,
-            plan.target,
-            plan.scale,
+            groups,
+            target,
+            scale,
             self.shown,
-            self.residuals,
+            residuals,
             flags,
             products,
         )
@@ -207,7 +229,7 @@ class Scheme(Walk):
         plan, status = self.plan, np.zeros(len(thetas), np.int64)
         products = np.zeros((len(thetas), plan.width, plan.width))
         for c, theta in enumerate(thetas):
-            status[c] = self._shown(theta)
+            status[c] = self.fill(theta)
             if status[c] == OK:
                 project(
                     self.flat,
@@ -221,7 +243,7 @@ class Scheme(Walk):
                 )
         return status, products
 
-    def _shown(self, theta: np.ndarray) -> int:
+    def fill(self, theta: np.ndarray) -> int:
         """Fills the flat array with currents and derivatives; returns a status."""
         flat = self.flat
         self.flags[:], self.tail = 0, 0.0
