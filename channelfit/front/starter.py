@@ -16,6 +16,10 @@ from channelfit.reading.errors import InputError
 #: Shares of the peak: less is left at the end of a step of an inactivating current, and a tail that
 #: needs so many times the conductance of the step before it says that the step inactivated it.
 _LEFT, _HOOK = 0.6, 1.5
+#: Samples at rest before the first step that give a baseline.
+_LEAST_REST = 5
+#: A leak below this share of the channel's conductance needs no term.
+_LITTLE = 0.003
 #: mV: nearer to the reversal potential a current says little about the conductance.
 _DRIVE = 15.0
 #: Where the reversal potential is looked for, mV, if the peaks do not show it.
@@ -33,6 +37,9 @@ class Character:
         inward: whether its largest current is inward.
         reversal_mV: the range in which the reversal potential is looked for.
         conductance_nS: the least conductance that carries the largest current.
+        leak_nS: the leak at most; None where the recording does not show it.
+        leak_reversal_mV: where the leak carries no current once the baseline is subtracted; None
+            where no baseline is.
         reason: all of this in words.
     """
 
@@ -41,6 +48,8 @@ class Character:
     inward: bool
     reversal_mV: tuple[float, float]
     conductance_nS: float
+    leak_nS: float | None
+    leak_reversal_mV: float | None
     reason: str
 
 
@@ -79,7 +88,27 @@ def character(found: Inspection) -> Character:
     if opens_down:
         words.append("hyperpolarization opens it")
     conductance = abs(peak.current_pA) / _drive(v, reversal)
-    return Character(inactivating, opens_down, inward, reversal, conductance, "; ".join(words))
+    return Character(
+        inactivating,
+        opens_down,
+        inward,
+        reversal,
+        conductance,
+        None if found.leak is None else found.leak.conductance_nS,
+        held if rest_ms(found) else None,
+        "; ".join(words),
+    )
+
+
+def rest_ms(found: Inspection) -> float:
+    """How long, ms, every sweep rests at the holding potential first; 0 where that is too short."""
+    protocol = found.protocol
+    assert protocol is not None
+    command = protocol.command()
+    away = np.abs(command - protocol.holding_mV) > 1.0
+    samples = [int(row.argmax()) for row in away if row.any()]
+    rest = min(samples, default=0) * protocol.sampling_ms
+    return rest if min(samples, default=0) >= _LEAST_REST else 0.0
 
 
 def _around(protocol: Protocol, sweep: int, time: float) -> tuple[tuple[float, float], float]:
@@ -177,12 +206,16 @@ def model_document(kind: Character, name: str) -> dict[str, Any]:
         parameters |= {"ah": rate, "zah": slope, "bh": rate, "zbh": slope}
     parameters["g"] = {"range": conductance_range(kind), "unit": "nS", "scale": "log"}
     parameters["erev"] = {"range": [float(x) for x in kind.reversal_mV], "unit": "mV"}
-    return {
-        "name": name,
-        "gates": gates,
-        "current": {"conductance": "g", "reversal": "erev"},
-        "parameters": parameters,
-    }
+    current: dict[str, Any] = {"current": {"conductance": "g", "reversal": "erev"}}
+    if kind.leak_nS is None or kind.leak_nS > _LITTLE * kind.conductance_nS:
+        most = kind.conductance_nS if kind.leak_nS is None else 3 * kind.leak_nS
+        current["leak"] = {"conductance": "gl", "reversal": "el"}
+        parameters["gl"] = {"range": [0, float(f"{most:.2g}")], "unit": "nS"}
+        if kind.leak_reversal_mV is None:
+            parameters["el"] = {"range": [-120, 30], "unit": "mV"}
+        else:
+            current["leak"]["reversal"] = f"{kind.leak_reversal_mV:g} mV"
+    return {"name": name, "gates": gates, **current, "parameters": parameters}
 
 
 def conductance_range(kind: Character) -> list[float]:

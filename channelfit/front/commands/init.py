@@ -21,6 +21,7 @@ from channelfit.front.starter import (
     character,
     conductance_range,
     model_document,
+    rest_ms,
     shipped_models,
 )
 from channelfit.model.channel import ChannelModel
@@ -31,9 +32,6 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.plain import write_text
 from channelfit.reading.texts import printable
 from channelfit.reading.units import shown
-
-#: Samples at rest before the first step that give a baseline.
-_LEAST_REST = 5
 
 
 def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **options: Any) -> None:
@@ -126,12 +124,19 @@ def _model_file(name: str) -> Path:
 def _model_text(kind: Character, name: str) -> str:
     document = model_document(kind, f"{name} channel")
     parameters = document.pop("parameters")
+    leak = list[str]()
+    if "leak" in document:
+        leak = [
+            "The leak is a line through zero at the holding potential, as the baseline makes it."
+        ]
+        leak = leak if kind.leak_reversal_mV is not None else ["The leak is a line."]
     gates = "two gates: m opens the channel, h inactivates it" if kind.inactivating else "one gate"
     return "\n".join(
         [
             f"# A first model for {_comment(name)}: {gates}.",
-            "# Rates are exponentials of the voltage v (mV), in 1/ms. docs/models.md tells what else",
-            "# a model may say: other expressions, schemes of states, several open states.",
+            "# Rates are exponentials of the voltage v (mV), in 1/ms. docs/models.md tells what",
+            "# else a model may say: other expressions, schemes of states, several currents.",
+            *(f"# {line}" for line in leak),
             dump_yaml(document).rstrip("\n"),
             "parameters:",
             *(f"  {parameter}: {_parameter(row)}" for parameter, row in parameters.items()),
@@ -172,9 +177,9 @@ def _head(
 
 def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
     """A range for the conductance of a model that the largest current does not fit into."""
-    names = {symbol.name for symbol in model.conductance.free_symbols}
+    size = None if model.ohmic is None else model.conductance
     for p in model.parameters:
-        if names == {p.name} and not p.fixed and model.conductance.is_Symbol:
+        if size is not None and size.is_Symbol and size.name == p.name and not p.fixed:
             low, high = conductance_range(kind)
             if p.upper < 2 * kind.conductance_nS or p.lower > kind.conductance_nS:
                 yield "parameters:"
@@ -221,10 +226,8 @@ def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
 def _baseline_lines(found: Inspection) -> Iterator[str]:
     """The baseline, where every sweep begins with a rest at the holding potential."""
     assert found.protocol is not None
-    firsts = [found.protocol.step_times_ms(k) for k in range(found.protocol.n_sweeps)]
-    rest = min((float(times[0]) if times.size else math.inf for times in firsts), default=0.0)
-    held = float(np.nanmedian(found.held_pA))
-    if math.isfinite(rest) and rest >= _LEAST_REST * found.sampling_ms:
+    rest, held = rest_ms(found), float(np.nanmedian(found.held_pA))
+    if rest:
         yield f"# {held:.3g} pA flow at rest; leave this out if channels are open there"
         yield f"baseline: {{from: 0 ms, to: {rest:.9g} ms}}"
 
