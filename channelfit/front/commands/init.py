@@ -7,6 +7,7 @@ import math
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from channelfit.front.starter import (
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import load_model
 from channelfit.problem.inspection import Inspection, Told, inspect_file
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.reading.cautions import each_once
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.plain import write_text
@@ -47,42 +50,40 @@ def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **op
     folder = file.parent
     protocols = _protocol_files(found, folder)
     model_file = None if model is None else _model_file(model)
-    places = [file, *dict.fromkeys(protocols)]
+    commands = {
+        place: each.protocol
+        for place, each in zip(protocols, found, strict=True)
+        if each.protocol is not None and not _is_there(each.protocol, place)
+    }
+    texts = {}
     if model_file is None:
-        places.append(folder / f"{name}-model.yaml")
+        texts[folder / f"{name}-model.yaml"] = _model_text(kinds[main], name)
+    head = _head(file, found, kinds[main], name, model_file)
+    texts[file] = "\n".join([*head, *_fit_lines(found, protocols, told, folder), ""])
+    places = [*commands, *texts]
     _refuse_existing(places)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(
-        [
-            *_head(file, found, kinds[main], name, model_file),
-            *_fit_lines(found, protocols, told, folder),
-            "",
-        ]
-    )
     try:
-        for each, place in zip(found, protocols, strict=True):
-            if not place.exists() and each.protocol is not None:
-                each.protocol.save(place)
-        if model_file is None:
-            write_text(_model_text(kinds[main], name), places[-1])
-        write_text(text, file)
-        cautions = load_plan(file).cautions  # which proves that the fit can be run
+        for place, protocol in commands.items():
+            protocol.save(place)
+        for place, text in texts.items():
+            write_text(text, place)
+        plan = load_plan(file)  # which proves that the fit can be run
     except BaseException:
         for place in places:
-            for written in (place, *folder.glob(f"{glob.escape(place.stem)}_command*.csv")):
+            for written in (place, *_tables_of(place)):
                 written.unlink(missing_ok=True)
         raise
     for place in places:
         click.echo(str(place))
-    warn(cautions)
+    warn(each_once([c for each in found for c in each.cautions] + list(plan.cautions)))
 
 
 def _refuse_existing(places: Sequence[Path]) -> None:
     """Raises InputError for a file that is there already, before anything is written."""
     for place in places:
-        tables = place.parent.glob(f"{glob.escape(place.stem)}_command*.csv")
-        if place.exists() or any(tables):
+        if place.exists() or any(_tables_of(place)):
             raise InputError(
                 "this file exists already and is not replaced; give another name with --out, or "
                 "move it away",
@@ -90,21 +91,32 @@ def _refuse_existing(places: Sequence[Path]) -> None:
             )
 
 
+def _tables_of(place: Path) -> Iterator[Path]:
+    """The tables of recorded commands that stand beside a protocol file."""
+    return place.parent.glob(f"{glob.escape(place.stem)}_command*.csv")
+
+
+def _is_there(protocol: Protocol, place: Path) -> bool:
+    """Whether a file holds the same command already, so that it need not be written."""
+    return place.exists() and _alike(load_protocol(place), protocol)
+
+
 def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
     """Where the protocol of each recording is written; equal ones are written once."""
     files = list[Path]()
     for k, each in enumerate(found):
-        same = [i for i in range(k) if _alike(found[i], each)]
+        assert each.protocol is not None
+        known = [(i, other.protocol) for i, other in enumerate(found[:k])]
+        same = [i for i, p in known if p is not None and _alike(p, each.protocol)]
         name = f"{each.file.name.split('.')[0]}-protocol.yaml"
         files.append(files[same[0]] if same else folder / name)
     return files
 
 
-def _alike(one: Inspection, other: Inspection) -> bool:
-    a, b = one.protocol, other.protocol
-    assert a is not None
-    assert b is not None
-    return (a.sweeps, a.sampling_ms, a.holding_mV) == (b.sweeps, b.sampling_ms, b.holding_mV)
+def _alike(a: Protocol, b: Protocol) -> bool:
+    """Whether two protocols are the same command, whatever they are called."""
+    told = (a.name, a.description, a.source)
+    return a == replace(b, name=told[0], description=told[1], source=told[2])
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -167,10 +179,15 @@ def _head(
         yield "# `channelfit init .. --model NAME` takes another: a file, or a shipped model."
         yield _entry("model", f"{name}-model.yaml")
     else:
-        yield _entry("model", _relative(model_file, file.parent))
+        shipped = model_file in shipped_models().values()
+        place = model_file.as_posix() if shipped else _relative(model_file, file.parent)
+        yield _entry("model", place)
     yield _entry("name", name)
     if model_file is not None:
         yield from _ranges(load_model(model_file), kind)
+        if kind.leak_nS and kind.leak_reversal_mV is not None:
+            told = f"{{conductance: {kind.leak_nS:.3g} nS, reversal: {kind.leak_reversal_mV:g} mV}}"
+            yield f"# leak: {told}    # without the first #, this leak is part of the current"
     yield "fit:"
     yield "  experiments:"
 
