@@ -25,7 +25,7 @@ _SURELY_CLOSED = -75.0
 _LEAST_STEP = 5.0
 #: ms after a step in which a capacitive transient is looked for, and the share of its height at
 #: which it is over.
-_LONGEST, _OVER = 5.0, 0.03
+_LONGEST, _OVER = 5.0, 0.01
 #: How many standard deviations of the noise a transient must reach to be one.
 _SEEN = 6.0
 
@@ -79,35 +79,45 @@ def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | Non
 
     Returns: None where the protocol has no such steps or ramps.
     """
-    ramps, early, late = list[np.ndarray](), list[tuple[float, ...]](), list[tuple[float, ...]]()
+    for highest in (_SURELY_CLOSED, _CLOSED):
+        if found := _leak_below(max(highest, protocol.holding_mV), current, protocol, blank_ms):
+            return found
+    return None
+
+
+def _leak_below(
+    highest_mV: float, current: np.ndarray, protocol: Protocol, blank_ms: float
+) -> Leak | None:
+    """The leak from what comes before the command first exceeds a voltage; None without any."""
+    early, late = list[tuple[float, ...]](), list[tuple[float, ...]]()
     skip = math.ceil(blank_ms / protocol.sampling_ms)
     command = protocol.command()
     for k, sweep in enumerate(protocol.sweeps):
         for segment, (a, b) in zip(sweep, protocol.sample_ranges(k), strict=True):
             volts, known = command[k, a:b], np.isfinite(current[k, a:b])
-            if not volts.size or volts.max() > max(_CLOSED, protocol.holding_mV):
+            if not volts.size or volts.max() > highest_mV:
                 break
             inner = slice(skip if a else 0, None)
             v, i = volts[inner][known[inner]], current[k, a:b][inner][known[inner]]
             if v.size < 4:
                 continue
             if isinstance(segment.wave, Ramp) and np.ptp(v) >= _LEAST_STEP:
-                ramps.append(np.array([v, i]))
-            elif segment.is_constant:
+                return _leak(*_line(v, i), f"the ramp {v[0]:.4g} to {v[-1]:.4g} mV")
+            if segment.is_constant:
                 n = max(4, v.size // 8)
                 early.append((float(v[0]), float(i[:n].mean())))
                 late.append((float(v[0]), float(i[-n:].mean())))
-    if ramps:
-        lines = [(*_line(v, i), f"the ramp {v[0]:.4g} to {v[-1]:.4g} mV") for v, i in ramps]
-        slope, offset, source = lines[0]
-    else:
-        points = [np.array(each).T for each in (early, late) if each]
-        points = [each for each in points if np.ptp(each[0]) >= _LEAST_STEP]
-        if not points:
-            return None
-        slope, offset = min(_line(v, i) for v, i in points)
-        v = points[0][0]
-        source = f"steps between {v.min():.4g} and {v.max():.4g} mV"
+    points = [np.array(each).T for each in (early, late) if each]
+    points = [each for each in points if np.ptp(each[0]) >= _LEAST_STEP]
+    if not points:
+        return None
+    v = points[0][0]
+    line = min(_line(*each) for each in points)
+    return _leak(*line, f"steps between {v.min():.4g} and {v.max():.4g} mV")
+
+
+def _leak(slope: float, offset: float, source: str) -> Leak:
+    """The leak of a line: its slope, nS, and its current at 0 mV, pA."""
     return Leak(max(slope, 0.0), -offset / slope if slope else math.nan, source)
 
 

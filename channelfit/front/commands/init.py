@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **op
     found = [inspect_file(file, told) for file in recordings]
     kinds = [character(each) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
-    name = recordings[main].name.split(".")[0]
+    name = _named(recordings[main])
     file = Path(f"{name}-fit.yaml") if out is None else out
     if file.suffix.lower() not in (".yaml", ".yml"):
         raise InputError("a YAML file is written; give for example --out my_cell.yaml", file)
@@ -80,6 +81,11 @@ def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **op
     warn(each_once([c for each in found for c in each.cautions] + list(plan.cautions)))
 
 
+def _named(recording: Path) -> str:
+    """The name of a recording's file without its suffix, of characters that any name may have."""
+    return re.sub(r"[^\w .,+()-]", "_", recording.name.split(".")[0])[:60] or "recording"
+
+
 def _refuse_existing(places: Sequence[Path]) -> None:
     """Raises InputError for a file that is there already, before anything is written."""
     for place in places:
@@ -108,7 +114,7 @@ def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
         assert each.protocol is not None
         known = [(i, other.protocol) for i, other in enumerate(found[:k])]
         same = [i for i, p in known if p is not None and _alike(p, each.protocol)]
-        name = f"{each.file.name.split('.')[0]}-protocol.yaml"
+        name = f"{_named(each.file)}-protocol.yaml"
         files.append(files[same[0]] if same else folder / name)
     return files
 
