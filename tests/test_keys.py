@@ -408,6 +408,72 @@ def proofs() -> dict[tuple[str, str], Proof]:
         capacitance=("10 pF", "20 pF"),
     )
 
+    ghk = {
+        "open": ["O"],
+        "permeability": "g",
+        "ion": {"valence": 2, "inside": "1 uM", "outside": "2 mM"},
+    }
+    monovalent = {"valence": 1, "inside": "1 uM", "outside": "2 mM"}
+    permeable = (("parameters/g/unit", "um3/ms"), ("current", ghk))
+    show("current", "model", "current", (), rectification=("0.5", "exp(v/50)"))
+    show(
+        "current",
+        "model",
+        "current",
+        permeable,
+        permeability=("g", "2*g"),
+        ion=(ghk["ion"], monovalent),
+    )
+    show(
+        "ion",
+        "model",
+        "current/ion",
+        permeable,
+        valence=(2, 1),
+        inside=("1 uM", "1 mM"),
+        outside=("2 mM", "5 mM"),
+    )
+    leak = {"conductance": "2 nS", "reversal": 0}
+    show("model", "model", "", leak=(leak, leak | {"reversal": -10}))
+    show("leak", "model", "leak", (("leak", leak),), conductance=(1, 2), reversal=(0, -10))
+    one = {key: MODEL[key] for key in ("states", "rates")} | MODEL["current"]
+    moved = tuple((key, ...) for key in ("states", "rates", "current"))
+    show("model", "model", "", moved, currents=({"k": one}, {"k": one | {"reversal": -80}}))
+    apart = (*moved, ("currents", {"k": one}))
+    show(
+        "one current",
+        "model",
+        "currents/k",
+        apart,
+        rates=(one["rates"], one["rates"] | {"O -> C": "2*b"}),
+        gates=(GATES["gates"], {"m": GATES["gates"]["m"]}),
+        open=(["O"], {"O": 0.5}),
+        conductance=("g", "2*g"),
+        reversal=(-90, -80),
+        rectification=("0.5", "exp(v/50)"),
+    )
+    show(
+        "one current",
+        "model",
+        "currents/k",
+        apart,
+        "cannot be reached",
+        states=(["C", "O"], ["C", "O", "I"]),
+    )
+    apart = (
+        *moved,
+        permeable[0],
+        ("currents", {"k": {k: one[k] for k in ("states", "rates")} | ghk}),
+    )
+    show(
+        "one current",
+        "model",
+        "currents/k",
+        apart,
+        permeability=("g", "2*g"),
+        ion=(ghk["ion"], monovalent),
+    )
+
     # the printed form
     show(
         "printed file",
@@ -446,6 +512,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         source=("one", "two"),
         temperature=(22, 32),
         current=({"reversal": -90}, {"reversal": -80}),
+        leak=(leak, leak | {"reversal": -10}),
         parameters=({}, {"g": {"value": 20}}),
         fit=(FIT_FILE["fit"], {"experiments": [EXPERIMENT]}),
     )

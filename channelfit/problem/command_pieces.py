@@ -24,7 +24,7 @@ _LARGEST_QUANTUM = 0.2
 #: Where so large a share of the second differences is zero, no noise was recorded.
 _COMPUTED = 0.3
 #: mV to which the levels of a noisy or coarsely digitized record are rounded at least.
-_SENSIBLE = 0.1
+SENSIBLE = 0.1
 #: mV: smaller jumps are found by cutting lines instead.
 _LEAST_JUMP = 1.0
 #: Samples that a filter may spread an edge over, of those that are looked at one by one.
@@ -58,13 +58,13 @@ class Grain:
     @property
     def most(self) -> float:
         """How far a single sample may stray from what describes it, mV."""
-        sensible = _SENSIBLE / 2 if self.measured else 0.0
+        sensible = SENSIBLE / 2 if self.measured else 0.0
         return _FAR * self.noise + 1.05 * self.quantum + sensible + EXACT
 
     def level(self, n: int) -> float:
         """To how many mV the mean of n samples is known."""
         sure = max(4 * self.noise / math.sqrt(n), 0.6 * self.quantum, EXACT)
-        return max(sure, _SENSIBLE) if self.measured else sure
+        return max(sure, SENSIBLE) if self.measured else sure
 
 
 def grain_of(rows: Sequence[np.ndarray]) -> Grain:
@@ -199,7 +199,7 @@ class SweepPieces:
         middle = (n - 1) / 2
         slope = float((k - middle) @ (self.v[a:b] - mean)) * 12 / (n * (n * n - 1)) if n > 1 else 0
         drift = max(5 * self.grain.noise * math.sqrt(12 / n), self.grain.quantum, EXACT)
-        drift = max(drift, _SENSIBLE / 2) if self.grain.measured else drift
+        drift = max(drift, SENSIBLE / 2) if self.grain.measured else drift
         if abs(slope) * (n - 1) <= drift:
             return mean, 0.0
         return mean - slope * middle, slope

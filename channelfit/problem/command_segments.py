@@ -13,10 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from channelfit.problem.command_pieces import SweepPieces, grain_of, sampled
+from channelfit.problem.command_pieces import SENSIBLE, SweepPieces, grain_of, sampled
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.segments import segment_rows
-from channelfit.problem.sweep_families import EXACT, aligned, joined, rounded, sweeps_of_epochs
+from channelfit.problem.sweep_families import (
+    EXACT,
+    aligned,
+    joined,
+    leveled,
+    rounded,
+    sweeps_of_epochs,
+)
 from channelfit.problem.waves import Constant, Segment
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Epoch
@@ -62,10 +69,10 @@ def find_segments(
     grain = grain_of(rows)
     found = [SweepPieces(row, sampling_ms, grain) for row in rows]
     sweeps = aligned([list(each.segments()) for each in found], sampling_ms, grain.measured)
-    first = sweeps[0][0]
+    sweeps = leveled(sweeps, 2 * SENSIBLE if grain.measured else EXACT)
     if holding_mV is None:
+        first = sweeps[0][0]
         holding_mV = float(first.voltage(np.array([first.start_ms]))[0])
-        holding_mV = rounded(holding_mV, grain.level(1))
     holding_mV = rounded(holding_mV, EXACT)
     protocol = Protocol(name, holding_mV, sampling_ms, sweeps)
     if not _can_be_written(protocol):

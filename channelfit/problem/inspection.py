@@ -31,6 +31,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Contents, Signal, read
 from channelfit.reading.units import shown, unit_factor
 
+_YAML = (".yaml", ".yml")
 #: Noise below it, in the unit of the file, is that of a current in nA where no unit is stated.
 _NOISE_OF_NA = 0.2
 #: pA: more is no current of a cell, but a signal whose unit is wrong.
@@ -117,6 +118,13 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
         InputError: a file that cannot be read, or something told that does not fit it.
     """
     told = told or Told()
+    if path.suffix.lower() in _YAML:
+        made = load_protocol(path)
+        contents = Contents(path, "protocol of channelfit", made.sampling_ms, ())
+        none = np.empty((0, 0))
+        return _measured(
+            Inspection(contents, None, none, "", False, made.sampling_ms, made, "the file itself")
+        )
     contents = read(path, layout=told.layout, decimal=told.decimal)
     current = _current(contents, told)
     sampling, cautions = _sampling(contents, told), list[Caution]()
@@ -234,7 +242,7 @@ def _protocol_in(
 ) -> tuple[Protocol | None, str, FoundCommand | None]:
     """The protocol that a file of its own holds, as a protocol, a list of steps or a record."""
     source = f"the file {path.name}"
-    if path.suffix.lower() in (".yaml", ".yml", ".eph"):
+    if path.suffix.lower() in (*_YAML, ".eph"):
         return load_protocol(path), source, None
     if not math.isfinite(sampling):
         raise InputError("the sampling of the recording is not known; tell it", contents.file)

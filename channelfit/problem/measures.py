@@ -19,11 +19,13 @@ from channelfit.problem.waves import Ramp
 _SWEEPS = 200
 #: mV: channels that open on depolarization are closed below; there the current is mostly leak.
 _CLOSED = -60.0
+#: mV: hardly any channel opens below.
+_SURELY_CLOSED = -75.0
 #: mV: steps and ramps over less say nothing about a leak or a transient.
 _LEAST_STEP = 5.0
 #: ms after a step in which a capacitive transient is looked for, and the share of its height at
 #: which it is over.
-_LONGEST, _OVER = 5.0, 0.03
+_LONGEST, _OVER = 5.0, 0.01
 #: How many standard deviations of the noise a transient must reach to be one.
 _SEEN = 6.0
 
@@ -77,35 +79,45 @@ def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | Non
 
     Returns: None where the protocol has no such steps or ramps.
     """
-    ramps, early, late = list[np.ndarray](), list[tuple[float, ...]](), list[tuple[float, ...]]()
+    for highest in (_SURELY_CLOSED, _CLOSED):
+        if found := _leak_below(max(highest, protocol.holding_mV), current, protocol, blank_ms):
+            return found
+    return None
+
+
+def _leak_below(
+    highest_mV: float, current: np.ndarray, protocol: Protocol, blank_ms: float
+) -> Leak | None:
+    """The leak from what comes before the command first exceeds a voltage; None without any."""
+    early, late = list[tuple[float, ...]](), list[tuple[float, ...]]()
     skip = math.ceil(blank_ms / protocol.sampling_ms)
     command = protocol.command()
     for k, sweep in enumerate(protocol.sweeps):
         for segment, (a, b) in zip(sweep, protocol.sample_ranges(k), strict=True):
             volts, known = command[k, a:b], np.isfinite(current[k, a:b])
-            if not volts.size or volts.max() > max(_CLOSED, protocol.holding_mV):
+            if not volts.size or volts.max() > highest_mV:
                 break
             inner = slice(skip if a else 0, None)
             v, i = volts[inner][known[inner]], current[k, a:b][inner][known[inner]]
             if v.size < 4:
                 continue
             if isinstance(segment.wave, Ramp) and np.ptp(v) >= _LEAST_STEP:
-                ramps.append(np.array([v, i]))
-            elif segment.is_constant:
+                return _leak(*_line(v, i), f"the ramp {v[0]:.4g} to {v[-1]:.4g} mV")
+            if segment.is_constant:
                 n = max(4, v.size // 8)
                 early.append((float(v[0]), float(i[:n].mean())))
                 late.append((float(v[0]), float(i[-n:].mean())))
-    if ramps:
-        lines = [(*_line(v, i), f"the ramp {v[0]:.4g} to {v[-1]:.4g} mV") for v, i in ramps]
-        slope, offset, source = lines[0]
-    else:
-        points = [np.array(each).T for each in (early, late) if each]
-        points = [each for each in points if np.ptp(each[0]) >= _LEAST_STEP]
-        if not points:
-            return None
-        slope, offset = min(_line(v, i) for v, i in points)
-        v = points[0][0]
-        source = f"steps between {v.min():.4g} and {v.max():.4g} mV"
+    points = [np.array(each).T for each in (early, late) if each]
+    points = [each for each in points if np.ptp(each[0]) >= _LEAST_STEP]
+    if not points:
+        return None
+    v = points[0][0]
+    line = min(_line(*each) for each in points)
+    return _leak(*line, f"steps between {v.min():.4g} and {v.max():.4g} mV")
+
+
+def _leak(slope: float, offset: float, source: str) -> Leak:
+    """The leak of a line: its slope, nS, and its current at 0 mV, pA."""
     return Leak(max(slope, 0.0), -offset / slope if slope else math.nan, source)
 
 
@@ -132,9 +144,12 @@ def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float
     if not rows:
         return 0.0
     # where channels are closed a current that follows a step is the clamp's alone
-    closed = [row for row in rows if row[1] <= _CLOSED]
-    steps = np.array([step for step, _, _ in closed or rows])
-    courses = np.array([course for _, _, course in closed or rows])
+    for highest in (_SURELY_CLOSED, _CLOSED, math.inf):
+        closed = [row for row in rows if row[1] <= highest]
+        if closed:
+            break
+    steps = np.array([step for step, _, _ in closed])
+    courses = np.array([course for _, _, course in closed])
     weight = np.where(np.isfinite(courses), steps[:, None], 0.0)
     squares = (weight**2).sum(axis=0)
     seen = squares > 0.3 * squares.max()

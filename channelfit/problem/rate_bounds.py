@@ -99,7 +99,7 @@ def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
         for k, t in enumerate(() if chain.instant else chain.transitions):
             way = (
                 f"{chain.name}.{('alpha', 'beta')[k]}"
-                if model.has_gates
+                if chain.is_gate
                 else f"{t.source} -> {t.target}"
             )
             rates[way] = t.rate

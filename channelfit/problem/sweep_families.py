@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,34 @@ def rounded(value: float, unsure: float) -> float:
             if abs(near - value) <= unsure:
                 return near + 0.0  # no negative zero
     return round(value, 9)
+
+
+def leveled(
+    sweeps: Sequence[Sequence[Segment]], least_mV: float
+) -> tuple[tuple[Segment, ...], ...]:
+    """Sweeps of which held voltages that differ by less than `least_mV` are the same.
+
+    The most frequent of such voltages, by the time that they last, is the one that stays.
+    """
+    lasts = dict[float, float]()
+    for segment in (segment for sweep in sweeps for segment in sweep):
+        if isinstance(segment.wave, Constant):
+            v = segment.wave.v_mV
+            lasts[v] = lasts.get(v, 0.0) + _lasts(segment)
+    told, group = dict[float, float](), list[float]()
+    for v in [*sorted(lasts), math.inf]:
+        if group and v - group[-1] >= least_mV:
+            usual = max(group, key=lasts.__getitem__)
+            told |= dict.fromkeys(group, usual)
+            group = []
+        group.append(v)
+    return tuple(
+        tuple(
+            replace(s, wave=Constant(told[s.wave.v_mV])) if isinstance(s.wave, Constant) else s
+            for s in sweep
+        )
+        for sweep in sweeps
+    )
 
 
 def sweeps_of_epochs(epochs: Sequence[Sequence[Epoch]]) -> tuple[tuple[Segment, ...], ...]:
