@@ -179,7 +179,7 @@ def test_inspect_prints_writes_and_draws(here: Path) -> None:
         "8 of 1400 samples every 0.1 ms (140 ms)",
         "holding -80 mV, from the file steps.yaml",
         "step -100 mV to 40 mV by 20 mV, 60 ms",
-        "from steps between -100 and -60 mV",
+        "from steps between -100 and -80 mV",
     ):
         assert text in done.output
     assert (here / "cell-inspect.png").stat().st_size > 20_000
