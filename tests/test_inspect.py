@@ -179,7 +179,7 @@ def test_inspect_prints_writes_and_draws(here: Path) -> None:
         "8 of 1400 samples every 0.1 ms (140 ms)",
         "holding -80 mV, from the file steps.yaml",
         "step -100 mV to 40 mV by 20 mV, 60 ms",
-        "from steps between -100 and -60 mV",
+        "from steps between -100 and -80 mV",
     ):
         assert text in done.output
     assert (here / "cell-inspect.png").stat().st_size > 20_000
@@ -190,6 +190,32 @@ def test_inspect_prints_writes_and_draws(here: Path) -> None:
     again = run(*command, "--protocol", "found.yaml")
     assert again.exit_code == 2
     assert "found.yaml: this file exists already" in again.output
+
+
+def test_a_command_is_taken_as_the_recording_is_sampled(here: Path) -> None:
+    recorded(here, {"m": OPENS})
+    text = Path("steps.yaml").read_text()
+    Path("coarse.yaml").write_text(text.replace("sampling: 0.1 ms", "sampling: 1 ms"))
+    found = inspect_file(here / "cell.csv", Told(command=here / "coarse.yaml"))
+    assert found.protocol is not None
+    assert (found.protocol.sweeps, found.protocol.sampling_ms) == (STEPS.sweeps, 0.1)
+    assert found.peak is not None
+    table = np.genfromtxt("cell.csv", delimiter=",", skip_header=1)
+    np.savetxt("bare.csv", table[:, 1:], delimiter=",", header="I (nA)" + ",I (nA)" * 7)
+    bare = inspect_file(here / "bare.csv", Told(command=here / "steps.yaml"))
+    assert (bare.sampling_ms, bare.peak is None) == (0.1, False)
+
+
+def test_two_files_of_one_name_have_a_picture_each(here: Path) -> None:
+    recorded(here, {"m": OPENS})
+    Path("other").mkdir()
+    shutil.copy("cell.csv", "other/cell.csv")
+    done = run("inspect", "cell.csv", "other/cell.csv")
+    assert done.exit_code == 0, done.output
+    assert sorted(p.name for p in here.glob("*.png")) == [
+        "cell-2-inspect.png",
+        "cell-inspect.png",
+    ]
 
 
 def test_inspect_shows_a_protocol_with_its_junction_potential(here: Path) -> None:

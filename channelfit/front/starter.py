@@ -74,14 +74,14 @@ def character(found: Inspection) -> Character:
     words = [f"the largest current, {peak.current_pA:.4g} pA, is {'in' if inward else 'out'}ward"]
     if is_tail:
         step = _step_before(found, segment[0])
-        reversal = _reversal(found, is_tail, opens_down, inward and v > -60)
+        reversal = _INWARD if _inward_before(found, segment[0]) else _OUTWARD
         hook = abs(peak.current_pA) / _drive(v, reversal) > _HOOK * step / _drive(before, reversal)
         words.append(f"a tail at {v:.4g} mV after {before:.4g} mV")
         inactivating = hook
         if hook:
             words.append("which needs more open channels than the step before it had")
     else:
-        reversal = _reversal(found, is_tail, opens_down, inward)
+        reversal = _reversal(found, opens_down, inward)
         left = _left(found, segment[1])
         words.append(f"at {v:.4g} mV, and {100 * left:.0f} % of it are left at the step's end")
         inactivating = left < _LEFT and segment[1] - peak.time_ms > 2 * found.sampling_ms
@@ -148,14 +148,26 @@ def _drive(v: float, reversal: tuple[float, float]) -> float:
     return max(abs(v - sum(reversal) / 2), _DRIVE)
 
 
-def _reversal(
-    found: Inspection, is_tail: bool, opens_down: bool, inward: bool
-) -> tuple[float, float]:
+def _inward_before(found: Inspection, start: float) -> bool:
+    """Whether the largest current of the segment that ends at a time, ms, is inward."""
+    assert found.peak is not None
+    assert found.protocol is not None
+    sweep, h = found.peak.sweep, found.sampling_ms
+    segment = next(s for s in found.protocol.sweeps[sweep] if abs(s.end_ms - start) < h)
+    first, last = math.ceil((segment.start_ms + found.transient_ms) / h), math.ceil(start / h)
+    values = found.current_pA[sweep, first:last] - np.nan_to_num(found.held_pA[sweep])
+    if not np.isfinite(values).any():
+        return False
+    low, high = np.nanpercentile(values, [1, 99])
+    return bool(-low > high)
+
+
+def _reversal(found: Inspection, opens_down: bool, inward: bool) -> tuple[float, float]:
     """Where the reversal potential is looked for, mV: about where the peaks change their sign."""
     assert found.peak is not None
     assert found.protocol is not None
     usual = _MIXED if opens_down else _INWARD if inward else _OUTWARD
-    if is_tail or opens_down or not inward:
+    if opens_down or not inward:
         return usual
     level, values = _step_levels(found.protocol), found.peak.by_sweep_pA
     if level is None:

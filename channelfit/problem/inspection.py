@@ -135,6 +135,8 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
     unit, guessed, factor = ("", False, 1.0) if current is None else _unit(current, told)
     values = np.empty((contents.n_sweeps, 0)) if current is None else current.values * factor
     protocol, source, command = _protocol(contents, current, sampling, told)
+    if protocol is not None and not math.isfinite(sampling):
+        sampling = protocol.sampling_ms
     if current is not None and protocol is not None:
         protocol = _for_sweeps(protocol, values, path)
     found = Inspection(
@@ -243,7 +245,10 @@ def _protocol_in(
     """The protocol that a file of its own holds, as a protocol, a list of steps or a record."""
     source = f"the file {path.name}"
     if path.suffix.lower() in (*_YAML, ".eph"):
-        return load_protocol(path), source, None
+        made = load_protocol(path)
+        if math.isfinite(sampling):  # a command is the same, however it is sampled
+            made = replace(made, sampling_ms=sampling)
+        return made, source, None
     if not math.isfinite(sampling):
         raise InputError("the sampling of the recording is not known; tell it", contents.file)
     told = replace(read(path), sampling_ms=sampling)

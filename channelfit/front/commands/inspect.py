@@ -60,13 +60,13 @@ def inspect(
     if len(files) > 1 and (protocol or csv or out):
         raise InputError("--protocol, --csv and --out write what is in one FILE; give one")
     told = told_of(**options)
-    for file in files:
+    for file, place in zip(files, _pictures(files, out), strict=True):
         if file.suffix.lower() in (".yaml", ".yml") and _is_fit(file):
             if protocol or csv:
                 raise InputError("--protocol and --csv are for recordings, not for a fit", file)
-            _inspect_fit(file, out)
+            _inspect_fit(file, place)
         else:
-            _inspect_recording(inspect_file(file, told), protocol, csv, out)
+            _inspect_recording(inspect_file(file, told), protocol, csv, place)
 
 
 def _is_fit(file: Path) -> bool:
@@ -83,11 +83,22 @@ def _is_fit(file: Path) -> bool:
     return True
 
 
-def _picture(out: Path | None, file: Path, figure: Any) -> None:
-    """Draw a figure into the file that was asked for, or beside where the user works."""
+def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
+    """Where each file is drawn: as was asked for, or in the current folder, none twice."""
+    if out is not None:
+        return [picture_file(out)]
+    names = list[str]()
+    for file in files:
+        name, number = file.name.split(".")[0] or "recording", 1
+        while (unique := name + (f"-{number}" if number > 1 else "")) in names:
+            number += 1
+        names.append(unique)
+    return [Path(f"{name}-inspect.png") for name in names]
+
+
+def _picture(place: Path, figure: Any) -> None:
     from channelfit.results.report.plots import save  # loads Matplotlib
 
-    place = Path(f"{file.name.split('.')[0]}-inspect.png") if out is None else picture_file(out)
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         save(figure, place)
@@ -110,7 +121,7 @@ def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
 
 
 def _inspect_recording(
-    found: Inspection, protocol: Path | None, csv: Path | None, out: Path | None
+    found: Inspection, protocol: Path | None, csv: Path | None, out: Path
 ) -> None:
     from channelfit.results.report.inspection import inspection_figure  # loads Matplotlib
 
@@ -122,7 +133,7 @@ def _inspect_recording(
         click.echo(str(found.protocol.save(protocol)))
     if csv is not None:
         click.echo(str(write_text(csv_text(found), csv)))
-    _picture(out, found.file, inspection_figure(found))
+    _picture(out, inspection_figure(found))
 
 
 def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
@@ -261,7 +272,7 @@ def csv_text(found: Inspection) -> str:
 # --- a fit ---------------------------------------------------------------------------------------
 
 
-def _inspect_fit(file: Path, out: Path | None) -> None:
+def _inspect_fit(file: Path, out: Path) -> None:
     """Prints and draws the data of a fit as they were recorded, and as they are scored."""
     from channelfit.results.report.inspection import Prepared, prepared_figure  # loads Matplotlib
 
@@ -280,7 +291,7 @@ def _inspect_fit(file: Path, out: Path | None) -> None:
         _print(title, _experiment_rows(experiment))
         panels.append(Prepared(title, experiment.protocol, raw, recording))
     warn(plan.cautions)
-    _picture(out, file, prepared_figure(panels, plan.name))
+    _picture(out, prepared_figure(panels, plan.name))
 
 
 def _as_recorded(file: Path, plan: FitPlan) -> list[np.ndarray | None]:

@@ -70,6 +70,7 @@ def _draw_traces(axes: Sequence[Axes], found: Inspection) -> None:
     """Draw command and current of all sweeps below each other."""
     protocol, current = found.protocol, found.current_pA
     n_samples = current.shape[1] or (0 if protocol is None else protocol.n_times_max)
+    n_samples = n_samples or found.contents.n_samples or 1
     h = found.sampling_ms if protocol is None else protocol.sampling_ms
     scale, unit = (1.0, "samples") if not math.isfinite(h) else _time(n_samples * h)
     h = h if math.isfinite(h) else 1.0
