@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rig_files import (
     COMMAND,
     CURRENT,
@@ -28,6 +29,7 @@ from rig_files import (
 )
 
 from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
 from channelfit.problem.protocol import build_protocol
 from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, dump_yaml
@@ -464,6 +466,34 @@ def test_hostile_files(tmp_path: Path, name: str, write: Callable[[Path], None],
     write(path)
     with pytest.raises(InputError, match=said):
         read(path)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in WRITERS if n.startswith("a.") or n in ("b.mat", "german.csv")]
+)
+def test_commands_refuse_a_file_that_is_cut_off(tmp_path: Path, name: str) -> None:
+    """Exit code 2, one message with the file, and nothing written."""
+    path = written(tmp_path, name)
+    whole = path.read_bytes()
+    cut = whole.rindex(b";") if name.endswith(".csv") else len(whole) * 2 // 5
+    path.write_bytes(whole[:cut])
+    (tmp_path / "p.yaml").write_text(dump_yaml(PROTOCOL))
+    experiment = {"protocol": "p.yaml", "recording": {"file": name, "current": {"signal": 1}}}
+    model = Path(__file__).parent.parent / "models" / "k_hh.yaml"
+    fit = {"model": str(model), "fit": {"experiments": [experiment]}}
+    (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
+    before = sorted(tmp_path.iterdir())
+    for command in (
+        ["inspect", str(path)],
+        ["init", str(path)],
+        ["optimize", str(tmp_path / "fit.yaml"), "--out", str(tmp_path / "run")],
+    ):
+        result = CliRunner().invoke(main, command)
+        told = result.output[result.output.index("Error: ") :]
+        assert result.exit_code == 2, result.output
+        assert name in told
+        assert len(told.strip().splitlines()) == 1
+        assert sorted(tmp_path.iterdir()) == before
 
 
 @real

@@ -30,9 +30,11 @@ def read(path: Path) -> Contents:
     Raises:
         InputError: no wave, one of texts or complex numbers or three dimensions, or truncated.
     """
-    data = path.read_bytes()
-    order = "<" if data[:1] != b"\0" else ">"
-    version = struct.unpack_from(f"{order}h", data)[0] if len(data) > 1 else 0
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(max(numbers for _, numbers in _PLACES.values()))
+    order = "<" if head[:1] != b"\0" else ">"
+    version = struct.unpack_from(f"{order}h", head)[0] if len(head) > 1 else 0
     if version not in _PLACES:
         raise InputError(
             "not an Igor binary wave of version 2 or 5 (of an experiment, .pxp, save the wave "
@@ -40,9 +42,9 @@ def read(path: Path) -> Contents:
             path,
         )
     begin, numbers = _PLACES[version]
-    if len(data) < numbers:
-        raise InputError(f"ends after {len(data)} bytes, within the header of the wave", path)
-    kind, name, unit, axis, shape, step = _header(data, order, version, begin)
+    if size < numbers:
+        raise InputError(f"ends after {size} bytes, within the header of the wave", path)
+    kind, name, unit, axis, shape, step = _header(head, order, version, begin)
     if kind & _COMPLEX or kind & ~_UNSIGNED not in _NUMBERS:
         raise InputError(
             "a wave of text or of complex numbers; one of real numbers is needed", path
@@ -53,21 +55,22 @@ def read(path: Path) -> Contents:
     if not shape or len(shape) > 2 or min(shape) < 1:
         raise InputError(f"{len(shape)} dimensions; time, or time x sweeps, was expected", path)
     count = math.prod(shape)
-    if numbers + count * stored.itemsize > len(data):
+    if numbers + count * stored.itemsize > size:
         raise InputError(
             f"the header tells of {count:,} numbers of {stored.itemsize} bytes, but the file has "
-            f"{len(data):,} bytes; it is cut off",
+            f"{size:,} bytes; it is cut off",
             path,
         )
     memory.check(count, _BYTES_A_NUMBER, "numbers", path)
-    values = np.frombuffer(data, stored, count, numbers).astype(float)
+    values = np.fromfile(path, stored, count, offset=numbers).astype(float)
     sweeps = values.reshape(shape, order="F").T if len(shape) == 2 else values[None]
     sampling, notes = math.nan, tuple[str, ...]()
     try:
         sampling = step * unit_factor(axis, "time")[0]
     except InputError:
-        notes = (f'Its first axis is in "{axis}", which is no time.',)
-    if not sampling > 0:
+        said = f'is in "{axis}", which is no time' if axis else "has no unit"
+        notes = (f"The first axis of the wave {said}, so that its sampling is not known.",)
+    if not 0 < sampling < math.inf:
         sampling = math.nan
     return Contents(path, f"Igor {version}", sampling, (signal(name, unit, sweeps),), notes=notes)
 
