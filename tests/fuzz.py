@@ -51,6 +51,7 @@ from channelfit.results.report import artist
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import report
+from rig_files import WRITERS
 
 os.environ.setdefault("CHANNELFIT_CACHE", platformdirs.user_cache_dir("channelfit-tests"))
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,6 +66,7 @@ COUNTS = {
     "functions": 2000,
     "tables": 2000,
     "matlab": 1000,
+    "rig": 2000,
     "expressions": 10_000,
     "names": 3000,
 }
@@ -175,6 +177,11 @@ holding: -80 mV
 sampling: 0.5 ms
 segments: [{{step: 0 mV, for: 10 ms}}]
 """
+_SWEPT = """
+holding: -80 mV
+sampling: 0.1 ms
+segments: [{hold: 1 ms}, {step: {values: [-40, 0, 40]}, for: 2 ms}, {hold: 1 ms}]
+"""
 ROLES = {
     "model": "fuzzed",
     "description": "none",
@@ -195,7 +202,9 @@ ROLES = {
 }
 SOURCES = ([], ["--source", "cpu"], ["--source", "cuda"], ["--source", "nmodl"])
 #: What a message begins with: the name of one of the case's files.
-_FILE = re.compile(r"(fuzzed\.yaml|cell\.(csv|mat)|steps\.yaml)(: |$)", re.MULTILINE)
+_FILE = re.compile(
+    r"(fuzzed\.yaml|cell\.(csv|mat|abf|nwb|ibw|wcp|h5)|steps\.yaml)(: |$)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -320,6 +329,8 @@ def prepared(kind: str, folder: Path, draw: random.Random) -> list[str]:
         return _named(folder, draw)
     if kind in ("tables", "matlab"):
         return _recorded(kind, folder, draw)
+    if kind == "rig":
+        return _of_the_rig(folder, draw)
     places = {
         "models": "models/*.yaml",
         "fits": "models/fits/*.yaml",
@@ -401,6 +412,21 @@ def _recorded(kind: str, folder: Path, draw: random.Random) -> list[str]:
     whole = cell.read_bytes()
     cell.write_bytes(mutated(whole, draw, [whole]))
     return _optimize(file, folder)
+
+
+def _of_the_rig(folder: Path, draw: random.Random) -> list[str]:
+    """A fit file whose recording is a mutant of a laboratory's file."""
+    source = draw.choice([name for name in WRITERS if not name.endswith(".eph")])
+    whole = WRITERS[source](folder / source).read_bytes()
+    cell = folder / f"cell{Path(source).suffix}"
+    head = draw.choice([len(whole), 600, 6000])  # most of what can go wrong is in headers
+    cell.write_bytes(mutated(whole[:head], draw, [whole]) + whole[head:])
+    file = Path(written(folder, {}))
+    recording = f"recording: {{file: {cell.name}, current: {{signal: 1}}}}\n"
+    text = re.sub(r"recording:\n(      .*\n)+", recording, file.read_text("utf-8"))
+    file.write_text(text, "utf-8")
+    (folder / "steps.yaml").write_text(_SWEPT)
+    return _optimize(str(file), folder)
 
 
 # --- running them ---------------------------------------------------------------------------------

@@ -197,8 +197,8 @@ FAULTS = [
     Fault(
         "protocol: a rest between sweeps is no step",
         "problem/protocol.py",
-        "if sweep == 0 or not self.carry_over or self.rest_ms > 0:",
-        "if sweep == 0 or not self.carry_over:",
+        "return self.resting_mV",
+        "pass",
         "protocol",
     ),
     Fault(

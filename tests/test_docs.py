@@ -48,7 +48,12 @@ def test_the_readme_stays_short() -> None:
 def test_models_and_protocols_of_the_page_are_accepted() -> None:
     page = ROOT / "docs" / "models.md"
     models = [build_model(yaml.safe_load(text), None) for text in blocks(page, "model")]
-    assert [model.name for model in models] == ["three_states", "sodium"]
+    assert [model.name for model in models] == [
+        "three_states",
+        "sodium",
+        "rectified_calcium",
+        "outward_currents",
+    ]
     (protocol,) = (build_protocol(yaml.safe_load(text), None) for text in blocks(page, "protocol"))
     assert protocol.n_sweeps == 13
 

@@ -165,6 +165,14 @@ def write_tables(folder: Path) -> None:
     command = [f"{k},{v},{-v}" for k, v in enumerate([-80, -40, -20.5, 0, 20, 40, 10])]
     (folder / "v.csv").write_text("\n".join(["0,1,2", *command]) + "\n")
     (folder / "v2.csv").write_text("\n".join(["0,1,2", *command[:-1], "6,-20,20"]) + "\n")
+    headings = "t (ms),I1 (nA),I2 (nA),I3 (nA),V1 (mV),V2 (mV),V3 (mV)"
+    swept = [f"{k},{row},-80,{5 * k},{-4 * k}" for k, row in enumerate(rows)]
+    (folder / "swept.csv").write_text("\n".join([headings, *swept]) + "\n")
+    turned = [",".join(repr(x) for x in column) for column in current.T.tolist()]
+    (folder / "turned.csv").write_text("\n".join(turned) + "\n")
+    (folder / "parts.csv").write_text("\n".join(["x,y,z", *rows[:5]]) + "\n")
+    (folder / "turned_v.csv").write_text("-80,-60,-40\n-20,0,20\n10,20,30\n")
+    (folder / "commas.csv").write_text("\n".join(f"{k},{k + 100}" for k in range(1, 18)) + "\n")
     (folder / "d.csv").write_text("x,x2,y,y2\n1,2,3,4.5\n2,1,5,6\n3,5,7,1\n")
     (folder / "d2.csv").write_text("x,x2,y,y2\n1,2,3,4.5\n2,1,9,6\n3,5,7,1\n")
 
@@ -400,6 +408,72 @@ def proofs() -> dict[tuple[str, str], Proof]:
         capacitance=("10 pF", "20 pF"),
     )
 
+    ghk = {
+        "open": ["O"],
+        "permeability": "g",
+        "ion": {"valence": 2, "inside": "1 uM", "outside": "2 mM"},
+    }
+    monovalent = {"valence": 1, "inside": "1 uM", "outside": "2 mM"}
+    permeable = (("parameters/g/unit", "um3/ms"), ("current", ghk))
+    show("current", "model", "current", (), rectification=("0.5", "exp(v/50)"))
+    show(
+        "current",
+        "model",
+        "current",
+        permeable,
+        permeability=("g", "2*g"),
+        ion=(ghk["ion"], monovalent),
+    )
+    show(
+        "ion",
+        "model",
+        "current/ion",
+        permeable,
+        valence=(2, 1),
+        inside=("1 uM", "1 mM"),
+        outside=("2 mM", "5 mM"),
+    )
+    leak = {"conductance": "2 nS", "reversal": 0}
+    show("model", "model", "", leak=(leak, leak | {"reversal": -10}))
+    show("leak", "model", "leak", (("leak", leak),), conductance=(1, 2), reversal=(0, -10))
+    one = {key: MODEL[key] for key in ("states", "rates")} | MODEL["current"]
+    moved = tuple((key, ...) for key in ("states", "rates", "current"))
+    show("model", "model", "", moved, currents=({"k": one}, {"k": one | {"reversal": -80}}))
+    apart = (*moved, ("currents", {"k": one}))
+    show(
+        "one current",
+        "model",
+        "currents/k",
+        apart,
+        rates=(one["rates"], one["rates"] | {"O -> C": "2*b"}),
+        gates=(GATES["gates"], {"m": GATES["gates"]["m"]}),
+        open=(["O"], {"O": 0.5}),
+        conductance=("g", "2*g"),
+        reversal=(-90, -80),
+        rectification=("0.5", "exp(v/50)"),
+    )
+    show(
+        "one current",
+        "model",
+        "currents/k",
+        apart,
+        "cannot be reached",
+        states=(["C", "O"], ["C", "O", "I"]),
+    )
+    apart = (
+        *moved,
+        permeable[0],
+        ("currents", {"k": {k: one[k] for k in ("states", "rates")} | ghk}),
+    )
+    show(
+        "one current",
+        "model",
+        "currents/k",
+        apart,
+        permeability=("g", "2*g"),
+        ion=(ghk["ion"], monovalent),
+    )
+
     # the printed form
     show(
         "printed file",
@@ -438,6 +512,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         source=("one", "two"),
         temperature=(22, 32),
         current=({"reversal": -90}, {"reversal": -80}),
+        leak=(leak, leak | {"reversal": -10}),
         parameters=({}, {"g": {"value": 20}}),
         fit=(FIT_FILE["fit"], {"experiments": [EXPERIMENT]}),
     )
@@ -568,6 +643,34 @@ def proofs() -> dict[tuple[str, str], Proof]:
         ((f"{place}/current/unit", "A/F"),),
         capacitance=("10 pF", "20 pF"),
     )
+    swept = (
+        *untimed,
+        (f"{place}/file", "swept.csv"),
+        (f"{place}/current", {"signal": "I", "sweeps": [1, 2, 3]}),
+    )
+    at = f"{place}/current"
+    show("recording current", "fit", at, swept, sweeps=([1, 2, 3], [2, 1, 3]))
+    show("recording current", "fit", at, swept, "is a voltage, in mV", signal=(1, "V"))
+    parts = ((f"{place}/file", "parts.csv"), *untimed, (f"{place}/sampling", 1))
+    show("recording", "fit", place, parts, starts=(2, [1, 2, 3]))
+    turned = (
+        *untimed,
+        (f"{place}/file", "turned.csv"),
+        (f"{place}/sampling", 1),
+        (f"{place}/header", False),
+        (f"{place}/current", {"columns": "all", "unit": "nA"}),
+    )
+    rows, columns = "sweeps x samples", "samples x sweeps"
+    show("recording", "fit", place, turned, "17 columns", layout=(rows, columns))
+    commas = (
+        *untimed,
+        (f"{place}/file", "commas.csv"),
+        (f"{place}/sampling", 1),
+        (f"{place}/header", False),
+        (f"{place}/sweeps", [1]),
+        (f"{place}/current", {"column": "1", "unit": "nA"}),
+    )
+    show("recording", "fit", place, commas, decimal=("comma", "point"))
     show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"to": 5}),), from_=(0, 1))
     show("baseline", "fit", f"{place}/baseline", ((f"{place}/baseline", {"from": 0}),), to=(4, 5))
 
@@ -657,6 +760,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         source=("one", "two"),
         holding=(-80, -60),
         sampling=(1, 0.5),
+        junction_potential=(0, "4.5 mV"),
         between_sweeps=("steady state", "carry over"),
         segments=(STEPS["segments"], STEPS["segments"][:1]),
     )
@@ -668,6 +772,8 @@ def proofs() -> dict[tuple[str, str], Proof]:
         carry_over=(True, False),
         rest=(0, 5),
     )
+    rest = (("between_sweeps", {"rest": 5}),)
+    show("between_sweeps", "steps", "between_sweeps", rest, at=(-80, -60))
     show("segment", "steps", "segments/0", hold=(5, 6))
     show("segment", "steps", "segments/1", step=(0, 20), for_=(12, 13))
     wave = (("segments/1", {"for": 12}),)
@@ -722,6 +828,22 @@ def proofs() -> dict[tuple[str, str], Proof]:
     show("recorded", "steps", "segments/1/recorded", family, columns=(["1", "2"], ["2", "1"]))
     show(
         "recorded", "steps", "segments/1/recorded", recorded, "is the unit right?", unit=("mV", "V")
+    )
+    place = "segments/1/recorded"
+    swept = (("segments/1", {"recorded": {"file": "swept.csv", "signal": "V"}}),)
+    show("recorded", "steps", place, swept, "is a current, in nA", signal=("V", "I"))
+    show("recorded", "steps", place, swept, sweeps=([1, 2, 3], [3, 2, 1]))
+    turned = {"file": "turned_v.csv", "header": False, "column": "1", "sampling": 2}
+    show(
+        "recorded", "steps", place, (("segments/1", {"recorded": turned}),), layout=(rows, columns)
+    )
+    commas = {"file": "commas.csv", "header": False, "column": "1", "sampling": 2}
+    show(
+        "recorded",
+        "steps",
+        place,
+        (("segments/1", {"recorded": commas}),),
+        decimal=("comma", "point"),
     )
     clock = {"column": "0", "unit": "ms"}
     timed = (

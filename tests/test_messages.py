@@ -84,17 +84,19 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
         ("12,573,\n13,001,\n", 'line 2: "13,001," may be two whole numbers'),
         ("1.234,5\n999,25\n", 'line 1: "1.234,5" may be several numbers or one with a decimal'),
         ("0,1.234,5\n1,-1.235,5\n", 'line 1: "0,1.234,5" may be several numbers or one with'),
-        ("t;I\n0;1.234,5\n", 'line 2: not a table of numbers: "1.234,5" is not a number'),
+        ("t;I\n0;1.234,5\n", 'line 2: "1.234,5" has marks between thousands'),
+        ("1,234;5\n6,789;1\n", 'line 1: "1,234" may have a decimal comma or one between'),
         ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
         ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
-        ("t;I\n\n0,1;12,5\n", 'line 3: not a table of numbers: "0,1" has a decimal comma'),
-        ("0,1;12,5\n0,2;13,1\n", 'line 1: "0,1" has a decimal comma'),
-        ("0,1\t12,5\n0,2\t13,1\n", 'line 1: "0,1" has a decimal comma'),
-        ("t I\n0,1 12,5\n0,2 13,1\n", 'line 2: not a table of numbers: "0,1" has a decimal comma'),
     ],
 )
 def test_decimal_commas(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["t;I\n\n0,1;12,5\n", "0,1\t12,5\n", "t I\n0,1 12,5\n"])
+def test_decimal_commas_that_can_be_nothing_else(tmp_path: Path, text: str) -> None:
+    assert [values.tolist() for values in table(tmp_path, text).values()] == [[0.1], [12.5]]
 
 
 def test_points_that_separate_no_thousands(tmp_path: Path) -> None:

@@ -510,7 +510,7 @@ def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
         ("parameters/spare", {"range": [0, 1]}, "parameters.spare: this parameter changes nothing"),
         # the rest
         ("temperature", "295 K", 'temperature: unknown unit "K"; Known: degC'),
-        ("gates", {"m": {"alpha": "a", "beta": "b"}}, "give either gates, or states and rates"),
+        ("gates", {"O": {"alpha": "a", "beta": "b"}}, "gates.O: a state has this name"),
     ],
 )
 def test_mistakes_are_told_with_their_place(key: str, value: Any, message: str) -> None:
@@ -533,7 +533,7 @@ def test_mistakes_are_told_with_their_place(key: str, value: Any, message: str) 
         ("gates/m", 1, "gates.m: a mapping (key: value) was expected, not 1"),
         ("gates/v", {"inf": "1", "tau": "1"}, 'gates.v: "v" is a reserved word'),
         ("current/open", ["m"], "current.open: gates conduct when all are open; leave `open` out"),
-        ("states", ["C"], "give either gates, or states and rates, not both"),
+        ("rates", {"C -> O": "a"}, '"states" is missing'),
     ],
 )
 def test_mistakes_in_gates(key: str, value: Any, message: str) -> None:

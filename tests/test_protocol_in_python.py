@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import channelfit as cf
 from channelfit.problem.protocol import build_protocol
-from channelfit.problem.waves import Constant, Ramp, Samples, Segment
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
 from channelfit.reading.documents import parse_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -227,7 +227,7 @@ def protocols(draw: st.DrawFn) -> cf.Protocol:
         elif kind == "step":
             rows.append({"step": family(VOLTS), "for": time})
         elif kind == "ramp":
-            rows.append({"ramp": [draw(VOLTS), draw(VOLTS)], "for": time})
+            rows.append({"ramp": [family(VOLTS), family(VOLTS)], "for": time})
         else:
             origin = {"origin": draw(st.floats(-10, 10))} if draw(st.booleans()) else {}
             term = {"amplitude": draw(VOLTS), "omega": draw(st.floats(-1, 1)), "phase": draw(VOLTS)}
@@ -237,6 +237,7 @@ def protocols(draw: st.DrawFn) -> cf.Protocol:
         holding=draw(VOLTS),
         sampling=draw(st.floats(0.01, 3)),
         between_sweeps=draw(st.sampled_from(["steady state", "carry over", {"rest": 2.5}])),
+        junction_potential=draw(st.one_of(st.just(0), st.floats(-20, 20))),
         description=draw(st.sampled_from(["", "1e3", "two: words"])),
     )
 
@@ -283,7 +284,10 @@ def test_no_file_is_replaced_in_silence(tmp_path: Path) -> None:
     ("sweeps", "message"),
     [
         (
-            ((Segment(0, 5, Ramp(0, 1)),), (Segment(0, 5, Ramp(0, 2)),)),
+            (
+                (Segment(0, 5, Sines(0, (1,), (1,), (0,), 0)),),
+                (Segment(0, 5, Sines(0, (2,), (1,), (0,), 0)),),
+            ),
             "the sweeps have different ramps or sines",
         ),
         (

@@ -372,7 +372,8 @@ def test_mistakes_in_the_mapping(tmp_path: Path, change: dict[str, object], said
         ("r.csv", b"time,time\n0,1\n0.5,2\n", "same name"),
         ("r.csv.gz", b"time,current\n0,1\n", "cannot be read"),
         ("r.mat", b"MATLAB 5.0 MAT-file and then nothing of the kind", "not a readable MATLAB"),
-        ("r.abf", b"ABF2", "not a format that can be read; accepted: .csv"),
+        ("r.abf", b"ABF2", "write `signal: NAME`"),
+        ("r.xlsx", b"PK", "not a format that can be read; accepted: .csv"),
         ("r", b"1", "not a format"),
     ],
 )
@@ -713,4 +714,4 @@ def test_what_was_passed_in_stays_as_it_is_and_is_not_shared():
 def test_numbers_whose_squares_overflow_are_no_currents(tmp_path: Path) -> None:
     one_table(tmp_path, [*range(9), "-3e160"])
     said = message(tmp_path, ONE, **SIMPLE)
-    assert "column current: line 11 is -3e+160 pA" in said
+    assert "r.csv: a current of 3e+160 pA is more than" in said

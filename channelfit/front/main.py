@@ -379,6 +379,109 @@ def compare(**given: Any) -> None:
     work.compare(**given)
 
 
+# --- inspect, init -----------------------------------------------------------------------------
+
+
+def told_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options by which a user tells of a recording what its file does not say."""
+    options = (
+        click.option(
+            "--command",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="What was commanded, where the recording does not say it: a protocol (YAML), "
+            ".eph, a list of steps, or a record of the command.",
+        ),
+        click.option("--signal", metavar="NAME", help="The current, by its name or number."),
+        click.option("--unit", metavar="UNIT", help="Unit of the current, such as nA."),
+        click.option("--sampling", metavar="TIME", help="Sampling interval, such as 0.1ms."),
+        click.option("--layout", metavar="WORDS", help="How a matrix lies: see the guide."),
+        click.option(
+            "--decimal", type=click.Choice(["comma", "point"]), help="Of the numbers in a table."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command(short_help="What is in a recording, or what a fit sees of it.")
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--protocol",
+    type=click.Path(path_type=Path),
+    metavar="OUT.yaml",
+    help="Write the protocol that was found.",
+)
+@click.option(
+    "--csv",
+    type=click.Path(path_type=Path),
+    metavar="OUT.csv",
+    help="Write the current: time in ms, then pA of every sweep.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.png",
+    help="Where to draw it. [default: NAME-inspect.png here]",
+)
+@told_options
+def inspect(**given: Any) -> None:
+    """What is in FILES from the rig: sweeps, units, protocol, noise, leak, what looks wrong.
+
+    A file is a recording (ABF, NWB, Igor, WinWCP, MATLAB, HDF5, CSV, SyncroPatch), a protocol, or
+    a fit file, of which the data are shown as they were recorded and as the fit will see them.
+    Everything that is found is printed and drawn; no file but the picture is replaced.
+
+    \b
+    Examples
+      channelfit inspect cell_3.abf
+      channelfit inspect cell_3.abf --protocol steps.yaml --csv cell_3.csv
+      channelfit inspect well.csv --command staircase.eph --unit pA
+      channelfit inspect my_cell.yaml
+    """
+    from channelfit.front.commands import inspect as work
+
+    work.inspect(**given)
+
+
+@main.command(short_help="Write a starter fit for recordings.")
+@click.argument("recordings", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="A model file, or the name of a shipped model. [default: one chosen by the data]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FIT.yaml",
+    help="The file to write. [default: NAME-fit.yaml here]",
+)
+@told_options
+def init(**given: Any) -> None:
+    """Write a commented starter fit for RECORDINGS, which can be run at once.
+
+    Protocol, signals, units, masks of capacitive transients, baseline and ranges are filled in from
+    what `channelfit inspect` finds. Without --model a model with one or two gates is chosen by
+    whether the current is inward and inactivates, and the file says why. No file is replaced.
+
+    \b
+    Writes
+      NAME-fit.yaml         the fit
+      NAME-protocol.yaml    what was commanded
+      NAME-model.yaml       the model, unless --model names one
+
+    \b
+    Examples
+      channelfit init cell_3.abf
+      channelfit init cell_3.abf cell_3_tails.abf --model herg_beattie --out cell_3.yaml
+    """
+    from channelfit.front.commands import init as work
+
+    work.init(**given)
+
+
 # --- show ------------------------------------------------------------------------------------
 
 

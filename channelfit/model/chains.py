@@ -81,9 +81,9 @@ def read_scheme(root: Section, scope: Scope, current: Section) -> tuple[Chain, B
     rows = [_rate_row(root, key, text, states) for key, text in root.rows("rates", {})]
     for row in rows:
         if row.balances and row.name:
-            scope.announce(row.name, f"rates.{row.key}")
+            scope.announce(row.name, root.path(f"rates.{row.key}"))
         elif row.name:
-            scope.define(row.name, row.text, row.named_in)
+            scope.define(row.name, row.text, root.path(row.named_in))
     transitions = []
     for row in rows:
         free = not row.name and not row.balances
@@ -264,10 +264,8 @@ def _random_values(model: ChannelModel) -> dict[str, Any]:
 # --- gates ---------------------------------------------------------------------------------------
 
 
-def read_gates(root: Section, scope: Scope, current: Section) -> tuple[Chain, ...]:
-    """The chains of a model of gates, one of two states for each gate."""
-    if "open" in current:
-        raise current.error("gates conduct when all are open; leave `open` out", "open")
+def read_gates(root: Section, scope: Scope) -> tuple[Chain, ...]:
+    """The chains of `gates`, one of two states for each gate."""
     chains = tuple(_gate(root, scope, name, row) for name, row in root.rows("gates"))
     if not chains:
         raise root.error("at least one gate is needed", "gates")

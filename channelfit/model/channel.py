@@ -1,7 +1,8 @@
 """A kinetic model of one channel: parameters, chains of states, and the current that they carry.
 
-A model is a product of independent Markov *chains*. A scheme written as states and rates is one
-chain; each Hodgkin-Huxley gate is a chain of two states raised to a power. The open probability is
+A model has independent Markov *chains*. A scheme written as states and rates is one chain; each
+Hodgkin-Huxley gate is a chain of two states raised to a power. The current is a sum of *terms*,
+each a drive (pA, of the voltage) times the open probability of its own chains, which is
 ``prod_k (conductances_k . occupancies_k) ** power_k``.
 """
 
@@ -17,7 +18,7 @@ import numpy as np
 import sympy
 
 from channelfit.model.evaluation import evaluate
-from channelfit.model.terms import linear_in, symbol
+from channelfit.model.terms import V, exprel, linear_in, power, product, sum_of, symbol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 
@@ -35,6 +36,10 @@ INSTANT_RATE = 1e12
 #: A gate whose inf exceeds 1 has failed where its "occupancy" is beyond this.
 GREATEST_OCCUPANCY = 1e6
 MAX_STATES = 64
+#: Magnitude that a conductance, nS, a reversal potential, mV, and a drive, pA, stay below.
+GREATEST_GAIN = 1e300
+#: Faraday's constant, C/mol, and the gas constant, J/(mol K); and 0 degC in K.
+FARADAY, GAS_CONSTANT, ZERO_CELSIUS = 96485.33212, 8.31446261815324, 273.15
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,11 @@ class Chain:
     tau: sympy.Expr | None = None
 
     @property
+    def is_gate(self) -> bool:
+        """Whether it was given as a gate, and not as a scheme of states."""
+        return self.states == (f"{self.name}_closed", f"{self.name}_open")
+
+    @property
     def linear(self) -> bool:
         """Whether it is a gate given by inf and tau, which relaxes even to an inf above 1."""
         return self.limit is not None
@@ -158,16 +168,96 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class Ion:
+    """The ion that a permeability lets through.
+
+    Attributes:
+        valence: its charge, a whole number other than 0.
+        inside, outside: concentrations, mM, expressions of parameters alone.
+    """
+
+    valence: int
+    inside: sympy.Expr
+    outside: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of the current, outward positive: its drive times the open probability of chains.
+
+    Attributes:
+        name: "current", "leak", or the name under which `currents` has it.
+        chains: the indices of the model's chains whose open probabilities are multiplied; none for
+            a leak, which is always open.
+        conductance, reversal: nS and mV, expressions of parameters alone; None where there is a
+            permeability.
+        rectification: a factor of the drive, of the voltage at that moment; None where it is 1.
+        permeability: um3/ms, an expression of parameters alone; None for a conductance.
+        ion: what a permeability lets through.
+    """
+
+    name: str
+    chains: tuple[int, ...]
+    conductance: sympy.Expr | None = None
+    reversal: sympy.Expr | None = None
+    rectification: sympy.Expr | None = None
+    permeability: sympy.Expr | None = None
+    ion: Ion | None = None
+
+    @property
+    def ohmic(self) -> bool:
+        """Whether the drive is conductance * (v - reversal) and nothing else."""
+        return self.permeability is None and self.rectification is None
+
+    @property
+    def size(self) -> sympy.Expr:
+        """The conductance, nS, or the permeability, um3/ms: what the drive is proportional to."""
+        size = self.conductance if self.permeability is None else self.permeability
+        assert size is not None
+        return size
+
+    @property
+    def shape(self) -> sympy.Expr:
+        """The drive per unit of conductance or permeability: an expression of the model's names."""
+        if self.ion is None:
+            assert self.reversal is not None
+            shape = V - self.reversal
+        else:
+            shape = _goldman(self.ion)
+        return shape if self.rectification is None else product(self.rectification, shape)
+
+    @property
+    def drive(self) -> sympy.Expr:
+        """The current, pA, of fully open channels: of v, parameters, and names of definitions."""
+        return product(self.size, self.shape)
+
+
+def _goldman(ion: Ion) -> sympy.Expr:
+    """The current, pA for each um3/ms of permeability, after Goldman, Hodgkin and Katz.
+
+    z F u (inside - outside exp(-u))/(1 - exp(-u)) with u = z F v/(R T), written so that u = 0 needs
+    no limit and no exponential can overflow: u/(1 - exp(-u)) is 1/exprel(-u).
+    """
+    per_mv = sympy.Float(1e-3 * ion.valence * FARADAY / GAS_CONSTANT, 17)
+    kelvin = symbol("celsius") + sympy.Float(ZERO_CELSIUS, 17)
+    u = product(per_mv, V, power(kelvin, sympy.Integer(-1)))
+    inward = product(ion.inside, power(exprel(-u), sympy.Integer(-1)))
+    outward = product(sympy.Integer(-1), ion.outside, power(exprel(u), sympy.Integer(-1)))
+    # um3/ms mM C/mol = 1e-15 m3/s mol/m3 C/mol = 1e-3 pA
+    return product(sympy.Float(1e-3 * ion.valence * FARADAY, 17), sum_of(inward, outward))
+
+
+@dataclass(frozen=True)
 class ChannelModel:
-    """A channel whose current is conductance * open probability * (v - reversal), outward positive.
+    """A channel: what opens it, and the current that flows then, outward positive.
 
     Attributes:
         name, description, source: what it is called, what it is, and where it comes from.
         parameters: in the order of the rows of every array of parameters, in base units.
         definitions: named expressions, each after those that it uses. They are never substituted
             into each other, so that a short text cannot grow into a huge expression.
-        chains: whose open probabilities are multiplied.
-        conductance, reversal: nS and mV, expressions of parameters alone.
+        chains: what opens and closes.
+        terms: of the current, which is their sum.
         temperature_C: degC, where it is given.
         ties: parameters that follow from others.
         cautions: what looks wrong and is used nevertheless.
@@ -179,8 +269,7 @@ class ChannelModel:
     parameters: tuple[Parameter, ...]
     definitions: tuple[tuple[str, sympy.Expr], ...]
     chains: tuple[Chain, ...]
-    conductance: sympy.Expr
-    reversal: sympy.Expr
+    terms: tuple[Term, ...]
     temperature_C: float | None = None
     ties: tuple[Tie, ...] = ()
     cautions: tuple[Caution, ...] = ()
@@ -191,9 +280,32 @@ class ChannelModel:
         return tuple(p.name for p in self.parameters)
 
     @property
-    def has_gates(self) -> bool:
-        """Whether it is a model of gates, and not one scheme of states."""
-        return len(self.chains) > 1 or self.chains[0].power > 1 or self.chains[0].name != "scheme"
+    def one_product(self) -> bool:
+        """Whether the current is one drive times the open probabilities of all chains."""
+        return len(self.terms) == 1
+
+    @property
+    def ohmic(self) -> Term | None:
+        """The only term of the current, if its drive is conductance * (v - reversal)."""
+        return self.terms[0] if self.one_product and self.terms[0].ohmic else None
+
+    @property
+    def conductance(self) -> sympy.Expr:
+        """The conductance, nS, of a current of one ohmic term; else ValueError."""
+        return self._only_ohmic.size
+
+    @property
+    def reversal(self) -> sympy.Expr:
+        """The reversal potential, mV, of a current of one ohmic term; else ValueError."""
+        reversal = self._only_ohmic.reversal
+        assert reversal is not None
+        return reversal
+
+    @property
+    def _only_ohmic(self) -> Term:
+        if self.ohmic is None:
+            raise ValueError("the current is not one ohmic term; see ChannelModel.terms")
+        return self.ohmic
 
     @property
     def relaxes(self) -> bool:
@@ -261,24 +373,21 @@ class ChannelModel:
             By name, whether the current is even proportional to the parameter, as it is to a plain
             conductance.
         """
-        used = self._rate_names()
+        defined = {name for name, _ in self.definitions}
+        drives = [term.drive for term in self.terms]
+        direct = {s.name for drive in drives for s in drive.free_symbols}
+        used = self._rate_names() | self._needed(direct & defined)
         found = {}
         for p in self.parameters:
-            of_conductance, of_reversal = (
-                linear_in(e, symbol(p.name)) for e in (self.conductance, self.reversal)
-            )
-            if p.fixed or p.name in used or of_conductance is None or of_reversal is None:
-                continue
-            if of_reversal[0] == 0:
-                found[p.name] = bool(of_conductance[1] == 0)
-            elif of_conductance[0] == 0:
-                found[p.name] = False
+            lines = [linear_in(drive, symbol(p.name)) for drive in drives]
+            if not p.fixed and p.name not in used and None not in lines:
+                found[p.name] = all(line is not None and line[1] == 0 for line in lines)
         return found
 
     def used_names(self) -> set[str]:
-        """All names on which a rate, the conductance or the reversal potential depends."""
-        rest = self.conductance.free_symbols | self.reversal.free_symbols
-        return self._rate_names() | self._needed(s.name for s in rest)
+        """All names on which a rate or a term of the current depends."""
+        rest = {s.name for term in self.terms for s in term.drive.free_symbols}
+        return self._rate_names() | self._needed(rest)
 
     def _rate_names(self) -> set[str]:
         """The names on which a rate depends, directly or through definitions."""
@@ -312,10 +421,17 @@ class ChannelModel:
         """The equivalent model of a single scheme, in which a gate of power q has q + 1 states.
 
         Raises:
-            InputError: a gate without a time constant (tau: 0), which no scheme can be.
+            InputError: a gate without a time constant (tau: 0), which no scheme can be; or several
+                currents that open independently.
         """
         if len(self.chains) == 1 and self.chains[0].power == 1:
             return self
+        opening = [term for term in self.terms if term.chains]
+        if len(opening) > 1:
+            raise InputError(
+                f"the currents {', '.join(term.name for term in opening)} open independently; one "
+                "scheme of states cannot say that"
+            )
         for chain in self.chains:
             if chain.instant:
                 raise InputError(
@@ -338,7 +454,15 @@ class ChannelModel:
             math.prod(level[s] for level, s in zip(levels, state, strict=True)) for state in tuples
         )
         states = tuple("_".join(state) for state in tuples)
-        return replace(self, chains=(Chain("scheme", states, tuple(transitions), conductances),))
+        scheme = Chain("scheme", states, tuple(transitions), conductances)
+        terms = tuple(replace(t, chains=(0,)) if t.chains else t for t in self.terms)
+        return replace(self, chains=(scheme,), terms=terms)
+
+    def alone(self, term: Term) -> ChannelModel:
+        """The model with one of its terms, and the chains of that term, alone."""
+        chains = tuple(self.chains[k] for k in term.chains)
+        only = replace(term, chains=tuple(range(len(chains))))
+        return replace(self, chains=chains, terms=(only,))
 
 
 def _ladder(chain: Chain) -> Chain:

@@ -23,9 +23,9 @@ from channelfit.model.terms import V
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 
-#: A dimension, as the exponents of time, voltage, current, temperature and concentration.
+#: A dimension: the exponents of time, voltage, current, temperature, concentration and length.
 Exponents: TypeAlias = tuple[Fraction, ...]
-_SYMBOLS = ("ms", "mV", "pA", "degC", "mM")
+_SYMBOLS = ("ms", "mV", "pA", "degC", "mM", "um")
 #: Whole factors up to here are taken for counts, such as that of particles that may move.
 _LARGEST_COUNT = 8
 #: A dimension with an exponent beyond this, by squares of squares, is no longer followed.
@@ -41,6 +41,7 @@ def _exponents(*powers: int) -> Exponents:
 PURE = _exponents()
 TIME, VOLTAGE, CONDUCTANCE = _exponents(1), _exponents(0, 1), _exponents(0, -1, 1)
 RATE, RATE_PER_VOLTAGE = _exponents(-1), _exponents(-1, -1)
+CONCENTRATION, PERMEABILITY = _exponents(0, 0, 0, 0, 1), _exponents(-1, 0, 0, 0, 0, 3)
 #: What ``a*(v - b)`` seems to be where a is given in 1/ms, and is meant per mV too.
 _VOLTAGE_RATE = _exponents(-1, 1)
 
@@ -57,7 +58,8 @@ _OF_UNIT: dict[str, Exponents] = {
     "degC": _exponents(0, 0, 0, 1),
     "pF": _exponents(1, -1, 1),
     "MOhm": _exponents(0, 1, -1),
-    "mM": _exponents(0, 0, 0, 0, 1),
+    "mM": CONCENTRATION,
+    "um3/ms": PERMEABILITY,
 }
 #: Units that a parameter may have been meant to be in, in the order in which they are tried.
 _REMEDIES = ("1/mV", "mV", "1/ms", "ms", "1/(ms mV)", "nS", "1")
@@ -69,6 +71,10 @@ _OF_PLACE = {
     "inf": PURE,
     "conductance": CONDUCTANCE,
     "reversal": VOLTAGE,
+    "rectification": PURE,
+    "permeability": PERMEABILITY,
+    "inside": CONCENTRATION,
+    "outside": CONCENTRATION,
 }
 _WORDS = {
     PURE: "a pure number",
@@ -76,6 +82,8 @@ _WORDS = {
     VOLTAGE: "a voltage (mV)",
     CONDUCTANCE: "a conductance (nS)",
     RATE: "a rate (1/ms)",
+    CONCENTRATION: "a concentration (mM)",
+    PERMEABILITY: "a permeability (um3/ms)",
 }
 
 
@@ -302,8 +310,11 @@ def uses_of(
 
 
 def _wanted(key: str) -> Exponents | None:
-    block, last = key.split(".")[0], key.rpartition(".")[2]
-    if block in ("gates", "current"):
+    parts, last = key.split("."), key.rpartition(".")[2]
+    block = parts[0]
+    if block == "currents":  # currents.NAME.conductance, but currents.NAME.rates.C -> O
+        block = parts[2] if parts[2] == "rates" else "current"
+    if block in ("gates", "current", "leak"):
         return _OF_PLACE.get(last)
     return RATE if block == "rates" else None
 

@@ -83,6 +83,8 @@ class Model:
         definitions: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Mapping[str, Any]] | None = None,
         current: Mapping[str, Any] | None = None,
+        currents: Mapping[str, Mapping[str, Any]] | None = None,
+        leak: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         if "fit" in unknown:
@@ -103,6 +105,8 @@ class Model:
             "rates": rates,
             "gates": gates,
             "current": current,
+            "currents": currents,
+            "leak": leak,
         }
         self._take({key: value for key, value in given.items() if value is not None}, None)
 
@@ -236,13 +240,13 @@ class Model:
 
     def __repr__(self) -> str:
         channel = self._channel
-        if channel.has_gates:
-            gates = (c.name + (f"^{c.power}" if c.power > 1 else "") for c in channel.chains)
-            parts = "gates " + ", ".join(gates)
-        else:
-            shown = channel.states[:8]
-            more = f" and {len(channel.states) - 8} more" if len(channel.states) > 8 else ""
-            parts = "states " + ", ".join(shown) + more
+        gates = [c for c in channel.chains if c.is_gate]
+        states = [s for c in channel.chains if not c.is_gate for s in c.states]
+        more = f" and {len(states) - 8} more" if len(states) > 8 else ""
+        told_of = ["states " + ", ".join(states[:8]) + more] if states else []
+        powers = (c.name + (f"^{c.power}" if c.power > 1 else "") for c in gates)
+        told_of += ["gates " + ", ".join(powers)] if gates else []
+        parts = "; ".join(told_of)
         count = f"{len(channel.parameters)} parameter{'s' * (len(channel.parameters) != 1)}"
         fixed = sum(p.fixed for p in channel.parameters)
         count += f" ({fixed} fixed)" if fixed else ""

@@ -11,26 +11,17 @@ from typing import Any
 
 import sympy
 
-from channelfit.model.chains import Balance, check_balance, read_gates, read_scheme
-from channelfit.model.channel import Chain, ChannelModel, Parameter, Tie
+from channelfit.model.chains import check_balance
+from channelfit.model.channel import ChannelModel, Parameter, Tie
+from channelfit.model.currents import Flow, read_openings
 from channelfit.model.dimensions import Unit, check_units, uses_of
 from channelfit.model.parameters import is_tie, read_parameter, read_tie
 from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.model.scope import Scope, checked_name
-from channelfit.model.terms import V, moving, parts_of
+from channelfit.model.terms import moving
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
-from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import Membrane, parse_quantity, shown
-
-#: Symbols that a conductance or a reversal potential may grow to when definitions are put into it,
-#: and how many operations deep.
-_LONGEST, _DEEPEST = 1000, 150
-#: A number and a unit such as mS/cm2, which no expression looks like.
-_WITH_UNIT = re.compile(
-    r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
-)
 
 
 def load_model(path: str | os.PathLike[str]) -> ChannelModel:
@@ -55,7 +46,7 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     root = Section(modern_form(document, file), file)
     root.expect(KEYS["model"])
     celsius = root.quantity("temperature", "temperature", None)
-    current = root.section("current")
+    current = root.section("current", {} if "currents" in root else ...)
     current.expect(KEYS["current"])
     membrane = read_membrane(current)
     rows = list(root.rows("parameters", {}))
@@ -64,10 +55,9 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     ties = tuple(read_tie(root, scope, membrane, *row) for row in rows if is_tie(row[1]))
     for defined, text in root.rows("definitions", {}):
         scope.define(defined, text, f"definitions.{defined}")
-    chains, balance = _read_chains(root, scope, current)
+    openings = read_openings(root, scope, current)
     definitions = scope.finish()
-    conductance = _constant(current, scope, definitions, "conductance", "conductance", membrane)
-    reversal = _constant(current, scope, definitions, "reversal", "voltage", membrane)
+    terms = Flow(root, scope, definitions, membrane, celsius).terms(openings)
     check_membrane(current, membrane, "the conductance and the units of the parameters are")
     _check_ties(root, ties, definitions)
     model = ChannelModel(
@@ -76,15 +66,15 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
         source=root.text("source", ""),
         parameters=parameters,
         definitions=definitions,
-        chains=chains,
-        conductance=_in_parameters(current, "conductance", conductance, definitions),
-        reversal=_in_parameters(current, "reversal", reversal, definitions),
+        chains=tuple(chain for opening in openings for chain in opening.chains),
+        terms=terms,
         temperature_C=celsius,
         ties=ties,
     )
     _check_use(root, model)
-    if balance:
-        check_balance(model, balance)
+    for opening in openings:
+        if opening.balance:
+            check_balance(model, opening.balance)
     return replace(model, cautions=_unit_cautions(root, model, scope))
 
 
@@ -92,83 +82,6 @@ def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
     """The model's name; without one, that of its file."""
     stem = re.sub(r"[^\w .,+()-]", "_", Path(file).stem).lstrip("_ .,+()-")[:80] if file else ""
     return checked_name(root, root.text("name", stem or "model"), "a model's name")
-
-
-def _read_chains(
-    root: Section, scope: Scope, current: Section
-) -> tuple[tuple[Chain, ...], Balance | None]:
-    """The chains of gates or of a scheme, and what is to be checked where rates balance."""
-    if "gates" not in root:
-        chain, balance = read_scheme(root, scope, current)
-        return (chain,), balance
-    if "states" in root or "rates" in root:
-        raise root.error("give either gates, or states and rates, not both")
-    return read_gates(root, scope, current), None
-
-
-# --- the current ---------------------------------------------------------------------------------
-
-
-def _constant(
-    current: Section,
-    scope: Scope,
-    definitions: tuple[tuple[str, sympy.Expr], ...],
-    key: str,
-    dimension: str,
-    membrane: Membrane,
-) -> sympy.Expr:
-    """A quantity (``-100 mV``), or an expression of parameters and of definitions without v."""
-    raw = current.take(key)
-    try:
-        return sympy.Float(parse_quantity(raw, dimension, membrane), 17)
-    except InputError as error:
-        if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
-            raise error.at(current.file, current.path(key)) from None
-    # What depends on the voltage is refused later, by name, and so not offered here.
-    return scope.parse(current, key, raw, unmentioned=moving(definitions) | {V.name})
-
-
-def _in_parameters(
-    current: Section,
-    key: str,
-    expression: sympy.Expr,
-    definitions: tuple[tuple[str, sympy.Expr], ...],
-) -> sympy.Expr:
-    """A conductance or reversal potential in terms of parameters alone, without definitions.
-
-    Raises:
-        InputError: it depends on the voltage, or grows too long.
-    """
-    known = dict(definitions)
-    size: dict[str, int] = {}
-    depth: dict[str, int] = {}
-    for name, by in definitions:
-        depth[name] = _depth(by, depth)
-        size[name] = sum(
-            size.get(node.name, 1) if node.is_Symbol else 1 for node in sympy.preorder_traversal(by)
-        )
-    longest = any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols)
-    if longest or _depth(expression, depth) > _DEEPEST:
-        raise current.error("the definitions behind it grow too long when put together", key)
-    through = sorted(
-        s.name for s in expression.free_symbols if s.name in moving(definitions) - {V.name}
-    )
-    while used := [s for s in expression.free_symbols if s.name in known]:
-        expression = expression.xreplace({s: known[s.name] for s in used})
-    if V in expression.free_symbols:
-        by = f" through {', '.join(through)}" if through else ""
-        text = shown(current.take(key))
-        raise current.error(f"{text} depends on v{by}; the {key} does not change with it", key)
-    return expression
-
-
-def _depth(expression: sympy.Expr, of_names: Mapping[str, int]) -> int:
-    """How many operations deep an expression is, where names are as deep as is told."""
-    found: dict[sympy.Basic, int] = {}
-    for part in parts_of(expression):
-        inner = max((found[argument] for argument in part.args), default=0)
-        found[part] = of_names.get(part.name, 1) if isinstance(part, sympy.Symbol) else inner + 1
-    return found[expression]
 
 
 # --- the whole -----------------------------------------------------------------------------------

@@ -34,7 +34,17 @@ _ROUNDS = 10
 #: Sweeps whose amplitude fell below this part of the first one's are noise, not current run down.
 _LEAST_LEFT = 0.1
 #: What a recording that is subtracted takes from the one it is subtracted from, unless it says so.
-_INHERITED = ("header", "time", "sampling", "current", "sweeps", "missing")
+_INHERITED = (
+    "header",
+    "decimal",
+    "layout",
+    "starts",
+    "time",
+    "sampling",
+    "current",
+    "sweeps",
+    "missing",
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 import sympy
 
-from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, SINGLE_CEILING, ChannelModel
+from channelfit.model.channel import (
+    GREATEST_GAIN,
+    RATE_CEILING,
+    RATE_FLOOR,
+    SINGLE_CEILING,
+    ChannelModel,
+    Term,
+)
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.protocol import Protocol
 
@@ -57,7 +64,7 @@ class Extreme:
 
 def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
     """The voltages (n,) mV that protocols command or hold; -120 to 60 mV without any protocol."""
-    found = [np.append(p.command().ravel(), p.holding_mV) for p in protocols]
+    found = [np.append(p.command().ravel(), [p.holding_mV, p.resting_mV]) for p in protocols]
     v = np.unique(np.concatenate(found)) if found else _ORDINARY
     v = v[np.isfinite(v)]
     if len(v) > _MOST_VOLTAGES:
@@ -91,18 +98,11 @@ def extremes(
         for t in chain.transitions:
             way = "alpha" if t.target == chain.states[1] else "beta"
             place = (
-                f"{way} of gate {chain.name}"
-                if model.has_gates
-                else f"rate {t.source} -> {t.target}"
+                f"{way} of gate {chain.name}" if chain.is_gate else f"rate {t.source} -> {t.target}"
             )
             found += _rate(place, t.rate, scope, ceiling)
-    for place, expression, unit in (
-        ("the conductance", model.conductance, "nS"),
-        ("the reversal potential", model.reversal, "mV"),
-    ):
-        value = float(evaluate(expression, scope))
-        if not abs(value) < 1e300:
-            found.append(Extreme(place, value, unit, None, 0, "no current follows", True))
+    for term in model.terms:
+        found += _term(term, "" if model.one_product else f" of {term.name}", scope)
     return sorted(found, key=lambda extreme: not extreme.fails)
 
 
@@ -174,6 +174,27 @@ def _rate(
     for strange, order, consequence, fails in cases:
         found += _worst(place, rate, "/ms", strange, order, consequence, fails, scope)
     return found
+
+
+def _term(term: Term, of: str, scope: dict[str, Any]) -> list[Extreme]:
+    """What is strange of a term of the current; `of` says which, where there are several."""
+    parts = (
+        ("the conductance", term.conductance, "nS"),
+        ("the reversal potential", term.reversal, "mV"),
+        ("the permeability", term.permeability, "um3/ms"),
+    )
+    found = []
+    for place, expression, unit in parts:
+        value = 0.0 if expression is None else float(evaluate(expression, scope))
+        if not abs(value) < GREATEST_GAIN:
+            why = "no current follows"
+            found.append(Extreme(f"{place}{of}", value, unit, None, 0, why, True))
+    if term.ohmic or found:
+        return found
+    drive = _at_all(term.drive, scope)
+    lost = ~(np.abs(drive) < GREATEST_GAIN)
+    why = "no current follows"
+    return _worst(f"the drive of an open channel{of}", drive, "pA", lost, drive, why, True, scope)
 
 
 def _limit(gate: str, expression: sympy.Expr, scope: dict[str, Any]) -> list[Extreme]:

@@ -374,13 +374,18 @@ def _share(seen: Seen) -> Iterator[Caution]:
 def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[Caution, ...]:
     """Cautions about recordings beside the model that is to be fitted to them.
 
+    The sign and the size of currents are judged where the current is one conductance times a
+    driving force. A leak, a rectification or several currents leave nothing simple to judge by.
+
     Arguments:
         problem: the model and the experiments.
         places: the file and the key of each experiment's recording.
         n_free: how many parameters are searched.
     """
     model, found = problem.model, list[Caution]()
-    reversal, conductance = (_span(e, model) for e in (model.reversal, model.conductance))
+    reversal = conductance = None
+    if model.ohmic is not None:
+        reversal, conductance = (_span(e, model) for e in (model.reversal, model.conductance))
     n = n_scored(problem)
     if n < 10 * n_free:
         found.append(

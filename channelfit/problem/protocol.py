@@ -10,7 +10,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,17 @@ from channelfit.problem.segments import (
     unusable_command,
     written,
 )
-from channelfit.problem.waves import TIME_TOLERANCE, Samples, Segment
+from channelfit.problem.sweep_families import sweeps_of_epochs
+from channelfit.problem.waves import TIME_TOLERANCE, Samples, Segment, shifted
 from channelfit.reading.documents import Section, dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.formats import read
 from channelfit.reading.keys import KEYS
 from channelfit.reading.plain import plain, write_text
 from channelfit.reading.units import shown
+
+#: mV: between the solutions of a recording; more is a slip of the unit.
+_MAX_JUNCTION_MV = 100.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,8 +54,10 @@ class Protocol:
 
     Make one with `Protocol.steps`, `Protocol.from_segments`, `Protocol.from_command` or
     `Protocol.load`. Each sweep starts from the steady state at the holding potential; with
-    `carry_over` only the first does, and `rest_ms` at the holding potential lie between one sweep
-    and the next. Voltages are in mV, times in ms.
+    `carry_over` only the first does, and `rest_ms` at the holding potential, or at `rest_mV` where
+    that is given, lie between one sweep and the next. Voltages are in mV, times in ms. All voltages
+    are those of the membrane: where the file or the call gives a liquid junction potential, that
+    was subtracted from the command.
 
     Example:
         >>> import channelfit as cf
@@ -71,6 +78,8 @@ class Protocol:
     rest_ms: float = 0.0
     description: str = ""
     source: str = ""
+    junction_potential_mV: float = 0.0
+    rest_mV: float | None = None
 
     @classmethod
     def steps(
@@ -84,6 +93,7 @@ class Protocol:
         after: Any = 0.0,
         after_level: Any = None,
         between_sweeps: str | Mapping[str, Any] = "steady state",
+        junction_potential: float | str = 0.0,
         name: str = "steps",
         description: str = "",
         source: str = "",
@@ -104,6 +114,8 @@ class Protocol:
             after_level: mV after the step, such as the voltage of a tail current; the holding
                 potential without it.
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
+            junction_potential: mV, the liquid junction potential, which is subtracted from all
+                voltages that are given here: V_membrane = V_command - junction_potential.
             name: what the protocol is called.
             description: what it is for, in words.
             source: where it comes from.
@@ -150,6 +162,7 @@ class Protocol:
             holding=holding,
             sampling=sampling,
             between_sweeps=between_sweeps,
+            junction_potential=junction_potential,
             name=name,
             description=description,
             source=source,
@@ -163,6 +176,7 @@ class Protocol:
         holding: float | str,
         sampling: float | str,
         between_sweeps: str | Mapping[str, Any] = "steady state",
+        junction_potential: float | str = 0.0,
         name: str = "protocol",
         description: str = "",
         source: str = "",
@@ -179,6 +193,8 @@ class Protocol:
             holding: mV, between sweeps and in rows that hold.
             sampling: ms, from one sample to the next.
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
+            junction_potential: mV, the liquid junction potential, which is subtracted from all
+                voltages that are given here: V_membrane = V_command - junction_potential.
             name: what the protocol is called.
             description: what it is for, in words.
             source: where it comes from.
@@ -206,6 +222,7 @@ class Protocol:
             "source": source,
             "holding": holding,
             "sampling": sampling,
+            "junction_potential": junction_potential,
             "between_sweeps": between_sweeps,
             "segments": segments,
         }
@@ -220,6 +237,7 @@ class Protocol:
         holding: float | str,
         sampling: float | str | None = None,
         between_sweeps: str | Mapping[str, Any] = "steady state",
+        junction_potential: float | str = 0.0,
         name: str = "recorded command",
         description: str = "",
         source: str = "",
@@ -237,6 +255,8 @@ class Protocol:
             sampling: ms, from one sample of the protocol to the next; needed only where the times
                 are not evenly spaced, or where the current was sampled at another interval.
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
+            junction_potential: mV, the liquid junction potential, which is subtracted from all
+                voltages that are given here: V_membrane = V_command - junction_potential.
             name: what the protocol is called.
             description: what it is for, in words.
             source: where it comes from.
@@ -281,6 +301,7 @@ class Protocol:
                     "source": source,
                     "holding": holding,
                     "sampling": step,
+                    "junction_potential": junction_potential,
                     "between_sweeps": between_sweeps,
                 }
             ),
@@ -291,7 +312,7 @@ class Protocol:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Protocol:
-        """The protocol in a YAML file.
+        """The protocol in a YAML file, or in a ``.eph`` file of Nanion's SyncroPatch.
 
         Arguments:
             path: the file; the tables of recorded commands that it names are looked for beside it.
@@ -377,19 +398,29 @@ class Protocol:
 
     def _document(self, tabled: Tabled) -> dict[str, Any]:
         """The protocol by the keys of a protocol file."""
+        junction = self.junction_potential_mV
+        told = _moved(self, junction)
         between: Any = "carry over" if self.carry_over else "steady state"
         if self.rest_ms > 0:
             between = {"carry_over": self.carry_over, "rest": written(self.rest_ms, "ms")}
+            if told.rest_mV is not None:
+                between["at"] = written(told.rest_mV, "mV")
         document = {
             "name": self.name,
             "description": self.description,
             "source": self.source,
-            "holding": written(self.holding_mV, "mV"),
+            "holding": written(told.holding_mV, "mV"),
             "sampling": written(self.sampling_ms, "ms"),
+            "junction_potential": written(junction, "mV"),
             "between_sweeps": between,
-            "segments": segment_rows(self.sweeps, self.holding_mV, tabled),
+            "segments": segment_rows(told.sweeps, told.holding_mV, tabled),
         }
-        usual = {"description": "", "source": "", "between_sweeps": "steady state"}
+        usual = {
+            "description": "",
+            "source": "",
+            "junction_potential": written(0.0, "mV"),
+            "between_sweeps": "steady state",
+        }
         return {key: value for key, value in document.items() if value != usual.get(key, ...)}
 
     def _check_written(self, again: Protocol) -> None:
@@ -410,6 +441,11 @@ class Protocol:
             f"<Protocol {self.name}: {sweeps} of {samples} samples every {self.sampling_ms:g} ms, "
             f"holding {self.holding_mV:g} mV>"
         )
+
+    @property
+    def resting_mV(self) -> float:
+        """The voltage of the rest between sweeps, mV."""
+        return self.holding_mV if self.rest_mV is None else self.rest_mV
 
     @property
     def n_sweeps(self) -> int:
@@ -500,8 +536,10 @@ class Protocol:
 
     def _voltage_before(self, sweep: int) -> float:
         """The voltage before a sweep, mV: that at the end of the last one, or the holding one."""
-        if sweep == 0 or not self.carry_over or self.rest_ms > 0:
+        if sweep == 0 or not self.carry_over:
             return self.holding_mV
+        if self.rest_ms > 0:
+            return self.resting_mV
         last = self.sweeps[sweep - 1][-1]
         return float(last.voltage(np.array([last.end_ms]))[0])
 
@@ -510,11 +548,17 @@ class Protocol:
 
 
 def load_protocol(path: str | os.PathLike[str]) -> Protocol:
-    """The protocol in a YAML file.
+    """The protocol in a YAML file, or in a ``.eph`` file of Nanion's SyncroPatch.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
     """
+    if os.path.splitext(path)[1].lower() == ".eph":
+        contents = read(Path(path))
+        told = {"holding": contents.holding_mV, "sampling": contents.sampling_ms}
+        root = Section({**told, "description": " ".join(contents.notes)}, path)
+        root.expect(KEYS["protocol"])
+        return _built(root, Path(path).stem, sweeps_of_epochs(contents.epochs))
     return build_protocol(read_yaml(path), path)
 
 
@@ -546,28 +590,56 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
     sampling = root.quantity("sampling", "time")
     if sampling <= 0:
         raise root.error(f"a sampling interval above 0 was expected, not {sampling:g}", "sampling")
-    carry_over, rest = _between(root)
+    junction = root.quantity("junction_potential", "voltage", 0.0)
+    if not abs(junction) <= _MAX_JUNCTION_MV:
+        raise root.error(
+            f"a liquid junction potential within {_MAX_JUNCTION_MV:g} mV was expected, not "
+            f"{junction:g} mV",
+            "junction_potential",
+        )
+    carry_over, rest, rest_mV = _between(root)
     sweeps = sweeps or read_sweeps(root, holding)
     root.finish()
-    check_sweeps(root, sweeps, sampling, holding)
-    return Protocol(name, holding, sampling, sweeps, carry_over, rest, description, source)
+    check_sweeps(root, sweeps, sampling, holding, holding if rest_mV is None else rest_mV)
+    told = Protocol(
+        name, holding, sampling, sweeps, carry_over, rest, description, source, junction, rest_mV
+    )
+    return _moved(told, -junction)
 
 
-def _between(root: Section) -> tuple[bool, float]:
-    """What lies between sweeps: whether the channel's state is carried over, and the rest, ms."""
+def _moved(protocol: Protocol, by_mV: float) -> Protocol:
+    """The protocol with all of its voltages moved, as by a liquid junction potential."""
+    if by_mV == 0:
+        return protocol
+    sweeps = tuple(
+        tuple(replace(segment, wave=shifted(segment.wave, by_mV)) for segment in sweep)
+        for sweep in protocol.sweeps
+    )
+    holding = round(protocol.holding_mV + by_mV, 9)
+    rest = None if protocol.rest_mV is None else round(protocol.rest_mV + by_mV, 9)
+    return replace(protocol, holding_mV=holding, rest_mV=rest, sweeps=sweeps)
+
+
+def _between(root: Section) -> tuple[bool, float, float | None]:
+    """What lies between sweeps: whether the channel's state is carried over, the rest, ms, and the
+    voltage of the rest, mV, where it has one of its own.
+    """
     raw = root.take("between_sweeps", "steady state")
     if isinstance(raw, Mapping):
         inner = root.section("between_sweeps")
         inner.expect(KEYS["between_sweeps"])
         carry, rest = inner.flag("carry_over", True), inner.quantity("rest", "time", 0.0)
+        at = inner.quantity("at", "voltage", None)
         inner.finish()
         if rest < 0:
             raise inner.error(f"a time of 0 or more was expected, not {rest:g}", "rest")
         if rest > 0 and not carry:
             raise inner.error("a rest between sweeps needs `carry_over: true`", "rest")
-        return carry, rest
+        if at is not None and rest == 0:
+            raise inner.error("a voltage between sweeps needs a time, `rest: 5 s`", "at")
+        return carry, rest, at
     if raw not in ("steady state", "carry over"):
         raise root.error(
             f'{shown(raw)} is not one of "steady state", "carry over"', "between_sweeps"
         )
-    return raw == "carry over", 0.0
+    return raw == "carry over", 0.0, None

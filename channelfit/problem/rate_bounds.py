@@ -99,7 +99,7 @@ def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
         for k, t in enumerate(() if chain.instant else chain.transitions):
             way = (
                 f"{chain.name}.{('alpha', 'beta')[k]}"
-                if model.has_gates
+                if chain.is_gate
                 else f"{t.source} -> {t.target}"
             )
             rates[way] = t.rate
@@ -218,6 +218,7 @@ def _voltage_range(protocols: Iterable[Protocol]) -> tuple[float, float]:
 
 def _extremes(protocol: Protocol) -> Iterator[float]:
     yield protocol.holding_mV
+    yield protocol.resting_mV
     for sweep in protocol.sweeps:
         for segment in sweep:
             begin, end = segment.start_ms, segment.end_ms

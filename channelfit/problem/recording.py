@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,12 @@ import numpy as np
 
 from channelfit.problem.arguments import TIME_SLACK, numbers
 from channelfit.problem.conditioning import conditioned, within
+from channelfit.problem.file_signals import (
+    read_choices,
+    read_signal,
+    refuse_columns_of_signals,
+)
+from channelfit.problem.placement import common_start_ms, laid_out
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
@@ -20,8 +26,8 @@ from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
-#: pA: beyond this a number is a slip, since its square or the sum of many squares overflows.
-_LARGEST_PA = 1e100
+#: Far beyond any amplifier.
+_MAX_PA = 1e15
 _UNMODELLED = ("capacitance", "series_resistance")
 
 
@@ -238,66 +244,22 @@ def _laid_out(section: Section, protocol: Protocol) -> tuple[np.ndarray, list[in
     """
     name = section.text("file")
     path = section.existing(name, "file")
-    table = read_columns(path, _header(section))
-    time_column = _check_times(section, protocol, table, path)
-    names, current = _currents(section, table, time_column, path)
+    if isinstance(section.take("current"), Mapping) and "signal" in section.section("current"):
+        table, names, current = _signal(section, protocol, path)
+    else:
+        refuse_columns_of_signals(section, path)
+        table = read_columns(path, **read_choices(section))
+        time_column = _check_times(section, protocol, table, path)
+        names, current = _currents(section, table, time_column, protocol, path)
     rows = _sweep_numbers(section, len(names), protocol, path)
-    n_rows, n_times = current.shape[1], protocol.n_times_max
-    expected = max(protocol.n_times(k) for k in rows)
-    if n_rows not in (n_times, expected):
-        heading = bool(table.first) and n_rows - 1 in (n_times, expected)
-        raise _wrong_count(n_rows, expected, heading, protocol, path)
-    out = np.full((protocol.n_sweeps, n_times), np.nan)
-    for k, trace in zip(rows, current, strict=True):
-        n = protocol.n_times(k)
-        out[k, :n] = trace[:n]
+    out, recorded, firsts = laid_out(section, current, rows, bool(table.first), protocol, path)
+    masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
     known = np.isfinite(out)
-    if section.choice("missing", ("refuse", "mask"), "refuse") != "mask":
-        _refuse_missing(known, rows, names, table, protocol, path)
+    _refuse_absurd(out[known], path)
+    if not masked:
+        _refuse_missing(recorded & ~known, rows, firsts, names, table, protocol, path)
     out[~known] = np.nan
-    _refuse_huge(out, names, rows, table, path)
     return out, rows, path
-
-
-def _refuse_huge(
-    current: np.ndarray, names: list[str], rows: list[int], table: Table, path: Path
-) -> None:
-    """Raises InputError for a number that no current can be, and whose square overflows."""
-    for k, name in zip(rows, names, strict=True):
-        bad = np.flatnonzero(np.abs(current[k]) > _LARGEST_PA)
-        if bad.size:
-            raise InputError(
-                f"{table.place(bad[0])} is {current[k, bad[0]]:.3g} pA{_and_more(bad.size)}; a "
-                f"current between -{_LARGEST_PA:g} and {_LARGEST_PA:g} pA was expected",
-                path,
-                f"column {name}",
-            )
-
-
-def _wrong_count(
-    n_rows: int, expected: int, heading: bool, protocol: Protocol, path: Path
-) -> InputError:
-    """The error of a recording with another number of samples than the protocol.
-
-    Arguments:
-        heading: whether its first row is all numbers, and would be one too many.
-    """
-    ratio = n_rows / expected
-    thousandfold = {1e3: "more", 1e-3: "fewer"}
-    apart = next((word for k, word in thousandfold.items() if abs(ratio / k - 1) < 0.02), None)
-    hints = ""
-    if heading:
-        hints += (
-            "the first row is all numbers: if it names the columns, write `header: true`; else "
-        )
-    if apart:
-        hints += f"a thousand times {apart}: are times in s read as ms, or the other way round? "
-    return InputError(
-        f"{n_rows} samples, but {protocol.name} has {expected} "
-        f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); {hints}"
-        "correct the protocol's durations, or cut the recording to them",
-        path,
-    )
 
 
 def _refuse_unmodelled(section: Section) -> None:
@@ -376,10 +338,6 @@ def _chosen(section: Section, n_sweeps: int) -> list[int]:
     return [number - 1 for number in numbers]
 
 
-def _header(section: Section) -> bool | None:
-    return section.flag("header", False) if "header" in section else section.take("header", None)
-
-
 def _factor(section: Section, dimension: str, membrane: Membrane | None = None) -> float:
     try:
         return unit_factor(section.text("unit"), dimension, membrane=membrane)[0]
@@ -416,7 +374,9 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     _check_spacing(t, name, table, path, hint_at_times(table, name))
     sampling = float(t[-1] - t[0]) / (len(t) - 1)
     _check_sampling(inner, "column", sampling, protocol, len(t), factor)
-    if abs(t[0] - start) > TIME_SLACK * sampling:
+    # times of a part of a sweep may count from its own beginning or from the sweep's
+    begins = (start, start + common_start_ms(section))
+    if all(abs(t[0] - begin) > TIME_SLACK * sampling for begin in begins):
         raise inner.error(
             f"the column begins at {t[0]:g} ms, the sweep at {start:g} ms; if the sweep begins "
             f"with the first row, write start: {t[0]:g} ms",
@@ -483,14 +443,33 @@ def _check_sampling(
         )
 
 
+def _signal(
+    section: Section, protocol: Protocol, path: Path
+) -> tuple[Table, list[str], np.ndarray]:
+    """The sweeps of a signal as a table, their names, and the currents (n_sweeps, n_rows), pA."""
+    if "time" in section:
+        raise section.error("the times of a signal are the file's; leave `time` out", "time")
+    inner = section.section("current")
+    inner.expect(KEYS["recording current"])
+    signal = read_signal(section, inner, path, "current")
+    inner.finish()
+    _check_sampling(section, "sampling", signal.sampling_ms, protocol, protocol.n_times_max)
+    names = signal.places
+    return Table(dict(zip(names, signal.values, strict=False))), names, signal.values
+
+
 def _currents(
-    section: Section, table: Table, time_column: str | None, path: Path
+    section: Section,
+    table: Table,
+    time_column: str | None,
+    protocol: Protocol,
+    path: Path,
 ) -> tuple[list[str], np.ndarray]:
     """The names of the columns of currents, and these (n_columns, n_rows), pA."""
     inner = section.section("current")
     inner.expect(KEYS["recording current"])
     if ("column" in inner) == ("columns" in inner):
-        raise inner.error("one of column, columns was expected")
+        raise inner.error("one of column, columns, signal was expected")
     membrane = read_membrane(inner)
     factor = _factor(inner, "current", membrane)
     check_membrane(inner, membrane, "the unit of these currents is")
@@ -498,7 +477,10 @@ def _currents(
         names = [inner.text("column")]
         matrix = table.get(names[0])
         if matrix is not None and matrix.ndim == 2:
-            names = [f"{names[0]}.{k + 1}" for k in range(matrix.shape[1])]
+            n_times = protocol.n_times_max
+            if len(matrix) != n_times == matrix.shape[1] and "layout" not in section:
+                table.turn(names[0])  # a row for each sweep
+            names = [f"{names[0]}.{k + 1}" for k in range(table[names[0]].shape[1])]
     elif inner.take("columns") == "all":
         names = [name for name, c in table.items() if c.ndim == 1 and name != time_column]
     else:
@@ -535,8 +517,9 @@ def _sweep_numbers(section: Section, n_columns: int, protocol: Protocol, path: P
 
 
 def _refuse_missing(
-    known: np.ndarray,
+    missing: np.ndarray,
     rows: list[int],
+    firsts: list[int],
     names: list[str],
     table: Table,
     protocol: Protocol,
@@ -544,18 +527,27 @@ def _refuse_missing(
 ) -> None:
     """Raises InputError for a NaN or inf inside a recorded sweep; names the first of them."""
     count, first = 0, None
-    for k, name in zip(rows, names, strict=True):
-        bad = np.flatnonzero(~known[k, : protocol.n_times(k)])
+    for k, start, name in zip(rows, firsts, names, strict=True):
+        bad = np.flatnonzero(missing[k])
         count += bad.size
         if first is None and bad.size:
-            first = (name, int(bad[0]))
+            first = (name, int(bad[0]), start)
     if first is not None:
-        name, row = first
+        name, sample, start = first
         raise InputError(
-            f"{table.place(row)} ({row * protocol.sampling_ms:g} ms) is NaN or inf"
+            f"{table.place(sample - start)} ({sample * protocol.sampling_ms:g} ms) is NaN or inf"
             f"{_and_more(count)}; `missing: mask` leaves such samples out",
             path,
             f"column {name}",
+        )
+
+
+def _refuse_absurd(current: np.ndarray, path: Path) -> None:
+    """Raises InputError for currents whose squares a score could not even add up."""
+    top = float(np.abs(current).max(initial=0.0))
+    if top > _MAX_PA:
+        raise InputError(
+            f"a current of {top:.3g} pA is more than {_MAX_PA:g} pA; is the unit right?", path
         )
 
 

@@ -147,7 +147,7 @@ def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[i
             courses.append(runs)
             continue
         if protocol.rest_ms > 0:
-            courses[0].append((k, _Run(HELD, 1, _rounded(protocol.rest_ms), protocol.holding_mV)))
+            courses[0].append((k, _Run(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV)))
         courses[0].extend(runs)
     return courses
 

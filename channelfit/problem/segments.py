@@ -9,10 +9,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from channelfit.problem.file_signals import (
+    read_choices,
+    read_signal,
+    refuse_columns_of_signals,
+)
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
@@ -115,7 +121,7 @@ def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wa
     if kind == "step":
         return [Constant(v) for v in _family(row, "step", "voltage")], []
     if kind == "ramp":
-        return [_ramp(row)], []
+        return _ramps(row), []
     if kind == "sines":
         return [_sines(row)], []
     waves = _recorded(row)
@@ -137,10 +143,14 @@ def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
 
 def _family(row: Section, key: str, dimension: str) -> list[float]:
     """The values of a row: one, the list under `values`, or those from / to / by."""
-    raw = row.take(key)
+    return _members(row, row.take(key), key, dimension)
+
+
+def _members(row: Section, raw: object, key: str, dimension: str) -> list[float]:
+    """The values that one entry of a row gives: a single one, or those of a family."""
     if not isinstance(raw, Mapping):
-        return [row.quantity(key, dimension)]
-    inner = row.section(key)
+        return [_quantity(row, raw, key, dimension)]
+    inner = Section(raw, row.file, row.path(key))
     inner.expect(KEYS["family"])
     if "values" in inner:
         values = [_quantity(inner, x, "values", dimension) for x in inner.items("values")]
@@ -171,12 +181,21 @@ def _quantity(section: Section, value: object, key: str, dimension: str) -> floa
         raise error.at(section.file, section.path(key)) from None
 
 
-def _ramp(row: Section) -> Ramp:
+def _ramps(row: Section) -> list[Wave]:
+    """The ramps of a row: one, or one for each sweep where an end of it is a family."""
     ends = row.items("ramp")
     if len(ends) != 2:
         raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
-    start, end = (_quantity(row, v, "ramp", "voltage") for v in ends)
-    return Ramp(start, end)
+    starts, stops = (_members(row, end, "ramp", "voltage") for end in ends)
+    count = max(len(starts), len(stops))
+    if {len(starts), len(stops)} - {1, count}:
+        raise row.error(
+            f"{len(starts)} voltages to start from but {len(stops)} to reach; families in one "
+            "protocol vary together and need equal lengths",
+            "ramp",
+        )
+    starts, stops = (v * count if len(v) == 1 else v for v in (starts, stops))
+    return [Ramp(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
 def _sines(row: Section) -> Sines:
@@ -207,8 +226,10 @@ def _recorded(row: Section) -> list[Samples]:
     inner = row.section("recorded")
     inner.expect(KEYS["recorded"])
     path = inner.existing(inner.text("file"), "file")
-    header = inner.flag("header", False) if "header" in inner else inner.take("header", None)
-    table = read_columns(path, header)
+    if "signal" in inner:
+        return _signal(inner, path)
+    refuse_columns_of_signals(inner, path)
+    table = read_columns(path, **read_choices(inner))
     clock, factor = "", 0.0
     if "time" in inner:
         time = inner.section("time")
@@ -230,6 +251,20 @@ def _recorded(row: Section) -> list[Samples]:
         if fault := unusable_command(times, command, table):
             raise InputError(f"not a usable command voltage: {fault}", path)
     return [Samples(times, command) for command in commands]
+
+
+def _signal(inner: Section, path: Path) -> list[Samples]:
+    """The sweeps of a command that the file of an amplifier holds."""
+    signal = read_signal(inner, inner, path, "voltage")
+    inner.finish()
+    commands = list[Samples]()
+    for name, row in zip(signal.places, signal.values, strict=True):
+        n = len(row) - int(np.argmax(np.isfinite(row[::-1])))  # a shorter sweep ends with NaN
+        times = np.arange(n) * signal.sampling_ms
+        if fault := unusable_command(times, row[:n], Table()):
+            raise InputError(f"not a usable command voltage: {fault}", path, name)
+        commands.append(Samples(times, row[:n]))
+    return commands
 
 
 def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
@@ -277,7 +312,7 @@ def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> st
 
 
 def check_sweeps(
-    root: Section, sweeps: Sequence[Sweep], sampling_ms: float, holding_mV: float
+    root: Section, sweeps: Sequence[Sweep], sampling_ms: float, *held_mV: float
 ) -> None:
     """Raises InputError for sizes and voltages that are a slip of a unit, with the key."""
     longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling_ms
@@ -293,7 +328,8 @@ def check_sweeps(
     for k, sweep in enumerate(sweeps):
         for segment in sweep:
             _check_voltage(root, segment, sampling_ms, k)
-    _check_voltage(root, Segment(0.0, sampling_ms, Constant(holding_mV)), sampling_ms, 0)
+    for v in held_mV:
+        _check_voltage(root, Segment(0.0, sampling_ms, Constant(v)), sampling_ms, 0)
 
 
 def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int) -> None:
@@ -407,9 +443,10 @@ def _written_row(
             raise _different("kinds of segments")
         same = all(wave == first for wave in commands)
         return {"recorded": tabled(commands[:1] if same else commands), "for": time}
-    if isinstance(first, Ramp) and all(wave == first for wave in waves):
-        ends = [written(first.v_start_mV, "mV"), written(first.v_end_mV, "mV")]
-        return {"ramp": ends, "for": time}
+    ramps = [wave for wave in waves if isinstance(wave, Ramp)]
+    if len(ramps) == len(waves):
+        ends = [[r.v_start_mV for r in ramps], [r.v_end_mV for r in ramps]]
+        return {"ramp": [_written_family(values, "mV") for values in ends], "for": time}
     if isinstance(first, Sines):
         alike = [isinstance(w, Sines) and replace(w, origin_ms=first.origin_ms) for w in waves]
         origins = {wave.origin_ms for wave in waves if isinstance(wave, Sines)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -120,6 +120,17 @@ class Samples:
 
 
 Wave = Constant | Ramp | Sines | Samples
+
+
+def shifted(wave: Wave, by_mV: float) -> Wave:
+    """The same wave at other voltages, rounded to 1e-9 mV so that shifting back gives it again."""
+    if isinstance(wave, Constant):
+        return Constant(round(wave.v_mV + by_mV, 9))
+    if isinstance(wave, Ramp):
+        return Ramp(round(wave.v_start_mV + by_mV, 9), round(wave.v_end_mV + by_mV, 9))
+    if isinstance(wave, Sines):
+        return replace(wave, offset_mV=round(wave.offset_mV + by_mV, 9))
+    return Samples(wave.times_ms, np.round(wave.v_mV + by_mV, 9))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The variables of a MATLAB file, as SciPy reads them.
+"""The variables of a MATLAB file, as SciPy reads them, and h5py those of version 7.3.
 
 SciPy can be brought down by a damaged file, so this runs in a process of its own
 (`channelfit.reading.apart`).
@@ -11,39 +11,69 @@ from pathlib import Path
 
 import numpy as np
 import scipy.io
-import scipy.sparse
 
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
+from channelfit.reading.formats.hdf5 import as_text, member, numbers, opened, unusable
 
 #: The memory for a number: as it is stored, unpacked, in float64, and sent to the other process.
 _BYTES_A_NUMBER = 32
+_NUMBERS = {"double", "single"} | {f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)}
+_COMPLEX = "complex numbers cannot be used; save real(..) of them"
+_SPARSE = "a sparse matrix cannot be used; save full(..) of it"
 
 
 def variables(path: Path) -> dict[str, np.ndarray | str]:
     """Vectors and matrices of real numbers by name; a text says why a variable cannot be used.
 
+    Other variables (objects, structures, cells, texts) are not even unpacked.
+
     Raises:
-        InputError: a file that SciPy cannot read, or more numbers than fit into memory.
+        InputError: a file that SciPy or, of version 7.3, h5py cannot read, or more numbers than
+            fit into memory.
     """
     try:
-        n_numbers = sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(path))
-        memory.check(n_numbers, _BYTES_A_NUMBER, "numbers", path)
-        raw = scipy.io.loadmat(path)
+        listed = scipy.io.whosmat(path)
+        sizes = {name: math.prod(shape) for name, shape, kind in listed if kind in _NUMBERS}
+        memory.check(sum(sizes.values()), _BYTES_A_NUMBER, "numbers", path)
+        raw = scipy.io.loadmat(path, variable_names=list(sizes)) if sizes else {}
     except (InputError, MemoryError):
         raise
-    except NotImplementedError:
-        raise InputError(
-            "a MATLAB 7.3 file (HDF5) cannot be read; save it with `save(..., '-v7')`", path
-        ) from None
+    except NotImplementedError:  # version 7.3 is HDF5
+        return _variables_of_hdf5(path)
     except Exception as error:  # loadmat raises many kinds on a damaged file
         raise InputError(f"not a readable MATLAB file: {error}"[:200], path) from None
     found: dict[str, np.ndarray | str] = {}
-    for name, value in raw.items():
-        if np.iscomplexobj(value):
-            found[name] = "complex numbers cannot be used; save real(..) of them"
-        elif scipy.sparse.issparse(value):
-            found[name] = "a sparse matrix cannot be used; save full(..) of it"
+    for name, _, kind in listed:
+        value = raw.get(name)
+        if kind == "sparse":
+            found[name] = _SPARSE
+        elif isinstance(value, np.ndarray) and np.iscomplexobj(value):
+            found[name] = _COMPLEX
         elif isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.number):
             found[name] = np.asarray(value, dtype=float)
+    return found
+
+
+def _variables_of_hdf5(path: Path) -> dict[str, np.ndarray | str]:
+    """The same of a file of version 7.3, whose matrices HDF5 sees with their axes reversed."""
+    found: dict[str, np.ndarray | str] = {}
+    with opened(path, "a MATLAB 7.3 file") as file:
+        total = 0
+        for name in file:
+            dataset = member(file, name)
+            if dataset is None:
+                continue
+            if "MATLAB_sparse" in dataset.attrs:
+                found[name] = _SPARSE
+            kind = as_text(dataset.attrs.get("MATLAB_class", ""))
+            if kind not in _NUMBERS or not hasattr(dataset, "dtype"):
+                continue
+            if dataset.dtype.names == ("real", "imag"):
+                found[name] = _COMPLEX
+            elif why := unusable(dataset):
+                found[name] = f"the variable {why}"
+            elif "MATLAB_empty" not in dataset.attrs:
+                total += dataset.size
+                found[name] = numbers(dataset, total).T
     return found

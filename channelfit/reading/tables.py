@@ -27,7 +27,15 @@ _PIECE = 16_000_000
 #: What a line of text takes while it becomes numbers, beside eight times its length.
 _BYTES_A_LINE = 280
 _MATLAB = "a MATLAB file"
+#: What is not ASCII in the headings of a table in Windows' western encoding.
+_FIRST_ROW = re.compile(rb'^\s*"?[-+]?[.,]?\d', re.MULTILINE)
+_WESTERN = frozenset("µ°²³äöüÄÖÜßéèàçñ±·".encode("cp1252"))
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+#: What the rows and columns of a matrix are.
+LAYOUTS = ("sweeps x samples", "samples x sweeps")
+#: A number of text with commas, rightly written or not, and one whose comma may part thousands.
+_NUMBER_WITH_COMMAS = re.compile(r"[+-]?[\d.]*,[\d.,]*([eE][+-]?\d+)?")
+_MAYBE_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 #: One or several numbers with a decimal comma, and perhaps with points between thousands.
 _MAYBE = r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+),\d+([eE][+-]?\d+)?"
 _MAYBE_DECIMAL = re.compile(rf"\s*{_MAYBE}(,{_MAYBE})*\s*")
@@ -53,12 +61,24 @@ class Table(dict[str, np.ndarray]):
         super().__init__(columns or {})
         self.refused: dict[str, str] = {}
 
+    def turn(self, name: str) -> None:
+        """Make the rows of a matrix the columns ``NAME.1``, ``NAME.2``.. instead."""
+        for k in range(self[name].shape[1]):
+            del self[f"{name}.{k + 1}"]
+        self[name] = self[name].T
+        self.update({f"{name}.{k + 1}": row for k, row in enumerate(self[name].T)})
+
     def place(self, row: int) -> str:
         """Where a row, counted from 0, stands in its file, in words."""
         return f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
 
 
-def read_columns(path: Path, header: bool | None = None) -> Table:
+def read_columns(
+    path: Path,
+    header: bool | None = None,
+    decimal: str | None = None,
+    layout: str | None = None,
+) -> Table:
     """All columns of a file: CSV by its header (``1``, ``2``.. without one), MATLAB by variable.
 
     A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
@@ -68,6 +88,10 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
         path: a file whose suffix is in `READERS`.
         header: whether the first row names the columns. Without it, a first row with any text in
             it does, and one of numbers alone does not.
+        decimal: "comma" or "point"; without it a decimal comma is understood where nothing else
+            can be meant.
+        layout: "sweeps x samples" of a table without names whose rows are sweeps, and of MATLAB
+            matrices; "samples x sweeps", as without it, where columns are.
 
     Raises:
         InputError: a missing file, another format, rows of different lengths, text among the
@@ -79,9 +103,35 @@ def read_columns(path: Path, header: bool | None = None) -> Table:
     reader = READERS.get("".join(suffixes)) or READERS.get("".join(suffixes[-1:]))
     if reader is None:
         raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
-    if header is not None and reader is _read_mat:
-        raise InputError("MATLAB variables have names; leave `header` out", path)
-    return reader(path, header)
+    if reader is _read_mat:
+        if header is not None:
+            raise InputError("MATLAB variables have names; leave `header` out", path)
+        if decimal is not None:
+            raise InputError("MATLAB stores numbers, not text; leave `decimal` out", path)
+        table = _read_mat(path)
+    else:
+        table = _read_csv(path, header, decimal)
+    if layout not in (None, *LAYOUTS):
+        raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")
+    return _turned(table, path) if layout == LAYOUTS[0] else table
+
+
+def _turned(table: Table, path: Path) -> Table:
+    """A table whose rows become its columns; of a MATLAB file, the same of its matrices."""
+    matrices = [name for name, values in table.items() if values.ndim == 2]
+    if not len(table.lines):
+        for name in matrices:
+            table.turn(name)
+        return table
+    if not all(name == str(k) for k, name in enumerate(table, 1)):
+        raise InputError(
+            "its columns have names, so that its rows are samples; leave `layout` out, or the "
+            "names (`header: false`)",
+            path,
+            "layout",
+        )
+    rows = np.array(list(table.values())).T
+    return Table({str(k): row for k, row in enumerate(rows, 1)})
 
 
 def column(table: Table, name: str, path: Path) -> np.ndarray:
@@ -97,13 +147,13 @@ def column(table: Table, name: str, path: Path) -> np.ndarray:
     return found
 
 
-def _read_csv(path: Path, header: bool | None) -> Table:
+def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Table:
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
             data = _within_memory(file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", path) from None
-    text = decoded(data, path)
+    text = _text(data, path)
     numbered = [
         (k, line)
         for k, line in enumerate(text.splitlines(), 1)
@@ -111,8 +161,11 @@ def _read_csv(path: Path, header: bool | None) -> Table:
     ]
     if not numbered:
         raise InputError("the file is empty", path)
+    places: Sequence[int]
+    lines: Sequence[str]
     places, lines = zip(*numbered, strict=True)
-    delimiter = _delimiter(lines)
+    delimiter = _delimiter(lines, decimal)
+    lines = _with_points(lines, places, delimiter, decimal, path)
     head = _cells(lines[0], delimiter)
     named = any(not _is_number(cell) for cell in head) if header is None else header
     if named and header is None and all(_is_number(c) or _is_decimal_comma(c) for c in head):
@@ -123,7 +176,7 @@ def _read_csv(path: Path, header: bool | None) -> Table:
         raise InputError("a header, but no rows", path)
     spaced = header is None and ", " in lines[0] and is_unit(head[-1])  # current, nA
     nameless = header is None and "" in head  # current,
-    if delimiter == "," and (spaced or nameless or not named):
+    if decimal is None and delimiter == "," and (spaced or nameless or not named):
         _refuse_ambiguous(rows, path, places[skip])
     filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
     try:
@@ -173,6 +226,19 @@ def _refuse_too_large(
             )
 
 
+def _text(data: bytes, path: Path) -> str:
+    """The text of a table; its headings may be as Excel writes ``Zeit (µs)`` in western Europe."""
+    try:
+        return decoded(data, path)
+    except InputError:
+        rows = _FIRST_ROW.search(data)
+        if rows is None or not data[rows.start() :].isascii():
+            raise
+        if not set(data.translate(None, bytes(range(1, 128)))) <= _WESTERN:
+            raise
+        return data.decode("cp1252")
+
+
 def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:
     """All bytes of a table of text. Raises InputError before its rows take too much memory."""
     parts, n_bytes, n_lines = list[bytes](), 0, 1
@@ -188,15 +254,64 @@ def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes
     return b"".join(parts)
 
 
-def _delimiter(lines: Sequence[str]) -> str | None:
+def _delimiter(lines: Sequence[str], decimal: str | None) -> str | None:
     """What stands between the cells of a table; None for blanks.
 
     A comma is looked for last, since beside any other delimiter it can only be a decimal comma.
     """
     if found := next((d for d in ";\t" if d in lines[-1]), None):
         return found
+    if decimal == "comma":
+        return None
     blanks = re.search(r"[^,\s]\s+[^,\s]", lines[-1]) and len(lines) > 1
     return "," if not blanks and "," in lines[0] + lines[-1] else None
+
+
+def _with_points(
+    lines: Sequence[str],
+    places: Sequence[int],
+    delimiter: str | None,
+    decimal: str | None,
+    path: Path,
+) -> Sequence[str]:
+    """The lines with decimal points, where their numbers have decimal commas.
+
+    Without being told, that is certain where one of them cannot have a comma between thousands.
+
+    Raises:
+        InputError: every comma may stand between thousands, or points and commas are mixed.
+    """
+    # without blanks or a delimiter, a comma may be the delimiter of rows that are not alike
+    alone = delimiter is None and not any(" " in line.strip() for line in lines)
+    if delimiter == "," or decimal == "point" or (alone and decimal is None):
+        return lines
+    commas = [(place, line) for place, line in zip(places, lines, strict=True) if "," in line]
+    numbers = [
+        (place, cell.strip(' "'))
+        for place, line in commas
+        for cell in _cells(line, delimiter)
+        if "," in cell and _NUMBER_WITH_COMMAS.fullmatch(cell.strip(' "'))
+    ]
+    if not numbers:
+        return lines
+    wrong = next(((p, cell) for p, cell in numbers if not _is_decimal_comma(cell)), None)
+    if wrong is not None:
+        raise InputError(
+            f"{shown(wrong[1])} has marks between thousands; write numbers without them",
+            path,
+            f"line {wrong[0]}",
+        )
+    certain = any(not _MAYBE_GROUPED.fullmatch(cell) for _, cell in numbers)
+    if decimal is None and not certain:
+        place, cell = numbers[0]
+        raise InputError(
+            f"{shown(cell)} may have a decimal comma or one between thousands; say which with "
+            "`decimal: comma`, or write numbers without marks between thousands",
+            path,
+            f"line {place}",
+        )
+    cells = re.compile(r"(?<![\w.,])([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)(?![\w.,])")
+    return [cells.sub(r"\1.\2", line) for line in lines]
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
@@ -270,8 +385,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_mat(path: Path, header: bool | None) -> Table:
-    """The variables of a MATLAB file; `header` has no meaning, since variables have names."""
+def _read_mat(path: Path) -> Table:
+    """The variables of a MATLAB file."""
     table = Table()
     for name, value in read_apart("channelfit.reading.matlab:variables", path, _MATLAB).items():
         if isinstance(value, str):
@@ -288,9 +403,11 @@ def _read_mat(path: Path, header: bool | None) -> Table:
 
 
 #: How a file is read, by its suffix.
-READERS: dict[str, Callable[[Path, bool | None], Table]] = {
+READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".csv.gz": _read_csv,
+    ".tsv": _read_csv,
+    ".tsv.gz": _read_csv,
     ".txt": _read_csv,
     ".txt.gz": _read_csv,
     ".mat": _read_mat,

@@ -1,8 +1,9 @@
 """The units that a user may write, and the base units in which all values are kept.
 
-Base units are ms, mV, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, mM and degC. They are chosen
-so that nS x mV = pA and kernels need no conversion factors. A conductance or current per area or
-capacitance is converted to that of the whole membrane, whose size must be known.
+Base units are ms, mV, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, um3/ms,
+mM and degC. They are chosen so that nS x mV = pA and kernels need no conversion factors. A
+conductance, a permeability or a current per area or capacitance is converted to that of the whole
+membrane, whose size must be known.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _UNITS: dict[str, dict[str, float]] = {
         "1/M/s": 1e-6,
         "1/nM/s": 1e3,
     },
+    "permeability": {"um3/ms": 1.0, "um3/s": 1e-3, "mm3/s": 1e6, "cm3/s": 1e9},
     "none": {"": 1.0, "1": 1.0, "dimensionless": 1.0},
 }
 #: dimension -> what it is divided by -> {unit: factor to the base unit per um2 or per pF}
@@ -69,6 +71,9 @@ _DENSITIES: dict[str, dict[str, dict[str, float]]] = {
             "A/m2": 1.0,
         },
         "capacitance": {"A/F": 1.0, "pA/pF": 1.0, "uA/uF": 1.0, "nA/nF": 1.0, "nA/pF": 1e3},
+    },
+    "permeability": {
+        "area": {"cm/s": 10.0, "mm/s": 1.0, "um/s": 1e-3, "um/ms": 1.0, "m/s": 1e3},
     },
 }
 _SIZES = {"area": ("an area", "1500 um2"), "capacitance": ("a capacitance", "20 pF")}

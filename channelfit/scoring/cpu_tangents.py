@@ -7,61 +7,45 @@ currents and their derivatives, and matrix products make residuals and their Jac
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from functools import cached_property
+from threading import RLock
 
 import numpy as np
 
-from channelfit.model.channel import Chain
-from channelfit.model.graphs import narrow_order
+from channelfit.model.channel import Chain, ChannelModel
 from channelfit.problem.experiment import Problem
-from channelfit.problem.run_tree import KIND, SOURCE, TARGET, VARYING
-from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
-from channelfit.reading.errors import InputError
-from channelfit.scoring.kernels import ramp_kernels, relaxation_kernels, scheme_kernels
-from channelfit.scoring.kernels.integration import GREATEST_GAIN, STIFF
+from channelfit.problem.run_tree import KIND, VARYING
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels.tangent_source import TangentSource
-from channelfit.scoring.kernels.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.scoring.layout import ramp_collocation as collocation
-from channelfit.scoring.machine.machine_code import Callback, generated
 from channelfit.scoring.machine.threads import single_threaded_blas
-from channelfit.scoring.tangent_plan import Plan, Ramp, Stretch, VaryingRun, joined
-
-#: The status of a candidate that needs finer pieces of a ramp; the next plan decides.
-_UNRESOLVED = -1
-#: Steps of varying voltage taken together, powers of two: their rates and derivatives stay in the
-#: cache.
-_STEPS = {"relax": 512, "scheme": 64}
+from channelfit.scoring.tangent_plan import Plan
+from channelfit.scoring.tangent_terms import TermPlans, Terms
+from channelfit.scoring.tangent_walks import UNRESOLVED, Relaxing, Scheme, Walk
 
 
 class Linearizer:
     """Cost, gradient and curvature of the candidates of one problem.
 
-    Raises:
-        InputError: a product of schemes, of which there are no derivatives.
+    A scheme times gates is taken as the one scheme of all pairs of their states.
     """
 
     def __init__(self, problem: Problem) -> None:
-        model = problem.model
-        if not model.relaxes and (len(model.chains) > 1 or model.chains[0].power != 1):
-            raise InputError(
-                "derivatives are for one scheme, or for gates of two states; write the product of "
-                "several schemes as one scheme"
-            )
-        self.problem, self.source = problem, TangentSource(model)
-        self.free = np.array(self.source.free, np.int64)
-        moving = not model.relaxes and bool((problem.scored.runs[:, KIND] == VARYING).any())
-        self._grades = (*(range(len(collocation.GRADES)) if moving else ()), None)
+        self.problem = problem
+        self.model = model = _of_one_kind(problem.model)
+        self.free = np.array([k for k, p in enumerate(model.parameters) if not p.fixed], np.int64)
+        moving = bool((problem.scored.runs[:, KIND] == VARYING).any())
+        in_pieces = moving and model.ohmic is not None and not model.relaxes
+        self._grades = (*(range(len(collocation.GRADES)) if in_pieces else ()), None)
         self._made: list[Plan] = []
-        self._idle: dict[int, list[_Walk]] = {}  # by the id of a plan, which lives as long
-        self._lock = Lock()
+        self._idle: dict[int, list[Walk]] = {}  # by the id of a plan, which lives as long
+        self._lock = RLock()
 
     def plans(self) -> Iterator[Plan]:
         """All plans, from the fastest to the one for every candidate; made when first needed."""
-        model = self.problem.model
-        oscillating = not all(_is_tree(chain) for chain in model.chains)
+        model, oscillating = self.model, self._oscillating
         width = 1 + len(self.free)
         for k, grade in enumerate(self._grades):
             with self._lock:
@@ -71,6 +55,25 @@ class Linearizer:
                     self._made.append(plan)
             if grade is None or self._made[k].ramps:
                 yield self._made[k]
+
+    @property
+    def _oscillating(self) -> bool:
+        return not all(_is_tree(chain) for chain in self.model.chains)
+
+    @cached_property
+    def _source(self) -> TangentSource:
+        return TangentSource(self.model)
+
+    @cached_property
+    def _terms(self) -> TermPlans:
+        with single_threaded_blas():
+            return TermPlans(self.model, self.plan, self._oscillating)
+
+    def _new_walk(self, plan: Plan) -> Walk:
+        if self.model.ohmic is None:
+            with self._lock:
+                return Terms(self._terms)
+        return (Relaxing if self.model.relaxes else Scheme)(self._source, plan)
 
     @property
     def has_pieces(self) -> bool:
@@ -121,7 +124,7 @@ class Linearizer:
             with self._walk(plan) as walk:
                 status[wanted], normals[wanted] = walk.normals(thetas[wanted])
             normals[wanted, 0, 0] += plan.constant
-            wanted = np.flatnonzero(status == _UNRESOLVED)
+            wanted = np.flatnonzero(status == UNRESOLVED)
             if not len(wanted):
                 break
         status[(status == OK) & ~np.isfinite(normals).all(axis=(1, 2))] = NOT_FINITE
@@ -144,7 +147,7 @@ class Linearizer:
                 jacobian[:, self.free, c] = walk.residuals[:, 1:] if good else np.nan
 
     @contextmanager
-    def _walk(self, plan: Plan) -> Iterator[_Walk]:
+    def _walk(self, plan: Plan) -> Iterator[Walk]:
         """A walk with scratch arrays that no other thread uses meanwhile.
 
         It is kept, because a search asks for a few candidates many times a second.
@@ -153,347 +156,17 @@ class Linearizer:
         try:
             walk = idle.pop()
         except IndexError:
-            kind = _Relaxing if self.problem.model.relaxes else _Scheme
-            walk = kind(self.source, plan)
+            walk = self._new_walk(plan)
         try:
             yield walk
         finally:
             idle.append(walk)
 
 
-class _Walk(ABC):
-    """One candidate after the other through all runs; holds the scratch arrays of one thread."""
-
-    def __init__(self, source: TangentSource, plan: Plan) -> None:
-        self.source, self.plan = source, plan
-        self.create_gains = generated(source.text, "createGains")
-        self.create_rates = generated(source.text, "createRates")
-        self.tree, self.flat = plan.tree, np.zeros(plan.n_flat)
-        self.shown = self.flat[plan.n_compressed :]
-        self.residuals = self.shown.reshape(plan.n_residuals, plan.width)
-        self.model = source.model
-        self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
-        self.least = np.array(source.least)
-        self.gain = np.empty((2, plan.width))
-        self.flags = np.zeros(2, np.int64)
-
-    @abstractmethod
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Status (n,) and products (n, width, width) of candidates (n, n_parameters).
-
-        Residuals are left as the last one has them, where it is good.
-        """
-
-    def projected(self, theta: np.ndarray) -> int:
-        """Fills in the residuals of one candidate; returns its status."""
-        return int(self.normals(theta[None])[0][0])
-
-    def _room(self, n_voltages: int) -> tuple[np.ndarray, np.ndarray]:
-        """Arrays that `createRates` fills: rates and slopes at so many voltages."""
-        return (
-            np.empty((len(self.source.rates), n_voltages)),
-            np.empty((len(self.partials), n_voltages)),
-        )
-
-
-class _Relaxing(_Walk):
-    """The walk of models whose chains have two states, or one."""
-
-    def __init__(self, source: TangentSource, plan: Plan) -> None:
-        super().__init__(source, plan)
-        self.functions = Callback(self.create_gains, GAINS), Callback(self.create_rates, RATES)
-        row_of = {pair: k for k, pair in enumerate(source.partials)}
-        own: list[list[int]] = []
-        chains, rows = [], []
-        for chain in self.model.chains:
-            pair = _opening_and_closing(chain, source)
-            up, down = (u for u, _ in pair)
-            own.append(sorted({d for u, d in source.partials if u in (up, down)}))
-            rows.append([[row_of.get((u, d), -1) for u in (up, down)] for d in own[-1]])
-            chains.append(
-                [
-                    up,
-                    down,
-                    pair[0][1],
-                    pair[1][1],
-                    chain.power,
-                    len(own[-1]),
-                    chain.linear,
-                    chain.instant,
-                ]
-            )
-        widest = max(1, *map(len, own))
-        self.chains = np.array(chains, np.int64)
-        self.rows = np.full((len(own), widest, 2), -1, np.int64)
-        self.directions = np.zeros((len(own), widest), np.int64)
-        for c, some in enumerate(own):
-            self.directions[c, : len(some)] = some
-            self.rows[c, : len(some)] = np.reshape(rows[c], (-1, 2))
-        self.conductances = np.array([(*c.conductances, 0.0)[:2] for c in self.model.chains])
-        self.states = np.zeros((self.tree.n_slots, len(own)))
-        self.dstates = np.zeros((self.tree.n_slots, len(own), widest))
-        self.at_held = self._room(len(self.tree.voltages))
-        self.at_edges = self._room(_STEPS["relax"] + 1)
-        self.at_middles = self._room(_STEPS["relax"])
-        moving = [stretch for stretch in plan.stretches if stretch.varies]
-        self.edges = joined([stretch.nodes[0] for stretch in moving])
-        self.middles = joined([stretch.nodes[1] for stretch in moving])
-        self.stretches = np.array(list(self._rows()), np.int64).reshape(-1, 8)
-
-    def _rows(self) -> Iterator[tuple[int, ...]]:
-        """The rows of the table of stretches that `relaxNormals` reads."""
-        edges = middles = 0
-        for stretch in self.plan.stretches:
-            if not stretch.varies:
-                yield stretch.first, stretch.last, -1, 0, 0, 0, 0, 0
-                continue
-            run = VaryingRun(self.plan, stretch.first)
-            place = run.place(0) if run.sampled else -1
-            yield (
-                stretch.first,
-                stretch.last,
-                run.n_steps,
-                run.n_sub,
-                edges,
-                middles,
-                run.first_sample,
-                place,
-            )
-            edges, middles = edges + run.n_steps + 1, middles + run.n_steps
-
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        plan, tree, n = self.plan, self.tree, len(thetas)
-        flags, products = np.zeros((n, 2), np.int64), np.zeros((n, plan.width, plan.width))
-        relaxation_kernels.relaxNormals(
-            *self.functions,
-            thetas,
-            tree.voltages,
-            tree.start_voltage,
-            plan.runs,
-            plan.run_dt,
-            self.stretches,
-            self.edges,
-            self.middles,
-            tree.sample_mV,
-            plan.points,
-            self.partials,
-            self.least,
-            self.chains,
-            self.rows,
-            self.directions,
-            self.conductances,
-            self.gain,
-            *self.at_held,
-            *self.at_edges,
-            *self.at_middles,
-            self.states,
-            self.dstates,
-            self.flat,
-            plan.matrices,
-            plan.group_table,
-            plan.target,
-            plan.scale,
-            self.shown,
-            self.residuals,
-            flags,
-            products,
-        )
-        return np.where(flags[:, 0], NOT_FINITE, np.where(flags[:, 1], NEGATIVE_RATE, OK)), products
-
-
-class _Scheme(_Walk):
-    """The walk of models that are one scheme of three states or more."""
-
-    def __init__(self, source: TangentSource, plan: Plan) -> None:
-        super().__init__(source, plan)
-        (chain,) = self.model.chains
-        self.transitions = np.array(source.transitions(chain), np.int64)
-        order = _narrow(self.transitions, len(chain.states))
-        self.transitions[:, :2] = np.argsort(order)[self.transitions[:, :2]]
-        self.reach = int(np.abs(self.transitions[:, 0] - self.transitions[:, 1]).max())
-        n, n_rates, width = len(chain.states), len(source.rates), source.width
-        self.conductances = np.array(chain.conductances)[order]
-        tree, n_tables = self.tree, len(self.tree.table_dt)
-        n_levels = int(plan.levels.max(initial=1))
-        self.states = np.zeros((tree.n_slots, n))
-        self.dstates = np.zeros((tree.n_slots, n, width))
-        self.powers = np.empty((n_tables, n_levels, n, n))
-        # without directions no derivative by a rate is of use
-        n_slopes = n_rates if source.free else 0
-        self.dpowers = np.empty((n_tables, n_levels, n, n, n_slopes))
-        self.m, self.dm = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
-        self.at_held = self._room(len(tree.voltages))
-        self.by_held = self._by_voltage(len(tree.voltages))
-        # of steps, then of quarters
-        self.at_nodes = self._room(8 * _STEPS["scheme"])
-        self.by_nodes = self._by_voltage(10 * _STEPS["scheme"])
-        most = max([r.voltage[:, 1:].size for r in plan.ramps.values()], default=0)
-        self.at_points, self.by_points = self._room(most), self._by_voltage(most)
-
-    def _by_voltage(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        n_rates = len(self.source.rates)
-        return np.empty((n, n_rates)), np.empty((n, n_rates, self.source.width))
-
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        plan, status = self.plan, np.zeros(len(thetas), np.int64)
-        products = np.zeros((len(thetas), plan.width, plan.width))
-        for c, theta in enumerate(thetas):
-            status[c] = self._shown(theta)
-            if status[c] == OK:
-                project(
-                    self.flat,
-                    plan.matrices,
-                    plan.group_table,
-                    plan.target,
-                    plan.scale,
-                    self.shown,
-                    self.residuals,
-                    products[c],
-                )
-        return status, products
-
-    def _shown(self, theta: np.ndarray) -> int:
-        """Fills the flat array with currents and derivatives; returns a status."""
-        flat = self.flat
-        self.flags[:], self.tail = 0, 0.0
-        self.create_gains(theta, self.gain)
-        self._start(theta)
-        for stretch in self.plan.stretches:
-            if stretch.varies:
-                self._varying(theta, stretch, flat)
-            else:
-                self._held(stretch, flat)
-        if self.flags[0] or not (np.abs(self.gain) < GREATEST_GAIN).all():
-            return NOT_FINITE
-        if self.flags[1]:
-            return NEGATIVE_RATE
-        return OK if self.tail <= collocation.TAIL else _UNRESOLVED
-
-    def _rates(self, theta: np.ndarray, v: np.ndarray, room: tuple[np.ndarray, np.ndarray]) -> None:
-        self.create_rates(v, theta, *room)
-        boundRates(*room, self.partials, self.least, len(v), self.flags)
-
-    def _start(self, theta: np.ndarray) -> None:
-        tree = self.tree
-        self._rates(theta, tree.voltages, self.at_held)
-        scheme_kernels.byVoltage(*self.at_held, self.partials, len(tree.voltages), *self.by_held)
-        scheme_kernels.schemeTables(
-            *self.by_held,
-            tree.start_voltage,
-            tree.table_voltage,
-            tree.table_dt,
-            self.plan.levels,
-            self.transitions,
-            self.powers,
-            self.dpowers,
-            self.states,
-            self.dstates,
-            self.m,
-            self.dm,
-        )
-
-    def _held(self, stretch: Stretch, flat: np.ndarray) -> None:
-        scheme_kernels.schemeHeld(
-            self.plan.runs,
-            stretch.first,
-            stretch.last,
-            self.tree.voltages,
-            self.plan.points,
-            self.conductances,
-            self.by_held[1],
-            self.powers,
-            self.dpowers,
-            self.gain,
-            self.states,
-            self.dstates,
-            flat,
-        )
-
-    def _varying(self, theta: np.ndarray, stretch: Stretch, flat: np.ndarray) -> None:
-        if stretch.ramp is not None:
-            self._ramp(theta, stretch.first, stretch.ramp, flat)
-        else:
-            self._stepped(theta, stretch, flat)
-
-    def _stepped(self, theta: np.ndarray, stretch: Stretch, flat: np.ndarray) -> None:
-        run = VaryingRun(self.plan, stretch.first)
-        x, dx = self.states[run.target], self.dstates[run.target]
-        x[:], dx[:] = self.states[run.source], self.dstates[run.source]
-        points, quarters = stretch.nodes
-        depth = np.empty(_STEPS["scheme"])
-        for begin, end in run.blocks(_STEPS["scheme"]):
-            n = end - begin
-            self._at_nodes(theta, points[2 * begin : 2 * end], 0)
-            scheme_kernels.stiffness(run.h, self.by_nodes[0][: 2 * n], self.transitions, depth[:n])
-            stiff = np.flatnonzero(depth[:n] > STIFF)
-            places = np.full(n, -1)
-            if len(stiff):
-                places[stiff] = 2 * n + 8 * np.arange(len(stiff))
-                wanted = quarters.reshape(-1, 8)[begin:end][stiff].ravel()
-                self._at_nodes(theta, wanted, 2 * n)
-            scheme_kernels.schemeVarying(
-                n,
-                run.n_sub,
-                run.h,
-                run.samples(begin),
-                *self.by_nodes,
-                places,
-                self.transitions,
-                self.conductances,
-                run.sample_voltage(begin),
-                self.gain,
-                x,
-                dx,
-                flat,
-                run.place(begin),
-                self.m,
-                self.dm,
-            )
-
-    def _ramp(self, theta: np.ndarray, r: int, ramp: Ramp, flat: np.ndarray) -> None:
-        source, target = self.tree.runs[r, [SOURCE, TARGET]]
-        x, dx = self.states[target], self.dstates[target]
-        x[:], dx[:] = self.states[source], self.dstates[source]
-        v = ramp.voltage[:, 1:].ravel()
-        self._rates(theta, v, self.at_points)
-        scheme_kernels.byVoltage(*self.at_points, self.partials, len(v), *self.by_points)
-        tail = ramp_kernels.schemeRamp(
-            ramp.lengths,
-            collocation.slopes(),
-            collocation.tails(),
-            *self.by_points,
-            self.transitions,
-            self.reach,
-            self.conductances,
-            ramp.voltage,
-            self.gain,
-            x,
-            dx,
-            flat,
-            ramp.places,
-        )
-        self.tail = tail if not tail <= self.tail else self.tail
-
-    def _at_nodes(self, theta: np.ndarray, v: np.ndarray, row: int) -> None:
-        """Rates and slopes at these voltages into the rows from `row` on."""
-        self._rates(theta, v, self.at_nodes)
-        rate, slope = self.by_nodes
-        scheme_kernels.byVoltage(*self.at_nodes, self.partials, len(v), rate[row:], slope[row:])
-
-
-def _opening_and_closing(chain: Chain, source: TangentSource) -> list[tuple[int, int]]:
-    """(rate, multiplicity) of opening and closing of a chain of two states; (-1, 1) of one."""
-    pair = [(-1, 1), (-1, 1)]
-    for t in chain.transitions:
-        pair[chain.states.index(t.source)] = (source.rates.index(t.rate), t.multiplicity)
-    return pair
-
-
-def _narrow(transitions: np.ndarray, n: int) -> np.ndarray:
-    """An order of the states in which those with a transition stand near each other."""
-    joined = np.zeros((n, n), bool)
-    joined[transitions[:, 0], transitions[:, 1]] = True
-    return narrow_order(joined | joined.T)
+def _of_one_kind(model: ChannelModel) -> ChannelModel:
+    """The model; one of an ohmic scheme times gates as the scheme of all pairs of states."""
+    mixed = not model.relaxes and len(model.chains) > 1
+    return model.expanded() if mixed and model.ohmic is not None else model
 
 
 def _is_tree(chain: Chain) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import sympy
 from scipy.special import gamma, gammainc
 
-from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
+from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel, Term
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
@@ -38,6 +38,8 @@ STIFF = 1.0
 _LOOKS = 9
 #: Numbers in one batch of propagators: bounds the memory.
 _BATCH = 2_000_000
+#: Drives at so many voltages are kept.
+_KEPT_DRIVES = 1000
 #: Relaxations in one step, beyond which more of them make no difference; their cube is a number.
 _DEEP = 1e90
 #: Steps of `linearize` as parts of a parameter, or of the range of one that is 0: each a third of
@@ -182,18 +184,23 @@ class _Population:
         self.values = dict(zip(model.parameter_names, parameters, strict=True))
         self.not_finite = np.zeros(self.n, dtype=bool)
         self.negative = np.zeros(self.n, dtype=bool)
-        self.conductance, self.reversal = (
-            self._constant(e) for e in (model.conductance, model.reversal)
-        )
+        ohmic = [term for term in model.terms if term.ohmic]
+        self.constants = {
+            term.name: [self._constant(e) for e in (term.conductance, term.reversal)]
+            for term in ohmic
+        }
         self.propagators: dict[tuple[float, float], list[np.ndarray]] = {}
+        self.drives: dict[tuple[str, float], np.ndarray] = {}
 
     def status(self) -> np.ndarray:
         """(n_candidates,) int8 of everything evaluated so far."""
         status = np.where(self.negative, NEGATIVE_RATE, OK)
         return np.where(self.not_finite, NOT_FINITE, status).astype(np.int8)
 
-    def _constant(self, expression: sympy.Expr) -> np.ndarray:
-        scope = self._scope(np.zeros(()), {s.name for s in expression.free_symbols})
+    def _constant(self, expression: sympy.Expr | None, v_mV: float = 0.0) -> np.ndarray:
+        """(n_candidates,) an expression of parameters, or of these and one voltage."""
+        assert expression is not None
+        scope = self._scope(np.array(v_mV), {s.name for s in expression.free_symbols})
         value = np.broadcast_to(evaluate(expression, scope), (self.n,)).copy()
         good = np.abs(value) < 1e300
         self.not_finite |= ~good
@@ -256,11 +263,27 @@ class _Population:
 
     def current(self, state: list[np.ndarray], v_mV: float) -> np.ndarray:
         """(n_candidates,) pA."""
-        is_open = np.ones(self.n)
-        for chain, x in zip(self.model.chains, state, strict=True):
-            is_open *= (x @ np.array(chain.conductances)) ** chain.power
-        with np.errstate(all="ignore"):
-            return self.conductance * is_open * (v_mV - self.reversal)
+        total = np.zeros(self.n)
+        for term in self.model.terms:
+            is_open = np.ones(self.n)
+            for k in term.chains:
+                chain = self.model.chains[k]
+                is_open *= (state[k] @ np.array(chain.conductances)) ** chain.power
+            with np.errstate(all="ignore"):
+                if term.ohmic:
+                    conductance, reversal = self.constants[term.name]
+                    total += conductance * is_open * (v_mV - reversal)
+                else:
+                    total += self._drive(term, v_mV) * is_open
+        return total
+
+    def _drive(self, term: Term, v_mV: float) -> np.ndarray:
+        """(n_candidates,) pA that a term would carry if it were fully open."""
+        if (term.name, v_mV) not in self.drives:
+            if len(self.drives) > _KEPT_DRIVES:
+                self.drives.clear()
+            self.drives[term.name, v_mV] = self._constant(term.drive, v_mV)
+        return self.drives[term.name, v_mV]
 
 
 @dataclass(frozen=True)
@@ -288,7 +311,7 @@ class _Walk:
             if not p.carry_over:
                 state = at_rest
             elif k and p.rest_ms > 0:
-                state = channel.hold(state, p.holding_mV, p.rest_ms)
+                state = channel.hold(state, p.resting_mV, p.rest_ms)
             for piece, moves in _pieces(p, k):
                 walk = self._held if piece.is_constant else self._moving
                 state = walk(state, piece, moves, out[k])
@@ -310,7 +333,6 @@ class _Walk:
     ) -> list[np.ndarray]:
         """Through varying voltage: chains of two states relax, others take Magnus steps."""
         model = self.channel.model
-        steps_of = self._relaxation if model.relaxes else self._magnus
         grids = [_step_ends(piece, move, self.refine) for move in moves]
         widest = max(len(c.states) for c in model.chains)
         batch = max(1, _BATCH // max(1, self.channel.n * widest**2))
@@ -320,7 +342,12 @@ class _Walk:
         sampled = {int(first[i]): move for i, move in enumerate(moves) if move.sample is not None}
         for a in range(0, len(begins), batch):
             some = slice(a, a + batch)
-            maps = [steps_of(c, piece, begins[some], steps[some]) for c in model.chains]
+            maps = [
+                (self._relaxation if len(c.states) <= 2 else self._magnus)(
+                    c, piece, begins[some], steps[some]
+                )
+                for c in model.chains
+            ]
             for i in range(len(begins[some])):
                 move = sampled.get(a + i)
                 if move is not None:

@@ -246,14 +246,16 @@ def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
 def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:
     """The command as the recording shows it: later, as amplifier and filter made it.
 
-    Every sweep begins with the delay at the holding potential and ends when it did.
+    Every sweep begins with the delay at the potential before it, and ends when it did.
     """
     if delay_ms == 0:
         return protocol
     sweeps = []
-    for sweep in protocol.sweeps:
+    rests = protocol.carry_over and protocol.rest_ms > 0
+    for k, sweep in enumerate(protocol.sweeps):
         end = sweep[-1].end_ms
-        segments = [Segment(0.0, delay_ms, Constant(protocol.holding_mV))]
+        before = protocol.resting_mV if k and rests else protocol.holding_mV
+        segments = [Segment(0.0, delay_ms, Constant(before))]
         for segment in sweep:
             start, wave = segment.start_ms + delay_ms, segment.wave
             if start >= end:

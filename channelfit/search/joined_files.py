@@ -130,12 +130,14 @@ def inherited_keys(file: Path, model_file: Path, joined: Mapping[str, Any]) -> t
 
 def _change_current(root: Section, document: dict[str, Any]) -> None:
     """What a fit file says of temperature and current goes before what the model says."""
-    changed = [key for key in ("temperature", "current") if key in root]
+    changed = [key for key in ("temperature", "current", "leak") if key in root]
     if changed and (is_function(document) or is_printed_form(document)):
         kind = "a function" if is_function(document) else "a model in the printed form"
         raise root.error(f"{kind} has no such key that a fit file could change", changed[0])
     if "temperature" in root:
         document["temperature"] = root.take("temperature")
+    if "leak" in root:
+        document["leak"] = root.take("leak")
     if "current" in root:
         row = root.section("current")
         row.expect(KEYS["current"])
@@ -163,6 +165,7 @@ def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path
             raise
         keys = [key for key in ("temperature",) if key in own]
         keys += [f"current.{key}" for key in own.get("current") or {}]
+        keys += ["leak"] if "leak" in own else []
         keys += [
             f"parameters.{name}.{key}"
             for name, row in (own.get("parameters") or {}).items()
@@ -175,8 +178,9 @@ def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path
 
 def _uses_celsius(document: Mapping[str, Any]) -> bool:
     """Whether an expression of a raw model depends on the temperature."""
-    places = ("definitions", "rates", "gates", "parameters", "current")
-    return re.search(r"\bcelsius\b", dump_yaml({k: document.get(k) for k in places})) is not None
+    places = ("definitions", "rates", "gates", "parameters", "current", "currents", "leak")
+    text = dump_yaml({k: document.get(k) for k in places})
+    return re.search(r"\b(celsius|permeability)\b", text) is not None
 
 
 def _change_parameter(document: dict[str, Any], name: str, row: Section, model_file: Path) -> None:

@@ -105,9 +105,15 @@ def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarra
             row["unit"] = parameter.unit
         if parameter.prior:
             row["prior"] = {parameter.prior.kind: [parameter.prior.center, parameter.prior.spread]}
-    current = document["current"]
-    if current.keys() & {"area", "capacitance"} and model.conductance.is_Number:
-        current["conductance"] = f"{float(model.conductance)!r} nS"
+    current = document.get("current", {})
+    if current.keys() & {"area", "capacitance"}:
+        for term in model.terms:
+            key = "conductance" if term.permeability is None else "permeability"
+            unit = "nS" if term.permeability is None else "um3/ms"
+            if term.size.is_Number:
+                rows = {"current": current, "leak": document.get("leak")}
+                row = rows.get(term.name) or document["currents"][term.name]
+                row[key] = f"{float(term.size)!r} {unit}"
     for size in ("area", "capacitance"):  # by which everything has been multiplied now
         current.pop(size, None)
     for tie in model.ties:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,6 +19,7 @@ from channelfit.functions.pictures import describe as describe_function
 from channelfit.functions.source import FunctionSource
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.extreme_rates import extremes, voltages_of
+from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report.description import describe
@@ -58,7 +58,9 @@ def show(
         click.echo(nmodl_text(channel), nl=False)
     else:
         describe(channel)
-        _describe_extremes(channel, document, model)
+        protocols = protocols_of(document, model)
+        _describe_junctions(protocols)
+        _describe_extremes(channel, protocols)
     if out is not None:
         with writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +68,19 @@ def show(
         click.echo(printable(str(out)), err=source is not None)
 
 
-def _describe_extremes(channel: ChannelModel, document: Mapping[str, Any], file: Path) -> None:
+def _describe_junctions(protocols: Sequence[Protocol]) -> None:
+    """The junction potentials that were subtracted from the commands of the fit's protocols."""
+    for protocol in protocols:
+        if protocol.junction_potential_mV:
+            told = (
+                f"protocol {protocol.name}: voltages of the membrane are the command less "
+                f"{protocol.junction_potential_mV:g} mV of junction potential"
+            )
+            click.echo(printable(told))
+
+
+def _describe_extremes(channel: ChannelModel, protocols: Sequence[Protocol]) -> None:
     """Strange rates at the voltages of the fit section's protocols, or at ordinary ones."""
     if all(p.value is not None for p in channel.parameters):
-        voltages = voltages_of(protocols_of(document, file))
-        for extreme in extremes(channel, channel.values(), voltages):
+        for extreme in extremes(channel, channel.values(), voltages_of(list(protocols))):
             click.echo(printable(f"note: {extreme}"), err=True)

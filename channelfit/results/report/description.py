@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 from sympy.printing.str import StrPrinter
 
-from channelfit.model.channel import Chain, ChannelModel, Transition
+from channelfit.model.channel import Chain, ChannelModel, Term, Transition
 from channelfit.model.terms import V
 from channelfit.results.report.scheme import as_written, positive_first, rows_of_states
 from channelfit.results.report.terminal import PlainConsole, table
@@ -36,7 +36,8 @@ def describe(model: ChannelModel, console: Console | None = None) -> None:
     for chain in model.chains:
         _chain(console, model, chain)
     _head(console, "Current, pA")
-    console.print(Text(f"  {_current(model)}"))
+    for line in _current(model):
+        console.print(Text(f"  {line}"))
     _head(console, "Parameters")
     console.print(_parameters(model))
 
@@ -47,9 +48,10 @@ def _head(console: Console, title: str) -> None:
 
 
 def _chain(console: Console, model: ChannelModel, chain: Chain) -> None:
-    gate = len(model.chains) > 1 or chain.power > 1
+    gate = chain.is_gate
     power = f", to the power {chain.power}" if chain.power > 1 else ""
-    _head(console, f"Gate {chain.name}{power}" if gate else "Scheme")
+    scheme = "Scheme" if chain.name == "scheme" else f"Scheme of {chain.name}"
+    _head(console, f"Gate {chain.name}{power}" if gate else scheme)
     if not gate:
         for line in scheme_lines(chain):
             console.print(Text(f"  {line}"))
@@ -171,20 +173,40 @@ def _matrix_row(chain: Chain, label: dict[Transition, str], target: str, short: 
     return row
 
 
-def _current(model: ChannelModel) -> str:
-    if len(model.chains) == 1 and model.chains[0].power == 1:
-        chain = model.chains[0]
-        shares = [
-            s if c == 1 else f"{c:g} {s}"
-            for s, c in zip(chain.states, chain.conductances, strict=True)
-            if c
-        ]
-        opened = shares[0] if len(shares) == 1 else f"({' + '.join(shares)})"
+def _current(model: ChannelModel) -> list[str]:
+    """The current as formulas: one, or one for each of its terms below their sum."""
+    if model.one_product:
+        return [f"I = {_term(model, model.terms[0])}"]
+    total = " + ".join(f"I_{term.name}" for term in model.terms)
+    return [f"I = {total}", *(f"I_{t.name} = {_term(model, t)}" for t in model.terms)]
+
+
+def _term(model: ChannelModel, term: Term) -> str:
+    chains = [model.chains[k] for k in term.chains]
+    factors = [text(term.size), *(_opened(chain, len(chains) > 1) for chain in chains)]
+    if term.rectification is not None:
+        written = text(term.rectification)
+        factors.append(written if written.isidentifier() else f"({written})")
+    if term.ion is None:
+        assert term.reversal is not None
+        reversal = text(term.reversal)
+        factors.append(f"(v + {reversal[1:]})" if reversal.startswith("-") else f"(v - {reversal})")
     else:
-        opened = " ".join(c.name if c.power == 1 else f"{c.name}^{c.power}" for c in model.chains)
-    reversal = text(model.reversal)
-    drive = f"(v + {reversal[1:]})" if reversal.startswith("-") else f"(v - {reversal})"
-    return f"I = {text(model.conductance)} {opened} {drive}"
+        inside, outside = (text(c) for c in (term.ion.inside, term.ion.outside))
+        factors.append(f"GHK(v, z = {term.ion.valence}, {inside} mM inside, {outside} mM outside)")
+    return " ".join(factors)
+
+
+def _opened(chain: Chain, beside_others: bool) -> str:
+    """The open probability of a chain as a factor: ``O``, ``(O1 + 0.5 O2)`` or ``m^3``."""
+    if chain.is_gate and (beside_others or chain.power > 1):
+        return chain.name if chain.power == 1 else f"{chain.name}^{chain.power}"
+    shares = [
+        s if c == 1 else f"{c:g} {s}"
+        for s, c in zip(chain.states, chain.conductances, strict=True)
+        if c
+    ]
+    return shares[0] if len(shares) == 1 else f"({' + '.join(shares)})"
 
 
 def _parameters(model: ChannelModel) -> object:

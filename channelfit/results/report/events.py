@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from channelfit.problem.measures import noise_pA
+
 #: The busiest bins that hold this share of all that the currents move are looked at.
 _MOVEMENT = 0.9
 #: They are worth enlarging when they lie in so many places or fewer, in this share of the time or
@@ -22,25 +24,6 @@ _BEFORE, _AFTER = 0.2, 0.5
 _FEWEST = 8
 #: Sweeps that are looked at, evenly chosen.
 _SWEEPS = 200
-
-
-def noise_pA(current: np.ndarray) -> float:
-    """Estimate the standard deviation of the noise between neighboring samples, pA.
-
-    It comes from third differences, which hardly see a current that changes over several samples,
-    and from their median, which does not see jumps; the result is the median over the sweeps.
-    Filtered noise is underestimated.
-
-    Arguments:
-        current: (n_sweeps, n_times) pA; NaN is left out.
-    """
-    found = []
-    for row in current[_some(len(current))]:
-        known = row[np.isfinite(row)]
-        if known.size >= 8:
-            # third differences of independent noise have 1 + 9 + 9 + 1 times its variance
-            found.append(float(np.median(np.abs(np.diff(known, 3)))) * 1.4826 / np.sqrt(20))
-    return float(np.median(found)) if found else 0.0
 
 
 def eventful(

@@ -23,9 +23,10 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
+from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
 from channelfit.results.report import sweeps
-from channelfit.results.report.events import eventful, noise_pA
+from channelfit.results.report.events import eventful
 from channelfit.results.report.texts import brief, one_line, settle, shorten, width
 from channelfit.results.report.traces import Traces as Traces
 from channelfit.results.report.traces import fitted as fitted
@@ -334,7 +335,7 @@ class _Cell:
         self.key = sweeps.key_of(traces.protocol)
         self.colors = sweeps.colors(self.key)
         self.shown = _shown(traces)
-        self.factor, self.unit = _unit(_largest(self.shown))
+        self.factor, self.unit = current_unit(_largest(self.shown))
         self.noisy = _is_noisy(traces)
         #: Results less data, (n_results, n_sweeps, n_times) pA; NaN where nothing counts.
         self.apart = np.empty((0, 0, 0))
@@ -342,7 +343,7 @@ class _Cell:
             self.apart = np.array(
                 [_where_weighted(traces, r - traces.data) for r in traces.results]
             )
-        self.apart_factor, self.apart_unit = _unit(_largest(self.apart))
+        self.apart_factor, self.apart_unit = current_unit(_largest(self.apart))
 
     def draw(self, cell: SubFigure, residual: bool, difference: str) -> None:
         """Draw into a part of a figure; others may have a residual where this one leaves room."""
@@ -362,9 +363,9 @@ class _Cell:
         grid[-1, 0].set_xlabel(f"time ({self.time_unit})")
         for axes, zoom in zip(grid.T[1:], self.zooms, strict=True):
             self._enlarge(grid[:, 0], axes, zoom)
-        _scale(grid[1, 0], self.shown * self.factor)
+        fit_axis(grid[1, 0], self.shown * self.factor)
         if traces.data is not None:
-            _scale(grid[2, 0], self.apart * self.apart_factor)
+            fit_axis(grid[2, 0], self.apart * self.apart_factor)
             grid[2, 0].set_ylabel(f"{difference} ({self.apart_unit})")
         elif residual:
             for axis in grid[2]:
@@ -403,14 +404,16 @@ class _Cell:
         """Draw command, current and residual of all sweeps, for a part of the samples."""
         traces, t = self.traces, self.t[part]
         for row, color in zip(self.command, self.colors, strict=True):
-            _line(axes[0], t, row[part], MUTED if traces.rivals else color, 1.0)
+            draw_trace(axes[0], t, row[part], MUTED if traces.rivals else color, 1.0)
         # What is wider lies beneath: a broad line under the data, or a thin one over their noise.
         n, zorder = len(traces.results), 2.5 if self.noisy else 2.2
         thin = self.noisy or traces.data is None
         for k, result in enumerate(traces.results):
             broad = (1.1 + 0.5 * (n - 1 - k)) if thin else (_BROAD + 1.1 * (n - 1 - k))
             for row, style in zip(result, self._styles(k), strict=True):
-                _line(axes[1], t, row[part] * self.factor, linewidth=broad, zorder=zorder, **style)
+                draw_trace(
+                    axes[1], t, row[part] * self.factor, linewidth=broad, zorder=zorder, **style
+                )
         if traces.data is not None:
             self._data(axes[1], t, part)
             axes[2].axhline(0, color=MUTED, linewidth=0.6, zorder=1)
@@ -419,8 +422,8 @@ class _Cell:
                 fine = 0.7 + 0.6 * (n - 1 - k)
                 for row, style in zip(self.apart[k], self._styles(k), strict=True):
                     y = row[part] * self.apart_factor
-                    _line(axes[2], t, y, linewidth=fine, alpha=alpha, **style)
-        _shade(list(axes), traces, self.t)
+                    draw_trace(axes[2], t, y, linewidth=fine, alpha=alpha, **style)
+        shade_masked(list(axes), traces, self.t)
         for axis in axes:
             axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
             axis.spines["bottom"].set_visible(axis is axes[-1])
@@ -438,10 +441,10 @@ class _Cell:
         if self.noisy:
             style = {"color": DATA, "linewidth": 0.9, "zorder": 1.5}
         for counted, every in zip(_where_weighted(self.traces, data), data, strict=True):
-            _line(axis, t, counted[part] * self.factor, **style)
+            draw_trace(axis, t, counted[part] * self.factor, **style)
             if not np.array_equal(counted, every, equal_nan=True):
                 hidden = np.where(np.isnan(counted), every, np.nan)
-                _line(axis, t, hidden[part] * self.factor, MASKED, 0.8, zorder=1.2)
+                draw_trace(axis, t, hidden[part] * self.factor, MASKED, 0.8, zorder=1.2)
 
 
 def _is_noisy(traces: Traces) -> bool:
@@ -472,7 +475,7 @@ def _time(protocol: Protocol) -> tuple[float, str]:
     return (1e-3, "s") if protocol.times_ms[-1] >= 2000 else (1.0, "ms")
 
 
-def _unit(largest_pA: float) -> tuple[float, str]:
+def current_unit(largest_pA: float) -> tuple[float, str]:
     """Return the factor from pA, and a unit in which the labels of ticks are short."""
     if largest_pA >= 5000:
         return 1e-3, "nA"
@@ -500,7 +503,7 @@ def _largest(values: np.ndarray) -> float:
     return float(np.abs(finite).max()) if finite.size else 0.0
 
 
-def _line(
+def draw_trace(
     axis: Axes,
     t: np.ndarray,
     y: np.ndarray,
@@ -549,7 +552,8 @@ def decimated(t: np.ndarray, y: np.ndarray, bins: int = _BINS) -> tuple[np.ndarr
     return t[picks], y[picks]
 
 
-def _scale(axis: Axes, values: np.ndarray) -> None:
+def fit_axis(axis: Axes, values: np.ndarray) -> None:
+    """Let a vertical axis hold these values, with a little room."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return
@@ -558,7 +562,7 @@ def _scale(axis: Axes, values: np.ndarray) -> None:
     axis.set_ylim(low - margin, high + margin)
 
 
-def _shade(axes: Sequence[Axes], traces: Traces, t: np.ndarray) -> None:
+def shade_masked(axes: Sequence[Axes], traces: Traces, t: np.ndarray) -> None:
     """Shade the ground light grey where no sweep counts."""
     if traces.weight is None or traces.data is None:
         return

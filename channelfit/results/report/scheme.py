@@ -172,8 +172,9 @@ class _Drawing:
     def __init__(self, model: ChannelModel, chain: Chain, notes: list[str]) -> None:
         self.chain = chain
         inside = [s.removeprefix(f"{chain.name}_") for s in chain.states]
-        self.gate = len(model.chains) > 1 or chain.power > 1
-        self.names = briefs(inside if self.gate else chain.states, 20)
+        self.gate = chain.is_gate
+        self.titled = self.gate or len(model.chains) > 1
+        self.names = briefs(inside if self.titled else chain.states, 20)
         longest = max(map(len, self.names)) * _LETTER * _SMALLEST / 72
         self.radius = min(max(RADIUS, longest / 2 + 0.06), _LARGEST)
         self._short: dict[sympy.Expr, str] = {}
@@ -191,9 +192,13 @@ class _Drawing:
         ]
         ys = [y for _, y in self.places.values()] + [_label_place(a)[1] for a in self.arrows]
         self.left, self.top = min(xs) - self.radius, min(ys) - self.radius - 0.12
-        self.caption = f"gate {chain.name}" + (f", power {chain.power}" if chain.power > 1 else "")
+        kind = "gate" if self.gate else "scheme of"
+        self.caption = f"{kind} {chain.name}" + (
+            f", power {chain.power}" if chain.power > 1 else ""
+        )
+        self.caption = "scheme" if chain.name == "scheme" and not self.gate else self.caption
         self.width = max(xs) + self.radius - self.left
-        self.height = max(ys) + self.radius + 0.12 - self.top + (0.2 if self.gate else 0)
+        self.height = max(ys) + self.radius + 0.12 - self.top + (0.2 if self.titled else 0)
 
     def _label(self, t: Transition, notes: list[str]) -> str:
         """Return the rate as it stands on the arrow; a long one goes to the notes under a short
@@ -233,7 +238,7 @@ class _Drawing:
     def draw(self, axes: Axes, left: float, top: float) -> None:
         """Draw the chain with its upper left corner at a place, in inches."""
         dx, dy = left - self.left, top - self.top
-        if self.gate:
+        if self.titled:
             axes.text(0.25, top + 0.1, self.caption, fontsize=9, color=MUTED, va="center")
             dy += 0.2
         for arrow in self.arrows:

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 import sympy
 
-from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, ChannelModel
+from channelfit.model.channel import GREATEST_GAIN, RATE_CEILING, RATE_FLOOR, ChannelModel
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OCCUPANCY_LOST
 from channelfit.scoring.kernels.channel_rows import ChannelRows
-from channelfit.scoring.kernels.integration import GREATEST_GAIN
 from channelfit.scoring.kernels.lanes import UNROLLED_STATES, LaneWriter
 from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments, harmless
 
@@ -31,17 +30,25 @@ from channelfit.scoring.machine.kernel_math import {functions}
 class LaneChannel(ChannelRows, LaneWriter):
     """Functions of a model that all its kernels on the CPU call: rates, gains, steady states.
 
+    What a current is proportional to stands in the rows of `gain`. Of one ohmic term these are the
+    conductance and the reversal potential, which hold at every voltage. Of any other current they
+    are the drives of its terms, pA, and createDrives makes them anew for every voltage.
+
     Arguments:
         dtype: "float64" or "float32", the precision of stepping; rates, gains and steady states
             are in float64 whatever it is.
 
     Attributes:
         widest: states of the largest chain.
+        ohmic: whether the current is one ohmic term.
+        n_gains: rows of `gain`.
     """
 
     def __init__(self, model: ChannelModel, dtype: str) -> None:
         ChannelRows.__init__(self, model)
         self.widest = max(len(c.states) for c in model.chains)
+        self.ohmic = model.ohmic is not None
+        self.n_gains = 2 if self.ohmic else len(model.terms)
         # Wide enough to hide latency, narrow enough that a table stays in the first-level cache.
         lanes = 16 * (2 if dtype == "float32" else 1)
         LaneWriter.__init__(self, lanes, dtype, self.widest**2)
@@ -93,7 +100,10 @@ class LaneChannel(ChannelRows, LaneWriter):
                 w("status[l] = flag")
 
     def write_gains(self) -> None:
-        """createGains: conductance and reversal potential, with a status."""
+        """createGains: conductance and reversal potential, with a status; or createDrives."""
+        if not self.ohmic:
+            self._write_drives()
+            return
         w, printer = self.w, ScalarPrinter(PYTHON, self.names())
         pair = [self.model.conductance, self.model.reversal]
         steps, pair = assignments(self.model.definitions, pair)
@@ -106,6 +116,46 @@ class LaneChannel(ChannelRows, LaneWriter):
                 w(f"status[l] = status[l] if good else {UNDEFINED}")
                 w(f"{self.at('gain', 0)} = g if good else 0.0")
                 w(f"{self.at('gain', 1)} = e if good else 0.0")
+
+    def _write_drives(self) -> None:
+        w, printer = self.w, ScalarPrinter(PYTHON, self.names())
+        drives = [term.drive for term in self.model.terms]
+        steps, drives = assignments(self.model.definitions, drives)
+        with self.function(
+            "createDrives(v, theta, gain, status)",
+            "The current of every term at v mV if it were fully open, pA, with a status.",
+        ):
+            with self.over_lanes():
+                self.load_parameters([e for _, e in steps] + drives)
+                w(*(printer.assignment(name, expression) for name, expression in steps))
+                for row, (term, drive) in enumerate(zip(self.model.terms, drives, strict=True)):
+                    w(f"# {term.name}", f"drive = {printer.text(drive)}")
+                    w(f"good = abs(drive) < {GREATEST_GAIN!r}")
+                    w(f"status[l] = status[l] if good else {UNDEFINED}")
+                    w(f"{self.at('gain', row)} = drive if good else 0.0")
+
+    def create_drives(self) -> None:
+        """Calls createDrives for the voltage v, where the current has drives that depend on it."""
+        if not self.ohmic:
+            self.w("createDrives(v, theta, gain, status)")
+
+    def load_drives(self, real: str) -> None:
+        """Names the drive of every term at v, in numbers of the type `real`: s, or s0, s1 .."""
+        if self.ohmic:
+            self.w(f"s = {real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
+            return
+        self.w(*(f"s{row} = {real}({self.at('gain', row)})" for row in range(self.n_gains)))
+
+    def current(self, factors: list[tuple[str, int]]) -> str:
+        """The text of the current, from what is open of every chain and its power."""
+        if self.ohmic:
+            return f"s*({self.powers(factors)})"
+        self.powers(factors)
+        products = []
+        for row, term in enumerate(self.model.terms):
+            opened = [f"o{k}" for k in term.chains for _ in range(factors[k][1])]
+            products.append("*".join([f"s{row}", *([f"({'*'.join(opened)})"] if opened else [])]))
+        return " + ".join(products)
 
     def write_steady_state(self, k: int) -> None:
         """initStateProbs: A p = 0 by an elimination without a subtraction anywhere."""
@@ -192,4 +242,5 @@ class LaneChannel(ChannelRows, LaneWriter):
             for row in range(len(self.model.parameters)):
                 w(f"{self.at('theta', row)} = parameters[{row}, candidate]")
             w("status[l] = 0.0", *first)
-        w("createGains(theta, gain, status)")
+        if self.ohmic:
+            w("createGains(theta, gain, status)")

@@ -29,7 +29,7 @@ from channelfit.problem.run_tree import (
 from channelfit.scoring.kernels.channel_rows import offsets
 from channelfit.scoring.kernels.cpu_channel import LOST, LaneChannel
 from channelfit.scoring.kernels.cpu_propagators import Propagators
-from channelfit.scoring.kernels.cpu_varying import MagnusSteps, RelaxationSteps
+from channelfit.scoring.kernels.cpu_varying import steps_for
 from channelfit.scoring.kernels.lanes import UNROLLED_STATES
 
 STRIDE = 16  # samples advanced at once
@@ -188,8 +188,8 @@ class CpuSource(LaneChannel):
     def _load_x(self) -> None:
         self.w(*(f"x{i} = {self.at('y', i)}" for i in range(self.n_x)))
 
-    def _open_of_rows(self, name: str, j: int) -> str:
-        """Text of the open probability at sample j of a stride, from the rows in `name`."""
+    def _open_of_rows(self, name: str, j: int) -> list[tuple[str, int]]:
+        """What is open of every chain at sample j of a stride, from rows in `name`; its power."""
         start = self._rows_start // self.lanes if name == "t" else 0
         start += j * self._row_length // self.lanes
         factors = []
@@ -198,10 +198,10 @@ class CpuSource(LaneChannel):
             at = [self.at(name, start + self.first_row[k] + i) for i in range(n)]
             terms = [at[0], *(f"{at[i]}*x{self.first_x[k] + i - 1}" for i in range(1, n))]
             factors.append((" + ".join(terms), chain.power))
-        return self.powers(factors)
+        return factors
 
-    def _open_of_state(self) -> str:
-        """Text of the open probability of the state x."""
+    def _open_of_state(self) -> list[tuple[str, int]]:
+        """What is open of every chain in the state x, and its power."""
         factors = []
         for k, chain in enumerate(self.model.chains):
             c = chain.conductances
@@ -211,7 +211,7 @@ class CpuSource(LaneChannel):
                 if c[i] != c[0]
             ]
             factors.append((" + ".join(terms), chain.power))
-        return self.powers(factors)
+        return factors
 
     def _check(self) -> None:
         """Marks lanes whose occupancies are not in [0, 1], be it NaN."""
@@ -236,14 +236,20 @@ class CpuSource(LaneChannel):
         with w.block(f"for k in range({self.n_x * self.lanes}):"):
             w("y[k] = source[k]" if inward else "target[k] = y[k]")
 
+    @property
+    def _gains(self) -> str:
+        """The arguments of which a run at a held voltage makes its current."""
+        return "gain" if self.ohmic else "theta, gain"
+
     def _held(self) -> None:
         """Writes runHeld: a score goes in strides, what is left of it and all traces by samples."""
         w = self.w
         with self.function(
-            "runHeld(source, target, y, t, v, gain, n, sampled, data, weight, cost, trace, tracing,"
-            " status)",
+            f"runHeld(source, target, y, t, v, {self._gains}, n, sampled, data, weight, cost,"
+            " trace, tracing, status)",
             "n samples at a held voltage: adds to the cost, or fills the trace.",
         ):
+            self.create_drives()
             self._copy_state(inward=True)
             for k, chain in enumerate(self.model.chains):
                 if chain.instant:  # all that is left of where it was is nothing: b is the limit
@@ -288,10 +294,10 @@ class CpuSource(LaneChannel):
             rows, part = "rows", "few"
         with self.over_lanes():
             self._load_x()
-            w(f"s = {self.real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
+            self.load_drives(self.real)
             w(f"even = {self.real}(0.0)", f"odd = {self.real}(0.0)")
             for j in range(together):
-                w(f"r = s*({self._open_of_rows(rows, j)}) - {part}[{j}]")
+                w(f"r = {self.current(self._open_of_rows(rows, j))} - {part}[{j}]")
                 w(f"{'odd' if j % 2 else 'even'} += r*r")
             w("cost[l] += weight*(even + odd)")
         if together < STRIDE:
@@ -303,8 +309,8 @@ class CpuSource(LaneChannel):
 
         def current() -> str:
             self._load_x()
-            w(f"s = {real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
-            return f"s*({self._open_of_rows(rows, 0) if rows else self._open_of_state()})"
+            self.load_drives(real)
+            return self.current(self._open_of_rows(rows, 0) if rows else self._open_of_state())
 
         with w.block("if tracing:"):
             w(f"shown = trace[({place})*{self.lanes}:({place} + 1)*{self.lanes}]")
@@ -318,7 +324,7 @@ class CpuSource(LaneChannel):
     def _varying(self) -> None:
         """Writes runVarying: one run at varying voltage, in float64 and of order four."""
         w = self.w
-        steps = RelaxationSteps(self) if self.model.relaxes else MagnusSteps(self)
+        steps = steps_for(self)
         steps.write()
         with self.function(
             "runVarying(source, target, y, theta, q, m, z, norm, nodes, h, n_sub, v_samples, gain,"
@@ -330,6 +336,7 @@ class CpuSource(LaneChannel):
             with w.block("for k in range(n):"):
                 with w.block("if sampled:"):
                     w("v = v_samples[k]")
+                    self.create_drives()
                     self._one_sample("k", "float64", None)
                 with w.block("for sub in range(n_sub):"):
                     w(f"at = nodes[(k*n_sub + sub)*{len(NODES)}:]")
@@ -361,13 +368,18 @@ class CpuSource(LaneChannel):
         w, L = self.w, self.lanes
         w("n_candidates = parameters.shape[1]")
         w(f"theta = np.empty({max(1, len(self.model.parameters)) * L})")
-        w(f"status = np.empty({L})", f"cost = np.empty({L})", f"gain = np.empty({2 * L})")
+        w(
+            f"status = np.empty({L})",
+            f"cost = np.empty({L})",
+            f"gain = np.empty({self.n_gains * L})",
+        )
         w(f"q = np.empty(voltages.size*{self.n_rates * L})")
         w(f"x = np.empty(n_slots*{self.n_x * L})", f"y = np.empty({self.n_x * L}, np.{self.real})")
         if self.varying:
-            w(f"q2 = np.empty({3 * self.n_rates * L})", f"y64 = np.empty({self.n_x * L})")
+            w(f"q2 = np.empty({steps_for(self).n_rates * L})", f"y64 = np.empty({self.n_x * L})")
         w(f"m = np.empty({(6 * self.n_square + 1) * L}, np.{self.real})")
-        w(f"m64 = np.empty({self.n_square * L})", f"z = np.empty({4 * self.widest * L})")
+        rows = 4 * self.widest + (0 if self.model.relaxes else max(0, self.n_x - self.widest))
+        w(f"m64 = np.empty({self.n_square * L})", f"z = np.empty({rows * L})")
         w(f"norm = np.empty({5 * L})")
         w(f"t = np.empty(table_dt.size*{self.table_size}, np.{self.real})")
         w(f"trace = np.empty(v_samples.size*{L} if tracing else 0)")
@@ -398,8 +410,8 @@ class CpuSource(LaneChannel):
         tail = f"data[d:], run_weight[r], cost, trace[d*{self.lanes}:], tracing, status"
         table = self.part("t", f"runs[r, {TABLE}]", self.table_size)
         held = (
-            f"runHeld(source, target, y, {table}, run_voltage[r], gain, runs[r, {N_SAMPLES}],"
-            f" sampled, {tail})"
+            f"runHeld(source, target, y, {table}, run_voltage[r], {self._gains},"
+            f" runs[r, {N_SAMPLES}], sampled, {tail})"
         )
         if not self.varying:
             w(held)

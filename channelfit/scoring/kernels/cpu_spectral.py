@@ -106,7 +106,7 @@ class CpuSpectralSource(LaneChannel):
                 "cost": 1,
                 "cancelled": 1,
                 "doubt": 1,
-                "gain": 2,
+                "gain": self.n_gains,
                 "strained": len(self.strainable),
                 "x": self.n_x,
                 "y": self.n_x,
@@ -299,6 +299,9 @@ class CpuSpectralSource(LaneChannel):
                 self.runs.add_cancelled(c)
 
     def _gain(self) -> str:
+        """The drive at v: modes serve currents of one term alone, see `choose_path`."""
+        if not self.ohmic:
+            return self.c.at("gain", 0)
         return f"{self.c.at('gain', 0)}*(v - {self.c.at('gain', 1)})"
 
     def _end_run(self) -> None:
@@ -412,6 +415,7 @@ class CpuSpectralSource(LaneChannel):
     def _visit(self) -> None:
         w = self.w
         w("v = visit_v[visit]", "createQmat(v, theta, q, status)")
+        self.create_drives()
         w("createSpectrum(a, visit_dt[visit, 1], m, turned)")
         if self.sampled:
             w("createPowers(a, visit_dt[visit, 0], kept)")

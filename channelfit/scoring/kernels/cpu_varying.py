@@ -5,10 +5,70 @@ What a step needs of the command voltage stands in `at`, at the NODES of `proble
 
 from __future__ import annotations
 
-from channelfit.model.channel import RATE_FLOOR, Chain
+from typing import Protocol
+
+from channelfit.model.channel import RATE_FLOOR
 from channelfit.problem.run_tree import END, GAUSS, MIDDLE, QUARTERS
 from channelfit.scoring.kernels.cpu_channel import LaneChannel
 from channelfit.scoring.kernels.integration import LESS, MORE, STIFF, TAYLOR, TAYLOR_NORM
+
+
+def steps_for(text: LaneChannel) -> Steps:
+    """The steps of a model: chains of two states relax, and wider ones take Magnus steps."""
+    if text.model.relaxes:
+        return RelaxationSteps(text)
+    wider = MagnusSteps(text)
+    if len(text.model.chains) == 1:
+        return wider
+    return MixedSteps(text, RelaxationSteps(text), wider)
+
+
+class Steps(Protocol):
+    """What a run at a varying voltage is made of.
+
+    Attributes:
+        n_rates: rows of rates that a step keeps.
+    """
+
+    n_rates: int
+
+    def write(self) -> None:
+        """Writes the functions that a step calls."""
+
+    def begin(self) -> None:
+        """Writes how a run begins."""
+
+    def step(self) -> None:
+        """Writes one step, from the nodes in `at`."""
+
+
+class MixedSteps:
+    """Chains of two states beside wider ones; they do not depend on each other.
+
+    Arguments:
+        text: where the steps are written.
+        relaxing, wider: the steps of both kinds of chain.
+    """
+
+    def __init__(self, text: LaneChannel, relaxing: Steps, wider: Steps) -> None:
+        self.text, self.relaxing, self.wider = text, relaxing, wider
+        self.n_rates = relaxing.n_rates + wider.n_rates
+
+    def write(self) -> None:
+        """Writes the functions that a step calls."""
+        self.relaxing.write()
+        self.wider.write()
+
+    def begin(self) -> None:
+        """Writes how a run begins, with rates of their own for both kinds."""
+        self.relaxing.begin()
+        self.text.w(f"wider = q[{self.relaxing.n_rates * self.text.lanes}:]")
+        self.wider.begin()
+
+    def step(self) -> None:
+        """Writes one step of both kinds."""
+        self.relaxing.step()
+        self.wider.step()
 
 
 class RelaxationSteps:
@@ -25,6 +85,8 @@ class RelaxationSteps:
 
     def __init__(self, text: LaneChannel) -> None:
         self.text = text
+        self.n_rates = 3 * text.n_rates
+        self.gates = [k for k, chain in enumerate(text.model.chains) if len(chain.states) == 2]
 
     def begin(self) -> None:
         """Writes how a run begins: with the rates at its start, where instant gates are at once."""
@@ -33,11 +95,10 @@ class RelaxationSteps:
         w(*(f"{name} = q[{k * size}:{(k + 1) * size}]" for k, name in enumerate(names)))
         with w.block("if n > 0:"):
             w("createQmat(nodes[0], theta, end, status)", "createLimits(end)")
-            for (_, limit), chain in zip(self._pairs(), self.gates, strict=True):
-                if chain.instant:
-                    x = t.first_x[t.model.chains.index(chain)]
+            for (_, limit), k in zip(self._pairs(), self.gates, strict=True):
+                if t.model.chains[k].instant:
                     with t.over_lanes():
-                        w(f"{t.at('y', x)} = {t.at('end', limit)}")
+                        w(f"{t.at('y', t.first_x[k])} = {t.at('end', limit)}")
 
     def write(self) -> None:
         """Writes the functions that a step calls."""
@@ -56,23 +117,16 @@ class RelaxationSteps:
         ):
             with t.over_lanes():
                 pairs = zip(self._pairs(), self.gates, strict=True)
-                for x, ((speed, limit), chain) in enumerate(pairs):
-                    self._relax(t.at("y", x), speed, limit, chain.linear)
-
-    @property
-    def gates(self) -> list[Chain]:
-        """Chains of two states, in the order of x; others have one state and nothing to do."""
-        t = self.text
-        return [chain for chain in t.model.chains if chain.transitions]
+                for (speed, limit), k in pairs:
+                    x = t.at("y", t.first_x[k])
+                    self._relax(x, speed, limit, t.model.chains[k].linear)
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """Rows of q of (opening, closing) for every chain of two states, in the order of x."""
-        t = self.text
+        """Rows of q of (opening, closing) for every chain of two states."""
         pairs = []
-        for k in range(len(t.model.chains)):
-            rows = {source: row for source, _, row in t.entries(k)}
-            if rows:
-                pairs.append((rows[0], rows[1]))
+        for k in self.gates:
+            rows = {source: row for source, _, row in self.text.entries(k)}
+            pairs.append((rows[0], rows[1]))
         return pairs
 
     def _relax(self, x: str, speed: int, limit: int, linear: bool) -> None:
@@ -96,7 +150,7 @@ class RelaxationSteps:
 
 
 class MagnusSteps:
-    """One scheme of three states or more: commutator-free Magnus, two exponentials a step.
+    """Schemes of three states or more: commutator-free Magnus, two exponentials a step.
 
     Arguments:
         text: where the steps are written; its propagators must be there.
@@ -104,6 +158,14 @@ class MagnusSteps:
 
     def __init__(self, text: LaneChannel) -> None:
         self.text = text
+        self.schemes = [k for k, chain in enumerate(text.model.chains) if len(chain.states) > 2]
+        self.alone = len(text.model.chains) == 1
+        self.n_rates = (3 if self.alone else 2) * text.n_rates
+
+    @property
+    def _rates(self) -> str:
+        """The array of rates that a step may overwrite."""
+        return "q" if self.alone else "wider"
 
     def begin(self) -> None:
         """Writes how a run begins: with room for the state in quarters of a step."""
@@ -119,13 +181,14 @@ class MagnusSteps:
         w, state = t.w, t.n_x * t.lanes
         with w.block(f"for i in range({state}):"):
             w("y2[i] = y[i]")
-        w(f"largest = magnus(at[{GAUSS}], at[{GAUSS + 1}], h, theta, q, y, m, z, norm, status)")
+        tail = "m, z, norm, status"
+        w(f"largest = magnus(at[{GAUSS}], at[{GAUSS + 1}], h, theta, {self._rates}, y, {tail})")
         with w.block(f"if largest > {STIFF!r}:"):
             with t.over_lanes():
                 w(f"{t.at('norm', 4)} = {t.at('norm', 3)}")
             with w.block("for i in range(4):"):
                 at = f"at[{QUARTERS} + 2*i], at[{QUARTERS + 1} + 2*i]"
-                w(f"magnus({at}, 0.25*h, theta, q, y2, m, z, norm, status)")
+                w(f"magnus({at}, 0.25*h, theta, {self._rates}, y2, {tail})")
             with t.over_lanes():
                 w(f"stiff = {t.at('norm', 4)} > {STIFF!r}")
                 for i in range(t.n_x):
@@ -134,7 +197,8 @@ class MagnusSteps:
     def write(self) -> None:
         """The functions of a step."""
         t = self.text
-        self._exponential()
+        for k in self.schemes:
+            self._exponential(k)
         w, size = t.w, t.n_rates * t.lanes
         with t.function(
             "magnus(v1, v2, h, theta, q, y, m, z, norm, status)",
@@ -152,32 +216,39 @@ class MagnusSteps:
             with t.over_lanes():
                 w(f"{t.at('norm', 3)} = 0.0")
             for half in ("early", "late"):
-                w(f"exponential({half}, y, m, z, norm)")
-                with t.over_lanes():
-                    w(f"{t.at('norm', 3)} += {t.at('norm', 2)}")
+                for k in self.schemes:
+                    w(f"exponential{self._suffix(k)}({half}, y, m, z, norm)")
+                    with t.over_lanes():
+                        w(f"{t.at('norm', 3)} += {t.at('norm', 2)}")
             w("largest = 0.0")
             with t.over_lanes():
                 w(f"largest = max(largest, {t.at('norm', 3)})")
             w("return largest")
 
-    def _exponential(self) -> None:
+    def _suffix(self, k: int) -> str:
+        return "" if self.alone else str(k)
+
+    def _exponential(self, k: int) -> None:
         """exp(A) p: Taylor on the vector where the norm allows, the full propagator elsewhere.
 
         Each lane takes the one that its own norm asks for, whatever its neighbors need.
         """
         t, w = self.text, self.text.w
-        n = len(t.model.chains[0].states)
-        with t.function("exponential(q, y, m, z, norm)", "y <- exp(A) y, A from rates times h."):
-            w("largest = stiffness0(q, 1.0, norm)")
+        n, first = len(t.model.chains[k].states), t.first_x[k]
+        with t.function(
+            f"exponential{self._suffix(k)}(q, y, m, z, norm)",
+            "y <- exp(A) y, A from rates times h.",
+        ):
+            w(f"largest = stiffness{k}(q, 1.0, norm)")
             with w.block(f"if largest > {TAYLOR_NORM!r}:"):
-                w("createPropagator0(q, 1.0, m, norm)")
+                w(f"createPropagator{k}(q, 1.0, m, norm)")
                 with t.over_lanes():
-                    self._whole_state(n)
+                    self._whole_state(n, first)
                     for i in range(1, n):
                         terms = " + ".join(f"{t.element(0, i, j, n)}*x{j}" for j in range(n))
                         w(f"{t.at('z', 2 * n + i)} = {terms}")
             with t.over_lanes():
-                self._whole_state(n)
+                self._whole_state(n, first)
                 w(*(f"{t.at('z', i)} = x{i}" for i in range(n)))
                 w(*(f"{t.at('z', n + i)} = x{i}" for i in range(n)))
             with w.block(f"for degree in range(1, {len(TAYLOR)}):"):
@@ -185,7 +256,7 @@ class MagnusSteps:
                 with t.over_lanes():
                     w(*(f"x{i} = share*{t.at('z', i)}" for i in range(n)))
                     w(*(f"dx{i} = 0.0" for i in range(n)))
-                    for source, target, rate in t.entries(0):
+                    for source, target, rate in t.entries(k):
                         w(f"flux = {t.at('q', rate)}*x{source}")
                         w(f"dx{source} -= flux", f"dx{target} += flux")
                     w(*(f"{t.at('z', i)} = dx{i}" for i in range(n)))
@@ -194,9 +265,9 @@ class MagnusSteps:
                 w(f"stiff = {t.at('norm', 2)} > {TAYLOR_NORM!r}")
                 for i in range(1, n):
                     choice = f"{t.at('z', 2 * n + i)} if stiff else {t.at('z', n + i)}"
-                    w(f"{t.at('y', i - 1)} = {choice}")
+                    w(f"{t.at('y', first + i - 1)} = {choice}")
 
-    def _whole_state(self, n: int) -> None:
+    def _whole_state(self, n: int, first: int) -> None:
         t = self.text
-        t.w(*(f"x{i} = {t.at('y', i - 1)}" for i in range(1, n)))
+        t.w(*(f"x{i} = {t.at('y', first + i - 1)}" for i in range(1, n)))
         t.w(f"x0 = 1.0 - ({' + '.join(f'x{i}' for i in range(1, n))})")

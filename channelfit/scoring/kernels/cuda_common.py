@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import sympy
 
 from channelfit.model.channel import (
+    GREATEST_GAIN,
     GREATEST_OCCUPANCY,
     RATE_CEILING,
     RATE_FLOOR,
@@ -22,6 +23,7 @@ from channelfit.model.channel import (
     ChannelModel,
 )
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
 
@@ -92,10 +94,12 @@ class CudaChannel:
             occupancies the last n - 1 are kept; the first is one minus the rest.
         chains: those of more than one state, each behind its index in the model.
         always_open: what chains of one state contribute to the open probability, a factor.
+        ohmic: whether the current is one ohmic term.
     """
 
     def __init__(self, model: ChannelModel) -> None:
         self.model = model
+        self.ohmic = model.ohmic is not None
         self.inlined = True
         self.transitions = [t for chain in model.chains for t in chain.transitions]
         self.n_rates = len(self.transitions)
@@ -135,6 +139,8 @@ class CudaChannel:
     def write(self, w: CudaWriter, numbers: str = "") -> None:
         """Constants, elementary functions, createQmat, createGains and initStateProbs.
 
+        A current that is not one ohmic term has createDrives in place of createGains.
+
         Arguments:
             numbers: text of another number type, to stand before the templates that take it.
         """
@@ -152,19 +158,14 @@ class CudaChannel:
     def write_state(self, w: CudaWriter) -> None:
         """openOf, currentOf and lost: what is read off the occupancies.
 
+        A current that is not one ohmic term has totalOf in place of openOf.
+
         The text before it must define `real`, the type of constants, and OUTSIDE.
         """
-        with w.device(
-            "Number openOf(const Number *x)", "Open probability of a state.", True, "class Number"
-        ):
-            self._open(w)
-        with w.device(
-            "Number currentOf(const Number *x, const real v, const Number &g, const Number &e)",
-            "Current of a state at v mV, pA.",
-            True,
-            "class Number",
-        ):
-            w("return g*(v - e)*openOf(x);")
+        if self.ohmic:
+            self._write_ohmic_current(w)
+        else:
+            self._write_total_current(w)
         with w.device(
             "bool lost(const Number *x)",
             "Whether occupancies, NaN included, left [0, 1].",
@@ -180,6 +181,57 @@ class CudaChannel:
                     continue
                 tests += [f"{x} >= -OUTSIDE" for x in xs] + [f"{' + '.join(xs)} <= 1 + OUTSIDE"]
             w(f"return !({' && '.join(tests) or 'true'});")
+
+    def _write_ohmic_current(self, w: CudaWriter) -> None:
+        with w.device(
+            "Number openOf(const Number *x)", "Open probability of a state.", True, "class Number"
+        ):
+            self._open(w)
+        with w.device(
+            "Number currentOf(const Number *x, const real v, const Number &g, const Number &e)",
+            "Current of a state at v mV, pA.",
+            True,
+            "class Number",
+        ):
+            w("return g*(v - e)*openOf(x);")
+
+    def _write_total_current(self, w: CudaWriter) -> None:
+        with w.device(
+            "Number totalOf(const Number *x, const Number *drive)",
+            "Current of a state, pA, from the drives of all terms.",
+            True,
+            "class Number",
+        ):
+            self._shares(w)
+            w(f"return {self.sum_of_terms('drive', lone=True)};")
+        with w.device(
+            "Number currentOf(const Number *x, const real v, const Number *p, int &status)",
+            "Current of a state at v mV, pA.",
+            True,
+            "class Number",
+        ):
+            w("Number drive[N_TERMS];", "createDrives(v, p, drive, status);")
+            w("return totalOf(x, drive);")
+
+    def sum_of_terms(self, drives: str, lone: bool) -> str:
+        """The text of the current, from the drives in an array and what is open of chains, o0 ..
+
+        Arguments:
+            lone: whether what chains of one state let through is not in the drives.
+        """
+        products = []
+        for row, term in enumerate(self.model.terms):
+            factors = [f"{drives}[{row}]"]
+            factors += [f"real({self.lone_share(row)!r})"] if lone and term.chains else []
+            for k, chain in self.chains:
+                factors += [f"o{k}"] * chain.power if k in term.chains else []
+            products.append("*".join(factors))
+        return " + ".join(products)
+
+    def lone_share(self, row: int) -> float:
+        """What the chains of one state of a term let through, a factor."""
+        chains = [self.model.chains[k] for k in self.model.terms[row].chains]
+        return math.prod(c.conductances[0] ** c.power for c in chains if len(c.states) == 1)
 
     def write_kinds(self, w: CudaWriter) -> None:
         """isLinear and isInstant: what kind of gate the k-th chain of two states is."""
@@ -199,6 +251,13 @@ class CudaChannel:
 
     def _open(self, w: CudaWriter) -> None:
         factors = [f"real({self.always_open!r})"] if self.always_open != 1 else []
+        self._shares(w)
+        for k, chain in self.chains:
+            factors += [f"o{k}"] * chain.power
+        w(f"return {'*'.join(factors) or '1'};")
+
+    def _shares(self, w: CudaWriter) -> None:
+        """What is open of every chain of more than one state: o0, o1 .."""
         for k, chain in self.chains:
             c, first = chain.conductances, self.first_x[k]
             terms = [f"real({c[0]!r})"] if c[0] else []
@@ -208,8 +267,6 @@ class CudaChannel:
                 if c[i] != c[0]
             ]
             w(f"const Number o{k} = {' + '.join(terms) or '0'};")
-            factors += [f"o{k}"] * chain.power
-        w(f"return {'*'.join(factors) or '1'};")
 
     def _assign(self, w: CudaWriter, steps: Iterable[tuple[str, sympy.Expr]]) -> ScalarPrinter:
         printer = ScalarPrinter(CUDA, self.names())
@@ -251,6 +308,9 @@ class CudaChannel:
                 w(f"q[{row}] = {times}between(q[{row}], {lower}, RATE_CEILING);")
 
     def _gains(self, w: CudaWriter) -> None:
+        if not self.ohmic:
+            self._drives(w)
+            return
         pair = [self.model.conductance, self.model.reversal]
         steps, pair = assignments(self.model.definitions, pair)
         with w.device(
@@ -263,6 +323,23 @@ class CudaChannel:
             w(f"g = {printer.text(pair[0])};", f"e = {printer.text(pair[1])};")
             w("const bool good = fabs(g) < 1e300 && fabs(e) < 1e300;")
             w(f"if (!good) {{ g = 0.0; e = 0.0; status = {NOT_FINITE}; }}")
+
+    def _drives(self, w: CudaWriter) -> None:
+        drives = [term.drive for term in self.model.terms]
+        steps, drives = assignments(self.model.definitions, drives)
+        w(f"constexpr int N_TERMS = {len(drives)};  // of the current")
+        with w.device(
+            "void createDrives(const double v, const Number *p, Number *drive, int &status)",
+            "The current of every term at v mV if it were fully open, pA.",
+            True,
+            "class Number",
+        ):
+            printer = self._assign(w, steps)
+            for row, (term, drive) in enumerate(zip(self.model.terms, drives, strict=True)):
+                w(f"drive[{row}] = {printer.text(drive)};  // {plain(term.name)}")
+            with w.block("for (int k = 0; k < N_TERMS; ++k)"):
+                w(f"const bool good = fabs(valueOf(drive[k])) < {GREATEST_GAIN!r};")
+                w(f"if (!good) {{ drive[k] = 0.0; status = {NOT_FINITE}; }}")
 
     def _steady_states(self, w: CudaWriter) -> None:
         with w.device(
@@ -302,6 +379,22 @@ class CudaChannel:
         first = self.first_x[k]
         w(unroll)
         w(f"for (int i = 1; i < {n}; ++i) x[{first} + i - 1] = y[i];")
+
+
+def steppable(model: ChannelModel) -> ChannelModel:
+    """The model as threads step it: a scheme times gates as the one scheme of all pairs."""
+    opening = [term for term in model.terms if term.chains]
+    mixed = len(model.chains) > 1 and not model.relaxes
+    return model.expanded() if mixed and len(opening) == 1 else model
+
+
+def check_varying(model: ChannelModel) -> None:
+    """Raises InputError for a model whose steps at a varying voltage are not written for a GPU."""
+    if len(model.chains) > 1 and not model.relaxes:
+        raise InputError(
+            "on a GPU, where the voltage varies, several currents can be computed if all are of "
+            "gates or of schemes of two states; use --backend cpu"
+        )
 
 
 def plain(text: str) -> str:

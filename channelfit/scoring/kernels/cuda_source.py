@@ -29,7 +29,12 @@ import numpy as np
 
 from channelfit.model.channel import RATE_FLOOR, Chain, ChannelModel
 from channelfit.scoring.kernels import cuda_walk
-from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.cuda_common import (
+    CudaChannel,
+    CudaWriter,
+    check_varying,
+    steppable,
+)
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.cuda_single import (
@@ -67,6 +72,7 @@ class CudaSource:
     """
 
     def __init__(self, model: ChannelModel, dtype: str = "float64") -> None:
+        model = steppable(model)
         self.model, self.dtype = model, dtype
         self.single = dtype == "float32"
         self.channel = CudaChannel(model)
@@ -94,7 +100,12 @@ class CudaSource:
                 decides, so that one compilation serves both.
             listed: whether the text has the kernel for a list of candidates instead of those for
                 all candidates.
+
+        Raises:
+            InputError: the voltage varies, and the model's steps are not written for that.
         """
+        if varying:
+            check_varying(self.model)
         lines = [f"#define N_SLOTS {n_slots}", f"#define VARYING {int(varying)}"]
         lines.append(f"#define TRACED {2 if traced is None else int(traced)}")
         text = self._steps + cuda_walk.LISTED_KERNEL if listed else self.text
@@ -155,11 +166,12 @@ class CudaSource:
         self._state(w)
         w(f"constexpr int LARGEST = {self.largest};  // states of a chain")
         w(*cuda_walk.HELD.splitlines())
+        ohmic = self.channel.ohmic
         w("", "#if VARYING")
         self._moving(w)
         w(*(SINGLE_REASONS if self.single else _REASONS).splitlines())
-        w(*cuda_walk.VARYING.splitlines(), "#endif")
-        w(*cuda_walk.WALK.splitlines())
+        w(*cuda_walk.varying(ohmic).splitlines(), "#endif")
+        w(*cuda_walk.walk(ohmic).splitlines())
         return w.text
 
     def _moving(self, w: CudaWriter) -> None:
@@ -176,7 +188,7 @@ class CudaSource:
             w(*_GATES.splitlines())
             step = SINGLE_GATE_STEP if self.single else GATE_STEP + _GATE_STEP
             w(*step.splitlines())
-        else:
+        elif len(self.model.chains) == 1:
             write_scheme(w, self.channel)
             w(*_SCHEME.splitlines())
 
@@ -185,25 +197,34 @@ class CudaSource:
         sizes = [(k, len(c.states)) for k, c in self.chains]
         w("", "// A chain at one voltage: row[j][0] + sum row[j][i]*x[i - 1] is open j samples on;")
         w("// STRIDE samples on, it is in x + step[.][0] + sum step[.][i]*x[i - 1].")
-        w("struct Table {", "    real scale;  // pA for each unit that the rows multiply up to")
+        scale = "scale" if self.channel.ohmic else "scale[N_TERMS]"
+        w("struct Table {", f"    real {scale};  // pA for each unit that the rows multiply up to")
         w(*(f"    real row{k}[STRIDE][{n}], step{k}[{n - 1}][{n}];" for k, n in sizes), "};")
         w("", "// Steps of 1, 2, 4 .. samples.", "struct Parts {")
         w(*(f"    real step{k}[POWERS][{n - 1}][{n}];" for k, n in sizes), "};")
+        scale = "real scale" if self.channel.ohmic else "const double *drive"
         with w.device(
-            "void createTable(const double *q, const double h, real scale, const int n,\n"
+            f"void createTable(const double *q, const double h, {scale}, const int n,\n"
             "                                            Table &t, Parts &parts)",
             "The table of all chains, for runs of at most n samples, h ms apart.",
         ):
             folded = self._folded()
-            if self.channel.always_open != 1:
+            if not self.channel.ohmic:
+                for row in range(len(self.model.terms)):
+                    share = self.channel.lone_share(row)
+                    w(f"t.scale[{row}] = real({f'{share!r}*' if share != 1 else ''}drive[{row}]);")
+            elif self.channel.always_open != 1:
                 w(f"scale *= real({self.channel.always_open!r});")
-            w(f"t.scale = {'scale' if folded is None else '1'};")
+            if self.channel.ohmic:
+                w(f"t.scale = {'scale' if folded is None else '1'};")
             for k, chain in self.chains:
                 with w.block(""):
                     self._chain_table(w, k, chain, "scale" if k == folded else "1")
 
     def _folded(self) -> int | None:
         """A chain whose rows can hold the scale, as it enters the current to the first power."""
+        if not self.channel.ohmic:
+            return None
         return next((k for k, chain in self.chains if chain.power == 1), None)
 
     def _chain_table(self, w: CudaWriter, k: int, chain: Chain, scale: str) -> None:
@@ -240,7 +261,10 @@ class CudaSource:
                     w(f"const real o{k} = t.row{k}[j][0]{terms};")
                     factors += [f"o{k}"] * chain.power
                 factors += [] if folded is not None else ["t.scale"]
-                w(f"return {'*'.join(factors)} - datum;")
+                total = "*".join(factors)
+                if not self.channel.ohmic:
+                    total = self.channel.sum_of_terms("t.scale", lone=False)
+                w(f"return {total} - datum;")
         for name, of in (("advance", "Table &t"), ("advancePart", "Parts &t")):
             argument, index = (", const int p", "[p]") if name == "advancePart" else ("", "")
             with w.device(

@@ -208,7 +208,7 @@ class CudaSpectralSource:
         w = self.w
         w("", *_FINISH.splitlines(), "", *_KERNEL_HEAD.splitlines())
         with w.block(_SWEEP % (self.blocks, "real" if self.sampled else "double2")):
-            w(*_LOAD.splitlines())
+            w(*(_LOAD if self.channel.ohmic else _load_of_drives()).splitlines())
             with w.block("for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit)"):
                 self._visit()
             w(*_STORE.splitlines())
@@ -221,7 +221,10 @@ class CudaSpectralSource:
         w("createQmat(v, p, q, status);")
         w(*(f"bool strained{k};" for k in self.strainable))
         w(f"createSpectrum({', '.join(['q', 'dts.y', 's', 'doubt', *self._strained('')])});")
-        w("const double gain = conductance*(v - reversal);")
+        if self.channel.ohmic:
+            w("const double gain = conductance*(v - reversal);")
+        else:
+            w("double gain;", "createDrives(v, p, &gain, status);")
         if self.sampled:
             self._one_sample_on()
         else:
@@ -402,6 +405,13 @@ for (int start = 0; start < n_starts; ++start) {{
     createQmat(start_v[start], p, q, status);
     initStateProbs(q, slots + N_X*start);
 }}"""
+
+
+def _load_of_drives() -> str:
+    """What a thread loads where the current has a drive of its own at every voltage."""
+    text = _LOAD.replace("createGains(p, conductance, reversal, status);\n", "")
+    return text.replace(", cancelled = 0.0, conductance, reversal;", ", cancelled = 0.0;")
+
 
 _RUN_HEAD = """\
 const int4 places = next.places;

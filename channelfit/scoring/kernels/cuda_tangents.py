@@ -20,13 +20,19 @@ candidates at a varying voltage.
 from __future__ import annotations
 
 import hashlib
+import re
 
 import numpy as np
 
 from channelfit.model.channel import RATE_FLOOR, ChannelModel
 from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
-from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.cuda_common import (
+    CudaChannel,
+    CudaWriter,
+    check_varying,
+    steppable,
+)
 from channelfit.scoring.kernels.cuda_dual import DUAL
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
@@ -56,8 +62,7 @@ class CudaTangentSource:
     """
 
     def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
-        assert model.relaxes or len(model.chains) == 1  # what varying voltages are written for
-        self.model = model
+        self.model = model = steppable(model)
         self.channel = CudaChannel(model)
         self.chains = self.channel.chains
         self.largest = max(len(c.states) for c in model.chains)
@@ -77,7 +82,12 @@ class CudaTangentSource:
             n_slots: how many states are kept between runs.
             varying: whether the voltage varies in any run.
             cut: whether runs at a varying voltage are cut into segments.
+
+        Raises:
+            InputError: the voltage varies, and the model's steps are not written for that.
         """
+        if varying:
+            check_varying(self.model)
         text = self.text if cut else self._text(cut=False)
         return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
@@ -119,11 +129,15 @@ class CudaTangentSource:
         if self.model.relaxes:
             write_gates(w, self.channel)
             w(*GATE_STEP.splitlines(), *_GATES.splitlines())
-        else:
+        elif len(self.model.chains) == 1:
             write_scheme(w, self.channel, inlined=False)
             w(*_SCHEME.splitlines())
-        w(*_SAMPLES.splitlines(), *(() if cut else _MOVE.splitlines()), "#endif")
-        w(*_SEEDED.splitlines(), *(_CUT.splitlines() if cut else ()), *_KERNEL.splitlines())
+        samples, move, cutting, kernel = (
+            text if self.channel.ohmic else _with_drives(text)
+            for text in (_SAMPLES, _MOVE, _CUT, _KERNEL)
+        )
+        w(*samples.splitlines(), *(() if cut else move.splitlines()), "#endif")
+        w(*_SEEDED.splitlines(), *(cutting.splitlines() if cut else ()), *kernel.splitlines())
         w(*ALGEBRA.splitlines())
         return w.text
 
@@ -543,3 +557,29 @@ extern "C" __global__ void {TRACE_TANGENTS}(
     if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
 }}
 """
+
+
+#: What a text that knows a conductance g and a reversal potential e becomes where the current has
+#: drives, which are made for every voltage.
+_DRIVES = (
+    (r" *createGains\(p, g, e, status\);\n", ""),
+    (r"const Dual &g,\s*const Dual &e, ", ""),
+    (r"const Dual &, const Dual &,\s*", ""),
+    (r"\], g, e;", "];"),
+    (r"\bp, g, e, ", "p, "),
+    (r"currentOf\(x, nodes\[0\], g, e\)", "currentOf(x, nodes[0], p, status)"),
+    (r"const Dual &scale", "const Dual *drive"),
+    (r"scale\*openOf\(x\)", "totalOf(x, drive)"),
+    (
+        r"( *)walkHeld\(visit, steps, q, g\*\(visit\.v - e\), ",
+        r"\1Dual drive[N_TERMS];\n\1createDrives(visit.v, p, drive, status);\n"
+        r"\1walkHeld(visit, steps, q, drive, ",
+    ),
+)
+
+
+def _with_drives(text: str) -> str:
+    for ohmic, general in _DRIVES:
+        text = re.sub(ohmic, general, text)
+    assert not re.search(r"createGains|openOf|\bg\b|\be\b", re.sub("//.*", "", text))
+    return text

@@ -96,9 +96,6 @@ def moments(whole: float, left: float) -> tuple[float, float, float]:
 
 # --- rates and gains ------------------------------------------------------------------------------
 
-#: Magnitude that a conductance, nS, and a reversal potential, mV, stay below.
-GREATEST_GAIN = 1e300
-
 
 @inline
 def bounded(rate: float, least: float) -> float:

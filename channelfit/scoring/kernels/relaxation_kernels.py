@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from channelfit.model.channel import GREATEST_GAIN
 from channelfit.scoring.kernels.integration import (
-    GREATEST_GAIN,
     moments,
     relaxations,
     slopes_by_speeds,

@@ -7,6 +7,7 @@ else that a linearization needs is written by hand (`scheme_kernels`, `ramp_kern
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import sympy
@@ -35,19 +36,23 @@ _LANES = 16
 class TangentSource:
     """The generated rates and gains of one model, with their derivatives.
 
+    Arguments:
+        model: with a current of one ohmic term.
+        wanted: expressions that `createRates` gives in place of the model's rates.
+
     Attributes:
         text: the source; `createRates` and `createGains`.
-        rates: distinct rate expressions; several transitions may share one.
+        rates: distinct rate expressions, which several transitions may share; or those wanted.
         least: (n_rates,) the lower bound of each, 1/ms: below 0 where it may be negative.
         free: (n_free,) rows of the parameters that are not fixed: the *directions*.
         partials: (rate, direction) of every derivative, in the order of the rows of `slope`.
         width: directions, padded to whole vectors.
     """
 
-    def __init__(self, model: ChannelModel) -> None:
+    def __init__(self, model: ChannelModel, wanted: Sequence[sympy.Expr] = ()) -> None:
         self.model = model
-        self.rates: list[sympy.Expr] = []
-        for chain in model.chains:
+        self.rates = list(dict.fromkeys(wanted))
+        for chain in () if wanted else model.chains:
             self.rates += [t.rate for t in chain.transitions if t.rate not in self.rates]
         plain = {t.rate for c in model.chains for t in c.transitions if not t.signed}
         self.least = [RATE_FLOOR if rate in plain else -RATE_CEILING for rate in self.rates]

@@ -110,11 +110,11 @@ def _compared(
 def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> float:
     """The smallest current, pA, that a difference is divided by."""
     values = dict(zip(model.parameter_names, parameters, strict=True))
-    conductance, reversal = (
-        float(evaluate(e, values)) for e in (model.conductance, model.reversal)
-    )
-    drive = float(np.nanmax(np.abs(protocol.command() - reversal)))
-    return max(SMALLEST_CURRENT * abs(conductance) * drive, 1e-9)
+    values["v"] = np.unique(protocol.command()[np.isfinite(protocol.command())])
+    for name, expression in model.definitions:
+        values[name] = evaluate(expression, values)
+    largest = [float(np.abs(evaluate(term.drive, values)).max()) for term in model.terms]
+    return max(SMALLEST_CURRENT * max(largest), 1e-9)
 
 
 def random_candidates(model: ChannelModel, n_candidates: int, seed: int) -> Array:

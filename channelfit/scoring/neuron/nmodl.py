@@ -1,7 +1,8 @@
 """Writes a channel model as an NMODL file, so that a fitted channel can be used in NEURON.
 
 Schemes become KINETIC blocks. Hodgkin-Huxley gates become DERIVATIVE blocks that ``cnexp`` solves;
-a gate whose tau is 0 becomes a variable that is computed from the voltage. No rate is bounded.
+a gate whose tau is 0 becomes a variable that is computed from the voltage. No rate is bounded. Of a
+current that is not one ohmic term, what each term has of the voltage becomes a variable ``drive``.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | Non
     Arguments:
         model: the channel; a parameter without a value gets the middle of its range.
         kind: "density" for a mechanism that is inserted in a membrane, with ``gbar`` (S/cm2) in
-            place of the conductance; or "point_process" for the channels of a whole cell, with the
-            conductance in nS.
+            place of the conductance, or ``pbar`` (cm/s) of a permeability; or "point_process" for
+            the channels of a whole cell, with the conductance in nS.
         mechanism: the name of the mechanism, by default that of the model.
     """
     return _Writer(model, kind, mechanism).text()
@@ -173,15 +174,20 @@ class _Writer:
         self.point = kind == "point_process"
         mechanism = _identifier(mechanism or model.name)
         names = _Names(mechanism)
-        self.gates = [c for c in model.chains if is_gate(c) and not c.instant]
         self.instant = [c for c in model.chains if c.instant]
-        self.schemes = [c for c in model.chains if not is_gate(c)]
+        moving = [c for c in model.chains if not c.instant]
+        # NEURON's CVODE takes one block of equations: gates beside a scheme are schemes too
+        all_gates = all(is_gate(c) for c in moving)
+        self.gates = moving if all_gates else []
+        self.schemes = [] if all_gates else moving
         self.state: dict[tuple[str, str], str | None] = {}
         for chain in model.chains:
             for state in chain.states:
                 key = (chain.name, state)
-                if is_gate(chain):
-                    self.state[key] = None if state == chain.states[0] else names.claim(chain.name)
+                if is_gate(chain) and state == chain.states[1]:
+                    self.state[key] = names.claim(chain.name)
+                elif is_gate(chain) and chain not in self.schemes:
+                    self.state[key] = None
                 else:
                     self.state[key] = names.claim(state)
         self.parameter = {p.name: names.claim(p.name) for p in model.parameters}
@@ -192,6 +198,16 @@ class _Writer:
             for c in model.chains
             for k in range(0 if c.instant else len(c.transitions))
         }
+        some = (
+            {}
+            if model.ohmic
+            else {t: "" if model.one_product else f"_{t.name}" for t in model.terms}
+        )
+        self.drive = {term: names.claim(f"drive{suffix}") for term, suffix in some.items()}
+        self.density = {
+            term: names.claim(f"{'pbar' if term.ion else 'gbar'}{suffix}")
+            for term, suffix in some.items()
+        }
         self.names = NmodlNames(mechanism, self.parameter, self.state)
         self.functions = Functions()
         translated = {**self.parameter, **self.definition}
@@ -201,7 +217,7 @@ class _Writer:
         """The names of parameters and definitions that the rates and the current depend on."""
         model = self.model
         pending = [t.rate for c in model.chains for t in c.transitions]
-        pending += [model.reversal] if not self.point else [model.reversal, model.conductance]
+        pending += [term.drive if self.point else term.shape for term in model.terms]
         definitions = dict(model.definitions)
         used: set[str] = set()
         while pending:
@@ -226,7 +242,7 @@ class _Writer:
             self._states(),
             self._breakpoint(),
             self._initial(),
-            *(self._kinetic(c) for c in self.schemes),
+            self._kinetic(),
             self._derivative(),
             self._rates(),
         ]
@@ -242,10 +258,7 @@ class _Writer:
                 f"The rates hold at {model.temperature_C:g} degC, whatever celsius says."
             )
         if not self.point:
-            paragraphs.append(
-                f"gbar is a density and belongs to the cell you build; the model's conductance is "
-                f"{self._fitted_conductance()}, of a whole cell."
-            )
+            paragraphs.append(self._densities())
         if self.schemes:
             paragraphs.append(
                 "METHOD sparse is implicit Euler, whose error is proportional to dt; with CVODE it "
@@ -257,13 +270,29 @@ class _Writer:
             lines += textwrap.wrap(paragraph, 96)
         return "\n".join([*lines, "ENDCOMMENT", ""])
 
-    def _fitted_conductance(self) -> str:
+    def _densities(self) -> str:
         values = {p.name: _value(p) for p in self.model.parameters}
-        return f"{float(evaluate(self.model.conductance, values)):.6g} nS"
+        sizes = [
+            f"{float(evaluate(term.size, values)):.6g} {'um3/ms' if term.ion else 'nS'}"
+            for term in self.model.terms
+        ]
+        if len(sizes) == 1:
+            what = "permeability" if self.model.terms[0].ion else "conductance"
+            name = self.density.get(self.model.terms[0], "gbar")
+            return (
+                f"{name} is a density and belongs to the cell you build; the model's {what} is "
+                f"{sizes[0]}, of a whole cell."
+            )
+        pairs = ", ".join(f"{n} {s}" for n, s in zip(self.density.values(), sizes, strict=True))
+        return (
+            "These are densities and belong to the cell you build; the model's values, of a whole "
+            f"cell, are: {pairs}."
+        )
 
     def _neuron(self) -> str:
         shown = list(self._parameter_names())
         ranges = [*shown, "i", *self.rate.values(), *map(self._value_of, self.instant)]
+        ranges += self.drive.values()
         lines = textwrap.wrap(", ".join(ranges), 82, break_long_words=False)
         return "\n".join(
             [
@@ -279,6 +308,8 @@ class _Writer:
 
     def _parameter_names(self) -> list[str]:
         names = [self.parameter[p.name] for p in self._kept_parameters()]
+        if not self.model.ohmic:
+            return names + ([] if self.point else list(self.density.values()))
         return names + (["erev"] if self._fixed_reversal else []) + ([] if self.point else ["gbar"])
 
     def _kept_parameters(self) -> list[Parameter]:
@@ -286,7 +317,7 @@ class _Writer:
 
     @property
     def _fixed_reversal(self) -> bool:
-        return not self.model.reversal.free_symbols
+        return self.model.ohmic is not None and not self.model.reversal.free_symbols
 
     def _unit_block(self) -> str:
         units = ["(mV)", "(nA)", "(nS)"] if self.point else ["(mV)", "(mA)", "(S)", "(nS)"]
@@ -300,8 +331,13 @@ class _Writer:
             rows.append((self.parameter[p.name], number(_value(p)), unit, note))
         if self._fixed_reversal:
             rows.append(("erev", number(float(self.model.reversal)), "(mV)", "reversal potential"))
-        if not self.point:
+        if not self.point and self.model.ohmic:
             rows.append(("gbar", "0.001", "(S/cm2)", "set this for your cell"))
+        for term, name in self.density.items() if not self.point else ():
+            size, unit = ("0.0001", "(cm/s)") if term.ion else ("0.001", "(S/cm2)")
+            rows.append((name, size, unit, "set this for your cell"))
+        if not rows:
+            return ""
         widths = [max(len(row[k]) for row in rows) for k in range(3)]
         lines = [
             f"    {name:<{widths[0]}} = {value:<{widths[1]}} {unit:<{widths[2]}}   : {note}"
@@ -313,6 +349,7 @@ class _Writer:
         rows = [("v", "(mV)"), ("i", "(nA)" if self.point else "(mA/cm2)")]
         rows += [(name, "(/ms)") for name in self.rate.values()]
         rows += [(self._value_of(gate), "(1)") for gate in self.instant]
+        rows += [(name, "(1)" if term.ion else "(mV)") for term, name in self.drive.items()]
         return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in rows), "}", ""])
 
     def _states(self) -> str:
@@ -324,9 +361,12 @@ class _Writer:
         return "\n".join(["STATE {", *(f"    {line}" for line in lines), "}", ""])
 
     def _breakpoint(self) -> str:
-        lines = [f"    SOLVE {self._block(c)} METHOD sparse" for c in self.schemes]
+        lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
         lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
-        lines += ["    rates(v)"] if self.instant else []
+        lines += ["    rates(v)"] if self.instant or self.drive else []
+        if not self.model.ohmic:
+            lines += self._sum_of_terms()
+            return "\n".join(["BREAKPOINT {", *lines, "}", ""])
         reversal = "erev" if self._fixed_reversal else self.printer.operand(self.model.reversal)
         opening = "*".join(self._open(c) for c in self.model.chains)
         if self.point:
@@ -335,6 +375,21 @@ class _Writer:
             size = "gbar"
         lines.append(f"    i = {size}*{opening}*(v - {reversal})")
         return "\n".join(["BREAKPOINT {", *lines, "}", ""])
+
+    def _sum_of_terms(self) -> list[str]:
+        """The lines that add up the current: nS mV, or pA, is 0.001 nA; S/cm2 mV is mA/cm2.
+
+        A drive after Goldman, Hodgkin and Katz is as many pA for each um3/ms as mA/cm2 for each
+        cm/s.
+        """
+        products = []
+        for term in self.model.terms:
+            size = self.printer.operand(term.size) if self.point else self.density[term]
+            opened = [self._open(self.model.chains[k]) for k in term.chains]
+            products.append("*".join([size, *opened, self.drive[term]]))
+        if self.point:
+            products = [f"(0.001)*{product}" for product in products]
+        return [f"    i = {products[0]}", *(f"    i = i + {product}" for product in products[1:])]
 
     def _open(self, chain: Chain) -> str:
         if is_gate(chain):
@@ -349,19 +404,16 @@ class _Writer:
             text = f"({text})" if len(terms) > 1 else text
         return text if chain.power == 1 else f"{text}^{chain.power}"
 
-    def _block(self, chain: Chain) -> str:
-        k = self.schemes.index(chain)
-        return "scheme" if k == 0 else f"scheme{k + 1}"
-
     def _initial(self) -> str:
         lines, local = ["    rates(v)"], ""
         for gate in self.gates:
             a, b = self._gate_rates(gate)
             lines.append(f"    {self.state[gate.name, gate.states[1]]} = {a}/({a} + {b})")
+        if any(_tree(chain) is None for chain in self.schemes):
+            lines.append("    SOLVE scheme STEADYSTATE sparse")
         for chain in self.schemes:
             steps = _tree(chain)
             if steps is None:
-                lines.append(f"    SOLVE {self._block(chain)} STEADYSTATE sparse")
                 continue
             local = "    LOCAL total"
             states = [str(self.state[chain.name, s]) for s in chain.states]
@@ -388,8 +440,19 @@ class _Writer:
         n, name = chain.transitions[k].multiplicity, self.rate[chain.name, k]
         return name if n == 1 else f"{n}*{name}"
 
-    def _kinetic(self, chain: Chain) -> str:
-        lines, waiting = ["    rates(v)"], list(range(len(chain.transitions)))
+    def _kinetic(self) -> str:
+        if not self.schemes:
+            return ""
+        lines = ["    rates(v)"]
+        for chain in self.schemes:
+            lines += self._reactions(chain)
+        for chain in self.schemes:
+            every = " + ".join(str(self.state[chain.name, s]) for s in chain.states)
+            lines.append(f"    CONSERVE {every} = 1")
+        return "\n".join(["KINETIC scheme {", *lines, "}", ""])
+
+    def _reactions(self, chain: Chain) -> list[str]:
+        lines, waiting = [], list(range(len(chain.transitions)))
         while waiting:
             k = waiting.pop(0)
             t = chain.transitions[k]
@@ -399,9 +462,7 @@ class _Writer:
             here, there = (self.state[chain.name, s] for s in (t.source, t.target))
             returning = "0" if back is None else self._flow(chain, back)
             lines.append(f"    ~ {here} <-> {there} ({self._flow(chain, k)}, {returning})")
-        every = " + ".join(str(self.state[chain.name, s]) for s in chain.states)
-        lines.append(f"    CONSERVE {every} = 1")
-        return "\n".join([f"KINETIC {self._block(chain)} {{", *lines, "}", ""])
+        return lines
 
     def _derivative(self) -> str:
         if not self.gates:
@@ -432,6 +493,8 @@ class _Writer:
                 continue
             for k, t in enumerate(chain.transitions):
                 lines.append(f"    {self.rate[chain.name, k]} = {self.printer.text(t.rate)}")
+        for term, name in self.drive.items():
+            lines.append(f"    {name} = {self.printer.text(term.shape)}")
         return "\n".join(["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""])
 
 

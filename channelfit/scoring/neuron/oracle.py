@@ -185,7 +185,7 @@ class NeuronOracle:
                 if sweep == 0 or not protocol.carry_over:
                     cell.start(protocol.holding_mV, values, max_step_ms or protocol.sampling_ms)
                 elif protocol.rest_ms:
-                    cell.hold(protocol.holding_mV, protocol.rest_ms)
+                    cell.hold(protocol.resting_mV, protocol.rest_ms)
                 if max_step_ms and self.method == "cvode":
                     cell.solver.maxstep(max_step_ms)
                 cell.run_sweep(protocol, sweep, out[sweep])

@@ -1,0 +1,292 @@
+"""`channelfit init`: a commented starter fit for recordings, which runs at once."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from channelfit.front.commands.inputs import warn, writing
+from channelfit.front.commands.inspect import told_of
+from channelfit.front.kinds import load_plan
+from channelfit.front.starter import (
+    Character,
+    character,
+    conductance_range,
+    model_document,
+    rest_ms,
+    shipped_models,
+)
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import load_model
+from channelfit.problem.inspection import Inspection, Told, inspect_file
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.reading.cautions import each_once
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.plain import write_text
+from channelfit.reading.texts import printable
+from channelfit.reading.units import shown
+
+
+def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **options: Any) -> None:
+    """Writes a starter fit, its protocols and, without a model of the user's own, a model."""
+    told = told_of(**options)
+    found = [inspect_file(file, told) for file in recordings]
+    kinds = [character(each) for each in found]
+    main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
+    name = _named(recordings[main])
+    file = Path(f"{name}-fit.yaml") if out is None else out
+    if file.suffix.lower() not in (".yaml", ".yml"):
+        raise InputError("a YAML file is written; give for example --out my_cell.yaml", file)
+    folder = file.parent
+    protocols = _protocol_files(found, folder)
+    model_file = None if model is None else _model_file(model)
+    commands = {
+        place: each.protocol
+        for place, each in zip(protocols, found, strict=True)
+        if each.protocol is not None and not _is_there(each.protocol, place)
+    }
+    texts = {}
+    if model_file is None:
+        texts[folder / f"{name}-model.yaml"] = _model_text(kinds[main], name)
+    head = _head(file, found, kinds[main], name, model_file)
+    texts[file] = "\n".join([*head, *_fit_lines(found, protocols, told, folder), ""])
+    places = [*commands, *texts]
+    _refuse_existing(places)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for place, protocol in commands.items():
+            protocol.save(place)
+        for place, text in texts.items():
+            write_text(text, place)
+        plan = load_plan(file)  # which proves that the fit can be run
+    except BaseException:
+        for place in places:
+            for written in (place, *_tables_of(place)):
+                written.unlink(missing_ok=True)
+        raise
+    for place in places:
+        click.echo(str(place))
+    warn(each_once([c for each in found for c in each.cautions] + list(plan.cautions)))
+
+
+def _named(recording: Path) -> str:
+    """The name of a recording's file without its suffix, of characters that any name may have."""
+    return re.sub(r"[^\w .,+()-]", "_", recording.name.split(".")[0])[:60] or "recording"
+
+
+def _refuse_existing(places: Sequence[Path]) -> None:
+    """Raises InputError for a file that is there already, before anything is written."""
+    for place in places:
+        if place.exists() or any(_tables_of(place)):
+            raise InputError(
+                "this file exists already and is not replaced; give another name with --out, or "
+                "move it away",
+                place,
+            )
+
+
+def _tables_of(place: Path) -> Iterator[Path]:
+    """The tables of recorded commands that stand beside a protocol file."""
+    return place.parent.glob(f"{glob.escape(place.stem)}_command*.csv")
+
+
+def _is_there(protocol: Protocol, place: Path) -> bool:
+    """Whether a file holds the same command already, so that it need not be written."""
+    return place.exists() and _alike(load_protocol(place), protocol)
+
+
+def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
+    """Where the protocol of each recording is written; equal ones are written once."""
+    files = list[Path]()
+    for k, each in enumerate(found):
+        assert each.protocol is not None
+        known = [(i, other.protocol) for i, other in enumerate(found[:k])]
+        same = [i for i, p in known if p is not None and _alike(p, each.protocol)]
+        name = f"{_named(each.file)}-protocol.yaml"
+        files.append(files[same[0]] if same else folder / name)
+    return files
+
+
+def _alike(a: Protocol, b: Protocol) -> bool:
+    """Whether two protocols are the same command, whatever they are called."""
+    told = (a.name, a.description, a.source)
+    return a == replace(b, name=told[0], description=told[1], source=told[2])
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+def _model_file(name: str) -> Path:
+    """The model file that a user names: a path, or the name of one that comes with the program."""
+    path, shipped = Path(name), shipped_models()
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return path
+    if name not in shipped:
+        listed = ", ".join(shipped) or "none is installed; give the path of a model file"
+        raise InputError(f"no shipped model {shown(name)}. There are: {listed}", None, "--model")
+    return shipped[name]
+
+
+def _model_text(kind: Character, name: str) -> str:
+    document = model_document(kind, f"{name} channel")
+    parameters = document.pop("parameters")
+    leak = list[str]()
+    if "leak" in document:
+        leak = [
+            "The leak is a line through zero at the holding potential, as the baseline makes it."
+        ]
+        leak = leak if kind.leak_reversal_mV is not None else ["The leak is a line."]
+    gates = "two gates: m opens the channel, h inactivates it" if kind.inactivating else "one gate"
+    return "\n".join(
+        [
+            f"# A first model for {_comment(name)}: {gates}.",
+            "# Rates are exponentials of the voltage v (mV), in 1/ms. docs/models.md tells what",
+            "# else a model may say: other expressions, schemes of states, several currents.",
+            *(f"# {line}" for line in leak),
+            dump_yaml(document).rstrip("\n"),
+            "parameters:",
+            *(f"  {parameter}: {_parameter(row)}" for parameter, row in parameters.items()),
+            "fit:",
+            "  rates_within: {range: [1e-6 /ms, 1000 /ms], of: largest}",
+            "",
+        ]
+    )
+
+
+def _parameter(row: dict[str, Any]) -> str:
+    low, high = row["range"]
+    scale = ", scale: log" if row.get("scale") == "log" else ""
+    return f"{{range: [{low:g}, {high:g}], unit: {row['unit']}{scale}}}"
+
+
+def _head(
+    file: Path, found: Sequence[Inspection], kind: Character, name: str, model_file: Path | None
+) -> Iterator[str]:
+    """The lines before the fit section: what to do with the file, its model and ranges."""
+    listed = ", ".join(_comment(each.file.name) for each in found)
+    yield f"# A starter fit for {listed}, to be changed as you like."
+    yield f"#   channelfit inspect {file.name}     shows the data as the fit will see them"
+    yield f"#   channelfit optimize {file.name}    fits them"
+    if model_file is None:
+        told = f"The model was chosen because {_comment(kind.reason)}."
+        yield from (f"# {line}" for line in textwrap.wrap(told, 96))
+        yield "# `channelfit init .. --model NAME` takes another: a file, or a shipped model."
+        yield _entry("model", f"{name}-model.yaml")
+    else:
+        shipped = model_file in shipped_models().values()
+        place = model_file.as_posix() if shipped else _relative(model_file, file.parent)
+        yield _entry("model", place)
+    yield _entry("name", name)
+    if model_file is not None:
+        yield from _ranges(load_model(model_file), kind)
+        if kind.leak_nS and kind.leak_reversal_mV is not None:
+            told = f"{{conductance: {kind.leak_nS:.3g} nS, reversal: {kind.leak_reversal_mV:g} mV}}"
+            yield f"# leak: {told}    # without the first #, this leak is part of the current"
+    yield "fit:"
+    yield "  experiments:"
+
+
+def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
+    """A range for the conductance of a model that the largest current does not fit into."""
+    size = None if model.ohmic is None else model.conductance
+    for p in model.parameters:
+        if size is not None and size.is_Symbol and size.name == p.name and not p.fixed:
+            low, high = conductance_range(kind)
+            if p.upper < 2 * kind.conductance_nS or p.lower > kind.conductance_nS:
+                yield "parameters:"
+                yield f"  # the largest current needs {kind.conductance_nS:.3g} nS with all open"
+                yield f"  {p.name}: {{range: [{low:g}, {high:g}], unit: nS}}"
+
+
+# --- the experiments -----------------------------------------------------------------------------
+
+
+def _fit_lines(
+    found: Sequence[Inspection], protocols: Sequence[Path], told: Told, folder: Path
+) -> Iterator[str]:
+    """The rows of `experiments`."""
+    for each, protocol in zip(found, protocols, strict=True):
+        yield f"    - {_entry('protocol', protocol.name)}    # from {_comment(each.protocol_from)}"
+        yield "      recording:"
+        yield f"        {_entry('file', _relative(each.file, folder))}"
+        yield from (f"        {line}" for line in _recording_lines(each, told))
+        yield from (f"      {line}" for line in _mask_lines(each))
+
+
+def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
+    """What a fit must be told of how a recording is read, and its baseline."""
+    current, contents = found.current, found.contents
+    assert current is not None
+    row: dict[str, Any] = {"signal": current.name}
+    why = f"in {current.unit}, as the file says"
+    if not current.unit:
+        row["unit"] = found.unit
+        guessed = f"a guess: its noise is then {found.noise_pA:.2g} pA"
+        why = guessed if found.unit_is_guessed else "as was told"
+    yield f"{_flow('current', row)}    # {_comment(why)}"
+    if not math.isfinite(contents.sampling_ms):
+        yield f"sampling: {found.sampling_ms:.9g} ms"
+    for key in ("layout", "decimal"):
+        if getattr(told, key) is not None:
+            yield _entry(key, getattr(told, key))
+    if not np.isfinite(found.current_pA).all():
+        yield "missing: mask    # samples without a current are left out"
+    yield from _baseline_lines(found)
+
+
+def _baseline_lines(found: Inspection) -> Iterator[str]:
+    """The baseline, where every sweep begins with a rest at the holding potential."""
+    assert found.protocol is not None
+    rest, held = rest_ms(found), float(np.nanmedian(found.held_pA))
+    if rest:
+        yield f"# {held:.3g} pA flow at rest; leave this out if channels are open there"
+        yield f"baseline: {{from: 0 ms, to: {rest:.9g} ms}}"
+
+
+def _mask_lines(found: Inspection) -> Iterator[str]:
+    """The mask of capacitive transients, and a word on the leak."""
+    if found.transient_ms > 0:
+        yield f"mask: [{{after_steps: {found.transient_ms:g} ms}}]    # capacitive transients"
+    else:
+        yield "# no capacitive transients were seen; else: mask: [{after_steps: 1 ms}]"
+    if found.leak is not None and found.leak.conductance_nS > 0:
+        yield (
+            f"# a leak of up to {found.leak.conductance_nS:.3g} nS is in these currents, from "
+            f"{_comment(found.leak.source)}"
+        )
+
+
+def _comment(text: str) -> str:
+    """A text that stays within a comment: one line, and nothing that steers a terminal."""
+    return printable(" ".join(text.split()))
+
+
+def _entry(key: str, value: str) -> str:
+    """A key and a text as one line of YAML."""
+    listed = " ".join(dump_yaml({key: [value]}).split("\n")).rstrip()  # "key: [value]"
+    return f"{key}: {listed[len(key) + 3 : -1]}"
+
+
+def _flow(key: str, row: dict[str, Any]) -> str:
+    """A key and a mapping of texts as one line of YAML."""
+    return " ".join(dump_yaml({key: row}).split("\n")).rstrip()
+
+
+def _relative(file: Path, folder: Path) -> str:
+    """The path of a file from a folder; the whole path on another drive."""
+    try:
+        return Path(os.path.relpath(file, folder)).as_posix()
+    except ValueError:
+        return file.resolve().as_posix()

@@ -1,0 +1,331 @@
+"""`channelfit inspect`: what is in files from the rig, and what a fit will see of its data."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from channelfit.front.commands.inputs import picture_file, warn, writing
+from channelfit.front.kinds import load_plan, with_currents
+from channelfit.problem.experiment import Experiment
+from channelfit.problem.inspection import Inspection, Told, inspect_file
+from channelfit.problem.measures import noise_pA
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.segments import segment_rows
+from channelfit.reading.documents import read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.plain import write_text
+from channelfit.reading.units import parse_quantity
+from channelfit.results.report.terminal import PlainConsole, number
+from channelfit.search.fit_file import read_fit_document
+from channelfit.search.plan import FitPlan
+
+#: Keys of a recording that change its currents; without them it is as it was recorded.
+_CONDITIONING = ("baseline", "conditioning")
+#: Rows of a protocol, and members of a family, that are printed.
+_MOST_ROWS, _MOST_VALUES = 16, 6
+
+
+def told_of(
+    command: Path | None,
+    signal: str | None,
+    unit: str | None,
+    sampling: str | None,
+    layout: str | None,
+    decimal: str | None,
+) -> Told:
+    """What the options of the command line say of a recording."""
+    step = None if sampling is None else parse_quantity(sampling, "time")
+    if step is not None and step <= 0:
+        raise InputError(f"a time above 0 was expected, not {step:g} ms", None, "--sampling")
+    return Told(signal, unit, step, command, layout, decimal)
+
+
+def inspect(
+    files: tuple[Path, ...],
+    protocol: Path | None,
+    csv: Path | None,
+    out: Path | None,
+    **options: Any,
+) -> None:
+    """Prints what is in files from the rig, or what a fit sees, and draws it."""
+    if len(files) > 1 and (protocol or csv or out):
+        raise InputError("--protocol, --csv and --out write what is in one FILE; give one")
+    told = told_of(**options)
+    for file, place in zip(files, _pictures(files, out), strict=True):
+        if file.suffix.lower() in (".yaml", ".yml") and _is_fit(file):
+            if protocol or csv:
+                raise InputError("--protocol and --csv are for recordings, not for a fit", file)
+            _inspect_fit(file, place)
+        else:
+            _inspect_recording(inspect_file(file, told), protocol, csv, place)
+
+
+def _is_fit(file: Path) -> bool:
+    """Whether a YAML file says what to fit. Raises InputError for a model without a fit section."""
+    document = read_yaml(file)
+    if "segments" in document:
+        return False
+    if "fit" not in document and ("states" in document or "gates" in document):
+        raise InputError(
+            "a model without a `fit` section, which has no data to look at; `channelfit show` "
+            "prints a model",
+            file,
+        )
+    return True
+
+
+def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
+    """Where each file is drawn: as was asked for, or in the current folder, none twice."""
+    if out is not None:
+        return [picture_file(out)]
+    names = list[str]()
+    for file in files:
+        name, number = file.name.split(".")[0] or "recording", 1
+        while (unique := name + (f"-{number}" if number > 1 else "")) in names:
+            number += 1
+        names.append(unique)
+    return [Path(f"{name}-inspect.png") for name in names]
+
+
+def _picture(place: Path, figure: Any) -> None:
+    from channelfit.results.report.plots import save  # loads Matplotlib
+
+    with writing(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        save(figure, place)
+    click.echo(str(place))
+
+
+def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
+    """Print a title, and below it what is known, in two columns."""
+    console = PlainConsole(highlight=False)
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for label, text in rows:
+        table.add_row(Text(f"  {label}"), Text(text))
+    console.print(table)
+
+
+# --- a recording ---------------------------------------------------------------------------------
+
+
+def _inspect_recording(
+    found: Inspection, protocol: Path | None, csv: Path | None, out: Path
+) -> None:
+    from channelfit.results.report.inspection import inspection_figure  # loads Matplotlib
+
+    _print(f"{found.file.name}: {found.contents.format}", _rows(found))
+    warn(found.cautions)
+    if protocol is not None:
+        if found.protocol is None:
+            raise InputError("no protocol was found, so that none is written", found.file)
+        click.echo(str(found.protocol.save(protocol)))
+    if csv is not None:
+        click.echo(str(write_text(csv_text(found), csv)))
+    _picture(out, inspection_figure(found))
+
+
+def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
+    """What is known of a recording: a label and a text each."""
+    contents, h = found.contents, found.sampling_ms
+    if contents.signals:
+        n = contents.n_samples
+        every = f" every {h:g} ms ({n * h:g} ms)" if math.isfinite(h) else ""
+        yield "sweeps", f"{contents.n_sweeps} of {n} samples{every}{_intervals(found)}"
+    for signal in contents.signals:
+        unit = signal.unit or "unit not stated"
+        role = "; taken for the current" if signal is found.current else ""
+        yield "signal", f"{signal.name}: {signal.kind}, {unit}{role}"
+    if found.protocol is not None:
+        yield from protocol_lines(found.protocol, found.protocol_from)
+    if found.command is not None:
+        lost, (sweep, time) = found.command.residual_mV, found.command.residual_at
+        edges = found.command.edge_samples
+        told = f"within {lost:.2g} mV of the protocol (sweep {sweep + 1}, {time:g} ms)"
+        told += f", noise {found.command.noise_mV:.2g} mV"
+        yield "command", told + (f", edges over {edges} samples" if edges else "")
+    yield from _measures(found)
+    for key, value in contents.clamp.items():
+        words = key.split("_")
+        values = np.atleast_1d(np.asarray(value, dtype=float))
+        low, high = float(values.min()), float(values.max())
+        span = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        unit = words[-1] if words[-1] in ("pF", "MOhm", "C", "mV") else ""
+        yield "file says", f"{' '.join(words[:-1] if unit else words)} {span} {unit}".rstrip()
+    for note in contents.notes:
+        yield "note", note
+
+
+def _intervals(found: Inspection) -> str:
+    """How long after one sweep the next one began, in words; empty where it is not known."""
+    start = found.contents.start_ms
+    if start is None or len(start) < 2:
+        return ""
+    return f", one each {float(np.median(np.diff(start))) / 1e3:.4g} s"
+
+
+def _measures(found: Inspection) -> Iterator[tuple[str, str]]:
+    """Noise, leak, transients and peak."""
+    if found.current is None:
+        return
+    held = found.held_pA[np.isfinite(found.held_pA)]
+    rest = "" if not held.size else f", {np.median(held):.3g} pA at rest"
+    yield "current", f"noise {found.noise_pA:.3g} pA{rest}"
+    if found.protocol is None:
+        return
+    if found.leak is not None:
+        g, seal = found.leak.conductance_nS, found.leak.seal_MOhm
+        size = f"{g:.3g} nS at most ({number(seal)} MOhm)" if g > 0 else "none is seen"
+        yield "leak", f"{size}, from {found.leak.source}"
+    lasts = found.transient_ms
+    yield "transients", f"over within {lasts:g} ms of a step" if lasts else "none are seen"
+    if found.peak is not None:
+        sweep = f" of sweep {found.peak.sweep + 1}" if len(found.peak.by_sweep_pA) > 1 else ""
+        yield (
+            "peak",
+            f"{number(found.peak.current_pA)} pA at {found.peak.time_ms:.6g} ms{sweep}, "
+            f"{found.peak.voltage_mV:.4g} mV",
+        )
+    if found.run_down is not None:
+        yield "run-down", f"{100 * found.run_down:+.1f} % of the peak over equal sweeps"
+
+
+def protocol_lines(protocol: Protocol, source: str = "") -> Iterator[tuple[str, str]]:
+    """A protocol in words: a label and a text for each of its segments."""
+    origin = f", from {source}" if source else ""
+    rest = f", then {protocol.rest_ms:g} ms of rest" if protocol.rest_ms else ""
+    carried = f"; each sweep begins where the last one ended{rest}" if protocol.carry_over else ""
+    yield "protocol", f"holding {protocol.holding_mV:g} mV{carried}{origin}"
+    if protocol.junction_potential_mV:
+        yield (
+            "",
+            f"voltages of the membrane: the command less {protocol.junction_potential_mV:g} mV of "
+            "junction potential",
+        )
+    rows = segment_rows(protocol.sweeps, protocol.holding_mV, lambda found: {"n": len(found)})
+    shown = rows if len(rows) <= _MOST_ROWS else rows[: _MOST_ROWS - 1]
+    for row in shown:
+        yield "", _row_in_words(row)
+    if len(rows) > len(shown):
+        yield "", f".. and {len(rows) - len(shown)} segments more"
+
+
+def _row_in_words(row: Mapping[str, Any]) -> str:
+    """One segment of a protocol, or a family of them."""
+    if "hold" in row:
+        return f"hold, {_value(row['hold'])}"
+    lasts = _value(row["for"])
+    if "step" in row:
+        return f"step {_value(row['step'])}, {lasts}"
+    if "ramp" in row:
+        start, end = map(_value, row["ramp"])
+        return f"ramp {start} to {end}, {lasts}"
+    if "sines" in row:
+        terms = row["sines"]["terms"]
+        waves = ", ".join(f"{term['amplitude']} at {term['omega']}" for term in terms)
+        return f"sines about {row['sines']['offset']}: {waves}, {lasts}"
+    return f"sample by sample, {lasts}"
+
+
+def _value(value: Any) -> str:
+    """A quantity, or the members of a family."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    if "from" in value:
+        return f"{value['from']} to {value['to']} by {value['by']}"
+    values = value["values"]
+    if len(set(values)) == 1:
+        return f"{values[0]} ({len(values)} sweeps)"
+    more = ", .." if len(values) > _MOST_VALUES else ""
+    return ", ".join(values[:_MOST_VALUES]) + more
+
+
+def csv_text(found: Inspection) -> str:
+    """Time (ms) and the current of every sweep (pA) as CSV, empty where nothing was recorded.
+
+    Raises:
+        InputError: there is no current, or its sampling is not known.
+    """
+    if found.current is None or not math.isfinite(found.sampling_ms):
+        what = "current" if found.current is None else "sampling"
+        raise InputError(f"no {what} is known, so that no table is written", found.file)
+    n_sweeps, n_samples = found.current_pA.shape
+    lines = [",".join(["time", *(f"sweep{k}" for k in range(1, n_sweeps + 1))])]
+    for k in range(n_samples):
+        row = found.current_pA[:, k].tolist()
+        cells = [f"{value:.9g}" if math.isfinite(value) else "" for value in row]
+        lines.append(",".join([f"{round(k * found.sampling_ms, 9):.12g}", *cells]))
+    return "\n".join([*lines, ""])
+
+
+# --- a fit ---------------------------------------------------------------------------------------
+
+
+def _inspect_fit(file: Path, out: Path) -> None:
+    """Prints and draws the data of a fit as they were recorded, and as they are scored."""
+    from channelfit.results.report.inspection import Prepared, prepared_figure  # loads Matplotlib
+
+    plan = with_currents(load_plan(file))
+    if plan.surrogate:
+        raise InputError(
+            "its data are simulated from the parameters' values; there is no recording to look at",
+            file,
+        )
+    before = _as_recorded(file, plan)
+    panels = []
+    for k, (experiment, raw) in enumerate(zip(plan.problem.experiments, before, strict=True), 1):
+        recording = experiment.recording
+        assert recording is not None
+        title = f"experiment {k}: {recording.source}, {experiment.protocol.name}"
+        _print(title, _experiment_rows(experiment))
+        panels.append(Prepared(title, experiment.protocol, raw, recording))
+    warn(plan.cautions)
+    _picture(out, prepared_figure(panels, plan.name))
+
+
+def _as_recorded(file: Path, plan: FitPlan) -> list[np.ndarray | None]:
+    """The currents of each experiment (n_sweeps, n_times) pA without what conditions them."""
+    document, _ = read_fit_document(file)
+    rows = copy.deepcopy(document["fit"]["experiments"])
+    rows = rows if isinstance(rows, list) else [rows]
+    changed = False
+    for row in rows:
+        for key in _CONDITIONING:
+            changed |= row["recording"].pop(key, None) is not None
+    raw = load_plan(file, changes={"experiments": rows}) if changed else plan
+    found: list[np.ndarray | None] = []
+    for old, new in zip(raw.problem.experiments, plan.problem.experiments, strict=True):
+        assert old.recording is not None
+        assert new.recording is not None
+        same = old.recording.current_pA.shape == new.recording.current_pA.shape
+        found.append(old.recording.current_pA if same else None)
+    return found
+
+
+def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """What a fit sees of one experiment."""
+    protocol, recording = experiment.protocol, experiment.recording
+    assert recording is not None
+    known = np.isfinite(protocol.command())
+    counts = (recording.weight > 0) & known
+    yield from protocol_lines(protocol)
+    share = 100 * counts.sum() / known.sum()
+    held = " (weight 0: held out of the fit)" if experiment.weight == 0 else ""
+    yield "scored", f"{counts.sum():,} of {known.sum():,} samples ({share:.3g} %){held}"
+    values = recording.current_pA[counts]
+    yield (
+        "current",
+        f"{number(float(values.min()))} to {number(float(values.max()))} pA, noise "
+        f"{noise_pA(recording.current_pA):.3g} pA",
+    )

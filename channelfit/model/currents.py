@@ -1,0 +1,267 @@
+"""What flows in a model file: `current` and `leak`, or several `currents`, read into terms."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from channelfit.model.chains import Balance, read_gates, read_scheme
+from channelfit.model.channel import MAX_STATES, Chain, Ion, Term
+from channelfit.model.scope import Scope, check_word
+from channelfit.model.terms import V, moving, parts_of
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.units import Membrane, parse_quantity, shown
+
+Definitions = tuple[tuple[str, sympy.Expr], ...]
+
+#: Symbols that a conductance or a reversal potential may grow to when definitions are put into it,
+#: and how many operations deep.
+_LONGEST, _DEEPEST = 1000, 150
+#: A number and a unit such as mS/cm2, which no expression looks like.
+_WITH_UNIT = re.compile(
+    r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
+)
+_MOST_CHARGES = 8
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One current of a model file: where its keys stand, and the chains that open it.
+
+    Attributes:
+        name: "current", or that under which `currents` has it.
+        section: the keys that say what flows.
+        chains: a scheme, gates, or a scheme and the gates by which it is multiplied.
+        balance: what is still to be checked where rates follow from balance.
+    """
+
+    name: str
+    section: Section
+    chains: tuple[Chain, ...]
+    balance: Balance | None
+
+
+def read_openings(root: Section, scope: Scope, current: Section) -> tuple[Opening, ...]:
+    """The currents of a model file with the chains that open them.
+
+    Arguments:
+        root: the model file.
+        scope: its names; those of rates are added to them.
+        current: its section `current`, which may be empty beside `currents`.
+    """
+    if "currents" not in root:
+        return (Opening("current", current, *_chains(root, scope, current)),)
+    for key in ("states", "rates", "gates"):
+        if key in root:
+            raise root.error("each of `currents` has its own; move it into one of them", key)
+    sized = {"area", "capacitance"}
+    for key in current.given():
+        if key not in sized:
+            raise current.error("each of `currents` has its own; move it into one of them", key)
+    found: list[Opening] = []
+    for name, row in root.rows("currents"):
+        check_word(root, name, f"currents.{name}")
+        one = Section(row, root.file, root.path(f"currents.{name}"))
+        one.expect(KEYS["one current"])
+        chains, balance = _chains(one, scope, one)
+        found.append(Opening(name, one, tuple(_renamed(c, name) for c in chains), balance))
+    if not found:
+        raise root.error("at least one current is needed", "currents")
+    names = [state for opening in found for chain in opening.chains for state in chain.states]
+    for state in names:
+        if names.count(state) > 1:
+            raise root.error(f"two currents would both have a state {state}", "currents")
+    return tuple(found)
+
+
+def _chains(
+    place: Section, scope: Scope, current: Section
+) -> tuple[tuple[Chain, ...], Balance | None]:
+    """The chains of a scheme, of gates, or of a scheme times gates."""
+    if "gates" not in place:
+        chain, balance = read_scheme(place, scope, current)
+        return (chain,), balance
+    if "states" not in place and "rates" not in place:
+        if "open" in current:
+            raise current.error("gates conduct when all are open; leave `open` out", "open")
+        return read_gates(place, scope), None
+    scheme, balance = read_scheme(place, scope, current)
+    gates = read_gates(place, scope)
+    for gate in gates:
+        if gate.name in scheme.states:
+            raise place.error("a state has this name", f"gates.{gate.name}")
+        if gate.instant:
+            raise place.error(
+                "a gate beside a scheme needs a time constant; write what follows the voltage at "
+                "once as `rectification` of the current",
+                f"gates.{gate.name}.tau",
+            )
+    n = len(scheme.states) * math.prod(gate.power + 1 for gate in gates)
+    if n > MAX_STATES:
+        raise place.error(
+            f"the equivalent scheme has {n} states, and {MAX_STATES} are the most", "gates"
+        )
+    return (scheme, *map(_bounded, gates)), balance
+
+
+def _bounded(gate: Chain) -> Chain:
+    """A gate whose occupancy stays in [0, 1], as that of a state does: an inf above 1 fails."""
+    steps = tuple(replace(t, signed=False) for t in gate.transitions)
+    return replace(gate, transitions=steps, limit=None, tau=None)
+
+
+def _renamed(chain: Chain, current: str) -> Chain:
+    """A chain under names that no other current has: state O of the current ito is ito_O."""
+    steps = tuple(
+        replace(t, source=f"{current}_{t.source}", target=f"{current}_{t.target}")
+        for t in chain.transitions
+    )
+    name = current if chain.name == "scheme" else f"{current}_{chain.name}"
+    states = tuple(f"{current}_{state}" for state in chain.states)
+    return replace(chain, name=name, states=states, transitions=steps)
+
+
+# --- what flows ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Reads what flows: all that the terms of one model file have in common.
+
+    Arguments:
+        root: the model file.
+        scope: its names, all definitions read.
+        definitions: names and expressions, each after those that it uses.
+        membrane: its size, for conductances and permeabilities per area or capacitance.
+        celsius: the temperature, degC; None where the model has none.
+    """
+
+    root: Section
+    scope: Scope
+    definitions: Definitions
+    membrane: Membrane
+    celsius: float | None
+
+    def terms(self, openings: Sequence[Opening]) -> tuple[Term, ...]:
+        """The terms of the current: those of the openings, whose chains follow each other."""
+        found, first = [], 0
+        for opening in openings:
+            n = len(opening.chains)
+            chains = tuple(range(first, first + n))
+            found.append(self._term(opening.name, opening.section, chains))
+            first += n
+        if "leak" in self.root:
+            if any(term.name == "leak" for term in found):
+                raise self.root.error("one of `currents` has this name", "leak")
+            leak = self.root.section("leak")
+            leak.expect(KEYS["leak"])
+            found.append(self._ohmic("leak", leak, ()))
+        return tuple(found)
+
+    def _term(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
+        if "permeability" in section:
+            for key in ("conductance", "reversal"):
+                if key in section:
+                    raise section.error("has no meaning beside a permeability; remove it", key)
+            term = self._goldman(name, section, chains)
+        elif "ion" in section:
+            raise section.error("an ion belongs to a permeability, which is missing", "ion")
+        else:
+            term = self._ohmic(name, section, chains)
+        if "rectification" in section:
+            text = section.take("rectification")
+            term = replace(term, rectification=self.scope.parse(section, "rectification", text))
+        return term
+
+    def _ohmic(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
+        conductance = self._constant(section, "conductance", "conductance")
+        return Term(name, chains, conductance, self._constant(section, "reversal", "voltage"))
+
+    def _goldman(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
+        if self.celsius is None:
+            raise section.error(
+                "a current after Goldman, Hodgkin and Katz depends on the temperature; add it at "
+                "the top of the file, as in `temperature: 22 degC`",
+                "permeability",
+            )
+        ion = section.section("ion")
+        ion.expect(KEYS["ion"])
+        valence = ion.take("valence")
+        whole = isinstance(valence, int) and not isinstance(valence, bool)
+        if not whole or not 0 < abs(valence) <= _MOST_CHARGES:
+            raise ion.error(
+                f"a whole number of charges such as 1, 2 or -1 was expected, not {shown(valence)}",
+                "valence",
+            )
+        inside, outside = (
+            self._constant(ion, key, "concentration") for key in ("inside", "outside")
+        )
+        for key, expression in (("inside", inside), ("outside", outside)):
+            if expression.is_number and not expression >= 0:
+                raise ion.error(f"{float(expression):g} mM is below 0", key)
+        permeability = self._constant(section, "permeability", "permeability")
+        return Term(name, chains, permeability=permeability, ion=Ion(valence, inside, outside))
+
+    def _constant(self, section: Section, key: str, dimension: str) -> sympy.Expr:
+        """A quantity (``-100 mV``), or an expression of parameters and of definitions without v."""
+        raw = section.take(key)
+        try:
+            return sympy.Float(parse_quantity(raw, dimension, self.membrane), 17)
+        except InputError as error:
+            if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
+                raise error.at(section.file, section.path(key)) from None
+        # What depends on the voltage is refused later, by name, and so not offered here.
+        hidden = moving(self.definitions) | {V.name}
+        written = self.scope.parse(section, key, raw, unmentioned=hidden)
+        return self._in_parameters(section, key, written)
+
+    def _in_parameters(self, section: Section, key: str, expression: sympy.Expr) -> sympy.Expr:
+        """A conductance or another constant in terms of parameters alone, without definitions.
+
+        Raises:
+            InputError: it depends on the voltage, or grows too long.
+        """
+        known = dict(self.definitions)
+        size: dict[str, int] = {}
+        depth: dict[str, int] = {}
+        for name, by in self.definitions:
+            depth[name] = _depth(by, depth)
+            size[name] = sum(
+                size.get(node.name, 1) if node.is_Symbol else 1
+                for node in sympy.preorder_traversal(by)
+            )
+        longest = any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols)
+        if longest or _depth(expression, depth) > _DEEPEST:
+            raise section.error("the definitions behind it grow too long when put together", key)
+        through = sorted(
+            s.name for s in expression.free_symbols if s.name in moving(self.definitions) - {V.name}
+        )
+        while used := [s for s in expression.free_symbols if s.name in known]:
+            expression = expression.xreplace({s: known[s.name] for s in used})
+        if V in expression.free_symbols:
+            by = f" through {', '.join(through)}" if through else ""
+            text = shown(section.take(key))
+            advice = (
+                "; what follows the voltage at once is written as `rectification`"
+                if key in ("conductance", "permeability") and section.key != "leak"
+                else ""
+            )
+            raise section.error(
+                f"{text} depends on v{by}; the {key} does not change with it{advice}", key
+            )
+        return expression
+
+
+def _depth(expression: sympy.Expr, of_names: Mapping[str, int]) -> int:
+    """How many operations deep an expression is, where names are as deep as is told."""
+    found: dict[sympy.Basic, int] = {}
+    for part in parts_of(expression):
+        inner = max((found[argument] for argument in part.args), default=0)
+        found[part] = of_names.get(part.name, 1) if isinstance(part, sympy.Symbol) else inner + 1
+    return found[expression]

@@ -1,0 +1,183 @@
+"""The signal of a laboratory's file that a recording or a recorded command names.
+
+Files of amplifiers say themselves what was sampled, in which unit and how often. What a fit file
+says beside that must agree with it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.documents import Section, check_membrane, read_membrane
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats import READERS, Contents, Signal, choices_of, read, suffix_of
+from channelfit.reading.formats.contents import kind_and_factor
+from channelfit.reading.tables import READERS as TABLES
+from channelfit.reading.units import Membrane, shown, unit_factor
+
+#: Two sampling intervals that differ by less than this share are the same.
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class FileSignal:
+    """Sweeps of one signal.
+
+    Attributes:
+        name: of the signal in the file.
+        numbers: of the sweeps in the file, counted from 1.
+        values: (n_sweeps, n_samples) pA or mV; NaN after the end of a shorter sweep.
+        sampling_ms: from one sample to the next.
+    """
+
+    name: str
+    numbers: list[int]
+    values: np.ndarray
+    sampling_ms: float
+
+    @property
+    def places(self) -> list[str]:
+        """What the sweeps are called in messages."""
+        return [f"{self.name}, sweep {k}" for k in self.numbers]
+
+
+def refuse_columns_of_signals(section: Section, path: Path) -> None:
+    """Raises InputError where columns are named of a file that has signals."""
+    suffix = suffix_of(path)
+    if suffix in READERS and suffix not in TABLES:
+        raise section.error(
+            f"{suffix} files have signals, no columns; write `signal: NAME`, or `signal: 1` for "
+            "the first"
+        )
+
+
+def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> FileSignal:
+    """The signal that ``signal:`` names, by name or number, and its sweeps.
+
+    Arguments:
+        outer: has ``header``, ``decimal``, ``layout`` and ``sampling``.
+        inner: has ``signal``, ``sweeps``, ``unit`` and, of currents, the size of the membrane.
+        path: the file.
+        dimension: "current" or "voltage".
+
+    Raises:
+        InputError: no such signal or sweep; one of another dimension; a unit or a sampling that
+            the file contradicts, or that neither of both says.
+    """
+    wanted = inner.take("signal")
+    named = {"signal": wanted} if isinstance(wanted, str) and "signal" in choices_of(path) else {}
+    contents = read(path, **read_choices(outer), **named)
+    signal = _named(inner, contents)
+    membrane = read_membrane(inner) if dimension == "current" else None
+    factor = _factor(inner, signal, dimension, membrane)
+    if membrane is not None:
+        check_membrane(inner, membrane, "the unit of these currents is")
+    numbers = _sweeps(inner, len(signal.values))
+    with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
+        values = signal.values[[k - 1 for k in numbers]] * factor
+    return FileSignal(signal.name, numbers, values, _sampling(outer, contents))
+
+
+def read_choices(section: Section) -> dict[str, Any]:
+    """What a section says of how to read its file; None for what it does not."""
+    header = section.flag("header", False) if "header" in section else section.take("header", None)
+    return {
+        "header": header,
+        "decimal": section.choice("decimal", ("comma", "point"), None),
+        "layout": section.text("layout", None),
+    }
+
+
+def _named(inner: Section, contents: Contents) -> Signal:
+    wanted = inner.take("signal")
+    names = [signal.name for signal in contents.signals]
+    if str(wanted) in names:
+        return contents.signals[names.index(str(wanted))]
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and 1 <= wanted <= len(names):
+        return contents.signals[wanted - 1]
+    listed = ", ".join(f"{k}: {name}" for k, name in enumerate(names[:12], 1)) or "none"
+    raise inner.error(f"no signal {shown(wanted)}; there are {listed}", "signal")
+
+
+def _factor(inner: Section, signal: Signal, dimension: str, membrane: Membrane | None) -> float:
+    """What the values of a signal are multiplied by to be in the base unit."""
+    given = inner.text("unit", None)
+    if signal.unit and signal.kind not in ("other", dimension):
+        raise inner.error(
+            f"{shown(signal.name)} is a {signal.kind}, in {signal.unit}; a {dimension} is needed",
+            "signal",
+        )
+    if signal.unit and signal.kind == dimension:  # the values are in base units already
+        stored, left = kind_and_factor(signal.unit)[1], 1.0
+    elif signal.unit:  # per capacitance or area, or of nothing that can be used
+        try:
+            stored = left = _unit_factor(inner, signal.unit, dimension, membrane)
+        except InputError as error:
+            raise inner.error(
+                f"the file says that {shown(signal.name)} is in {signal.unit}: {error.message}",
+                "signal",
+            ) from None
+    elif given is not None:
+        return _unit_factor(inner, given, dimension, membrane)
+    else:
+        raise inner.error(
+            f"the file does not say in which unit {shown(signal.name)} is; add `unit`", "unit"
+        )
+    if given is not None:
+        told = _unit_factor(inner, given, dimension, membrane)
+        if not math.isclose(told, stored, rel_tol=1e-9):
+            raise inner.error(
+                f"{shown(given)}, but the file says that {shown(signal.name)} is in "
+                f"{signal.unit}; leave `unit` out",
+                "unit",
+            )
+    return left
+
+
+def _unit_factor(inner: Section, unit: str, dimension: str, membrane: Membrane | None) -> float:
+    try:
+        return unit_factor(unit, dimension, membrane=membrane)[0]
+    except InputError as error:
+        raise error.at(inner.file, inner.path("unit")) from None
+
+
+def _sweeps(inner: Section, n_sweeps: int) -> list[int]:
+    """The sweeps of the file that ``sweeps: [1, 3]`` names, in that order; all without that key."""
+    if "sweeps" not in inner:
+        return list(range(1, n_sweeps + 1))
+    numbers = inner.items("sweeps")
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= n_sweeps:
+            raise inner.error(
+                f"{shown(number)} is not the number of a sweep of the file, 1 to {n_sweeps}",
+                "sweeps",
+            )
+    if not numbers:
+        raise inner.error("at least one sweep was expected", "sweeps")
+    return numbers
+
+
+def _sampling(outer: Section, contents: Contents) -> float:
+    """The sampling interval, ms, of the file or, where that does not say it, of the section."""
+    given = outer.quantity("sampling", "time", None)
+    own = contents.sampling_ms
+    if given is None and not math.isfinite(own):
+        raise outer.error(
+            f"{contents.file.name} does not say how it was sampled; add for example "
+            "`sampling: 0.1 ms`",
+            "sampling",
+        )
+    if given is not None and given <= 0:
+        raise outer.error(f"a sampling interval above 0 was expected, not {given:g}", "sampling")
+    if given is not None and math.isfinite(own) and not math.isclose(given, own, rel_tol=_SAME):
+        raise outer.error(
+            f"{given:g} ms, but {contents.file.name} is sampled every {own:g} ms; leave `sampling` "
+            "out",
+            "sampling",
+        )
+    return float(own if given is None else given)

@@ -1,0 +1,409 @@
+"""A file from the rig, looked at: its current, the protocol that ran, and what looks wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.problem.command_segments import (
+    FoundCommand,
+    cut_into_sweeps,
+    find_segments,
+    protocol_of_epochs,
+)
+from channelfit.problem.measures import (
+    Leak,
+    Peak,
+    find_peak,
+    holding_pA,
+    leak,
+    noise_pA,
+    run_down,
+    transient_ms,
+)
+from channelfit.problem.plausibility import Seen, protocol_cautions, recording_cautions
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.reading.cautions import Caution, each_once
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats import Contents, Signal, read
+from channelfit.reading.units import shown, unit_factor
+
+_YAML = (".yaml", ".yml")
+#: Noise below it, in the unit of the file, is that of a current in nA where no unit is stated.
+_NOISE_OF_NA = 0.2
+#: pA: more is no current of a cell, but a signal whose unit is wrong.
+_MOST_PA = 1e8
+#: A signal whose noise is this share of its range is a command, when its range is one of voltages.
+_QUIET, _COMMAND_RANGE_MV = 1e-4, (10.0, 400.0)
+#: ms, for lists of steps, which do not say it.
+_USUAL_SAMPLING_MS = 0.1
+#: MOhm and mV beyond which seal and series resistance deserve a word.
+_POOR_SEAL, _LOST_MV = 300.0, 5.0
+#: The share by which peaks, or the current at rest, change over the sweeps before it is told.
+_DRIFT = 0.2
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a user says of a file where the file itself does not, or says otherwise.
+
+    Attributes:
+        signal: the name or the number (from 1) of the current.
+        unit: of the current.
+        sampling_ms: from one sample to the next.
+        command: a file with the protocol that ran, or with the command as it was recorded.
+        layout, decimal: passed on to the reader of the format.
+    """
+
+    signal: str | None = None
+    unit: str | None = None
+    sampling_ms: float | None = None
+    command: Path | None = None
+    layout: str | None = None
+    decimal: str | None = None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a file.
+
+    Attributes:
+        contents: what the file holds.
+        current: the signal that is taken for the membrane current; None where there is none.
+        current_pA: (n_sweeps, n_samples), NaN where nothing was recorded.
+        unit: in which the file stores that current; `unit_is_guessed` where it does not say so.
+        sampling_ms: NaN where nobody says.
+        protocol: what was commanded; None where nothing tells it.
+        protocol_from: where the protocol comes from, in words.
+        command: how far a recorded command is from that protocol; None for a nominal one.
+        noise_pA: standard deviation of a sample.
+        held_pA: (n_sweeps,) the current at the holding potential, of each sweep.
+        leak: the leak at most; None where the protocol does not show it.
+        transient_ms: how long capacitive transients last.
+        peak: the largest current outside of them.
+        run_down: the share by which the peaks of equal sweeps change; None where sweeps differ.
+        cautions: what looks wrong.
+    """
+
+    contents: Contents
+    current: Signal | None
+    current_pA: np.ndarray
+    unit: str
+    unit_is_guessed: bool
+    sampling_ms: float
+    protocol: Protocol | None
+    protocol_from: str
+    command: FoundCommand | None = None
+    noise_pA: float = 0.0
+    held_pA: np.ndarray = field(default_factory=lambda: np.empty(0))
+    leak: Leak | None = None
+    transient_ms: float = 0.0
+    peak: Peak | None = None
+    run_down: float | None = None
+    cautions: tuple[Caution, ...] = ()
+
+    @property
+    def file(self) -> Path:
+        """The file that was looked at."""
+        return self.contents.file
+
+
+def inspect_file(path: Path, told: Told | None = None) -> Inspection:
+    """What is in a file from the rig.
+
+    Raises:
+        InputError: a file that cannot be read, or something told that does not fit it.
+    """
+    told = told or Told()
+    if path.suffix.lower() in _YAML:
+        made = load_protocol(path)
+        contents = Contents(path, "protocol of channelfit", made.sampling_ms, ())
+        none = np.empty((0, 0))
+        return _measured(
+            Inspection(contents, None, none, "", False, made.sampling_ms, made, "the file itself")
+        )
+    contents = read(path, layout=told.layout, decimal=told.decimal)
+    current = _current(contents, told)
+    sampling, cautions = _sampling(contents, told), list[Caution]()
+    if not contents.signals and not math.isfinite(sampling):
+        sampling = _USUAL_SAMPLING_MS
+        what = f"a list of steps does not say how to sample; {sampling:g} ms was taken"
+        cautions.append(Caution(path.name, what, "say --sampling if it is another"))
+    unit, guessed, factor = ("", False, 1.0) if current is None else _unit(current, told)
+    values = np.empty((contents.n_sweeps, 0)) if current is None else current.values * factor
+    protocol, source, command = _protocol(contents, current, sampling, told)
+    if protocol is not None and not math.isfinite(sampling):
+        sampling = protocol.sampling_ms
+    if current is not None and protocol is not None:
+        protocol = _for_sweeps(protocol, values, path)
+    found = Inspection(
+        contents,
+        current,
+        values,
+        unit,
+        guessed,
+        sampling,
+        protocol,
+        source,
+        command,
+        cautions=tuple(cautions),
+    )
+    return _measured(found)
+
+
+# --- which signal --------------------------------------------------------------------------------
+
+
+def _current(contents: Contents, told: Told) -> Signal | None:
+    """The signal that is the membrane current; None where the file holds none."""
+    signals = contents.signals
+    names = [signal.name for signal in signals]
+    if told.signal is not None:
+        if told.signal in names:
+            return signals[names.index(told.signal)]
+        if told.signal.isdecimal() and 1 <= int(told.signal) <= len(signals):
+            return signals[int(told.signal) - 1]
+        listed = ", ".join(f"{k}: {name}" for k, name in enumerate(names[:12], 1)) or "none"
+        raise InputError(f"no signal {shown(told.signal)}; there are {listed}", contents.file)
+    currents = [signal for signal in signals if signal.kind == "current"]
+    sized = [s for s in currents if np.nanmax(np.abs(s.values), initial=0.0) < _MOST_PA]
+    if currents:
+        return (sized or currents)[0]
+    unknown = [s for s in signals if s.kind == "other" and not s.unit and not _is_command(s)]
+    return unknown[0] if len(unknown) == 1 or len(unknown) == len(signals) > 0 else None
+
+
+def _is_command(signal: Signal) -> bool:
+    """Whether a signal without a unit looks like a command in mV: wide, and without noise."""
+    values = signal.values[np.isfinite(signal.values)]
+    low, high = _COMMAND_RANGE_MV
+    width = float(np.ptp(values)) if values.size else 0.0
+    return low <= width <= high and noise_pA(signal.values) < _QUIET * width
+
+
+def _unit(current: Signal, told: Told) -> tuple[str, bool, float]:
+    """The unit of a current, whether it is guessed, and the factor that is left to pA."""
+    if told.unit is not None:
+        factor = unit_factor(told.unit, "current")[0]
+        if current.unit and current.kind == "current":
+            if not math.isclose(factor, unit_factor(current.unit, "current")[0]):
+                raise InputError(
+                    f"{shown(told.unit)}, but the file says that {shown(current.name)} is in "
+                    f"{current.unit}",
+                    None,
+                    "unit",
+                )
+            return current.unit, False, 1.0
+        return told.unit, False, factor
+    if current.unit:
+        return current.unit, False, 1.0
+    unit = "nA" if 0 < noise_pA(current.values) < _NOISE_OF_NA else "pA"
+    return unit, True, unit_factor(unit, "current")[0]
+
+
+def _sampling(contents: Contents, told: Told) -> float:
+    own, given = contents.sampling_ms, told.sampling_ms
+    if given is not None and math.isfinite(own) and not math.isclose(own, given, rel_tol=1e-6):
+        raise InputError(
+            f"{given:g} ms, but the file is sampled every {own:g} ms", contents.file, "sampling"
+        )
+    return own if given is None else given
+
+
+# --- which protocol ------------------------------------------------------------------------------
+
+
+def _protocol(
+    contents: Contents, current: Signal | None, sampling: float, told: Told
+) -> tuple[Protocol | None, str, FoundCommand | None]:
+    """The protocol that ran, where it comes from, and how far a recorded command is from it."""
+    if told.command is not None:
+        return _protocol_in(told.command, contents, sampling)
+    if not math.isfinite(sampling):
+        return None, "", None
+    name = contents.file.name.split(".")[0]
+    if contents.epochs:
+        first = contents.epochs[0][0].start_mV
+        holding = first if contents.holding_mV is None else contents.holding_mV
+        made = protocol_of_epochs(contents.epochs, sampling, holding, name)
+        if made is not None:
+            return made, "the epochs that the file describes", None
+    voltages = [s for s in contents.signals if s is not current and s.kind == "voltage"]
+    voltages += [s for s in contents.signals if s is not current and _is_command(s)]
+    for signal in voltages:
+        found = find_segments(signal.values, sampling, contents.holding_mV, name)
+        return found.protocol, f'the recorded command "{signal.name}"', found
+    return None, "", None
+
+
+def _protocol_in(
+    path: Path, contents: Contents, sampling: float
+) -> tuple[Protocol | None, str, FoundCommand | None]:
+    """The protocol that a file of its own holds, as a protocol, a list of steps or a record."""
+    source = f"the file {path.name}"
+    if path.suffix.lower() in (*_YAML, ".eph"):
+        made = load_protocol(path)
+        if math.isfinite(sampling):  # a command is the same, however it is sampled
+            made = replace(made, sampling_ms=sampling)
+        return made, source, None
+    if not math.isfinite(sampling):
+        raise InputError("the sampling of the recording is not known; tell it", contents.file)
+    told = replace(read(path), sampling_ms=sampling)
+    protocol, _, command = _protocol(told, None, sampling, Told())
+    if protocol is None:
+        raise InputError(
+            "no protocol in it: a protocol file (YAML), .eph, a list of steps, or a record of the "
+            "command was expected",
+            path,
+        )
+    return protocol, source, command
+
+
+def _for_sweeps(protocol: Protocol, values: np.ndarray, path: Path) -> Protocol:
+    """The protocol for as many sweeps as were recorded: repeated, or a long one cut into them.
+
+    Raises:
+        InputError: it has another number of sweeps.
+    """
+    n_sweeps, n_samples = values.shape
+    if protocol.n_sweeps == n_sweeps:
+        return protocol
+    if protocol.n_sweeps == 1 and protocol.n_times_max <= n_samples:
+        return replace(protocol, sweeps=protocol.sweeps * n_sweeps)
+    lasts = round(n_samples * protocol.sampling_ms, 9)
+    cut = cut_into_sweeps(protocol, n_sweeps, lasts)
+    if cut is None:
+        raise InputError(
+            f"{n_sweeps} sweeps of {n_samples} samples, but {protocol.name} has "
+            f"{protocol.n_sweeps} of {protocol.n_times_max}",
+            path,
+        )
+    return cut
+
+
+# --- what it measures ----------------------------------------------------------------------------
+
+
+def _measured(found: Inspection) -> Inspection:
+    """The same with what the current shows, and what looks wrong."""
+    place, protocol = found.file.name, found.protocol
+    cautions = list(found.cautions)
+    cautions += protocol_cautions(protocol, place) if protocol is not None else []
+    if found.current is None:
+        return replace(found, cautions=tuple(cautions))
+    values = found.current_pA
+    noise = noise_pA(values)
+    same = protocol is not None and protocol.n_times_max == values.shape[1]
+    held = holding_pA(values, protocol if same else None)
+    found = replace(found, noise_pA=noise, held_pA=held)
+    if protocol is not None and same:
+        seen = Seen(place, protocol, values, np.isfinite(values).astype(float))
+        blank = transient_ms(values, protocol, noise)
+        peak = find_peak(seen.smooth_pA, held, protocol, blank)
+        found = replace(
+            found,
+            leak=leak(values, protocol, blank),
+            transient_ms=blank,
+            peak=peak,
+            run_down=None if peak is None else run_down(peak.by_sweep_pA, protocol),
+        )
+        cautions += recording_cautions(seen, True)
+    cautions += _cautions(found, same)
+    return replace(found, cautions=each_once(cautions))
+
+
+def _cautions(found: Inspection, same: bool) -> list[Caution]:
+    """What looks wrong in an inspection."""
+    place, told = found.file.name, list[Caution]()
+
+    def tell(value: str, advice: str) -> None:
+        told.append(Caution(place, value, advice))
+
+    if found.unit_is_guessed:
+        tell(
+            f"no unit of the current is stated; {found.unit} was taken, since its noise is then "
+            f"{found.noise_pA:.2g} pA",
+            "say --unit if it is another",
+        )
+    if not math.isfinite(found.sampling_ms):
+        tell("how it was sampled is not stated", "say for example --sampling 0.1ms")
+    elif found.protocol is None:
+        tell("what was commanded is not in the file", "say --command FILE with the protocol")
+    elif not same:
+        n, wanted = found.current_pA.shape[1], found.protocol.n_times_max
+        tell(
+            f"{n} samples a sweep, but its protocol has {wanted} ({found.protocol.sampling_ms:g} "
+            "ms from one to the next)",
+            "is it the protocol that ran, and the sampling right?",
+        )
+    missing = ~np.isfinite(found.current_pA)
+    if missing.any():
+        tell(
+            f"{missing.sum()} of {missing.size} samples are missing",
+            "a fit needs `missing: mask` where they are not the ends of shorter sweeps",
+        )
+    for value, advice in _of_the_cell(found):
+        tell(value, advice)
+    return told
+
+
+def _of_the_cell(found: Inspection) -> list[tuple[str, str]]:
+    """What looks wrong with seal, series resistance, noise and stability."""
+    told, peak, clamp = list[tuple[str, str]](), found.peak, found.contents.clamp
+    if found.leak is not None and found.leak.seal_MOhm < _POOR_SEAL:
+        told.append(
+            (
+                f"the leak is up to {found.leak.conductance_nS:.3g} nS "
+                f"({found.leak.seal_MOhm:.3g} MOhm), from {found.leak.source}",
+                "was it subtracted, or are channels open there? A fit without a leak term takes "
+                "it for the channel's",
+            )
+        )
+    if peak is not None:
+        size = abs(peak.current_pA)
+        rs = float(np.median(np.asarray(clamp.get("series_resistance_MOhm", 0.0))))
+        left = 1 - float(np.median(np.asarray(clamp.get("compensation", 0.0))))
+        if rs * left * size / 1e3 > _LOST_MV:
+            told.append(
+                (
+                    f"{size / 1e3:.3g} nA through {rs:.3g} MOhm, {100 * (1 - left):.0f} % "
+                    f"compensated, lose up to {rs * left * size / 1e3:.2g} mV",
+                    "the membrane is not at the command then",
+                )
+            )
+        if 0 < size < 5 * found.noise_pA:
+            told.append(
+                (
+                    f"the largest current, {size:.3g} pA, is hardly above the noise of "
+                    f"{found.noise_pA:.3g} pA",
+                    "is there a channel in it?",
+                )
+            )
+        drift = np.ptp(found.held_pA) if len(found.held_pA) > 1 else 0.0
+        if drift > max(_DRIFT * size, 6 * found.noise_pA) and _held_alike(found.protocol):
+            told.append(
+                (
+                    f"the current at the holding potential goes from {found.held_pA[0]:.3g} to "
+                    f"{found.held_pA[-1]:.3g} pA over the sweeps",
+                    "the seal or the cell changed",
+                )
+            )
+    if found.run_down is not None and abs(found.run_down) > _DRIFT:
+        told.append(
+            (
+                f"the peak changes by {100 * found.run_down:+.0f} % from the first sweep to the "
+                "last",
+                "equal sweeps should give equal currents: run-down",
+            )
+        )
+    return told
+
+
+def _held_alike(protocol: Protocol | None) -> bool:
+    """Whether all sweeps begin at the holding potential."""
+    if protocol is None:
+        return True
+    return bool(np.all(np.abs(protocol.command()[:, 0] - protocol.holding_mV) < 1.0))

@@ -1,0 +1,267 @@
+"""What a recording says of the cell and the clamp, before any model: noise, leak, transients, peak.
+
+All of these are estimates for a first look. None of them enters a fit by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import Ramp
+
+#: Sweeps that are looked at for the noise, evenly chosen.
+_SWEEPS = 200
+#: mV: channels that open on depolarization are closed below; there the current is mostly leak.
+_CLOSED = -60.0
+#: mV: hardly any channel opens below.
+_SURELY_CLOSED = -75.0
+#: mV: steps and ramps over less say nothing about a leak or a transient.
+_LEAST_STEP = 5.0
+#: ms after a step in which a capacitive transient is looked for, and the share of its height at
+#: which it is over.
+_LONGEST, _OVER = 5.0, 0.01
+#: How many standard deviations of the noise a transient must reach to be one.
+_SEEN = 6.0
+
+
+def noise_pA(current: np.ndarray) -> float:
+    """Estimate the standard deviation of the noise between neighboring samples, pA.
+
+    It comes from third differences, which hardly see a current that changes over several samples,
+    and from their median, which does not see jumps; the result is the median over the sweeps.
+    Filtered noise is underestimated.
+
+    Arguments:
+        current: (n_sweeps, n_times) pA; NaN is left out.
+    """
+    found = []
+    chosen = np.linspace(0, len(current) - 1, min(len(current), _SWEEPS)).round().astype(int)
+    for row in current[np.unique(chosen)]:
+        known = row[np.isfinite(row)]
+        if known.size >= 8:
+            # third differences of independent noise have 1 + 9 + 9 + 1 times its variance
+            found.append(float(np.median(np.abs(np.diff(known, 3)))) * 1.4826 / np.sqrt(20))
+    return float(np.median(found)) if found else 0.0
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The line through the currents at voltages where channels are mostly closed.
+
+    Attributes:
+        conductance_nS: its slope: the leak at most, since open channels would add to it.
+        reversal_mV: where it meets zero current.
+        source: the voltages that it comes from, in words.
+    """
+
+    conductance_nS: float
+    reversal_mV: float
+    source: str
+
+    @property
+    def seal_MOhm(self) -> float:
+        """The resistance that would leak so much; infinite where nothing leaks."""
+        return 1e3 / self.conductance_nS if self.conductance_nS > 0 else math.inf
+
+
+def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | None:
+    """The leak at most, from steps and ramps at -60 mV and below that nothing above preceded.
+
+    Arguments:
+        current: (n_sweeps, n_times) pA.
+        blank_ms: how long the capacitive transient after a step lasts.
+
+    Returns: None where the protocol has no such steps or ramps.
+    """
+    for highest in (_SURELY_CLOSED, _CLOSED):
+        if found := _leak_below(max(highest, protocol.holding_mV), current, protocol, blank_ms):
+            return found
+    return None
+
+
+def _leak_below(
+    highest_mV: float, current: np.ndarray, protocol: Protocol, blank_ms: float
+) -> Leak | None:
+    """The leak from what comes before the command first exceeds a voltage; None without any."""
+    early, late = list[tuple[float, ...]](), list[tuple[float, ...]]()
+    skip = math.ceil(blank_ms / protocol.sampling_ms)
+    command = protocol.command()
+    for k, sweep in enumerate(protocol.sweeps):
+        for segment, (a, b) in zip(sweep, protocol.sample_ranges(k), strict=True):
+            volts, known = command[k, a:b], np.isfinite(current[k, a:b])
+            if not volts.size or volts.max() > highest_mV:
+                break
+            inner = slice(skip if a else 0, None)
+            v, i = volts[inner][known[inner]], current[k, a:b][inner][known[inner]]
+            if v.size < 4:
+                continue
+            if isinstance(segment.wave, Ramp) and np.ptp(v) >= _LEAST_STEP:
+                return _leak(*_line(v, i), f"the ramp {v[0]:.4g} to {v[-1]:.4g} mV")
+            if segment.is_constant:
+                n = max(4, v.size // 8)
+                early.append((float(v[0]), float(i[:n].mean())))
+                late.append((float(v[0]), float(i[-n:].mean())))
+    points = [np.array(each).T for each in (early, late) if each]
+    points = [each for each in points if np.ptp(each[0]) >= _LEAST_STEP]
+    if not points:
+        return None
+    v = points[0][0]
+    line = min(_line(*each) for each in points)
+    return _leak(*line, f"steps between {v.min():.4g} and {v.max():.4g} mV")
+
+
+def _leak(slope: float, offset: float, source: str) -> Leak:
+    """The leak of a line: its slope, nS, and its current at 0 mV, pA."""
+    return Leak(max(slope, 0.0), -offset / slope if slope else math.nan, source)
+
+
+def _line(v: np.ndarray, i: np.ndarray) -> tuple[float, float]:
+    """Slope, nS, and current at 0 mV, pA, of the least-squares line."""
+    middle = v.mean()
+    slope = float((v - middle) @ (i - i.mean()) / ((v - middle) @ (v - middle)))
+    return slope, float(i.mean() - slope * middle)
+
+
+def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float:
+    """How long the capacitive transients after steps last, ms; 0 where none are seen.
+
+    A transient is the part of the current after a step that is proportional to the step, in all
+    steps of the recording together, and that is over within 5 ms.
+
+    Arguments:
+        current: (n_sweeps, n_times) pA.
+        noise: standard deviation of a sample, pA.
+    """
+    h = protocol.sampling_ms
+    size = max(8, math.ceil(_LONGEST / h))
+    rows = list(_after_steps(current, protocol, size))
+    if not rows:
+        return 0.0
+    # where channels are closed a current that follows a step is the clamp's alone
+    for highest in (_SURELY_CLOSED, _CLOSED, math.inf):
+        closed = [row for row in rows if row[1] <= highest]
+        if closed:
+            break
+    steps = np.array([step for step, _, _ in closed])
+    courses = np.array([course for _, _, course in closed])
+    weight = np.where(np.isfinite(courses), steps[:, None], 0.0)
+    squares = (weight**2).sum(axis=0)
+    seen = squares > 0.3 * squares.max()
+    response = np.nan_to_num(courses * weight).sum(axis=0)[seen] / squares[seen]
+    if response.size < 6:
+        return 0.0
+    apart = np.abs(response - np.median(response[-response.size // 3 :]))
+    top = int(apart[: max(3, response.size // 2)].argmax())
+    if apart[top] * np.abs(steps).max() < _SEEN * noise:
+        return 0.0
+    small = max(_OVER * apart[top], 3 * noise / math.sqrt(float(squares.max())))
+    over = np.flatnonzero(apart[top:] <= small)
+    lasts = (top + int(over[0]) if over.size else response.size) * h
+    grid = 0.1 if lasts < 1 else 0.5
+    return min(round(math.ceil(lasts / grid - 1e-6) * grid, 9), _LONGEST)
+
+
+def _after_steps(
+    current: np.ndarray, protocol: Protocol, size: int
+) -> Iterator[tuple[float, float, np.ndarray]]:
+    """Each step: its size and the higher of its voltages, mV, and the current after it, (size,) pA.
+
+    The current is less that before the step.
+    """
+    command = protocol.command()
+    for k in range(protocol.n_sweeps):
+        samples = [round(float(t) / protocol.sampling_ms) for t in protocol.step_times_ms(k)]
+        for at, end in pairwise([*samples, protocol.n_times(k)]):
+            if at < 2 or end - at < 4:
+                continue
+            step = float(command[k, at] - command[k, at - 1])
+            before = current[k, max(0, at - 5) : at - 1]
+            if abs(step) < _LEAST_STEP or not np.isfinite(before).any():
+                continue
+            course = np.full(size, np.nan)
+            n = min(size, end - at)
+            course[:n] = current[k, at : at + n] - np.nanmean(before)
+            yield step, float(command[k, at - 1 : at + 1].max()), course
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The largest current outside of capacitive transients, less that at the holding potential.
+
+    Attributes:
+        current_pA: with its sign.
+        sweep: counted from 0.
+        time_ms: from the start of the sweep.
+        voltage_mV: the command at that time.
+        by_sweep_pA: (n_sweeps,) the largest of every sweep.
+    """
+
+    current_pA: float
+    sweep: int
+    time_ms: float
+    voltage_mV: float
+    by_sweep_pA: np.ndarray
+
+
+def holding_pA(current: np.ndarray, protocol: Protocol | None) -> np.ndarray:
+    """The mean current of each sweep, (n_sweeps,) pA, before the command leaves the holding one.
+
+    Without a protocol, or where a sweep begins with a step, it is the mean of its first twentieth.
+    """
+    found = np.empty(len(current))
+    for k, row in enumerate(current):
+        n = max(1, len(row) // 20)
+        if protocol is not None:
+            away = np.abs(protocol.command()[k] - protocol.holding_mV) > 1.0
+            n = int(away.argmax()) if away.any() and away.argmax() > 0 else n
+        known = row[:n][np.isfinite(row[:n])]
+        found[k] = known.mean() if known.size else math.nan
+    return found
+
+
+def find_peak(
+    smooth: np.ndarray, held: np.ndarray, protocol: Protocol, blank_ms: float
+) -> Peak | None:
+    """The largest current that no transient explains; None where there is none.
+
+    Arguments:
+        smooth: (n_sweeps, n_times) pA, without spikes of single samples.
+        held: (n_sweeps,) pA, the current at the holding potential.
+        blank_ms: how long the transients after steps last.
+    """
+    t, command = protocol.times_ms, protocol.command()
+    apart = smooth - np.nan_to_num(held)[:, None]
+    apart[~np.isfinite(command)] = np.nan
+    for k in range(protocol.n_sweeps):
+        for step in protocol.step_times_ms(k):
+            apart[k, (t >= step - 1e-9) & (t < step + blank_ms)] = np.nan
+    if not np.isfinite(apart).any():
+        return None
+    size = np.nan_to_num(np.abs(apart), nan=-1.0)
+    each = size.argmax(axis=1)
+    by_sweep = apart[np.arange(len(apart)), each]
+    sweep = int(size.max(axis=1).argmax())
+    at = int(each[sweep])
+    return Peak(float(by_sweep[sweep]), sweep, float(t[at]), float(command[sweep, at]), by_sweep)
+
+
+def run_down(by_sweep: np.ndarray, protocol: Protocol) -> float | None:
+    """By which share the peaks changed from the first sweep to the last, along a straight line.
+
+    Arguments:
+        by_sweep: (n_sweeps,) the peak of every sweep, pA.
+
+    Returns: None where the sweeps differ, or are fewer than three.
+    """
+    n = len(by_sweep)
+    alike = all(sweep == protocol.sweeps[0] for sweep in protocol.sweeps)
+    if n < 3 or not alike or not np.isfinite(by_sweep).all():
+        return None
+    slope, start = np.polyfit(np.arange(n), by_sweep, 1)
+    return float(slope * (n - 1) / start) if start else None

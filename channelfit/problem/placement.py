@@ -1,0 +1,179 @@
+"""Where recorded samples lie in the sweeps of a protocol: whole sweeps, or a part of each.
+
+The samples before and after a part have no current and no weight, so that a search simulates them
+and compares nothing there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import parse_quantity, shown
+
+
+def laid_out(
+    section: Section,
+    current: np.ndarray,
+    sweeps: list[int],
+    headed: bool,
+    protocol: Protocol,
+    path: Path,
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Recorded sweeps, or parts of them, laid out as the protocol's.
+
+    Arguments:
+        section: may have ``starts``, the times at which the parts begin.
+        current: (n_recorded, n_rows) pA.
+        sweeps: of the protocol, counted from 0, that were recorded.
+        headed: whether the first row of the file is all numbers, and may be a heading.
+
+    Returns:
+        (n_sweeps, n_times) pA, NaN where nothing was recorded; whether something was; and the first
+        sample of each recorded sweep.
+
+    Raises:
+        InputError: more or fewer samples than the protocol has, or starts that cannot be.
+    """
+    firsts = _read_starts(section, sweeps, protocol)
+    if "starts" in section:
+        return *_parts(section, current, sweeps, firsts, protocol), firsts
+    return *_whole(current, sweeps, headed, protocol, path), firsts
+
+
+def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> list[int]:
+    """The first sample, counted from 0, of each recorded sweep; 0 without the key ``starts``.
+
+    Arguments:
+        section: has ``starts``, one time of the sweep for all, or a list with one for each.
+        sweeps: of the protocol, counted from 0, that were recorded.
+
+    Raises:
+        InputError: another number of times than sweeps, or a time between two samples.
+    """
+    given = section.items("starts", 0.0)
+    if len(given) not in (1, len(sweeps)):
+        raise section.error(
+            f"{len(given)} times, but {len(sweeps)} sweeps were recorded; one for all, or one for "
+            "each, was expected",
+            "starts",
+        )
+    firsts = [_sample(section, value, protocol.sampling_ms) for value in given]
+    return firsts * len(sweeps) if len(given) == 1 else firsts
+
+
+def common_start_ms(section: Section) -> float:
+    """The time of the sweep at which all of its recorded parts begin; 0 where they differ."""
+    given = section.items("starts", 0.0)
+    return _time(section, given[0]) if len(given) == 1 else 0.0
+
+
+def _time(section: Section, value: object) -> float:
+    try:
+        return parse_quantity(value, "time")
+    except InputError as error:
+        raise error.at(section.file, section.path("starts")) from None
+
+
+def _sample(section: Section, value: object, sampling_ms: float) -> int:
+    start = _time(section, value)
+    sample = round(start / sampling_ms)
+    if sample < 0 or abs(start / sampling_ms - sample) > max(TIME_TOLERANCE, 1e-9 * sample):
+        raise section.error(
+            f"{shown(value)} is no time of a sample; these are every {sampling_ms:g} ms from 0",
+            "starts",
+        )
+    return sample
+
+
+def _parts(
+    section: Section,
+    current: np.ndarray,
+    sweeps: list[int],
+    firsts: list[int],
+    protocol: Protocol,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Recorded parts, laid out as the protocol's sweeps.
+
+    Arguments:
+        current: (n_recorded, n_rows) pA.
+        sweeps, firsts: which sweep each row is of, and at which sample it begins, from 0.
+
+    Returns:
+        (n_sweeps, n_times) pA, NaN where nothing was recorded, and whether something was.
+
+    Raises:
+        InputError: a part that lasts longer than its sweep.
+    """
+    shape = (protocol.n_sweeps, protocol.n_times_max)
+    out, recorded = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for k, first, trace in zip(sweeps, firsts, current, strict=True):
+        known = np.flatnonzero(np.isfinite(trace))
+        last = first + (int(known[-1]) + 1 if known.size else 0)
+        n = protocol.n_times(k)
+        if last > n:
+            h = protocol.sampling_ms
+            raise section.error(
+                f"what begins at {first * h:g} ms ends at {last * h:g} ms, but sweep {k + 1} of "
+                f"{protocol.name} ends at {n * h:g} ms",
+                "starts",
+            )
+        end = min(n, first + len(trace))
+        out[k, first:end] = trace[: end - first]
+        recorded[k, first:end] = True
+    return out, recorded
+
+
+def _whole(
+    current: np.ndarray, rows: list[int], headed: bool, protocol: Protocol, path: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """Currents of whole sweeps (n_sweeps, n_times), and which samples must have been recorded.
+
+    Arguments:
+        headed: whether the first row is all numbers, and may be a heading.
+    """
+    n_rows, n_times = current.shape[1], protocol.n_times_max
+    expected = max(protocol.n_times(k) for k in rows)
+    if n_rows not in (n_times, expected):
+        heading = headed and n_rows - 1 in (n_times, expected)
+        raise _wrong_count(n_rows, expected, heading, protocol, path)
+    out = np.full((protocol.n_sweeps, n_times), np.nan)
+    recorded = np.zeros(out.shape, dtype=bool)
+    for k, trace in zip(rows, current, strict=True):
+        n = protocol.n_times(k)
+        out[k, :n] = trace[:n]
+        recorded[k, :n] = True
+    return out, recorded
+
+
+def _wrong_count(
+    n_rows: int, expected: int, heading: bool, protocol: Protocol, path: Path
+) -> InputError:
+    """The error of a recording with another number of samples than the protocol.
+
+    Arguments:
+        heading: whether its first row is all numbers, and would be one too many.
+    """
+    ratio = n_rows / expected
+    thousandfold = {1e3: "more", 1e-3: "fewer"}
+    apart = next((word for k, word in thousandfold.items() if abs(ratio / k - 1) < 0.02), None)
+    hints = ""
+    if heading:
+        hints += (
+            "the first row is all numbers: if it names the columns, write `header: true`; else "
+        )
+    if apart:
+        hints += f"a thousand times {apart}: are times in s read as ms, or the other way round? "
+    if n_rows < expected:
+        hints += "if these are a part of each sweep, say when it begins, as in `starts: 5 s`; else "
+    return InputError(
+        f"{n_rows} samples, but {protocol.name} has {expected} "
+        f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); {hints}"
+        "correct the protocol's durations, or cut the recording to them",
+        path,
+    )

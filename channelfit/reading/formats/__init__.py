@@ -1,0 +1,101 @@
+"""Files from the rig, one small file for each format; `read` opens any of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats import (
+    abf,
+    delimited,
+    hdf5,
+    heka,
+    igor,
+    matlab,
+    nwb,
+    syncropatch,
+    wcp,
+)
+from channelfit.reading.formats.contents import Contents, Epoch, Signal
+from channelfit.reading.texts import file_size
+from channelfit.reading.units import shown
+
+__all__ = ["READERS", "Contents", "Epoch", "Signal", "choices_of", "read", "suffix_of"]
+
+#: How a file is read, by its suffix; a format is added by a line here.
+READERS: dict[str, Callable[..., Contents]] = {
+    ".abf": abf.read,
+    ".nwb": nwb.read,
+    ".ibw": igor.read,
+    ".wcp": wcp.read,
+    ".dat": heka.read,
+    ".mat": matlab.read,
+    ".h5": hdf5.read,
+    ".hdf5": hdf5.read,
+    ".csv": delimited.read,
+    ".csv.gz": delimited.read,
+    ".tsv": delimited.read,
+    ".tsv.gz": delimited.read,
+    ".txt": delimited.read,
+    ".txt.gz": delimited.read,
+    ".eph": syncropatch.read,
+    ".json": syncropatch.read,
+}
+#: The way round for files of the rig that are not read.
+_WAYS_ROUND = {
+    ".xlsx": "a workbook of Excel; save the sheet as CSV",
+    ".xls": "a workbook of Excel; save the sheet as CSV",
+    ".pxp": "an experiment of Igor; save its waves (Data > Save Waves > Save Igor Binary)",
+    ".pro": "a protocol of pCLAMP without samples; a recording (.abf) made with it holds it too",
+    ".atf": "Axon text; save it as ABF, or delete the lines above its table and call it .txt",
+}
+_MAX_BYTES = 2_000_000_000
+
+
+def read(path: Path, **choices: Any) -> Contents:
+    """What a file from the rig holds: signals in pA and mV, nominal protocol, amplifier, notes.
+
+    Arguments:
+        path: a file whose suffix is in `READERS`.
+        choices: what the reader of its format takes besides, such as `layout` of MATLAB and HDF5
+            or `decimal` of text; None for what is not chosen.
+
+    Raises:
+        InputError: missing, damaged, of another format, or a choice that this format does not take.
+    """
+    if file_size(path) > _MAX_BYTES:
+        raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
+    reader = READERS.get(suffix_of(path))
+    if way_round := _WAYS_ROUND.get(suffix_of(path)):
+        raise InputError(way_round, path)
+    if reader is None:
+        raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
+    given = {key: value for key, value in choices.items() if value is not None}
+    accepted = choices_of(path)
+    for key, value in given.items():
+        if key not in accepted:
+            known = f"; there {', '.join(accepted)} may be told" if accepted else ""
+            raise InputError(
+                f"{shown(value)} has no meaning for {suffix_of(path)} files{known}", path, key
+            )
+    try:
+        return reader(path, **given)
+    except InputError as error:
+        raise error.at(path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def choices_of(path: Path) -> list[str]:
+    """What may be chosen of how a file is read, by the format that its suffix tells."""
+    reader = READERS.get(suffix_of(path))
+    return list(inspect.signature(reader).parameters)[1:] if reader else []
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix that tells the format, such as ``.csv.gz``; in lower case."""
+    both = "".join(suffix.lower() for suffix in path.suffixes[-2:])
+    return both if both in READERS else path.suffix.lower()

@@ -1,0 +1,256 @@
+"""Axon Binary Format, ABF 1 and 2, by pyABF: sweeps, and the protocol of the header's epochs.
+
+The header's protocol is believed only where it can be the one that ran. Where the command was
+recorded and differs, or a user list changes the epochs, the recorded command is what counts.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats.contents import (
+    Contents,
+    Epoch,
+    distinct,
+    missing,
+    packed,
+    read_contents,
+    signal,
+    stacked,
+)
+from channelfit.reading.units import unit_factor
+
+_EPISODIC_WITH_LENGTHS, _GAP_FREE = 1, 3
+#: Bytes of the header that tell sizes, of a block and of a tag; which section holds the samples.
+_HEAD, _BLOCK, _TAG, _DATA_SECTION = 512, 512, 64, 10
+_KINDS = {"Step": "step", "Ramp": "ramp"}
+#: Beyond any clamp: levels that a damaged or foreign header holds.
+_MAX_MV, _MAX_PF = 1000.0, 10_000.0
+#: How far, mV, a recorded command may lie from the nominal one, and in which share of samples.
+_NEAR_MV, _SHARE = 2.0, 0.95
+
+
+def read(path: Path) -> Contents:
+    """What an ABF file holds.
+
+    Raises:
+        InputError: damaged, truncated, or without pyABF.
+    """
+    return read_contents(f"{__name__}:packed_contents", path, "an ABF file")
+
+
+def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
+    """The same for the process that reads foreign formats."""
+    try:
+        import pyabf  # optional
+    except ImportError:
+        raise missing("pyabf", "an ABF file") from None
+    try:
+        return packed(_contents(pyabf, path))
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # pyABF raises many kinds on a damaged file
+        raise InputError(f"not a readable ABF file: {error}"[:200], path) from None
+
+
+def _contents(pyabf: Any, path: Path) -> Contents:
+    _check_size(path)
+    abf = pyabf.ABF(str(path))
+    header = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._protocolSection
+    notes = list[str]()
+    traces = _sweeps(abf)
+    names = distinct([_text(name) for name in abf.adcNames])
+    signals = tuple(
+        signal(name, "" if unit == "?" else _text(unit), values)
+        for name, unit, values in zip(names, abf.adcUnits, traces, strict=True)
+    )
+    sampling = _sampling_us(abf) / 1e3
+    if not 0 < sampling < math.inf:
+        raise InputError(f"sampled every {sampling:g} ms, as its header says", path)
+    recorded = [s.values for s in signals if s.kind == "voltage"]
+    currents = any(s.kind == "current" for s in signals)
+    dac = _waveform_output(abf, notes)
+    holding, epochs = None, tuple[tuple[Epoch, ...], ...]()
+    if currents and dac is None:
+        notes.append("The header tells of no output in mV or V; what was commanded is not known.")
+    if currents and dac is not None:
+        factor = _voltage_factor(abf, dac)
+        held = abf.holdingCommand[dac] * factor
+        holding = float(held) if abs(held) <= _MAX_MV else None
+        if header.nOperationMode != _EPISODIC_WITH_LENGTHS:
+            epochs = _epochs(pyabf, abf, dac, factor, sampling, notes)
+        if epochs and recorded and not _agree(epochs, recorded[0], sampling):
+            epochs = ()
+            notes.append(
+                "The recorded command differs from the nominal one of the header, so it counts."
+            )
+    start = None
+    if abf.abfVersion["major"] == 2 and header.nOperationMode != _GAP_FREE:
+        start = np.arange(abf.sweepCount) * abf.sweepIntervalSec * 1e3
+    return Contents(
+        path,
+        f"ABF {abf.abfVersion['major']}",
+        sampling,
+        signals,
+        start,
+        epochs,
+        holding,
+        _capacitance(abf, [s.kind for s in signals]),
+        notes=tuple(notes),
+    )
+
+
+def _check_size(path: Path) -> None:
+    """Raises InputError where the header tells of more than the file has, or of no samples."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+    if head[:4] not in (b"ABF ", b"ABF2") or len(head) < _HEAD:
+        raise InputError("not an ABF file: it does not begin as one", path)
+    if head[:4] == b"ABF2":
+        sections = list(struct.Struct("<IIq").iter_unpack(head[76 : 76 + 18 * 16]))
+        n_samples = sections[_DATA_SECTION][2]
+        (n_sweeps,) = struct.unpack_from("<I", head, 12)
+    else:
+        n_samples, n_sweeps = (struct.unpack_from("<i", head, place)[0] for place in (10, 16))
+        block, tags, n_tags = (struct.unpack_from("<i", head, place)[0] for place in (40, 44, 48))
+        (floats,) = struct.unpack_from("<h", head, 100)
+        sections = [(block, 4 if floats else 2, n_samples), (tags, _TAG, n_tags)]
+    # one byte at least, or an entry without length could be told any number of times
+    ends = [block * _BLOCK + max(1, length) * count for block, length, count in sections]
+    sound = all(block >= 0 and count >= 0 for block, _, count in sections)
+    if n_samples < 1 or not sound or not 0 <= n_sweeps <= n_samples:
+        raise InputError("holds no samples; was the recording stopped at once?", path)
+    if max(ends) > size:
+        raise InputError(
+            f"the header tells of {n_samples:,} samples and of {max(ends):,} bytes, but the file "
+            f"has {size:,}; it is cut off, or was copied before it was complete",
+            path,
+        )
+
+
+def _text(name: str) -> str:
+    return "".join(c for c in name if c.isprintable()).strip()
+
+
+def _sweeps(abf: Any) -> list[np.ndarray]:
+    """The samples of each channel, (n_sweeps, n_samples)."""
+    lengths = [abf.sweepPointCount] * abf.sweepCount
+    if abf.sweepCount > 1 and hasattr(abf, "_synchArraySection"):
+        lengths = [n // abf.channelCount for n in abf._synchArraySection.lLength]
+    ends = np.cumsum(lengths)
+    return [
+        stacked([row[b - n : b] for n, b in zip(lengths, ends, strict=True)]) for row in abf.data
+    ]
+
+
+def _sampling_us(abf: Any) -> float:
+    """Microseconds between the samples of one channel; pyABF itself rounds their rate to 1 Hz."""
+    if abf.abfVersion["major"] == 1:
+        return float(abf._headerV1.fADCSampleInterval) * int(abf.channelCount)
+    return float(abf._protocolSection.fADCSequenceInterval)
+
+
+def _outputs(abf: Any, key: str) -> list[int]:
+    section = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._dacSection
+    return list(getattr(section, key))
+
+
+def _waveform_output(abf: Any, notes: list[str]) -> int | None:
+    """The number of the output that commands the voltage; None where the header defines none."""
+    outputs = range(min(len(abf.holdingCommand), len(abf.dacUnits)))
+    volts = [k for k in outputs if math.isfinite(_voltage_factor(abf, k))]
+    enabled = _outputs(abf, "nWaveformEnable")
+    active = [k for k in volts if k < len(enabled) and enabled[k] == 1]
+    if len(active) > 1:
+        names = ", ".join(_text(abf.dacNames[k]) for k in active)
+        notes.append(f"Several outputs command a voltage ({names}); the protocol is the first's.")
+    return active[0] if active else volts[0] if volts else None
+
+
+def _voltage_factor(abf: Any, dac: int) -> float:
+    """The factor from the unit of an output to mV; NaN where it commands no voltage."""
+    try:
+        return unit_factor(_text(abf.dacUnits[dac]), "voltage")[0]
+    except InputError:
+        return math.nan
+
+
+def _epochs(
+    pyabf: Any, abf: Any, dac: int, factor: float, sampling_ms: float, notes: list[str]
+) -> tuple[tuple[Epoch, ...], ...]:
+    """The nominal protocol of each sweep; empty, with a note why, where the header tells none."""
+    enabled, source = _outputs(abf, "nWaveformEnable"), _outputs(abf, "nWaveformSource")
+    if dac >= len(enabled) or enabled[dac] != 1 or source[dac] == 0:
+        notes.append("The header defines no waveform; what was commanded is not in the file.")
+        return ()
+    if source[dac] != 1:
+        notes.append("The command came from a file of its own, which is not read.")
+        return ()
+    lists = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._userListSection
+    if any(lists.nULEnable):
+        notes.append(
+            "A user list changes the protocol from sweep to sweep, so that the epochs of the "
+            "header are not what ran; only a recorded command tells it."
+        )
+        return ()
+    if any(_outputs(abf, "nLeakSubtractType")) if abf.abfVersion["major"] == 2 else False:
+        notes.append("P/N leak subtraction was on during the recording.")
+    table = pyabf.waveform.EpochTable(abf, dac).epochWaveformsBySweep
+    sweeps = [_one_sweep(table[k], factor, sampling_ms, abf.sweepPointCount) for k in abf.sweepList]
+    if None in sweeps:
+        notes.append("The header's protocol is damaged: its levels or lengths cannot be.")
+        return ()
+    return tuple(sweep for sweep in sweeps if sweep is not None)
+
+
+def _one_sweep(
+    table: Any, factor: float, sampling_ms: float, n_samples: int
+) -> tuple[Epoch, ...] | None:
+    """The epochs of a sweep; None where they cannot have run."""
+    epochs, before, position = list[Epoch](), table.levels[0] * factor, 0
+    for first, last, level, kind in zip(
+        table.p1s, table.p2s, table.levels, table.types, strict=True
+    ):
+        v = level * factor
+        if first != position or not first <= last <= n_samples or not abs(v) <= _MAX_MV:
+            return None
+        if last > first:
+            known = _KINDS.get(kind, "other")
+            start = v if known == "step" else before
+            epochs.append(Epoch(known, start, v, (last - first) * sampling_ms))
+        position, before = last, v
+    return tuple(epochs) if position == n_samples else None
+
+
+def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms: float) -> bool:
+    """Whether a recorded command (n_sweeps, n_samples) mV is the nominal one, but for its noise."""
+    near = list[np.ndarray]()
+    for sweep, row in zip(epochs, recorded, strict=True):
+        start = 0
+        for epoch in sweep:
+            end = start + round(epoch.duration_ms / sampling_ms)
+            if epoch.kind != "other":
+                wanted = np.linspace(epoch.start_mV, epoch.end_mV, end - start)
+                near.append(np.abs(row[start:end] - wanted) < _NEAR_MV)
+            start = end
+    return not near or float(np.concatenate(near).mean()) >= _SHARE
+
+
+def _capacitance(abf: Any, kinds: Sequence[str]) -> dict[str, float]:
+    """The capacitance that the amplifier told, pF, of the first channel of current."""
+    section = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._adcSection
+    channels = [k for k, kind in enumerate(kinds) if kind == "current"]
+    told = list(getattr(section, "fTelegraphMembraneCap", ()))
+    on = list(getattr(section, "nTelegraphEnable", ()))
+    for k in channels[:1]:
+        if k < min(len(told), len(on)) and on[k] == 1 and 0 < told[k] < _MAX_PF:
+            return {"membrane_capacitance_pF": float(told[k])}
+    return {}

@@ -1,0 +1,215 @@
+"""What a file from the rig holds: signals in base units, nominal protocol, amplifier."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.reading.apart import read_apart
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import unit_factor
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One quantity that was recorded or commanded, in all sweeps of a file.
+
+    Attributes:
+        name: as the file calls it, such as ``IN 0``.
+        unit: as the file says, such as ``nA``; empty where it says none.
+        kind: "current", "voltage" or "other"; by its name where the file says no unit.
+        values: (n_sweeps, n_samples), in pA for a current and in mV for a voltage whose unit is
+            known, else as stored. NaN where a sweep has ended or is not recorded.
+        factor: what the stored unit was multiplied by to become pA or mV; 1 for other kinds.
+    """
+
+    name: str
+    unit: str
+    kind: str
+    values: np.ndarray
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One piece of a nominal protocol in one sweep.
+
+    Attributes:
+        kind: "step", "ramp" or "other" (a train or a shape that the two voltages do not describe).
+        start_mV: the voltage at its start.
+        end_mV: the voltage that it reaches; that of its start for a step.
+        duration_ms: how long it lasts.
+    """
+
+    kind: str
+    start_mV: float
+    end_mV: float
+    duration_ms: float
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file from the rig holds, converted once to base units.
+
+    Attributes:
+        file: where it was read.
+        format: in words, such as ``ABF 2``.
+        sampling_ms: from one sample to the next; NaN where the file does not say.
+        signals: what was recorded and commanded; all have the same number of sweeps and samples.
+        start_ms: (n_sweeps,) when each sweep began, in the time of the recording; None where the
+            file does not say.
+        epochs: for each sweep the pieces of its nominal protocol; empty where it is not known.
+        holding_mV: the voltage between sweeps; None where the file does not say.
+        clamp: what the file says of the amplifier and the cell, one number or one for each sweep:
+            ``membrane_capacitance_pF``, ``pipette_capacitance_pF``, ``series_resistance_MOhm``,
+            ``seal_resistance_MOhm``, ``compensation`` (0 to 1), ``prediction`` (0 to 1),
+            ``temperature_C``, ``junction_potential_mV``.
+        labels: what the file calls each sweep, such as the voltage that heads its column; empty
+            where sweeps have no names.
+        notes: whatever else is worth telling, in sentences.
+    """
+
+    file: Path
+    format: str
+    sampling_ms: float
+    signals: tuple[Signal, ...]
+    start_ms: np.ndarray | None = None
+    epochs: tuple[tuple[Epoch, ...], ...] = ()
+    holding_mV: float | None = None
+    clamp: Mapping[str, np.ndarray | float] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_sweeps(self) -> int:
+        """How many sweeps there are."""
+        return len(self.signals[0].values) if self.signals else len(self.epochs)
+
+    @property
+    def n_samples(self) -> int:
+        """How many samples the longest sweep has."""
+        return self.signals[0].values.shape[1] if self.signals else 0
+
+
+# --- how readers make them ------------------------------------------------------------------------
+
+#: How a program that has these packages is installed, for messages.
+INSTALL = 'python -m pip install "channelfit[rig]"'
+#: Names of units in full, as NWB writes them, and in the spelling of `units`.
+_IN_FULL = {"amperes": "A", "ampere": "A", "amps": "A", "volts": "V", "volt": "V"}
+_KINDS = ("current", "voltage")
+
+
+def missing(package: str, what: str) -> InputError:
+    """The error of a file whose optional package is not installed."""
+    return InputError(f"{what} needs the package {package}: {INSTALL}")
+
+
+def signal(
+    name: str, unit: str, values: np.ndarray, scale: float = 1.0, kind: str = "other"
+) -> Signal:
+    """A signal in base units.
+
+    Arguments:
+        name, unit: as the file says.
+        values: (n_sweeps, n_samples) as stored.
+        scale: what the stored numbers are multiplied by to be in this unit.
+        kind: where the file names no unit: "current" or "voltage" if its name says so. The values
+            then stay as they are stored.
+    """
+    found, factor = kind_and_factor(unit)
+    if unit or kind not in _KINDS:
+        kind = found
+    factor = factor * scale
+    if factor != 1.0:
+        with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
+            values = values * factor
+    return Signal(name, unit, kind, np.asarray(values, dtype=float), factor)
+
+
+def kind_and_factor(unit: str) -> tuple[str, float]:
+    """What is measured in a unit ("current", "voltage" or "other"), and its factor to pA or mV."""
+    for kind in _KINDS:
+        try:
+            return kind, unit_factor(_IN_FULL.get(unit.strip().lower(), unit), kind)[0]
+        except InputError:  # another quantity, or none that is known
+            continue
+    return "other", 1.0
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names of signals, each once: a second ``Im`` becomes ``Im 2``, one without a name ``2``."""
+    found = list[str]()
+    for place, name in enumerate(names, 1):
+        base = name or str(place)
+        number, unique = 2, base
+        while unique in found:
+            unique, number = f"{base} {number}", number + 1
+        found.append(unique)
+    return found
+
+
+def stacked(sweeps: Sequence[np.ndarray]) -> np.ndarray:
+    """Sweeps (n,) of any lengths as (n_sweeps, n_samples), filled up with NaN."""
+    values = np.full((len(sweeps), max(map(len, sweeps))), np.nan)
+    for row, sweep in zip(values, sweeps, strict=True):
+        row[: len(sweep)] = sweep
+    return values
+
+
+# --- how they come from the process that reads foreign formats -----------------------------------
+
+
+def packed(contents: Contents) -> dict[str, np.ndarray | str]:
+    """Contents as arrays and one text of JSON, which `reading.apart` can send."""
+    found: dict[str, np.ndarray | str] = {
+        f"values {k}": signal.values for k, signal in enumerate(contents.signals)
+    }
+    if contents.start_ms is not None:
+        found["start"] = contents.start_ms
+    told = {
+        "format": contents.format,
+        "sampling_ms": contents.sampling_ms,
+        "signals": [[s.name, s.unit, s.kind, s.factor] for s in contents.signals],
+        "epochs": [
+            [[e.kind, e.start_mV, e.end_mV, e.duration_ms] for e in sweep]
+            for sweep in contents.epochs
+        ],
+        "holding_mV": contents.holding_mV,
+        "clamp": {key: np.asarray(value).tolist() for key, value in contents.clamp.items()},
+        "labels": contents.labels,
+        "notes": contents.notes,
+    }
+    return {**found, "told": json.dumps(told)}
+
+
+def read_contents(reader: str, path: Path, what: str) -> Contents:
+    """Contents that a function ``module:function`` packs in the process for foreign formats.
+
+    Raises:
+        InputError: what that function raised, or that the process died or took too long.
+    """
+    found = read_apart(reader, path, what)
+    told = json.loads(str(found.pop("told")))
+    arrays = {key: value for key, value in found.items() if isinstance(value, np.ndarray)}
+    rows = enumerate(told["signals"])
+    clamp = {
+        key: np.array(value, dtype=float) if isinstance(value, list) else value
+        for key, value in told["clamp"].items()
+    }
+    return Contents(
+        path,
+        told["format"],
+        told["sampling_ms"],
+        tuple(Signal(n, unit, kind, arrays[f"values {k}"], f) for k, (n, unit, kind, f) in rows),
+        arrays.get("start"),
+        tuple(tuple(Epoch(*epoch) for epoch in sweep) for sweep in told["epochs"]),
+        told["holding_mV"],
+        clamp,
+        tuple(told["labels"]),
+        tuple(told["notes"]),
+    )

@@ -1,0 +1,25 @@
+"""HEKA's .dat: no maintained reader can be relied on, so the way round is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats.contents import Contents
+
+
+def read(path: Path) -> Contents:
+    """Raises InputError for every file; it says how PatchMaster exports what can be read."""
+    with open(path, "rb") as file:
+        begins = file.read(8)
+    if begins[:3] not in (b"DAT", b"DIA") and begins[:4] not in (b"2TAD", b"TADD"):
+        raise InputError(
+            "a .dat file of an unknown program (it does not begin as one of HEKA's); export its "
+            "traces as text (.csv), ABF, MATLAB or NWB",
+            path,
+        )
+    raise InputError(
+        "HEKA's own format cannot be read; export the series in PatchMaster (Replay > Export, as "
+        "MatLab), or convert the file to NWB, and open that",
+        path,
+    )

@@ -1,0 +1,278 @@
+"""Neurodata Without Borders: voltage-clamp series, the commands that belong to them, the amplifier.
+
+NWB is HDF5 with fixed names, so h5py reads it: PyNWB would first build classes from the
+specifications inside the file, which takes seconds and trusts the file; it writes the files of the
+tests. Links to other files are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats.contents import (
+    Contents,
+    Signal,
+    kind_and_factor,
+    packed,
+    read_contents,
+    stacked,
+)
+from channelfit.reading.formats.hdf5 import as_text, member, numbers, opened, unusable
+from channelfit.reading.units import parse_quantity, shown
+
+_RESPONSE, _STIMULUS = "VoltageClampSeries", "VoltageClampStimulusSeries"
+#: Key of `Contents.clamp`: name in a series, and the factor from the unit that NWB fixes.
+_CLAMP = {
+    "pipette_capacitance_pF": ("capacitance_fast", 1e12),
+    "membrane_capacitance_pF": ("whole_cell_capacitance_comp", 1e12),
+    "series_resistance_MOhm": ("whole_cell_series_resistance_comp", 1e-6),
+    "compensation": ("resistance_comp_correction", 1e-2),
+    "prediction": ("resistance_comp_prediction", 1e-2),
+}
+_TABLE = "general/intracellular_ephys/intracellular_recordings"
+_EVEN = 1e-2
+
+
+@dataclass
+class _Series:
+    """One sweep of a file: its samples in base units, and what stands beside them."""
+
+    name: str
+    values: np.ndarray
+    unit: str
+    factor: float
+    rate_Hz: float
+    start_s: float
+    sweep: int | None
+    electrode: str
+    clamp: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read(path: Path) -> Contents:
+    """The voltage-clamp sweeps of an NWB file, with their commands where it has them.
+
+    Raises:
+        InputError: damaged, without voltage-clamp series, with links to other files, or no h5py.
+    """
+    return read_contents(f"{__name__}:packed_contents", path, "an NWB file")
+
+
+def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
+    """The same for the process that reads foreign formats."""
+    with opened(path, "an NWB file") as file:
+        if not as_text(file.attrs.get("nwb_version", "")):
+            raise InputError("an HDF5 file without an NWB version; is it NWB 2?", path)
+        return packed(_contents(file, path))
+
+
+def _contents(file: Any, path: Path) -> Contents:
+    responses, others = _all_series(file, "acquisition", _RESPONSE)
+    if not responses:
+        there = f"; there are: {', '.join(sorted(others)[:6])}" if others else ""
+        raise InputError(f"no {_RESPONSE} among its acquisitions{there}", path)
+    stimuli, _ = _all_series(file, "stimulus/presentation", _STIMULUS)
+    notes = [note for series in responses for note in series.notes]
+    responses, left_out = _of_one_rate(responses)
+    if left_out:
+        notes.append(f"Left out, since sampled at another rate: {', '.join(left_out)}.")
+    responses.sort(key=lambda s: (s.start_s, -1 if s.sweep is None else s.sweep, _natural(s.name)))
+    by_electrode: dict[str, list[_Series]] = {}
+    for series in responses:
+        by_electrode.setdefault(series.electrode, []).append(series)
+    n_sweeps = max(map(len, by_electrode.values()))
+    n = max(len(series.values) for series in responses)
+    commands = _commands(file, responses, stimuli, notes)
+    signals = list[Signal]()
+    for electrode, sweeps in by_electrode.items():
+        suffix = f" {electrode}" if len(by_electrode) > 1 else ""
+        signals.append(_signal(f"current{suffix}", "current", sweeps, n_sweeps, n))
+        given = [commands.get(series.name) for series in sweeps]
+        if any(given):
+            signals.append(_signal(f"command{suffix}", "voltage", given, n_sweeps, n))
+        if len(sweeps) < n_sweeps:
+            notes.append(f"{electrode} has {len(sweeps)} of {n_sweeps} sweeps.")
+    first = next(iter(by_electrode.values()))
+    clamp = {key: _over_sweeps([s.clamp.get(key, math.nan) for s in first]) for key in _CLAMP}
+    clamp |= _electrode(file, first[0].electrode, notes)
+    return Contents(
+        path,
+        "NWB",
+        1e3 / responses[0].rate_Hz,
+        tuple(signals),
+        np.array([s.start_s for s in first]) * 1e3 if len(first) == n_sweeps else None,
+        clamp={key: value for key, value in clamp.items() if np.all(np.isfinite(value))},
+        labels=tuple(s.name for s in first) if len(first) == n_sweeps else (),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _all_series(file: Any, group: str, wanted: str) -> tuple[list[_Series], set[str]]:
+    """The series of one type in a group, and the types of what else is there."""
+    found, others, total = list[_Series](), set[str](), 0
+    parent = _at(file, group)
+    for name in parent if parent is not None else ():
+        child = member(parent, name)
+        kind = as_text(child.attrs.get("neurodata_type", "")) if child is not None else ""
+        if kind != wanted:
+            others |= {kind} - {""}
+            continue
+        data = member(child, "data")
+        if data is None or unusable(data) or len(data.shape) != 1 or not data.size:
+            why = unusable(data) if data is not None else "has no data"
+            raise InputError(why or "is not one row of samples", None, f"{group}/{name}")
+        total += data.size
+        found.append(_series(child, name, numbers(data, total), data.attrs))
+    return found, others
+
+
+def _series(group: Any, name: str, stored: np.ndarray, attributes: Any) -> _Series:
+    unit = as_text(attributes.get("unit", ""))
+    _, factor = kind_and_factor(unit)
+    conversion = _number(attributes.get("conversion", 1.0), 1.0)
+    offset = _number(attributes.get("offset", 0.0), 0.0)
+    rate, start, notes = _clock(group, len(stored), name)
+    sweep = group.attrs.get("sweep_number")
+    clamp = {}
+    for key, (dataset, scale) in _CLAMP.items():
+        value = _scalar(group, dataset) * scale
+        if math.isfinite(value) and value > 0:
+            clamp[key] = value
+    values = (stored * conversion + offset) * factor
+    number = int(sweep) if isinstance(sweep, (int, np.integer)) else None
+    # a link leads there, whose own name is "electrode"
+    place = str(getattr(group.get("electrode", getlink=True), "path", "")).rsplit("/", 1)[-1]
+    return _Series(
+        name, values, unit, conversion * factor, rate, start, number, place, clamp, notes
+    )
+
+
+def _clock(group: Any, n: int, name: str) -> tuple[float, float, list[str]]:
+    """The rate, Hz, and the start, s, of a series; from its timestamps where it has no rate."""
+    start = member(group, "starting_time")
+    if start is not None:
+        rate = _number(start.attrs.get("rate"), math.nan)
+        if not 0 < rate < math.inf:
+            raise InputError(f"a rate of {rate:g} Hz", None, name)
+        return rate, _number(start[()], 0.0), []
+    stamps = member(group, "timestamps")
+    if stamps is None or unusable(stamps) or stamps.shape != (n,) or n < 2:
+        raise InputError("has neither a rate nor a time for each sample", None, name)
+    times = numbers(stamps, n)
+    step = float(times[-1] - times[0]) / (n - 1)
+    even = times[0] + step * np.arange(n)
+    if not step > 0 or not np.all(np.abs(times - even) <= _EVEN * step):
+        raise InputError("its timestamps are not evenly spaced", None, name)
+    return 1 / float(f"{step:.9g}"), float(times[0]), []
+
+
+def _of_one_rate(series: list[_Series]) -> tuple[list[_Series], list[str]]:
+    """The series of the rate that most have, and the names of the others."""
+    rates = [s.rate_Hz for s in series]
+    usual = max(dict.fromkeys(rates), key=rates.count)
+    return [s for s in series if s.rate_Hz == usual], [s.name for s in series if s.rate_Hz != usual]
+
+
+def _commands(
+    file: Any, responses: Sequence[_Series], stimuli: Sequence[_Series], notes: list[str]
+) -> dict[str, _Series]:
+    """The command of each response by name: by the file's table, by sweep number, or in order."""
+    by_name = {s.name: s for s in stimuli}
+    pairs = _table_pairs(file)
+    found = {a: by_name[b] for a, b in pairs.items() if b in by_name}
+    if not found:
+        by_sweep = {(s.electrode, s.sweep): s for s in stimuli if s.sweep is not None}
+        keys = {s.name: (s.electrode, s.sweep) for s in responses}
+        found = {name: by_sweep[key] for name, key in keys.items() if key in by_sweep}
+    if not found and stimuli and len(stimuli) == len(responses):
+        ordered = sorted(stimuli, key=lambda s: (s.start_s, _natural(s.name)))
+        found = {r.name: s for r, s in zip(responses, ordered, strict=True)}
+        notes.append("Nothing says which command belongs to which sweep; both were put in order.")
+    rate = responses[0].rate_Hz
+    wrong = [s.name for s in found.values() if s.rate_Hz != rate]
+    if wrong:
+        notes.append(f"Commands at another rate than the current, left out: {', '.join(wrong)}.")
+    return {name: s for name, s in found.items() if s.rate_Hz == rate}
+
+
+def _table_pairs(file: Any) -> dict[str, str]:
+    """Names of stimuli by those of responses, from the table of intracellular recordings."""
+    columns = []
+    for table, column in (("responses", "response"), ("stimuli", "stimulus")):
+        dataset = _at(file, f"{_TABLE}/{table}/{column}")
+        if (
+            dataset is None
+            or dataset.dtype.names is None
+            or "timeseries" not in dataset.dtype.names
+        ):
+            return {}
+        columns.append([file[row["timeseries"]].name.rsplit("/", 1)[-1] for row in dataset[()]])
+    return dict(zip(*columns, strict=False))
+
+
+def _signal(
+    name: str, kind: str, sweeps: Sequence[_Series | None], n_sweeps: int, n: int
+) -> Signal:
+    """Sweeps as one signal; NaN where one has no samples."""
+    known = next(s for s in sweeps if s is not None)
+    rows = [np.full(n, np.nan) if s is None else s.values[:n] for s in sweeps]
+    values = np.full((n_sweeps, n), np.nan)
+    filled = stacked(rows)
+    values[: len(rows), : filled.shape[1]] = filled
+    found, _ = kind_and_factor(known.unit)
+    if found != kind:
+        raise InputError(f"in {shown(known.unit)}, which is no {kind}", None, known.name)
+    return Signal(name, known.unit, kind, values, known.factor)
+
+
+def _electrode(file: Any, name: str, notes: list[str]) -> dict[str, float]:
+    """The seal that the electrode's text tells, MOhm."""
+    group = _at(file, f"general/intracellular_ephys/{name}")
+    seal = member(group, "seal") if group is not None else None
+    text = as_text(seal[()]) if seal is not None and seal.shape == () else ""
+    if not text:
+        return {}
+    try:
+        return {"seal_resistance_MOhm": parse_quantity(text, "resistance")}
+    except InputError:
+        notes.append(f"Of the seal the file says {shown(text)}.")
+        return {}
+
+
+def _over_sweeps(values: list[float]) -> np.ndarray | float:
+    return values[0] if len(set(values)) == 1 else np.array(values)
+
+
+def _at(file: Any, path: str) -> Any:
+    """What lies at a path; None where nothing does."""
+    found = file
+    for name in path.split("/"):
+        found = member(found, name) if found is not None and hasattr(found, "keys") else None
+    return found
+
+
+def _number(value: Any, default: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return default
+
+
+def _scalar(group: Any, name: str) -> float:
+    dataset = member(group, name)
+    return (
+        _number(dataset[()], math.nan) if dataset is not None and dataset.shape == () else math.nan
+    )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts sweep_2 before sweep_10."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name) if p]

@@ -1,0 +1,242 @@
+"""Nanion's SyncroPatch: the protocol and the quality measures beside a table of currents.
+
+DataControl writes protocols as ``.eph`` (text) and, with the measures of every well, as ``.json``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.documents import read_json, read_text
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats.contents import Contents, Epoch
+from channelfit.reading.texts import file_size
+from channelfit.reading.units import shown
+
+_SUFFIXES = (".eph", ".json")
+_FIRST_LINE = "Ephys Protocol"
+_WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
+#: How many protocols beside a table are tried, and how large they may be.
+_MAX_CANDIDATES, _MAX_BYTES = 50, 50_000_000
+_MAX_NUMBER = 1e12
+_MAX_SWEEPS, _MAX_SEGMENTS, _MAX_MV = 10_000, 100_000, 1000.0
+#: Key of `Contents.clamp`: the name of a quality measure, and the factor from SI.
+_MEASURES = {
+    "seal_resistance_MOhm": ("RSeal", 1e-6),
+    "membrane_capacitance_pF": ("Capacitance", 1e12),
+    "series_resistance_MOhm": ("Rseries", 1e-6),
+}
+
+
+def read(path: Path) -> Contents:
+    """A protocol alone: what was commanded, and how it was sampled, without currents.
+
+    Raises:
+        InputError: not a protocol of a SyncroPatch, or one with times and voltages that cannot be.
+    """
+    return _from_eph(path) if path.suffix.lower() == ".eph" else _from_json(path)
+
+
+def with_protocol(contents: Contents, protocol: Path | None = None) -> Contents:
+    """A table of currents with the protocol that ran, if there is one.
+
+    Arguments:
+        contents: the table.
+        protocol: its protocol; without it that which lies beside the table and has as many
+            samples, where it is the only one and the table has no times of its own.
+
+    Raises:
+        InputError: the protocol that was named does not fit the table.
+    """
+    if protocol is not None:
+        return _joined(contents, read(protocol))
+    if math.isfinite(contents.sampling_ms) or not contents.signals:
+        return contents
+    fitting = list[Contents]()
+    beside = (p for p in contents.file.parent.iterdir() if p.suffix.lower() in _SUFFIXES)
+    for path in sorted(beside)[:_MAX_CANDIDATES]:
+        try:
+            if file_size(path) > _MAX_BYTES:
+                continue
+            candidate = read(path)
+        except InputError:  # another program's file
+            continue
+        if _n_samples(candidate) == contents.n_samples:
+            fitting.append(candidate)
+    if len(fitting) != 1:
+        return contents
+    note = f"Its protocol was taken from {fitting[0].file.name}, which has as many samples."
+    joined = _joined(contents, fitting[0])
+    return replace(joined, notes=(*joined.notes, note))
+
+
+def _joined(contents: Contents, protocol: Contents) -> Contents:
+    wanted = _n_samples(protocol)
+    if wanted != contents.n_samples:
+        raise InputError(
+            f"{contents.n_samples:,} samples, but the protocol {protocol.file.name} has {wanted:,}",
+            contents.file,
+        )
+    epochs = protocol.epochs
+    n = contents.n_sweeps
+    epochs = epochs[:n] if len(epochs) >= n else epochs * n if len(epochs) == 1 else ()
+    well = _WELL.search(contents.file.name)
+    clamp: Mapping[str, np.ndarray | float] = {}
+    if well and protocol.file.suffix.lower() == ".json":
+        clamp = _measures(read_json(protocol.file), well[1], int(well[2]), n)
+    return replace(
+        contents,
+        format=f"SyncroPatch ({contents.format}, {protocol.file.suffix[1:]})",
+        sampling_ms=protocol.sampling_ms,
+        start_ms=protocol.start_ms[:n] if protocol.start_ms is not None else None,
+        epochs=epochs,
+        holding_mV=protocol.holding_mV,
+        clamp={**contents.clamp, **clamp},
+        notes=(*contents.notes, *protocol.notes),
+    )
+
+
+def _n_samples(protocol: Contents) -> int:
+    """How many samples a sweep of a protocol has; 0 where it has no sweep."""
+    if not protocol.epochs:
+        return 0
+    return round(sum(e.duration_ms for e in protocol.epochs[0]) / protocol.sampling_ms)
+
+
+# --- .eph -----------------------------------------------------------------------------------------
+
+
+def _from_eph(path: Path) -> Contents:
+    lines = read_text(path).splitlines()
+    if not lines or _FIRST_LINE not in lines[0]:
+        raise InputError(f'not a protocol of a SyncroPatch: no "{_FIRST_LINE}" in line 1', path)
+    holding = _setting(lines, "V Membrane [mV]", path)
+    sampling = _setting(lines, "Sample Period [us]", path) / 1e3
+    n_sweeps = int(_setting(lines, "# of Sweeps", path))
+    if not sampling > 0 or not 1 <= n_sweeps <= _MAX_SWEEPS:
+        raise InputError(f"{n_sweeps} sweeps sampled every {sampling:g} ms", path)
+    begin = next((k for k, line in enumerate(lines) if line.startswith("Type\tVmemb")), None)
+    if begin is None:
+        raise InputError("no table of segments (Type, Vmemb, Voltage, Duration)", path)
+    rows = []
+    for number, line in enumerate(lines[begin + 1 :], begin + 2):
+        cells = [cell.strip() for cell in line.split("\t")]
+        if len(cells) < 6:
+            break
+        rows.append((number, cells))
+    notes = list[str]()
+    if any(cells[5] == "F" for _, cells in rows):
+        notes.append("Parts of the protocol were not recorded; the samples are only of the rest.")
+    sweeps = tuple(_eph_sweep(rows, k, holding, path) for k in range(n_sweeps))
+    if all(sweep == sweeps[0] for sweep in sweeps):
+        sweeps = sweeps[:1]
+    return Contents(
+        path, "SyncroPatch protocol", sampling, (), None, sweeps, holding, notes=tuple(notes)
+    )
+
+
+def _setting(lines: Sequence[str], name: str, path: Path) -> float:
+    """The number behind the name of a setting."""
+    text = next((line[len(name) :].strip() for line in lines if line.startswith(name)), None)
+    if text is None:
+        raise InputError(f'no line "{name}"', path)
+    return _finite(text, path, name)
+
+
+def _finite(text: Any, path: Path, place: str) -> float:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not abs(value) <= _MAX_NUMBER:
+        raise InputError(f"{shown(text)} is no number that can be used", path, place)
+    return value
+
+
+def _eph_sweep(
+    rows: Sequence[tuple[int, list[str]]], sweep: int, holding: float, path: Path
+) -> tuple[Epoch, ...]:
+    """The segments of a sweep that were recorded; each sweep adds an increment to the voltages."""
+    epochs, before = list[Epoch](), holding
+    for number, (kind, membrane, level, duration, increment, recorded, *_) in rows:
+        place = f"line {number}"
+        if kind not in ("Set", "Ramp"):
+            raise InputError(f"a segment {shown(kind)}; only Set and Ramp are known", path, place)
+        v = _finite(level, path, place) + sweep * _finite(increment, path, place)
+        v = holding if membrane == "T" else v
+        length = _finite(duration, path, place)
+        _check(v, length, path, place)
+        if length > 0 and recorded != "F":
+            ramp = kind == "Ramp"
+            epochs.append(Epoch("ramp" if ramp else "step", before if ramp else v, v, length))
+        before = v
+    return tuple(epochs)
+
+
+def _check(v: float, length: float, path: Path, place: str) -> None:
+    if not 0 <= length < math.inf or not abs(v) <= _MAX_MV:
+        raise InputError(f"a segment of {v:g} mV for {length:g} ms", path, place)
+
+
+# --- .json ----------------------------------------------------------------------------------------
+
+
+def _from_json(path: Path) -> Contents:
+    document = read_json(path)
+    segments = _inside(document, "ExperimentConditions", "VoltageProtocol")
+    clock = _inside(document, "TraceHeader", "TimeScaling")
+    times = clock.get("TR_Time") if isinstance(clock, dict) else None
+    if not isinstance(segments, list) or not isinstance(times, list) or len(times) < 2:
+        raise InputError("no SyncroPatch's JSON: no voltage protocol, or no times of samples", path)
+    if len(segments) > _MAX_SEGMENTS:
+        raise InputError(f"more than {_MAX_SEGMENTS:,} segments", path)
+    first, last = (_finite(times[k], path, "TR_Time") for k in (0, -1))
+    sampling = (last - first) / (len(times) - 1) * 1e3
+    if not sampling > 0:
+        raise InputError(f"sampled every {sampling:g} ms", path, "TR_Time")
+    epochs = list[Epoch]()
+    for k, segment in enumerate(segments, 1):
+        place = f"VoltageProtocol[{k}]"
+        row = segment if isinstance(segment, dict) else {}
+        start, end, length = (
+            _finite(row.get(key), path, place)
+            for key in ("VoltageStart", "VoltageEnd", "Duration ms")
+        )
+        _check(start, length, path, place)
+        _check(end, length, path, place)
+        if length > 0:
+            epochs.append(Epoch("step" if start == end else "ramp", start, end, length))
+    starts = clock.get("SweepTime") if isinstance(clock, dict) else None
+    began = None
+    if isinstance(starts, list) and starts and isinstance(starts[0], list):
+        began = np.array([_finite(t, path, "SweepTime") for t in starts[0]]) * 1e3
+    holding = epochs[0].start_mV if epochs else None
+    return Contents(path, "SyncroPatch protocol", sampling, (), began, (tuple(epochs),), holding)
+
+
+def _inside(document: Mapping[str, Any], outer: str, inner: str) -> Any:
+    found = document.get(outer)
+    return found.get(inner) if isinstance(found, dict) else None
+
+
+def _measures(
+    document: Mapping[str, Any], row: str, column: int, n_sweeps: int
+) -> dict[str, np.ndarray | float]:
+    """The quality measures of a well in each sweep, where there are as many as sweeps."""
+    found: dict[str, np.ndarray | float] = {}
+    for key, (name, factor) in _MEASURES.items():
+        sweeps = _inside(document, "QCData", name)
+        try:
+            values = [float(plate[column - 1][ord(row) - ord("A")]) for plate in sweeps]
+        except (TypeError, ValueError, IndexError, KeyError):  # not measured in this well
+            continue
+        if len(values) == n_sweeps and np.all(np.isfinite(values)):
+            found[key] = np.array(values) * factor
+    return found

@@ -1,0 +1,156 @@
+"""Linearizations of currents that are more than one conductance times a driving force.
+
+A current is a sum of terms, each a drive D(v) times an open probability o. What is open, with its
+derivatives, comes from the same walks as a current of one conductance, which are given a drive of
+1 pA at every voltage. The drives come from kernels of their own, at the voltages of the samples
+that a plan asks for; then I = sum D o and dI = sum (D do + dD o).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import sympy
+
+from channelfit.model.channel import GREATEST_GAIN, ChannelModel, Term
+from channelfit.problem.run_tree import DATA, KIND, N_SAMPLES, VARYING, RunTree
+from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.scoring.kernels import tangent_tables as columns
+from channelfit.scoring.kernels.tangent_source import TangentSource
+from channelfit.scoring.kernels.tangent_tables import project
+from channelfit.scoring.machine.machine_code import generated
+from channelfit.scoring.tangent_plan import Plan
+from channelfit.scoring.tangent_walks import Relaxing, Scheme, Walk
+
+#: A conductance and a reversal potential so far away that the drive is 1 pA, to the last bit, at
+#: every voltage: v + 2**100 is 2**100.
+_UNIT = sympy.Float(2.0**-100, 17), sympy.Float(-(2.0**100), 17)
+
+
+class TermPlans:
+    """The plans and sources of all terms of one problem.
+
+    Arguments:
+        model: its model.
+        plan: where currents go; the terms share its places.
+        oscillating: as for the plan.
+
+    Attributes:
+        plan: the same.
+        source: of all rates, and `drives` of the drives.
+        parts: term, source and plan of each term that opens and closes; the source is of the model
+            with that term alone, driven by 1 pA.
+        rows: (n_points,) which rows of the flat array, as long as the plan is wide, are currents.
+        voltage: (n_voltages,) mV, at which these are, each voltage once.
+        at: (n_points,) which of these voltages.
+    """
+
+    def __init__(self, model: ChannelModel, plan: Plan, oscillating: bool) -> None:
+        self.model, self.plan = model, plan
+        self.drives = TangentSource(_driven(model), [term.drive for term in model.terms])
+        self.parts = []
+        for term in model.terms:
+            if not term.chains:
+                continue
+            alone = _driven(model.alone(term))
+            alone = alone if alone.relaxes else alone.expanded()
+            part = Plan(plan.tree, plan.width, oscillating, alone.relaxes, None)
+            assert np.array_equal(part.runs, plan.runs)
+            self.parts.append((model.terms.index(term), TangentSource(alone), part))
+        self.rows, v = _places(plan)
+        self.voltage, self.at = np.unique(v, return_inverse=True)
+
+    def walks(self) -> list[tuple[int, Walk]]:
+        """A walk of each part, with scratch arrays of its own, behind the index of its term."""
+        return [
+            (k, (Relaxing if source.model.relaxes else Scheme)(source, plan))
+            for k, source, plan in self.parts
+        ]
+
+
+def _driven(model: ChannelModel) -> ChannelModel:
+    """The model with one term of all its chains, driven by 1 pA."""
+    conductance, reversal = _UNIT
+    term = Term("unit", tuple(range(len(model.chains))), conductance, reversal)
+    return replace(model, terms=(term,))
+
+
+def _places(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the flat array that hold currents, and the voltage of each, mV."""
+    tree: RunTree = plan.tree
+    rows, voltages = [], []
+    for r in np.flatnonzero(tree.run_weight > 0).tolist():
+        out, stride = plan.runs[r, [columns.OUT, columns.STRIDE]]
+        if tree.runs[r, KIND] == VARYING:
+            first, n = tree.runs[r, [DATA, N_SAMPLES]]
+            v = tree.sample_mV[first : first + n]
+        else:
+            n = plan.runs[r, columns.N_POINTS]
+            v = np.full(n, tree.voltages[plan.runs[r, columns.VOLTAGE]])
+        rows.append((out + stride * np.arange(n)) // plan.width)
+        voltages.append(v)
+    return np.concatenate(rows).astype(np.int64), np.concatenate(voltages)
+
+
+class Terms(Walk):
+    """The walk of models whose current is anything but one ohmic term."""
+
+    def __init__(self, plans: TermPlans) -> None:
+        super().__init__(plans.drives, plans.plan)
+        self.plans, self.parts = plans, plans.walks()
+        self.create_drives = generated(plans.drives.text, "createRates")
+        self.room = self._room(len(plans.voltage))
+        self.table = self.flat.reshape(-1, self.plan.width)
+
+    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Status and products of candidates, see `Walk.normals`."""
+        plan, status = self.plan, np.zeros(len(thetas), np.int64)
+        products = np.zeros((len(thetas), plan.width, plan.width))
+        for c, theta in enumerate(thetas):
+            status[c] = self.fill(theta)
+            if status[c] == OK:
+                project(
+                    self.flat,
+                    plan.matrices,
+                    plan.group_table,
+                    plan.target,
+                    plan.scale,
+                    self.shown,
+                    self.residuals,
+                    products[c],
+                )
+        return status, products
+
+    def fill(self, theta: np.ndarray) -> int:
+        """Fills the flat array with currents and derivatives; returns a status."""
+        drive, slope = self._drives(theta)
+        if not (np.abs(drive) < GREATEST_GAIN).all() or not np.isfinite(slope).all():
+            return NOT_FINITE
+        at, rows = self.plans.at, self.plans.rows
+        current = np.zeros((len(rows), self.plan.width))
+        opening = dict(self.parts)
+        for k in range(len(self.plans.model.terms)):
+            if k not in opening:  # always open
+                current[:, 0] += drive[k, at]
+                current[:, 1:] += slope[k][at]
+                continue
+            status = opening[k].fill(theta)
+            if status != OK:
+                return status
+            is_open = opening[k].flat.reshape(-1, self.plan.width)[rows]
+            current += drive[k, at, None] * is_open
+            current[:, 1:] += slope[k][at] * is_open[:, :1]
+        self.table[rows] = current
+        return OK
+
+    def _drives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Drives (n_terms, n_voltages), pA, and their slopes (n_terms, n_voltages, n_free)."""
+        value, partial = self.room
+        self.create_drives(self.plans.voltage, theta, value, partial)
+        terms, source = self.plans.model.terms, self.plans.drives
+        places = [source.rates.index(term.drive) for term in terms]
+        slope = np.zeros((len(source.rates), value.shape[1], self.plan.width - 1))
+        for row, (u, d) in enumerate(source.partials):
+            slope[u, :, d] = partial[row]
+        return value[places], slope[places]

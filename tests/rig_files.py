@@ -1,0 +1,248 @@
+"""Small files of the formats of a rig, written for the tests: by the libraries of those formats,
+and Igor's, which no installed library writes, by its published layout."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+#: (n_sweeps, n_samples): pA, and mV; every number is another.
+N_SWEEPS, N_SAMPLES, SAMPLING_MS = 3, 40, 0.1
+CURRENT = np.arange(N_SWEEPS * N_SAMPLES).reshape(N_SWEEPS, N_SAMPLES) - 50.5
+COMMAND = np.full((N_SWEEPS, N_SAMPLES), -80.0)
+COMMAND[:, 10:30] = np.array([-40.0, 0.0, 40.0])[:, None]
+
+#: What commanded that.
+PROTOCOL = {
+    "name": "steps",
+    "holding": -80,
+    "sampling": SAMPLING_MS,
+    "segments": [
+        {"hold": 1},
+        {"step": {"values": [-40, 0, 40]}, "for": 2},
+        {"hold": 1},
+    ],
+}
+
+
+def write_nwb(path: Path, tables: bool = False, timestamps: bool = False) -> Path:
+    """Three sweeps as PyNWB writes them: currents in nA of which 1 V is offset, commands in V."""
+    from pynwb import NWBHDF5IO, NWBFile
+    from pynwb.icephys import VoltageClampSeries, VoltageClampStimulusSeries
+
+    file = NWBFile("a cell", "cell 1", datetime(2026, 1, 1, tzinfo=UTC))
+    electrode = file.create_icephys_electrode(
+        name="pipette", description="glass", device=file.create_device(name="amp"), seal="1.2 GOhm"
+    )
+    for k in reversed(range(N_SWEEPS)):  # as they may stand: not in their order
+        clock = {"rate": 1e3 / SAMPLING_MS, "starting_time": 5.0 * k}
+        if timestamps:
+            clock = {"timestamps": 5.0 * k + np.arange(N_SAMPLES) * SAMPLING_MS / 1e3}
+        shared = {"electrode": electrode, "gain": 1.0, "sweep_number": np.uint64(k)} | clock
+        response = VoltageClampSeries(
+            name=f"answer_{k + 9}",
+            data=(CURRENT[k] - 2.0) / 0.25,
+            conversion=0.25e-12,
+            offset=2e-12,
+            capacitance_fast=4e-12,
+            whole_cell_capacitance_comp=20e-12,
+            whole_cell_series_resistance_comp=8e6 + 1e6 * k,
+            resistance_comp_correction=70.0,
+            **shared,
+        )
+        stimulus = VoltageClampStimulusSeries(name=f"step_{k + 9}", data=COMMAND[k] / 1e3, **shared)
+        if tables:
+            file.add_intracellular_recording(
+                electrode=electrode, response=response, stimulus=stimulus
+            )
+        else:
+            file.add_acquisition(response)
+            file.add_stimulus(stimulus)
+    with NWBHDF5IO(str(path), "w") as io:
+        io.write(file)
+    return path
+
+
+def write_ibw(path: Path, version: int = 5, order: str = "<", matrix: bool = True) -> Path:
+    """Sweeps of the current in nA as an Igor wave, or the first of them alone."""
+    values = (CURRENT.T if matrix and version == 5 else CURRENT[0]) / 1e3
+    data = np.asfortranarray(values, dtype=order + "f8").tobytes(order="F")
+    if version == 5:
+        head = struct.pack(order + "hhi", 5, 0, 320 + len(data)) + bytes(56)
+        wave = bytearray(320)
+        struct.pack_into(order + "i", wave, 12, values.size)
+        struct.pack_into(order + "h", wave, 16, 4)
+        wave[28:32] = b"Im_1"
+        struct.pack_into(order + "4i", wave, 68, *values.shape, *[0] * (4 - values.ndim))
+        struct.pack_into(order + "d", wave, 84, SAMPLING_MS / 1e3)
+        wave[148:150], wave[152:153] = b"nA", b"s"
+    else:
+        head = struct.pack(order + "hiiih", 2, 126 + len(data), 0, 0, 0)
+        wave = bytearray(110)
+        struct.pack_into(order + "h", wave, 0, 4)
+        wave[6:10] = b"Im_1"
+        wave[34:36], wave[38:40] = b"nA", b"ms"
+        struct.pack_into(order + "i", wave, 42, values.size)
+        struct.pack_into(order + "d", wave, 48, SAMPLING_MS)
+    path.write_bytes(head + bytes(wave) + data + bytes(16))
+    return path
+
+
+def write_wcp(path: Path, full_scales: tuple[float, ...] = (2.0, 2.0, 2.0)) -> Path:
+    """The currents (rounded) and commands as WinWCP stores them: blocks of 512 bytes."""
+    n, top = 256, 32767
+    head = {
+        "VER": "9",
+        "RTIME": "01/01/2026 12:00:00",
+        "ADCMAX": top,
+        "NC": 2,
+        "NR": N_SWEEPS,
+        "NBH": 1024,
+        "NBA": 2,
+        "NBD": n * 2 * 2 // 512,
+        "DT": SAMPLING_MS / 1e3,
+        "YO0": 0, "YU0": "nA", "YN0": "Im", "YG0": "0,5",
+        "YO1": 1, "YU1": "mV", "YN1": "Vm", "YG1": "0.01",
+    }  # fmt: skip
+    text = "".join(f"{key}={value}\r\n" for key, value in head.items()).encode()
+    parts = [text.ljust(1024, b" ")]
+    for k, scale in enumerate(full_scales):
+        record = struct.pack("<8s4s3f8f", b"ACCEPTED", b"TEST", 1.0, 5.0 * k, 1e-4, *[scale] * 8)
+        parts.append(record.ljust(1024, b"\0"))
+        stored = np.zeros((n, 2), "<i2")
+        gains = scale / top / np.array([0.5, 0.01])
+        stored[:N_SAMPLES] = np.round(np.stack([CURRENT[k] / 1e3, COMMAND[k]], 1) / gains)
+        parts.append(stored.tobytes())
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def write_eph(path: Path) -> Path:
+    """A protocol of a SyncroPatch, as DataControl writes it, that ran with the commands above."""
+    rows = [
+        ("Set ", "T", -80.0, 1.0, 0.0),
+        ("Set ", "F", -40.0, 2.0, 40.0),
+        ("Ramp", "F", -80.0, 1.0, 0.0),
+    ]
+    lines = [
+        "Nanion SyncroPatch Ephys Protocol  Steps",
+        "Vers. 1.3",
+        "",
+        "V Membrane [mV]  -80",
+        f"# of Sweeps  {N_SWEEPS}",
+        f"Sample Period [us]  {1000 * SAMPLING_MS:g}",
+        f"# of Samples  {N_SAMPLES}",
+        "",
+        "Type\tVmemb T/F\tVoltage [mV]\tDuration [ms]\tVincrease [mV]\tRecordData T/F\tGroup\tRep",
+        *(f"{k}\t{m}\t{v:6.1f}\t{t:6.1f}\t{i:6.1f}\tT\t    -1\t    -1" for k, m, v, t, i in rows),
+        "",
+        "Online Analysis Settings Vers. 1.2",
+    ]
+    path.write_bytes("\r\n".join(lines).encode("latin-1"))
+    return path
+
+
+def write_german(path: Path) -> Path:
+    """The currents as German Excel saves them: mark of UTF-8, semicolons, decimal commas."""
+    rows = [["Zeit (ms)", *(f"Strom {k + 1} (pA)" for k in range(N_SWEEPS))]]
+    rows += [
+        [f"{k * SAMPLING_MS:.4g}".replace(".", ","), *(str(v).replace(".", ",") for v in row)]
+        for k, row in enumerate(CURRENT.T)
+    ]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(";".join(row) for row in rows).encode())
+    return path
+
+
+def write_english(path: Path) -> Path:
+    """The same as English Excel saves them."""
+    rows = [["time (ms)", *(f"I{k + 1} (pA)" for k in range(N_SWEEPS))]]
+    rows += [[f"{k * SAMPLING_MS:.4g}", *map(str, row)] for k, row in enumerate(CURRENT.T)]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(",".join(row) for row in rows).encode())
+    return path
+
+
+def write_mat(path: Path) -> Path:
+    """Currents (samples x sweeps) among other things that MATLAB keeps."""
+    from scipy.io import savemat
+
+    other = {"meta": {"cell": 1}, "note": "hello", "list": np.array(["a", 1.0], dtype=object)}
+    times = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
+    savemat(path, {"I_pA": CURRENT.T, "V_mV": COMMAND.T, "t": times, **other})
+    return path
+
+
+def write_mat73(path: Path) -> Path:
+    """The same as MATLAB 7.3 keeps it: HDF5 behind a block of text, axes reversed."""
+    from h5py import File
+
+    with File(path, "w", userblock_size=512) as file:
+        for name, values in (("I_pA", CURRENT), ("V_mV", COMMAND)):
+            file[name] = values
+            file[name].attrs["MATLAB_class"] = np.bytes_("double")
+        file["t"] = np.arange(N_SAMPLES)[None] * SAMPLING_MS / 1e3
+        file["t"].attrs["MATLAB_class"] = np.bytes_("double")
+        file["note"] = np.frombuffer(b"hello", "u1").astype("u2")
+        file["note"].attrs["MATLAB_class"] = np.bytes_("char")
+        file["object"] = np.zeros(6, "u4")
+        file["object"].attrs["MATLAB_class"] = np.bytes_("Cell_Of_Mine")
+        file["#refs#/a"] = np.ones(3)
+    stored = path.read_bytes()
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + stored[128:])
+    return path
+
+
+def write_h5(path: Path) -> Path:
+    """Datasets by path with their units, as a program of a laboratory may write them."""
+    from h5py import File
+
+    with File(path, "w") as file:
+        file["cell/I"] = CURRENT.T / 1e3
+        file["cell/I"].attrs["unit"] = "nA"
+        file["cell/V"] = COMMAND.T
+        file["cell/V"].attrs["units"] = "mV"
+        file["cell/time"] = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
+        file["cell/time"].attrs["unit"] = "s"
+        file["cell/note"] = "a text"
+    return path
+
+
+def write_abf(path: Path) -> Path:
+    """ABF 1 by pyABF's own writer: sweeps of pA and nothing else."""
+    from pyabf.abfWriter import writeABF1
+
+    writeABF1(CURRENT, str(path), 1e3 / SAMPLING_MS, units="pA")
+    path.write_bytes(path.read_bytes() + bytes(8192))  # it writes less than pyABF reads
+    return path
+
+
+#: A file of each kind by a name for it.
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "a.nwb": write_nwb,
+    "b.nwb": lambda path: write_nwb(path, tables=True),
+    "c.nwb": lambda path: write_nwb(path, timestamps=True),
+    "a.ibw": write_ibw,
+    "b.ibw": lambda path: write_ibw(path, order=">"),
+    "c.ibw": lambda path: write_ibw(path, version=2),
+    "a.wcp": write_wcp,
+    "b.wcp": lambda path: write_wcp(path, (2.0, 4.0, 8.0)),
+    "a.abf": write_abf,
+    "a.mat": write_mat,
+    "b.mat": write_mat73,
+    "a.h5": write_h5,
+    "german.csv": write_german,
+    "english.csv": write_english,
+    "steps.eph": write_eph,
+}
+
+
+def written(folder: Path, name: str) -> Path:
+    """The file of `WRITERS` in a folder; the test is skipped where its library is not installed."""
+    for suffix, package in ((".nwb", "pynwb"), (".wcp", "neo"), (".abf", "pyabf")):
+        if name.endswith(suffix):
+            pytest.importorskip(package)
+    return WRITERS[name](folder / name)

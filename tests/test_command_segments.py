@@ -1,0 +1,280 @@
+"""Recorded and nominal commands as protocols, and protocols of other programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import channelfit as cf
+from channelfit.problem.command_segments import (
+    cut_into_sweeps,
+    find_segments,
+    protocol_of_epochs,
+)
+from channelfit.problem.protocol import build_protocol
+from channelfit.problem.waves import Constant, Ramp, Samples, Sines
+from channelfit.reading.documents import parse_yaml
+from channelfit.reading.formats import Epoch, read
+
+DATA = Path(os.environ.get("CHANNELFIT_DATA", "nowhere"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CHANNELFIT_DATA is not set")
+
+LEVELS = st.integers(-240, 120).map(lambda k: k / 2)
+COUNTS = st.integers(8, 60)
+
+
+@st.composite
+def protocols(draw: st.DrawFn) -> cf.Protocol:
+    """Steps and ramps whose edges lie on samples, with families of both."""
+    sampling = draw(st.sampled_from([0.05, 0.1, 0.2, 1.0]))
+    n = draw(st.integers(1, 5))
+
+    def family(values: Any) -> Any:
+        if n == 1 or draw(st.booleans()):
+            return draw(values)
+        return {"values": draw(st.lists(values, min_size=n, max_size=n))}
+
+    times = COUNTS.map(lambda k: round(k * sampling, 9))
+    rows: list[dict[str, Any]] = [{"hold": draw(times)}]
+    for kind in draw(st.lists(st.sampled_from(["step", "step", "ramp"]), max_size=5)):
+        wave = family(LEVELS) if kind == "step" else [family(LEVELS), family(LEVELS)]
+        rows.append({kind: wave, "for": draw(times)})
+    return cf.Protocol.from_segments(rows, holding=draw(LEVELS), sampling=sampling)
+
+
+@settings(max_examples=150, deadline=None)
+@given(protocols())
+def test_a_computed_command_is_found_again_and_written(protocol: cf.Protocol) -> None:
+    command = protocol.command()
+    found = find_segments(command, protocol.sampling_ms, protocol.holding_mV)
+    waves = {type(s.wave) for sweep in found.protocol.sweeps for s in sweep}
+    assert waves <= {Constant, Ramp}
+    assert found.residual_mV < 1e-4
+    again = build_protocol(parse_yaml(found.protocol.to_yaml()), None)
+    assert np.abs(again.command() - command).max() < 1e-4
+
+
+def rows_of_steps() -> list[dict[str, Any]]:
+    return [
+        {"hold": 20},
+        {"step": -120, "for": 50},
+        {"ramp": [-120, -80], "for": 40},
+        {"step": {"from": -80, "to": 40, "by": 20}, "for": 100},
+        {"step": -65, "for": 30},
+        {"hold": 20},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["noisy", "digitized", "all"])
+def test_levels_and_times_of_a_recorded_command_are_those_that_were_typed(kind: str) -> None:
+    told = cf.Protocol.from_segments(rows_of_steps(), holding=-80, sampling=0.1)
+    command = told.command()
+    random = np.random.default_rng(1)
+    if kind == "all":  # filtered as well
+        before = np.concatenate([command[:, :1], command[:, :-1]], axis=1)
+        command = 0.6 * command + 0.4 * before
+    if kind in ("noisy", "all"):
+        command = command + 0.15 * random.normal(size=command.shape)
+    if kind in ("digitized", "all"):
+        command = np.round(command / 0.0305) * 0.0305
+    found = find_segments(command, 0.1)
+    assert found.protocol.holding_mV == -80
+    assert found.protocol.sweeps == told.sweeps
+    largest = {"noisy": 0.9, "digitized": 0.05, "all": 0.95}[kind]
+    assert found.residual_mV < largest
+    sweep, time = found.residual_at
+    there = np.abs(found.protocol.command() - command)[sweep, round(time / 0.1)]
+    assert there == pytest.approx(found.residual_mV)
+    assert found.edge_samples == (1 if kind == "all" else 0)
+
+
+def test_what_was_lost_by_rounding_is_told() -> None:
+    command = np.full((1, 1000), -80.07)
+    command[0, 500:] = 20.04
+    command += 0.01 * np.random.default_rng(3).normal(size=command.shape)
+    found = find_segments(command, 0.1)
+    assert [s.wave for s in found.protocol.sweeps[0]] == [Constant(-80), Constant(20)]
+    assert found.noise_mV == pytest.approx(0.01, rel=0.2)
+    assert 0.07 < found.residual_mV < 0.12
+    assert found.residual_at[1] < 50
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_sines_are_found(noise: float) -> None:
+    terms = [
+        {"amplitude": 54, "omega": 0.007, "phase": 3.5},
+        {"amplitude": 26, "omega": 0.037, "phase": 0.5},
+        {"amplitude": 10, "omega": 0.19, "phase": 2},
+    ]
+    rows = [{"hold": 100}, {"sines": {"offset": -30, "terms": terms}, "for": 3000}, {"hold": 100}]
+    told = cf.Protocol.from_segments(rows, holding=-80, sampling=0.5)
+    command = told.command() + noise * np.random.default_rng(2).normal(size=(1, 6400))
+    found = find_segments(command, 0.5)
+    _, wave, _ = (s.wave for s in found.protocol.sweeps[0])
+    assert isinstance(wave, Sines)
+    assert wave.omegas_per_ms == pytest.approx((0.007, 0.037, 0.19), abs=1e-6)
+    assert wave.amplitudes_mV == (54, 26, 10)
+    assert wave.offset_mV == -30
+    assert np.abs(found.protocol.command() - told.command()).max() < (0.3 if noise else 1e-4)
+
+
+def test_what_is_neither_lines_nor_sines_stays_as_samples() -> None:
+    time = np.arange(0, 200, 0.1)
+    command = np.where(
+        time < 50, -80.0, -80 + 110 * np.exp(-(((time - 90) / 9) ** 2)) * (time < 180)
+    )
+    command += 15 * np.tanh((time - 120) / 3) * (time > 100) * (time < 160)
+    found = find_segments(command[None], 0.1)
+    kinds = [type(s.wave) for s in found.protocol.sweeps[0]]
+    assert Samples in kinds
+    assert np.abs(found.protocol.command() - command).max() < 1e-4
+
+
+def test_a_step_that_leads_nowhere_is_a_member_of_its_family() -> None:
+    rows = [{"hold": 10}, {"step": {"from": -100, "to": -40, "by": 20}, "for": 20}, {"hold": 10}]
+    told = cf.Protocol.from_segments(rows, holding=-100, sampling=0.1)
+    found = find_segments(told.command(), 0.1)
+    assert found.protocol.to_yaml().split("segments:")[1] == told.to_yaml().split("segments:")[1]
+
+
+def test_sweeps_that_end_early_and_gaps() -> None:
+    command = np.full((2, 100), -80.0)
+    command[0, 60:] = np.nan
+    found = find_segments(command, 1.0)
+    assert [found.protocol.n_times(k) for k in range(2)] == [60, 100]
+    command[1, 30] = np.nan
+    with pytest.raises(cf.InputError, match="sweep 2 has samples without a voltage"):
+        find_segments(command, 1.0)
+    with pytest.raises(cf.InputError, match="sweep 1 has no sample"):
+        find_segments(np.full((1, 9), np.nan), 1.0)
+
+
+def test_epochs_of_a_header() -> None:
+    sweeps = [
+        (Epoch("step", -80, -80, 5), Epoch("ramp", -80, v, 10), Epoch("step", v, v, 5))
+        for v in (-40.0, 0.0)
+    ]
+    made = protocol_of_epochs(sweeps, 0.1, -80)
+    assert made is not None
+    assert made.voltage([0, 10, 16]).tolist() == [[-80, -60, -40], [-80, -40, 0]]
+    made.to_yaml()
+    assert protocol_of_epochs([(Epoch("other", 0, 1, 5),)], 0.1, -80) is None
+    assert protocol_of_epochs([], 0.1, -80) is None
+
+
+# --- lists and .eph ------------------------------------------------------------------------------
+
+EPH = """Nanion SyncroPatch Ephys Protocol  Steps
+Vers. 1.3
+
+General Settings
+
+V Membrane [mV]  -80
+# of Sweeps  3
+Sample Period [us]  200
+
+Ephys Settings
+
+Type	Vmemb T/F	Voltage [mV]	Duration [ms]	Vincrease [mV]	RecordData T/F	Group	Rep
+Set 	T	 50.0	 10.0	   0.0	T	    -1	    -1
+Set 	F	-120.0	  50.0	   20.0	T	    -1	    -1
+Ramp	F	 -70.0	 40.0	   0.0	T	    -1	    -1
+
+Online Analysis Settings Vers. 1.2
+"""
+
+
+def test_a_protocol_of_nanion(tmp_path: Path) -> None:
+    file = tmp_path / "steps.eph"
+    file.write_text(EPH)
+    made = cf.Protocol.load(file)
+    assert (made.name, made.holding_mV, made.sampling_ms, made.n_sweeps) == ("steps", -80, 0.2, 3)
+    assert made.voltage([0, 10, 60, 80]).tolist() == [
+        [-80, -120, -120, -95],
+        [-80, -100, -100, -85],
+        [-80, -80, -80, -75],
+    ]
+
+
+def listed(text: str, folder: Path) -> cf.Protocol:
+    file = folder / "list.csv"
+    file.write_text(text)
+    made = protocol_of_epochs(read(file).epochs, 0.5, -100, "list")
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("last", ["0 20\n", "0 20\n-100 70\n"])
+def test_a_list_of_all_sweeps_is_cut(last: str, tmp_path: Path) -> None:
+    rows = "".join(f"-100 10\n{v} 20\n-100 10\n-100 60\n" for v in (-40, -20))
+    whole = listed(f"# Voltage (mV) Duration (ms)\n{rows}-100 10\n{last}", tmp_path)
+    cut = cut_into_sweeps(whole, 3, 30)
+    assert cut is not None
+    assert cut.voltage([0, 10, 29]).tolist() == [[-100, v, v] for v in (-40, -20, 0)]
+    assert (cut.carry_over, cut.rest_ms, cut.n_times_max) == (True, 70, 60)
+    assert cut_into_sweeps(whole, 4, 30) is None
+
+
+def test_the_starts_in_a_list_of_steps_count(tmp_path: Path) -> None:
+    """A step that would last longer than until the next one starts is cut short."""
+    made = listed("level,start,length\n-80,0,9\n0,5,10\n", tmp_path)
+    assert [(s.start_ms, s.end_ms) for s in made.sweeps[0]] == [(0, 5), (5, 15)]
+    (note,) = read(tmp_path / "list.csv").notes
+    assert "Step 1 would last 9 ms, but the next one starts after 5 ms" in note
+    (tmp_path / "gap.csv").write_text("level,start,length\n-80,0,5\n0,6,10\n")
+    with pytest.raises(cf.InputError, match="step 2 starts at 6 ms, but the one before it ends"):
+        read(tmp_path / "gap.csv")
+
+
+@needs_data
+def test_the_lists_of_real_recordings() -> None:
+    cell = cf.Protocol.load(DATA / "herg_syncropatch" / "staircase-ramp.eph")
+    assert (cell.n_times_max, cell.sampling_ms) == (77000, 0.2)
+    epochs = read(DATA / "nav_iv" / "ina-steps-2.txt").epochs
+    whole = protocol_of_epochs(epochs, 0.04, -100)
+    assert whole is not None
+    cut = cut_into_sweeps(whole, 24, 40)
+    shipped = cf.Protocol.load("protocols/na_iv.yaml")
+    assert cut is not None
+    assert (cut.sweeps, cut.rest_ms) == (shipped.sweeps, 200)
+    epochs = read(DATA / "herg_37C" / "sine-wave-ramp-steps-steps.csv").epochs
+    assert sum(epoch.duration_ms for epoch in epochs[0]) == pytest.approx(8000)
+
+
+# --- junction potential --------------------------------------------------------------------------
+
+
+def test_a_junction_potential_moves_all_voltages() -> None:
+    sines = {"offset": -30, "terms": [{"amplitude": 5, "frequency": "40 Hz"}]}
+    rows = [
+        {"hold": 5},
+        {"step": {"values": [0, 40]}, "for": 5},
+        {"ramp": [-120, 60], "for": 5},
+        {"sines": sines, "for": 5},
+    ]
+    plain = cf.Protocol.from_segments(rows, holding=-80, sampling=0.1)
+    moved = cf.Protocol.from_segments(rows, holding=-80, sampling=0.1, junction_potential="4.5 mV")
+    assert np.allclose(moved.command(), plain.command() - 4.5, rtol=0, atol=1e-12)
+    assert (moved.holding_mV, moved.junction_potential_mV) == (-84.5, 4.5)
+    assert "junction_potential: 4.5 mV" in moved.to_yaml()
+    assert "holding: -80 mV" in moved.to_yaml()
+    time = np.arange(9.0)
+    record = cf.Protocol.from_command(time, time / 3, holding=0, junction_potential=2.1)
+    assert np.allclose(record.command(), time / 3 - 2.1, rtol=0, atol=1e-9)
+
+
+def test_a_recorded_command_with_a_junction_potential_is_saved(tmp_path: Path) -> None:
+    command = np.random.default_rng(5).normal(size=40)
+    made = cf.Protocol.from_command(np.arange(40.0), command, holding=0, junction_potential=4.37)
+    assert cf.Protocol.load(made.save(tmp_path / "p.yaml")) == made
+
+
+def test_a_junction_potential_of_another_size_is_refused() -> None:
+    with pytest.raises(cf.InputError, match="junction_potential: .* within 100 mV"):
+        cf.Protocol.steps(0, 5, holding=-80, sampling=1, junction_potential="4.5 V")
