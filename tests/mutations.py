@@ -182,7 +182,7 @@ FAULTS = [
     ),
     Fault(
         "recording: one sample more in a window",
-        "problem/recording.py",
+        "problem/conditioning.py",
         "(t >= start - tiny) & (t < end - tiny)",
         "(t >= start - tiny) & (t < end + tiny)",
         "recording",
