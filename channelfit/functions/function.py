@@ -133,6 +133,15 @@ class FunctionProblem:
     model: FunctionModel
     data: Data | None = None
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters of the fit, which are those of the function."""
+        return self.model.parameters
+
+    def values(self) -> np.ndarray:
+        """Their values (n_parameters,); see `FunctionModel.values`."""
+        return self.model.values()
+
     def cost(self, parameters: np.ndarray) -> np.ndarray:
         """The definition of the cost: expression trees walked by NumPy in float64.
 

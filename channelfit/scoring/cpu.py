@@ -43,6 +43,7 @@ class CpuScorer:
 
     backend = "cpu"
     paths = ("stepping", "modal", "closed-form")
+    xp = np
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         self.problem, self.dtype = problem, dtype
@@ -52,7 +53,8 @@ class CpuScorer:
         if self.path != "stepping":
             self.scoring = Modes(problem, dtype, self.path == "modal")
         self.source = self.scoring.source
-        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
+        self.source_text = self.source.text
+        self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]
         self.n_threads = usable_cores()
 
     def score(self, parameters: np.ndarray) -> Score:
