@@ -37,6 +37,11 @@ class Experiment:
     cell: str = ""
     temperature_C: float | None = None
 
+    @property
+    def title(self) -> str:
+        """The protocol's name, with the cell and the temperature where they are given."""
+        return ", ".join(filter(None, (self.protocol.name, self.cell, degrees(self.temperature_C))))
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -200,9 +205,8 @@ class Problem:
         """What tells a group from others, for an expression that depends on these names."""
         per_cell = any(p.per_cell and p.name in names for p in self.model.parameters)
         parts = [group.cell] if per_cell and group.cell else []
-        if CELSIUS in names and group.temperature_C is not None:
-            parts.append(f"{group.temperature_C:g} degC")
-        return ", ".join(parts)
+        parts += [degrees(group.temperature_C)] if CELSIUS in names else []
+        return ", ".join(filter(None, parts))
 
     @property
     def fitted(self) -> list[Experiment]:
@@ -247,8 +251,7 @@ class Group:
     @property
     def name(self) -> str:
         """What tells it from others, such as "cell 1, 34 degC"; empty where nothing does."""
-        parts = [self.cell] if self.cell else []
-        return ", ".join(parts + ([f"{self.temperature_C:g} degC"] if self.is_told else []))
+        return ", ".join(filter(None, (self.cell, degrees(self.temperature_C))))
 
     @property
     def is_told(self) -> bool:
@@ -279,6 +282,11 @@ class Group:
             elif (celsius := self.temperature_C) is not None:
                 parameters.append(replace(p, lower=celsius, upper=celsius, value=celsius))
         return replace(self.problem.model, parameters=tuple(parameters))
+
+
+def degrees(celsius: float | None) -> str:
+    """A temperature in words, empty where there is none."""
+    return "" if celsius is None else f"{celsius:g} degC"
 
 
 def labelled(name: str, label: str) -> str:

@@ -185,7 +185,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
     fitted_pA: dict[str, float] = {}
     predicted_pA: dict[str, float] = {}
     for k, (e, part) in enumerate(zip(fit.problem.experiments, winner.parts, strict=True), 1):
-        name = e.protocol.name
+        name = e.title
         name = f"{name} ({k})" if name in fitted_pA or name in predicted_pA else name
         (fitted_pA if e.weight > 0 else predicted_pA)[name] = (part or Quality()).rms_pA
     return Contender(

@@ -154,3 +154,14 @@ class GroupedScorer:
 def single_scorers(scorer: Scorer) -> tuple[Scorer, ...]:
     """The scorers of the groups, or the scorer itself where there is one group alone."""
     return scorer.scorers if isinstance(scorer, GroupedScorer) else (scorer,)
+
+
+def of_first_group(scorer: Scorer, parameters: np.ndarray) -> tuple[Scorer, np.ndarray]:
+    """A scorer of one group alone, and its parameters: groups share their kernels.
+
+    Arguments:
+        parameters: (n_parameters, n_candidates), those of the whole problem.
+    """
+    if not isinstance(scorer, GroupedScorer):
+        return scorer, parameters
+    return scorer.scorers[0], scorer.problem.groups[0].parameters(parameters)

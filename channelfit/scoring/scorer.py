@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -93,6 +93,13 @@ class Scorer(Protocol):
     def rescore(self, parameters: np.ndarray) -> Score:
         """The most exact score that the backend has, for a few candidates."""
         ...
+
+
+@runtime_checkable
+class Chunked(Protocol):
+    """A scorer that takes at most `chunk` candidates at once; None for as many as memory allows."""
+
+    chunk: int | None
 
 
 def chosen_backend(backend: str, dtype: str) -> str:

@@ -305,7 +305,7 @@ def simulate_surrogate(
         weight = masks([], experiment.protocol)
         if not np.all(np.isfinite(current[weight > 0])):
             raise InputError(
-                f"under {experiment.protocol.name} the parameters' values give no finite current, "
+                f"under {experiment.title} the parameters' values give no finite current, "
                 "so no surrogate data; change the values",
                 key="parameters",
             )

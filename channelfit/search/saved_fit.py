@@ -125,7 +125,7 @@ def _retell(document: dict[str, Any], plan: FitPlan) -> None:
         for e in experiments
     ]
     data = ", ".join(
-        f"{e.protocol.name} ({source})"
+        f"{e.title} ({source})"
         for e, source in zip(experiments, sources, strict=True)
         if e.weight > 0
     )
