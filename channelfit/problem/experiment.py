@@ -40,7 +40,12 @@ class Experiment:
     @property
     def title(self) -> str:
         """The protocol's name, with the cell and the temperature where they are given."""
-        return ", ".join(filter(None, (self.protocol.name, self.cell, degrees(self.temperature_C))))
+        return ", ".join(filter(None, (self.protocol.name, self.cell, self.temperature)))
+
+    @property
+    def temperature(self) -> str:
+        """Its temperature in words; empty where it has none of its own."""
+        return degrees(self.temperature_C)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from channelfit.scoring.scorer import make_scorer
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
 if TYPE_CHECKING:
-    from channelfit.problem.experiment import Experiment, degrees
+    from channelfit.problem.experiment import Experiment
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.loop import FitResult, Progress
     from channelfit.search.plan import FitPlan
@@ -434,7 +434,7 @@ def _told(experiment: Experiment) -> dict[str, str]:
         "protocol_source": protocol.source,
         "recording": recording.source if recording else "",
         "cell": experiment.cell,
-        "temperature": degrees(experiment.temperature_C),
+        "temperature": experiment.temperature,
     }
     return {key: text for key, text in told.items() if text}
 
