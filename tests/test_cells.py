@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import channelfit as cf
 from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording
-from channelfit.reading.documents import dump_yaml
+from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.grouped import GroupedScorer
 from channelfit.scoring.machine.machine_code import generated
@@ -427,3 +430,156 @@ def test_a_prior_of_another_parameter_leaves_the_solved_one_its_best(tmp_path: P
     costs = every.score(every.space.to_unit(around)).cost
     assert costs.argmin() == 0
     assert objective.score(unit).cost[0] == pytest.approx(costs[0], rel=1e-9)
+
+
+# --- whole fits ----------------------------------------------------------------------------------
+
+
+def fitted(cells: Sequence[str], noise: float = 5.0) -> cf.Fit:
+    """A fit to simulated cells, each of its own conductance and noise, from Python."""
+    model = cf.Model.from_yaml(dump_yaml(MODEL))
+    current = []
+    for k, cell in enumerate(CELLS):
+        clean = cf.simulate(model, STEPS, cell=cell).current
+        current.append(clean + noise * np.random.default_rng(k).normal(size=clean.shape))
+    chosen = [current[list(CELLS).index(cell)] for cell in cells]
+    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
+    # at one temperature nothing tells q10
+    document["parameters"]["q10"] = MODEL["parameters"]["q10"] | {"fixed": True}
+    own = {cell: CELLS[cell] for cell in cells}
+    document["parameters"]["g"] = MODEL["parameters"]["g"] | {"value": own}
+    again = cf.Model.from_yaml(dump_yaml(document))
+    return cf.fit(again, [STEPS] * len(cells), chosen, cell=list(cells), seed=1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def three() -> cf.Fit:
+    return fitted(list(CELLS))
+
+
+def test_three_cells_are_recovered_with_one_set_of_kinetics(three: cf.Fit) -> None:
+    true = {"a": 0.2, "z": 0.04, "b": 0.1} | {f"g[{cell}]": g for cell, g in CELLS.items()}
+    for name, value in true.items():
+        error = three.errors[name]
+        assert error is not None
+        assert abs(three.values[name] - value) < 4 * error
+        assert error < 0.05 * value
+    assert three.open == []
+
+
+def test_information_of_cells_adds_up(three: cf.Fit) -> None:
+    """Of each alone, with its own conductance eliminated: the Schur complement over the cells."""
+    shared = ["a", "z", "b"]
+    whole = three.summary["uncertainty"]["noise_pA"]
+    scorer, values = three.scorer, three.result.values
+    names = [p.name for p in three.plan.problem.parameters]
+    information = np.zeros((3, 3))
+    for cell in CELLS:
+        model = by_hand(cell, 22.0)
+        e = next(e for e in three.plan.problem.experiments if e.cell == cell)
+        alone = make_scorer(Problem(model, (replace(e, cell=""),)), "cpu")
+        rows = [names.index(f"g[{cell}]" if p == "g" else p) for p in model.parameter_names]
+        bend = alone.linearize(values[rows][:, None]).curvature[..., 0]
+        assert e.recording is not None
+        bend = bend * e.recording.weight.sum() / (2 * whole**2)
+        own = [model.parameter_names.index(name) for name in shared]
+        g = model.parameter_names.index("g")
+        information += bend[np.ix_(own, own)] - np.outer(bend[own, g], bend[g, own]) / bend[g, g]
+    expected = np.sqrt(np.diag(np.linalg.inv(information)))
+    found = [three.errors[name] for name in shared]
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    assert isinstance(scorer, GroupedScorer)
+
+
+def test_shared_parameters_are_surer_with_more_cells(three: cf.Fit) -> None:
+    """By about the root of the summed squares of the conductances, which are the signal here."""
+    one = fitted(["cell 3"])
+    ratio = np.sqrt(sum(g**2 for g in CELLS.values())) / CELLS["cell 3"]
+    for name in ("a", "z", "b"):
+        alone, together = one.errors[name], three.errors[name]
+        assert alone is not None
+        assert together is not None
+        assert alone / together == pytest.approx(ratio, rel=0.15)
+
+
+def test_a_saved_fit_of_cells_reads_back(three: cf.Fit, tmp_path: Path) -> None:
+    folder = three.save(tmp_path / "run")
+    again = cf.load(folder)
+    assert again.values == three.values
+    assert again.cost == three.cost
+    assert [e.cell for e in again.plan.problem.experiments] == list(CELLS)
+    document = parse_yaml((folder / "fit.yaml").read_text())
+    row = document["parameters"]["g"]
+    assert row["value"] == {cell: three.values[f"g[{cell}]"] for cell in CELLS}
+    assert (row["per"], row["range"]) == ("cell", [0.5, 20])
+    one = cf.simulate(again, STEPS, cell="cell 2").current
+    np.testing.assert_allclose(one, three.traces[1], rtol=1e-9, atol=1e-9)
+    with pytest.raises(InputError, match='no cell "x". Known: cell 1, cell 2, cell 3'):
+        cf.simulate(again, STEPS, cell="x")
+    with pytest.raises(InputError, match="or the name of a cell: cell 1"):
+        cf.simulate(again, STEPS)
+    assert "each       steps, cell 1 " in str(three)
+
+
+def test_profiles_and_comparisons_know_the_cells(three: cf.Fit, tmp_path: Path) -> None:
+    sure = cf.uncertainty(three, profiles="g[cell 2]", progress=False)
+    (profile,) = sure.profiles
+    assert profile.lower < CELLS["cell 2"] < profile.upper
+    compared = cf.compare(three, three, progress=False)
+    assert "g[cell 3]" in str(compared.summary)
+
+
+def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
+    file = fit_files(tmp_path)
+    run, out = CliRunner(), tmp_path / "run"
+    quick = ["--set", "fit.optimizer.name=genetic", "--population", "20", "--generations", "2"]
+    own = ["--set", "parameters.g[cell 2].value=6", "--set", "parameters.g[cell 2].fixed=true"]
+    done = run.invoke(main, ["optimize", str(file), "--out", str(out), *quick, *own])
+    assert done.exit_code == 0, done.output
+    again = load_plan(out / "fit.yaml")
+    row = {p.name: p for p in again.problem.parameters}
+    assert (row["g[cell 2]"].value, row["g[cell 2]"].fixed) == (6, True)
+    assert not row["g[cell 1]"].fixed
+    assert [e.temperature_C for e in again.problem.experiments] == [None, 34.0, 34.0]
+    command = ["simulate", str(out / "fit.yaml"), str(tmp_path / "steps.yaml")]
+    for more, code in ((["--cell", "cell 3"], 0), ([], 2), (["--cell", "cell 9"], 2)):
+        done = run.invoke(main, [*command, "--out", str(tmp_path / "x"), *more])
+        assert done.exit_code == code, done.output
+    for text in ("each", "steps, cell 2, 34 degC"):
+        assert text in str(cf.load(out))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["parameters.g[cell 9].value=3"],
+            'parameters.g: there is no experiment of a cell "cell 9"',
+        ),
+        (["fit.experiments[1].cell=x]y"], 'fit.experiments[1].cell: "x]y" cannot name a cell'),
+        (["fit.experiments[1].cell=others"], "stands for all cells not named"),
+        (["fit.experiments[2].temperature=5 mV"], "fit.experiments[2].temperature"),
+        (
+            ["definitions.q=q10", "current.reversal=-90 mV"],
+            "the temperature of an experiment changes",
+        ),
+        (["parameters.g[cell 1].value=300"], "cell 1: the value 300 lies outside the range"),
+        (["fit.solve=a"], "the current is not a straight line in"),
+    ],
+)
+def test_the_fit_file_says_what_is_wrong(
+    overrides: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as found:
+        load_plan(fit_files(tmp_path), overrides)
+    assert message in str(found.value)
+
+
+def test_strange_rates_name_the_groups_that_have_them(tmp_path: Path) -> None:
+    plan = load_plan(fit_files(tmp_path))
+    values = plan.problem.values()
+    assert plan.strange_rates(values) == []
+    values[[p.name for p in plan.problem.parameters].index("g[cell 2]")] = np.inf
+    (text,) = plan.strange_rates(values)
+    assert text.startswith("the conductance is inf nS")
+    assert text.endswith("(cell 2, 34 degC)")

@@ -140,6 +140,8 @@ class FitPlan:
 
     def _linear(self) -> tuple[Linear, ...]:
         """The solved parameters, one or one for each cell, as `search.projection` wants them."""
+        if not self.solved:
+            return ()
         problem, found = self.problem, []
         row_of = {p.name: row for row, p in enumerate(problem.parameters)}
         for name, proportional in problem.linear_parameters().items():
