@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cuda_host import HostCupy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +26,8 @@ from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.grouped import GroupedScorer
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.scorer import make_scorer
 
@@ -315,6 +319,45 @@ def test_any_division_into_cells_adds_up(division: list[int], seed: int) -> None
     np.testing.assert_allclose(scored, squares / weights, rtol=1e-9)
 
 
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return str(request.param)
+
+
+def test_arrays_of_a_gpu_stay_there(device: str) -> None:
+    problem = several()
+    here = candidates(problem, 5)
+    here[3, 2] = np.nan
+    truth = make_scorer(problem, "cpu")
+    scorer = make_scorer(problem, "cuda")
+    on_device = scorer.xp.asarray(here)
+    expected = truth.linearize(here)
+    for way in ("score", "preview", "rescore", "linearize"):
+        found = getattr(scorer, way)(on_device)
+        assert all(isinstance(array, scorer.xp.ndarray) for array in vars(found).values())
+        np.testing.assert_allclose(to_host(found.cost), expected.cost, rtol=1e-8)
+        np.testing.assert_array_equal(to_host(found.status), expected.status)
+        again = getattr(scorer, way)(here)
+        assert all(isinstance(array, np.ndarray) for array in vars(again).values())
+    local = scorer.linearize(on_device)
+    for name in ("gradient", "curvature"):
+        one, other = to_host(getattr(local, name)), getattr(expected, name)
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9 * np.abs(other).max())
+
+
+def test_a_conductance_of_each_cell_is_solved_on_a_gpu(device: str, tmp_path: Path) -> None:
+    plan = load_plan(fit_files(tmp_path), ["fit.solve=g"])
+    there, here = (plan.objective(make_scorer(plan.problem, b)) for b in ("cuda", "cpu"))
+    unit = np.random.default_rng(3).uniform(0.3, 0.7, (here.n_free, 4))
+    cost = there.score(there.scorer.xp.asarray(unit)).cost
+    np.testing.assert_allclose(to_host(cost), here.score(unit).cost, rtol=1e-8)
+
+
 # --- ties and bounds -----------------------------------------------------------------------------
 
 
@@ -545,6 +588,9 @@ def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
     for more, code in ((["--cell", "cell 3"], 0), ([], 2), (["--cell", "cell 9"], 2)):
         done = run.invoke(main, [*command, "--out", str(tmp_path / "x"), *more])
         assert done.exit_code == code, done.output
+    shown = run.invoke(main, ["show", str(out / "fit.yaml")]).output
+    assert "g[cell 2]" in shown
+    assert "linear, per cell" in shown
     for text in ("each", "steps, cell 2, 34 degC"):
         assert text in str(cf.load(out))
 
@@ -573,6 +619,16 @@ def test_the_fit_file_says_what_is_wrong(
     with pytest.raises(InputError) as found:
         load_plan(fit_files(tmp_path), overrides)
     assert message in str(found.value)
+
+
+def test_cells_that_share_all_parameters_are_remarked_on(tmp_path: Path) -> None:
+    file = fit_files(tmp_path)
+    shared = load_plan(file, ["parameters.g.per=null", "parameters.g.value=5"])
+    (found,) = (str(c) for c in shared.cautions if "share" in str(c))
+    assert "fit.experiments: the cells cell 1, cell 2, cell 3 share all parameters" in found
+    assert [p.name for p in shared.problem.parameters] == list(MODEL["parameters"])
+    assert len(shared.problem.groups) == 2  # of one temperature each
+    assert not any("share" in str(c) for c in load_plan(file).cautions)
 
 
 def test_strange_rates_name_the_groups_that_have_them(tmp_path: Path) -> None:

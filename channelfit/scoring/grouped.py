@@ -114,7 +114,10 @@ class GroupedScorer:
             own = part.scorer.linearize(part.group.parameters(parameters))
             cost += part.share * own.cost
             status = xp.where(status == OK, own.status, status)
-            rows, free = xp.asarray(part.in_whole), part.free
+            rows, free = (
+                xp.asarray(part.in_whole, dtype=np.int64),
+                xp.asarray(part.free, dtype=np.int64),
+            )
             gradient[rows] += part.share * own.gradient[free]
             curvature[rows[:, None], rows] += part.share * own.curvature[free][:, free]
         good = status == OK

@@ -257,6 +257,15 @@ def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
             seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
             found += recording_cautions(seen, experiment.weight > 0)
         found += recording.cautions if recording is not None else ()
+    model, cells = plan.problem.model, plan.problem.cells
+    if len(cells) > 1 and not any(p.per_cell for p in model.parameters):
+        found.append(
+            Caution(
+                f"{plan.file}: fit.experiments",
+                f"the cells {', '.join(filter(None, cells))} share all parameters",
+                "write `per: cell` beside each parameter of which every cell has its own",
+            )
+        )
     if not plan.surrogate:
         named = [place if plan.in_memory else f"{place}.recording" for place in places]
         found += fit_cautions(plan.problem, named, plan.space.n_free)
