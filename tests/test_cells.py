@@ -20,7 +20,7 @@ from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
-from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.experiment import Experiment, Problem, rounding_floor
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml, parse_yaml
@@ -356,6 +356,104 @@ def test_a_conductance_of_each_cell_is_solved_on_a_gpu(device: str, tmp_path: Pa
     unit = np.random.default_rng(3).uniform(0.3, 0.7, (here.n_free, 4))
     cost = there.score(there.scorer.xp.asarray(unit)).cost
     np.testing.assert_allclose(to_host(cost), here.score(unit).cost, rtol=1e-8)
+
+
+# --- cells that one walk serves ------------------------------------------------------------------
+
+GATES: dict[str, Any] = {
+    "gates": {"m": {"power": 3, "alpha": "a*exp(z*v)", "beta": "b"}},
+    "current": {"conductance": "2*g", "reversal": "-90 mV"},
+    "parameters": {key: MODEL["parameters"][key] for key in ("a", "z", "g", "b")},
+}
+THREE_STATES = GATES | {
+    "states": ["C", "O", "I"],
+    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b", "O -> I": "0.3*b", "I -> O": "0.01"},
+    "current": {"open": ["O"], "conductance": "2*g", "reversal": "-90 mV"},
+}
+del THREE_STATES["gates"]
+
+
+def masked_alike(document: dict[str, Any], *protocols: Protocol) -> Problem:
+    """Cells with the same protocols and masks, and other data."""
+    rows = []
+    for cell in CELLS:
+        for k, protocol in enumerate(protocols):
+            first, own = experiment(protocol, cell, seed=k), experiment(protocol, cell, seed=9)
+            assert first.recording is not None
+            assert own.recording is not None
+            data = own.recording.current_pA * (1 + len(rows))
+            rows.append(replace(first, recording=replace(first.recording, current_pA=data)))
+    return problem_of(*rows, document=document)
+
+
+@pytest.mark.parametrize(
+    ("document", "protocols"),
+    [(MODEL, [STEPS, RAMP]), (GATES, [STEPS, RAMP]), (THREE_STATES, [STEPS])],
+    ids=["two states", "gates", "three states"],
+)
+def test_cells_alike_are_linearized_as_each_alone(
+    document: dict[str, Any], protocols: list[Protocol]
+) -> None:
+    problem = masked_alike(document, *protocols)
+    scorer = make_scorer(problem, "cpu")
+    assert isinstance(scorer, GroupedScorer)
+    here = candidates(problem, 6)
+    row = [p.name for p in problem.parameters].index("g[cell 2]")
+    here[row, :2] = 0.0, -4.0
+    here[0, 3] = np.nan  # everywhere
+    here[row, 4] = np.inf  # for one cell
+    (family,) = scorer._alike
+    assert len(family.members) == 3
+    for (group, one), found in zip(family.members, family.linearize(here), strict=True):
+        truth = one.linearize(group.parameters(here))
+        np.testing.assert_array_equal(found.status, truth.status)
+        np.testing.assert_allclose(found.cost, truth.cost, rtol=1e-11)
+        for name in ("gradient", "curvature"):
+            expected = getattr(truth, name)
+            size = np.abs(expected).max(axis=-1, keepdims=True) + 1e-300
+            np.testing.assert_allclose(getattr(found, name) / size, expected / size, atol=1e-10)
+    whole = scorer.linearize(here)
+    assert np.flatnonzero(whole.status).tolist() == [3, 4]
+
+
+def test_what_is_not_alike_is_linearized_apart() -> None:
+    problem = masked_alike(MODEL, STEPS)
+    other = replace(problem.experiments[1], weight=2.0)
+    warm = replace(problem.experiments[2], temperature_C=30.0)
+    short = experiment(RAMP, "cell 2")
+    model = build_model(MODEL, None, 22.0)
+    for changed, members in (({1: other}, 2), ({1: short, 2: other}, 0), ({2: warm}, 2)):
+        three = [changed.get(k, e) for k, e in enumerate(problem.experiments)]
+        named = tuple(replace(e, cell=cell) for e, cell in zip(three, CELLS, strict=True))
+        scorer = make_scorer(Problem(model, named), "cpu")
+        assert isinstance(scorer, GroupedScorer)
+        assert sum(len(family.members) for family in scorer._alike) == members
+    # a scheme on a ramp is taken in pieces, and a parameter in a rate changes all that moves
+    slow = {"ramp": ["-80 mV", "40 mV"], "for": "500 ms"}
+    ramp = build_protocol({"holding": -80, "sampling": "0.1 ms", "segments": [slow]}, None)
+    silent = Recording.from_arrays(ramp, np.zeros((1, ramp.n_times_max)))
+    rows = [Experiment(ramp, silent, cell=cell) for cell in CELLS]
+    moving = make_scorer(problem_of(*rows, document=THREE_STATES), "cpu")
+    assert isinstance(moving, GroupedScorer)
+    assert not moving._alike
+    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
+    document["parameters"]["b"] = MODEL["parameters"]["b"] | {"per": "cell"}
+    both = make_scorer(masked_alike(document, STEPS), "cpu")
+    assert isinstance(both, GroupedScorer)
+    assert not both._alike
+
+
+def test_an_exact_fit_of_cells_costs_nothing() -> None:
+    problem = masked_alike(THREE_STATES, STEPS)
+    values = problem.values()[:, None]
+    traces = make_scorer(problem, "cpu").simulate(values)
+    exact = tuple(
+        replace(e, recording=Recording.from_arrays(STEPS, trace[:, :, 0]))
+        for e, trace in zip(problem.experiments, traces, strict=True)
+    )
+    fitted_exactly = replace(problem, experiments=exact)
+    local = make_scorer(fitted_exactly, "cpu").linearize(values)
+    assert local.cost[0] <= rounding_floor(fitted_exactly, "float64")
 
 
 # --- ties and bounds -----------------------------------------------------------------------------

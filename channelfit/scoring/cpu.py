@@ -26,6 +26,7 @@ from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.tangent_plan import Plan
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
 _CHUNKS_PER_THREAD = 8
@@ -121,6 +122,16 @@ class CpuScorer:
         jacobian = np.zeros((plan.n_residuals, n_parameters, n))
         self._shared(self._tangents.residuals, parameters, [residuals, jacobian])
         return residuals, jacobian, plan.constant
+
+    @property
+    def compression(self) -> Plan:
+        """Where the residuals of `residuals` come from: their targets and weights."""
+        return self._tangents.plan
+
+    @property
+    def has_one_plan(self) -> bool:
+        """Whether `residuals` are as fast as `linearize`, since the same samples serve both."""
+        return self._tangents.has_one_plan
 
     def _shared(
         self, sweep: Callable[..., None], parameters: np.ndarray, arrays: list[Any]

@@ -9,8 +9,9 @@ cell's experiments alone, and the curvature between parameters of two cells is 0
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from channelfit.problem.experiment import Group, Problem
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
+from channelfit.scoring.alike import Alike, alike
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.scorer import Linearization, Score, Scorer
 
@@ -110,18 +112,29 @@ class GroupedScorer:
         xp, (n_parameters, n) = array_module(parameters), parameters.shape
         cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
         gradient, curvature = xp.zeros((n_parameters, n)), xp.zeros((n_parameters, n_parameters, n))
-        for part in self._nonempty(self.parts):
-            own = part.scorer.linearize(part.group.parameters(parameters))
+        for part, own in self._linearized(parameters):
             cost += part.share * own.cost
             status = xp.where(status == OK, own.status, status)
-            rows, free = (
-                xp.asarray(part.in_whole, dtype=np.int64),
-                xp.asarray(part.free, dtype=np.int64),
-            )
+            rows, free = (xp.asarray(k, dtype=np.int64) for k in (part.in_whole, part.free))
             gradient[rows] += part.share * own.gradient[free]
             curvature[rows[:, None], rows] += part.share * own.curvature[free][:, free]
         good = status == OK
         return Linearization(cost, status, gradient * good, curvature * good)
+
+    def _linearized(self, parameters: Any) -> Iterator[tuple[Part, Linearization]]:
+        """The linearization of each part, by the parameters of its model."""
+        parts = {id(part.group): part for part in self._nonempty(self.parts)}
+        for family in self._alike:
+            together = family.linearize(parameters)
+            for (group, _), own in zip(family.members, together, strict=True):
+                yield parts.pop(id(group)), own
+        for part in parts.values():
+            yield part, part.scorer.linearize(part.group.parameters(parameters))
+
+    @cached_property
+    def _alike(self) -> list[Alike]:
+        """Cells of which one walk through the states serves several."""
+        return alike(self.problem, [(part.group, part.scorer) for part in self.parts])
 
     def _summed(
         self,
