@@ -210,10 +210,17 @@ def test_what_cannot_be_used_is_told(entries: dict[str, Any], message: str) -> N
     assert message in str(found.value)
 
 
-def test_nothing_given_for_a_cell_is_told() -> None:
+def test_what_is_not_said_of_a_cell_is_told() -> None:
     document = changed_g(range={"cell 1": [1, 5], "cell 2": [1, 6]})
     with pytest.raises(InputError, match='for the cell "cell 3", only for cell 1, cell 2'):
         len(problem_of(*map_cells(CELLS), document=document).parameters)
+    warm = experiment(STEPS, "cell 1", 34.0)
+    with pytest.raises(InputError, match="the model was built for one temperature alone"):
+        make_scorer(Problem(build_model(MODEL, None), (warm,)), "cpu")
+    unsaid = {key: value for key, value in MODEL.items() if key != "temperature"}
+    some = (warm, experiment(STEPS, "cell 1"))
+    with pytest.raises(InputError, match=r"experiments\[2\].temperature: neither this experiment"):
+        make_scorer(Problem(build_model(unsaid, None, 34.0), some), "cpu")
     with pytest.raises(InputError, match="only some experiments say their cell"):
         len(problem_of(*map_cells(["cell 1", ""])).parameters)
 

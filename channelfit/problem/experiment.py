@@ -117,20 +117,14 @@ class Problem:
         has_cells = any(p.per_cell for p in self.model.parameters)
         settings: dict[tuple[str, float | None], list[int]] = {}
         for k, e in enumerate(self.experiments):
-            given = self.model.temperature_C if e.temperature_C is None else e.temperature_C
-            celsius = given if self.has_temperatures else None
-            settings.setdefault((e.cell if has_cells else "", celsius), []).append(k)
-        if not has_cells and not self.has_temperatures:
+            setting = e.cell if has_cells else "", self._celsius(k)
+            settings.setdefault(setting, []).append(k)
+        if len(settings) <= 1 and not has_cells and not self.has_temperatures:
             everything = tuple(range(len(self.experiments)))
             return (Group(self, everything, tuple(range(len(self.parameters)))),)
         row_of = {p.name: row for row, p in enumerate(self.parameters)}
         groups = []
         for (cell, celsius), places in settings.items():
-            if self.has_temperatures and celsius is None:
-                raise InputError(
-                    "neither this experiment nor the model says its temperature",
-                    key=f"experiments[{places[0] + 1}].temperature",
-                )
             rows: list[int | None] = []
             for p in self.model.parameters:
                 by_cell = self._by_cell.get(p.name, {})
@@ -140,6 +134,21 @@ class Problem:
             alike = Problem(self._shared_model, tuple(some))
             groups.append(Group(alike, tuple(places), tuple(rows), cell, celsius))
         return tuple(groups)
+
+    def _celsius(self, k: int) -> float | None:
+        """The temperature that the model is told with an experiment, if it is told any.
+
+        Raises: InputError where nothing says it, or where the model cannot be told.
+        """
+        own, key = self.experiments[k].temperature_C, f"experiments[{k + 1}].temperature"
+        if not self.has_temperatures:
+            if own not in (None, self.model.temperature_C):
+                raise InputError("the model was built for one temperature alone", key=key)
+            return None
+        celsius = self.model.temperature_C if own is None else own
+        if celsius is None:
+            raise InputError("neither this experiment nor the model says its temperature", key=key)
+        return celsius
 
     @cached_property
     def _shared_model(self) -> ChannelModel:
@@ -240,7 +249,7 @@ class Group:
     """Experiments of a problem that one model serves with the same parameters.
 
     Attributes:
-        problem: these experiments alone; its parameters are the model's, and it is its only group.
+        problem: these experiments alone, with the model that serves them.
         places: where these stand among all experiments.
         rows: for each parameter of the model its row among those of the fit; None for celsius.
         cell: its name; empty where no parameter is per cell, or no cell is named.

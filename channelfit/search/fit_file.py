@@ -236,7 +236,8 @@ def _experiment(row: Section) -> Experiment:
     seen = Seen(place, protocol, recording.current_pA, left)
     cautions = recording_cautions(seen, weight > 0)
     recording = replace(recording, weight=left, cautions=cautions)
-    experiment = _thinned(Experiment(protocol, recording, weight, cell, celsius), every)
+    told = Experiment(protocol, recording, weight, cell=cell, temperature_C=celsius)
+    experiment = _thinned(told, every)
     assert experiment.recording is not None
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
