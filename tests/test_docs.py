@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+import channelfit
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol
@@ -98,3 +99,46 @@ def test_the_first_own_fit_of_the_readme_runs(tmp_path: Path) -> None:
     summary = json.loads(done.stdout)
     assert summary["rms_relative_to_peak"] < 1e-6
     assert summary["parameters"]["gmax"]["value"] == pytest.approx(5, rel=1e-4)
+
+
+def test_the_fit_of_several_cells_runs(tmp_path: Path) -> None:
+    """The block of docs/fitting.md, with a model whose rates have a Q10."""
+    (text,) = blocks(ROOT / "docs" / "fitting.md", "cells")
+    (tmp_path / "three_cells.yaml").write_text(text)
+    document = {
+        "temperature": 22,
+        "definitions": {"q": "q10**((celsius - 22)/10)"},
+        "states": ["C", "O"],
+        "rates": {"C -> O": "q*a*exp(z*v)", "O -> C": "q*b"},
+        "current": {"open": ["O"], "conductance": "gmax", "reversal": "-90 mV"},
+        "parameters": {
+            "a": {"range": [0.01, 1], "unit": "1/ms", "scale": "log"},
+            "z": {"range": [0.01, 0.1], "unit": "1/mV"},
+            "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log"},
+            "q10": {"range": [1, 5]},
+            "gmax": {"range": [0.1, 10], "unit": "nS"},
+        },
+    }
+    true = {"a": 0.2, "z": 0.03, "b": 0.1, "q10": 2.5}
+    (tmp_path / "my_channel.yaml").write_text(yaml.safe_dump(document))
+    steps = build_protocol(
+        {
+            "holding": "-80 mV",
+            "sampling": "0.2 ms",
+            "segments": [
+                {"step": {"from": "-40 mV", "to": "40 mV", "by": "20 mV"}, "for": "20 ms"}
+            ],
+        },
+        None,
+    )
+    steps.save(tmp_path / "my_steps.yaml")
+    for name, gmax, celsius in (("a1", 4.2, 22), ("b4", 8.0, 22), ("b4_warm", 8.0, 34)):
+        model = build_model(document | {"temperature": celsius}, None)
+        scorer = make_scorer(Problem(model, (Experiment(steps),)), "cpu")
+        values = np.array([*true.values(), gmax])
+        rows = scorer.simulate(values[:, None])[0][:, :, 0].T.tolist()
+        lines = [",".join(f"x{k}" for k in range(5)), *(",".join(map(repr, row)) for row in rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    fit = channelfit.fit(tmp_path / "three_cells.yaml", seed=1, progress=False)
+    expected = true | {"gmax[A1]": 4.2, "gmax[B4]": 8.0}
+    assert fit.values == pytest.approx(expected, rel=1e-4)

@@ -214,8 +214,8 @@ def _currents(fit: FitPlan, scorer: Any) -> list[Any]:
         seen += [experiment.protocol.command(), experiment.protocol.times_ms]
         if experiment.recording is not None:
             seen += [experiment.recording.current_pA, experiment.recording.weight]
-    if all(p.value is not None for p in fit.problem.model.parameters):
-        seen += scorer.simulate(fit.problem.model.values()[:, None])
+    if all(p.value is not None for p in fit.problem.parameters):
+        seen += scorer.simulate(fit.problem.values()[:, None])
     return seen
 
 
@@ -545,6 +545,10 @@ def proofs() -> dict[tuple[str, str], Proof]:
     out["experiment", "mask"] = replace(
         out["experiment", "mask"], values=({"from": 3, "to": 4}, {"from": 3, "to": 5})
     )
+    cells = tuple((f"fit/experiments/{k}/cell", cell) for k, cell in enumerate("ab"))
+    show("parameter", "fit", "parameters/g", cells, per=(None, "cell"))
+    show("experiment", "fit", first, (("parameters/g/per", "cell"), cells[1]), cell=("a", "b"))
+    show("experiment", "fit", first, temperature=(22, "30 degC"))
     show("experiment", "fit", first, (), "no such file", protocol=("steps.yaml", "no.yaml"))
     show("experiment", "fit", first, recording=(RECORDING, RECORDING | {"file": "other.csv"}))
     mask = f"{first}/mask"

@@ -323,9 +323,8 @@ def test_derivatives_with_one_parameter_solved_are_those_of_its_best_value():
     slope, bend = eliminated(
         np.tile(gradient[:, None], 2),
         np.tile(curvature[:, :, None], 2),
-        2,
+        [(2, np.array([True, False]))],
         [0, 1],
-        np.array([True, False]),
     )
     apart = np.eye(9) - np.outer(a[:, 2], a[:, 2]) / (a[:, 2] @ a[:, 2])
     np.testing.assert_allclose(slope[:, 0], 2 * a[:, :2].T @ apart @ (a[:, :2] @ here[:2] - b))

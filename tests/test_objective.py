@@ -462,7 +462,7 @@ def line_space(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> S
 def solving(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> Objective:
     middle = 10.0 if scale == "linear" else 1.4
     linear = Linear(0, *c, middle, float((DATA**2).mean()))
-    return Objective(line_space(scale, c), Line(), linear=linear)
+    return Objective(line_space(scale, c), Line(), linear=(linear,))
 
 
 def best_by_hand(objective: Objective, unit: np.ndarray) -> np.ndarray:
@@ -472,7 +472,7 @@ def best_by_hand(objective: Objective, unit: np.ndarray) -> np.ndarray:
     wave = objective.scorer.currents(p) - objective.scorer.offset
     target = DATA[:, None] - objective.scorer.offset
     best = (wave * target).sum(axis=0) / (wave**2).sum(axis=0)
-    return np.clip(best, objective.linear.lower, objective.linear.upper)
+    return np.clip(best, objective.linear[0].lower, objective.linear[0].upper)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
@@ -490,7 +490,7 @@ def test_the_solved_value_is_that_of_linear_least_squares(scale):
 
 
 def test_a_line_that_does_not_begin_at_zero_takes_a_score_more():
-    objective = Objective(line_space(), Line(-0.7), linear=Linear(0, 0.1, 20.0, 10.0))
+    objective = Objective(line_space(), Line(-0.7), linear=(Linear(0, 0.1, 20.0, 10.0),))
     unit = np.random.default_rng(10).random((2, 100)) * 0.95
     score = objective.score(unit)
     assert objective.evaluations >= 300
@@ -510,7 +510,7 @@ def test_a_perfect_fit_keeps_its_digits():
 
     target = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES)
     linear = Linear(0, 0.1, 20.0, 10.0, float((target**2).mean()))
-    objective = Objective(line_space(), Exact(), linear=linear)
+    objective = Objective(line_space(), Exact(), linear=(linear,))
     truth = objective.space.to_unit(np.array([[7.0], [1.3], [2.0]]))
     assert objective.score(truth).cost[0] < 1e-28
     near = truth + 1e-9 * np.array([[1.0], [1.0]])
@@ -632,7 +632,7 @@ def test_priors_have_exact_derivatives():
 def test_a_solved_parameter_keeps_its_normal_prior():
     weight = 0.05
     linear = Linear(0, 0.1, 20.0, 10.0, float((DATA**2).mean() + weight * (5.0 / 0.5) ** 2))
-    solved = Objective(SearchSpace(PRIORS, ("c",)), Line(), linear=linear, prior_weight=weight)
+    solved = Objective(SearchSpace(PRIORS, ("c",)), Line(), linear=(linear,), prior_weight=weight)
     unit = np.array([[0.7], [0.5]])
     best = solved.physical(unit)
     around = best + np.array([[0.0, 1e-3, -1e-3], [0, 0, 0], [0, 0, 0]])

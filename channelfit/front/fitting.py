@@ -15,6 +15,7 @@ from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
 from channelfit.front.result import Fit
 from channelfit.model.model import Model
+from channelfit.model.scope import check_cell
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording
@@ -26,6 +27,7 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import cautions_of, plan_search
+from channelfit.search.joined_files import build_fitted_model
 from channelfit.search.loop import Progress, optimize
 from channelfit.search.plan import FitPlan
 
@@ -40,6 +42,8 @@ def fit(
     *,
     time: Any = None,
     weights: Any = None,
+    cell: Any = None,
+    temperature: Any = None,
     seed: int | None = None,
     optimizer: str | Mapping[str, Any] | None = None,
     stop: Mapping[str, Any] | None = None,
@@ -68,6 +72,10 @@ def fit(
             protocols.
         time: (n_times,) ms, if known: it is compared with the times of the protocol.
         weights: as `current` or (n_times,): how much each sample counts, 0 for not at all.
+        cell: the name of the cell that was recorded from; for a list of protocols a list, so that
+            parameters with ``per: cell`` have a value for each.
+        temperature: of the experiment, degC or text such as ``"34 degC"``, where it is not the
+            model's; a list for a list of protocols.
         seed: of the search; the same seed gives the same result. 0, or the file's.
         optimizer: its name, or a mapping with its `name` and settings, as in a fit file.
         stop: when to end, such as ``{"seconds": 60}``.
@@ -110,14 +118,17 @@ def fit(
     if protocol is None and current is None:
         if isinstance(model, Model):
             raise InputError("a protocol and a current are needed beside a Model", _CALL)
-        if time is not None or weights is not None:
-            raise InputError("time and weights belong to a protocol and a current", _CALL)
+        if any(given is not None for given in (time, weights, cell, temperature)):
+            raise InputError(
+                "time, weights, cell and temperature belong to a protocol and a current", _CALL
+            )
         plan = kinds.load_plan(model, backend=backend, changes=section)
     elif protocol is None or current is None:
         missing = "protocol" if protocol is None else "current"
         raise InputError(f"a {missing} is needed too", _CALL)
     else:
-        plan = _plan(model, protocol, current, time, weights, section)
+        data = (current, time, weights, cell, temperature)
+        plan = _plan(model, protocol, data, section)
     with screen_for(plan.name, progress) as screen:
         with compilations_shown(screen), nothing_collected():
             scorer = prepared(plan, backend, dtype, path, screen)
@@ -128,33 +139,29 @@ def fit(
 def _plan(
     model: Model | str | os.PathLike[str],
     protocol: Any,
-    current: Any,
-    time: Any,
-    weights: Any,
+    data: tuple[Any, ...],
     section: dict[str, Any],
 ) -> FitPlan:
-    """The plan of a fit to arrays."""
+    """The plan of a fit to arrays.
+
+    Arguments:
+        data: current, time, weights, cell and temperature, each one or a list as the protocols are.
+    """
     if isinstance(model, Model):
         channel, document = model.channel, model.document
     else:
         channel, document = kinds.channel_document(model)
         document.pop("fit", None)
     several = isinstance(protocol, list | tuple)
-    protocols, currents, times, every_weight = (
-        _listed(given, name, protocol)
-        for given, name in (
-            (protocol, "protocol"),
-            (current, "current"),
-            (time, "time"),
-            (weights, "weights"),
-        )
-    )
+    names = ("protocol", "current", "time", "weights", "cell", "temperature")
+    lists = [_listed(*pair, protocol) for pair in zip((protocol, *data), names, strict=True)]
     experiments = tuple(
-        _experiment(one, data, t, w, f" {k}" if several else "")
-        for k, (one, data, t, w) in enumerate(
-            zip(protocols, currents, times, every_weight, strict=True), 1
-        )
+        _experiment(f" {k}" if several else "", *row)
+        for k, row in enumerate(zip(*lists, strict=True), 1)
     )
+    celsius = next((e.temperature_C for e in experiments if e.temperature_C is not None), None)
+    if celsius is not None:
+        channel = build_fitted_model(document, _CALL, _CALL, celsius)
     told = Section(section, _CALL)
     told.expect(KEYS["fit"])
     plan = plan_search(
@@ -181,7 +188,30 @@ def _listed(given: Any, name: str, protocol: Any) -> Sequence[Any]:
     return given
 
 
-def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: str) -> Experiment:
+def _experiment(
+    number: str,
+    protocol: Any,
+    current: Any,
+    time: Any,
+    weights: Any,
+    cell: Any,
+    temperature: Any,
+) -> Experiment:
+    """A protocol and what was recorded under it, from which cell and at which temperature."""
+    given = {"cell": cell, "temperature": temperature}
+    row = Section({k: v for k, v in given.items() if v is not None}, f"{_CALL}{number}")
+    row.expect(KEYS["experiment"])
+    name = row.text("cell", "")
+    if "cell" in row:
+        check_cell(row, name, "cell")
+    celsius = row.quantity("temperature", "temperature", None)
+    command, recording = _recorded(protocol, current, time, weights, number)
+    return Experiment(command, recording, cell=name, temperature_C=celsius)
+
+
+def _recorded(
+    protocol: Any, current: Any, time: Any, weights: Any, number: str
+) -> tuple[Protocol, Recording]:
     """A protocol and what was recorded under it."""
     command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
     if isinstance(current, Recording | Mapping) and not (time is None and weights is None):
@@ -190,7 +220,7 @@ def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: st
         same = current.current_pA.shape == (command.n_sweeps, command.n_times_max)
         if not same or not np.allclose(current.time_ms, command.times_ms, rtol=0, atol=1e-9):
             raise InputError("this Recording was made for another protocol", _CALL)
-        return Experiment(command, current)
+        return (command, current)
     if isinstance(current, str | os.PathLike):
         raise InputError(
             f"the columns of {os.fspath(current)} and their units are not known; give a mapping "
@@ -200,14 +230,14 @@ def _experiment(protocol: Any, current: Any, time: Any, weights: Any, number: st
             "current",
         )
     if isinstance(current, Mapping):
-        return Experiment(command, load_recording(Section(current, None, "current"), command))
+        return (command, load_recording(Section(current, None, "current"), command))
     try:
         recording = Recording.from_arrays(
             command, current, time=time, weight=weights, source=f"arrays{number}"
         )
     except InputError as error:
         raise InputError(error.message, f"{_CALL}{number}", error.key) from None
-    return Experiment(command, recording)
+    return (command, recording)
 
 
 def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:
@@ -259,7 +289,7 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
         if folder is not None:
             folder.save_source(scorer)
         screen.begin("scoring the first generation")
-        optimizer = plan.make_optimizer(getattr(scorer, "xp", np))
+        optimizer = plan.make_optimizer(scorer.xp)
         try:
             result = optimize(optimizer, plan.objective(scorer), plan.stop_rules, on_generation)
         except InputError as error:

@@ -240,6 +240,7 @@ def optimize(**given: Any) -> None:
 @dtype_option("Precision of the currents.")
 @path_option
 @set_option
+@click.option("--cell", metavar="NAME", help="The cell whose own values are taken.")
 def simulate(**given: Any) -> None:
     """Current of MODEL under PROTOCOL, at the values in the model file.
 

@@ -251,7 +251,7 @@ def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
         file /= "fit.yaml"
     plan = kinds.load_plan(file, backend=backend)
     try:
-        values = plan.problem.model.values()
+        values = plan.problem.values()
     except InputError as error:
         raise error.at(file) from None
     scorer = kinds.make_scorer(plan, backend)
@@ -278,7 +278,7 @@ def _saved_summary(file: Path) -> dict[str, Any]:
 def _is_of(saved: Mapping[str, Any], plan: FitPlan, values: np.ndarray) -> bool:
     """Whether a saved summary is that of these values, (n_parameters,)."""
     rows = saved.get("parameters", {})
-    pairs = zip(plan.problem.model.parameters, values, strict=True)
+    pairs = zip(plan.problem.parameters, values, strict=True)
     return all(rows.get(p.name, {}).get("value") == value for p, value in pairs)
 
 
@@ -304,7 +304,7 @@ def _result(
     history: np.ndarray,
 ) -> FitResult:
     """The search of a saved fit, as far as its summary tells."""
-    parameters, rows = plan.problem.model.parameters, saved.get("parameters", {})
+    parameters, rows = plan.problem.parameters, saved.get("parameters", {})
     return FitResult(
         names=tuple(p.name for p in parameters),
         units=tuple(p.unit for p in parameters),

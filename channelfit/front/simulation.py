@@ -100,6 +100,7 @@ def simulate(
     protocol: Protocol | str | os.PathLike[str],
     *,
     values: Mapping[str, float] | None = None,
+    cell: str | None = None,
     backend: str = "auto",
     dtype: str = "float64",
     path: str = "auto",
@@ -111,6 +112,7 @@ def simulate(
         model: a `Model`, a `Fit` (whose fitted values are taken), or a model or fit file.
         protocol: a `Protocol`, or a protocol file.
         values: of parameters by name, in base units (ms, mV, nS, pA), in place of the model's.
+        cell: the name of a cell, whose own values are taken where parameters are per cell.
         backend: what computes: auto, reference, cpu or cuda.
         dtype: ``float64`` or ``float32``.
         path: how it is computed, such as ``stepping``; auto chooses.
@@ -132,11 +134,26 @@ def simulate(
     """
     own = model.model if isinstance(model, Fit) else model
     channel = own.channel if isinstance(own, Model) else kinds.channel_document(own)[0]
+    channel = of_cell(channel, cell)
     command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
     with screen_for(channel.name, progress) as screen, compilations_shown(screen):
         screen.warn(channel.cautions)
         found = simulated(channel, _values(channel, values), command, backend, dtype, path, screen)
         return found
+
+
+def of_cell(channel: ChannelModel, cell: str | None) -> ChannelModel:
+    """The model as one cell has it; the model itself without a name.
+
+    Raises: InputError for a cell of which the model says nothing.
+    """
+    if cell is None:
+        return channel
+    known = dict.fromkeys(name for p in channel.parameters for name, _ in p.cells)
+    if cell not in known:
+        named = ", ".join(known) or "none, since no parameter has a value for each cell"
+        raise InputError(f'the model knows no cell "{cell}". Known: {named}', key="cell")
+    return channel.of_cell(cell)
 
 
 def _values(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.ndarray:
@@ -150,7 +167,11 @@ def _values(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.nd
     for p in channel.parameters:
         value = changed.get(p.name, p.value)
         if value is None:
-            raise InputError("this parameter has no value; give one in `values`", key=p.name)
+            known = ", ".join(name for name, _ in p.cells)
+            choose = f", or the name of a cell: {known}" if known else ""
+            raise InputError(
+                f"this parameter has no value; give one in `values`{choose}", key=p.name
+            )
         found.append(float(value))
     return np.array(found)
 

@@ -335,8 +335,8 @@ def _summary(
     found = judged.estimate
     values = found.objective.physical(found.unit[:, None])[:, 0]
     rows = {}
-    model = fit.problem.model
-    sure = parameter_rows(found, model)
+    problem = fit.problem
+    sure = parameter_rows(found, problem)
     for parameter, value in zip(found.objective.space.parameters, values, strict=True):
         rows[parameter.name] = {
             "value": float(value),
@@ -346,8 +346,8 @@ def _summary(
             **({"note": "fixed"} if parameter.fixed else {}),
             **sure.get(parameter.name, {}),
         }
-    tied = model.tied_values(values)
-    for tie in model.ties:
+    tied = problem.tied_values(values)
+    for tie in problem.ties:
         rows[tie.name] = {
             "value": tied[tie.name],
             "unit": tie.unit,

@@ -134,6 +134,21 @@ class FunctionProblem:
     model: FunctionModel
     data: Data | None = None
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters of the fit, which are those of the function."""
+        return self.model.parameters
+
+    def values(self) -> np.ndarray:
+        """Their values (n_parameters,); see `FunctionModel.values`."""
+        return self.model.values()
+
+    def with_values(self, values: np.ndarray) -> FunctionProblem:
+        """The same problem with values (n_parameters,) as the function's own."""
+        pairs = zip(self.parameters, values.tolist(), strict=True)
+        parameters = tuple(replace(p, value=value) for p, value in pairs)
+        return replace(self, model=replace(self.model, parameters=parameters))
+
     def cost(self, parameters: np.ndarray) -> np.ndarray:
         """The definition of the cost: expression trees walked by NumPy in float64.
 

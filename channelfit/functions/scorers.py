@@ -31,7 +31,8 @@ class FunctionReference:
     Raises: InputError for another precision.
     """
 
-    backend = "reference"
+    backend, source_text = "reference", ""
+    xp = np
 
     def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
         if dtype != "float64":
@@ -53,11 +54,12 @@ class FunctionCpu:
     """Generated code, candidates side by side, all cores."""
 
     backend = "cpu"
+    xp = np
 
     def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
         self.problem, self.dtype = problem, dtype
         self.source = FunctionSource(problem, dtype, "cpu")
-        self.source_hash = self.source.hash
+        self.source_text, self.source_hash = self.source.text, self.source.hash
         self.n_threads = usable_cores()
         self.columns = np.ascontiguousarray(problem.columns, dtype)
 
@@ -92,7 +94,7 @@ class FunctionCuda:
         self.xp = gpu.cupy()
         self.problem, self.dtype = problem, dtype
         self.source = FunctionSource(problem, dtype, "cuda")
-        self.source_hash = self.source.hash
+        self.source_text, self.source_hash = self.source.text, self.source.hash
 
     def score(self, parameters: Any) -> Score:
         """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates).

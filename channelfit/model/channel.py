@@ -40,6 +40,8 @@ MAX_STATES = 64
 GREATEST_GAIN = 1e300
 #: Faraday's constant, C/mol, and the gas constant, J/(mol K); and 0 degC in K.
 FARADAY, GAS_CONSTANT, ZERO_CELSIUS = 96485.33212, 8.31446261815324, 273.15
+#: The name of the temperature, degC, in expressions.
+CELSIUS = "celsius"
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,9 @@ class Parameter:
         value: what data are simulated from, where it is known; of a fixed parameter its value.
         fixed: whether it keeps its value.
         prior: what is known of it beforehand.
+        per_cell: whether every cell has a value of its own.
+        cells: the cells of which the file says something special, each with its parameter.
+        covers: whether a cell that is not among these has the range and the value given here.
     """
 
     name: str
@@ -93,6 +98,42 @@ class Parameter:
     value: float | None = None
     fixed: bool = False
     prior: Prior | None = None
+    per_cell: bool = False
+    cells: tuple[tuple[str, Parameter], ...] = ()
+    covers: bool = True
+
+    def of_cell(self, cell: str) -> Parameter:
+        """The parameter as a cell has it, under its own name and no longer per cell.
+
+        Raises: InputError where nothing says what this cell has.
+        """
+        own = dict(self.cells).get(cell)
+        if own is None and not self.covers:
+            known = ", ".join(name for name, _ in self.cells)
+            raise InputError(
+                f'nothing is given for the cell "{cell}", only for {known}; add it, or others',
+                key=f"parameters.{self.name}",
+            )
+        return replace(own or self, per_cell=False, cells=(), covers=True)
+
+
+def values_of(parameters: Iterable[Parameter]) -> np.ndarray:
+    """The values of parameters (n_parameters,), base units.
+
+    Raises:
+        InputError: one has no value; it names all of these.
+    """
+    rows = list(parameters)
+    missing = [p.name for p in rows if p.value is None]
+    if missing:
+        by_cell = [cell for p in rows if p.value is None for cell, _ in p.cells]
+        which = f" for no cell in particular (there are: {', '.join(dict.fromkeys(by_cell))})"
+        raise InputError(
+            f"no value is given for {', '.join(missing)}{which if by_cell else ''}; simulating "
+            "needs one",
+            key="parameters",
+        )
+    return np.array([p.value for p in rows], dtype=float)
 
 
 @dataclass(frozen=True)
@@ -340,13 +381,7 @@ class ChannelModel:
         Raises:
             InputError: a parameter has no value; it names all of these.
         """
-        missing = [p.name for p in self.parameters if p.value is None]
-        if missing:
-            raise InputError(
-                f"no value is given for {', '.join(missing)}; simulating needs one",
-                key="parameters",
-            )
-        return np.array([p.value for p in self.parameters], dtype=float)
+        return values_of(self.parameters)
 
     def tied_values(self, values: np.ndarray) -> dict[str, float]:
         """The values of tied parameters by name, base units.
@@ -360,6 +395,13 @@ class ChannelModel:
             if name in needed:
                 scope[name] = evaluate(expression, scope)
         return {tie.name: float(scope[tie.name]) for tie in self.ties}
+
+    def of_cell(self, cell: str) -> ChannelModel:
+        """The model of one cell, in which no parameter is per cell any more.
+
+        Raises: InputError where nothing says which value or range this cell has.
+        """
+        return replace(self, parameters=tuple(p.of_cell(cell) for p in self.parameters))
 
     def with_values(self, values: np.ndarray) -> ChannelModel:
         """The same model with other values (n_parameters,) of its parameters."""
@@ -388,6 +430,10 @@ class ChannelModel:
         """All names on which a rate or a term of the current depends."""
         rest = {s.name for term in self.terms for s in term.drive.free_symbols}
         return self._rate_names() | self._needed(rest)
+
+    def names_behind(self, name: str) -> set[str]:
+        """All names on which a definition depends, its own among them."""
+        return self._needed([name])
 
     def _rate_names(self) -> set[str]:
         """The names on which a rate depends, directly or through definitions."""

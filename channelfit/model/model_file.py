@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 
 from channelfit.model.chains import check_balance
-from channelfit.model.channel import ChannelModel, Parameter, Tie
+from channelfit.model.channel import CELSIUS, ChannelModel, Parameter, Tie
 from channelfit.model.currents import Flow, read_openings
 from channelfit.model.dimensions import Unit, check_units, uses_of
 from channelfit.model.parameters import is_tie, read_parameter, read_tie
@@ -33,12 +33,18 @@ def load_model(path: str | os.PathLike[str]) -> ChannelModel:
     return build_model(read_model_document(path), path)
 
 
-def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> ChannelModel:
+def build_model(
+    document: Mapping[str, Any],
+    file: str | os.PathLike[str] | None,
+    celsius_of_one: float | None = None,
+) -> ChannelModel:
     """A model from plain data by the keys of a model file.
 
     Arguments:
         document: the data; it is not changed.
         file: where they come from, for messages; None where there is no file.
+        celsius_of_one: where experiments have temperatures of their own, that of one of them, degC.
+            Then ``celsius``, which is a number else, is the last of the parameters, and fixed.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -51,13 +57,18 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     membrane = read_membrane(current)
     rows = list(root.rows("parameters", {}))
     parameters = tuple(read_parameter(root, membrane, *row) for row in rows if not is_tie(row[1]))
-    scope = Scope(root, (p.name for p in parameters), celsius)
+    if celsius_of_one is not None:
+        own = celsius_of_one if celsius is None else celsius
+        parameters += (Parameter(CELSIUS, "degC", own, own, value=own, fixed=True),)
+    number = celsius if celsius_of_one is None else None
+    scope = Scope(root, (p.name for p in parameters), number)
     ties = tuple(read_tie(root, scope, membrane, *row) for row in rows if is_tie(row[1]))
     for defined, text in root.rows("definitions", {}):
         scope.define(defined, text, f"definitions.{defined}")
     openings = read_openings(root, scope, current)
     definitions = scope.finish()
-    terms = Flow(root, scope, definitions, membrane, celsius).terms(openings)
+    known = celsius_of_one if celsius is None else celsius
+    terms = Flow(root, scope, definitions, membrane, known).terms(openings)
     check_membrane(current, membrane, "the conductance and the units of the parameters are")
     _check_ties(root, ties, definitions)
     model = ChannelModel(
@@ -115,10 +126,12 @@ def _check_use(root: Section, model: ChannelModel) -> None:
 def _unit_cautions(root: Section, model: ChannelModel, scope: Scope) -> tuple[Caution, ...]:
     """Units that look wrong. Raises InputError where they contradict each other."""
     rows = dict(root.rows("parameters", {}))
-    stated: list[Parameter | Tie] = [*model.parameters, *model.ties]
+    stated: list[Parameter | Tie] = [p for p in model.parameters if p.name in rows]
+    stated += model.ties
     written = {p.name: str(rows[p.name].get("unit", "")).strip() for p in stated}
     units = {p.name: Unit(written[p.name], p.unit or "1") for p in stated if written[p.name]}
-    units |= {"celsius": Unit("degC", "degC")} if model.temperature_C is not None else {}
+    if model.temperature_C is not None or CELSIUS in model.parameter_names:
+        units[CELSIUS] = Unit("degC", "degC")
     names = {name: scope.texts[name][0] for name, _ in model.definitions if name in scope.texts}
 
     def place(key: str) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from channelfit.model.channel import Parameter, Prior, Tie
-from channelfit.model.scope import Scope, check_word
+from channelfit.model.scope import Scope, check_cell, check_word
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import Membrane, parse_quantity, shown, unit_factor
 
+#: What may be a mapping by cell where a parameter is per cell, and the word in such a mapping that
+#: stands for the cells which it does not name.
+BY_CELL, OTHERS = ("range", "value", "fixed"), "others"
 #: Of a parameter in its base unit: products and squares of two such numbers are still finite.
 LARGEST = 1e150
 
@@ -27,6 +30,48 @@ def read_parameter(root: Section, membrane: Membrane, name: str, row: object) ->
     check_word(root, name, key)
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
+    by_cell = {
+        entry: {str(cell): value for cell, value in section.take(entry).items()}
+        for entry in BY_CELL
+        if isinstance(section.take(entry, None), Mapping)
+    }
+    if section.take("per", None) is None:
+        for entry in by_cell:
+            raise section.error("only a parameter with `per: cell` has one for each cell", entry)
+        return _read_one(section, membrane, name)
+    section.choice("per", ("cell",))
+    assert isinstance(row, Mapping)
+    shared = {str(k): v for k, v in row.items() if str(k) != "per" and str(k) not in by_cell}
+
+    def of(cell: str) -> dict[str, object]:
+        """The row as it holds for a cell."""
+        own = {k: given.get(cell, given.get(OTHERS)) for k, given in by_cell.items()}
+        return shared | {k: value for k, value in own.items() if value is not None}
+
+    cells = dict.fromkeys(cell for given in by_cell.values() for cell in given if cell != OTHERS)
+    found = []
+    for cell in cells:
+        check_cell(section, cell, next(entry for entry in by_cell if cell in by_cell[entry]))
+        try:
+            own = Section(of(cell), root.file, section.key)
+            own.expect(KEYS["parameter"])
+            found.append((cell, _read_one(own, membrane, name)))
+        except InputError as error:
+            raise InputError(f"{cell}: {error.message}", error.file, error.key) from None
+    rest = Section(of(OTHERS), root.file, section.key)
+    rest.expect(KEYS["parameter"])
+    fixed = "fixed" in rest and rest.flag("fixed", False)
+    if found and ("value" not in rest if fixed else "range" not in rest):
+        lower, upper = min(p.lower for _, p in found), max(p.upper for _, p in found)
+        hull = replace(found[0][1], lower=lower, upper=upper, value=None, fixed=False)
+        return replace(hull, per_cell=True, cells=tuple(found), covers=False)
+    others = _read_one(rest, membrane, name)
+    return replace(others, per_cell=True, cells=tuple(found))
+
+
+def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:
+    """A parameter of which one range and one value are given, from its announced section."""
+    section.take("per", None)
     section.take("tie", None)
     factor, unit = _unit(section, membrane)
     value = section.number("value", None)
@@ -50,7 +95,7 @@ def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: ob
     key = f"parameters.{name}"
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
-    for other in ("fixed", "prior"):
+    for other in ("fixed", "prior", "per"):
         if section.take(other, None):
             raise section.error(f"a tied parameter follows from others; leave {other} out", other)
     factor, unit = _unit(section, membrane)

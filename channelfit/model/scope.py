@@ -22,6 +22,7 @@ from channelfit.reading.units import shown
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _TITLE = re.compile(r"[^\W_][\w .,+()-]{0,79}")
+_CELL = re.compile(r"[^\W_](?:[\w .+()-]{0,38}[\w.+()-])?")
 #: Words that cannot name a state, a gate, a parameter or a definition.
 RESERVED = {
     "v",
@@ -47,6 +48,16 @@ def checked_name(root: Section, name: str, what: str) -> str:
             f"{shown(name)} cannot be {what}; use up to 80 letters, digits, spaces "
             "and . , + - _ ( )",
             "name",
+        )
+    return name
+
+
+def check_cell(section: Section, name: str, key: str | None = None) -> str:
+    """The name of a cell, which stands in brackets behind a parameter's. Raises InputError."""
+    if not _CELL.fullmatch(name) or name == "others":
+        why = "stands for all cells not named" if name == "others" else "cannot name a cell"
+        raise section.error(
+            f"{shown(name)} {why}; use up to 40 letters, digits, spaces and . + - _ ( )", key
         )
     return name
 

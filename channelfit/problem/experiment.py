@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
+from typing import Any
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel
+from channelfit.model.channel import CELSIUS, ChannelModel, Parameter, Tie, values_of
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import RunTree, run_tree
 from channelfit.reading import memory
+from channelfit.reading.errors import InputError
 
 #: The share of the data's root mean square that is left at the exact minimum of data without noise.
 #: It is 3e-13 to 7e-12 in the shipped models; most of it comes from compression when linearizing.
@@ -30,11 +32,25 @@ class Experiment:
         protocol: the command.
         recording: the currents; None where they are only to be simulated.
         weight: the factor by which its samples count in the cost; 0 holds them out of the fit.
+        cell: the name of the cell that was recorded from; empty where nothing says.
+        temperature_C: degC; None for the model's own.
     """
 
     protocol: Protocol
     recording: Recording | None = None
     weight: float = 1.0
+    cell: str = ""
+    temperature_C: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The protocol's name, with the cell and the temperature where they are given."""
+        return ", ".join(filter(None, (self.protocol.name, self.cell, self.temperature)))
+
+    @property
+    def temperature(self) -> str:
+        """Its temperature in words; empty where it has none of its own."""
+        return degrees(self.temperature_C)
 
 
 @dataclass(frozen=True)
@@ -43,10 +59,173 @@ class Problem:
 
     The cost of a candidate is ``sum w (I - d)^2 / sum w`` over all samples, pA^2, with the weights
     w, the simulated current I and the data d.
+
+    Experiments may differ in more than the command: in the cell, which may have parameters of its
+    own, and in the temperature. Those that agree in both are a group, and `groups` says which of
+    the parameters serve each.
     """
 
     model: ChannelModel
     experiments: tuple[Experiment, ...]
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters of the fit, the rows of every array of parameters of this problem.
+
+        They are those of the model, in its order. In place of one that is per cell there is one for
+        each cell, called ``gmax[cell 1]``, or gmax alone where no cell is named.
+
+        Raises: InputError where only some experiments name their cell, or nothing is given for one.
+        """
+        return tuple(p for by_cell in self._by_cell.values() for p in by_cell.values())
+
+    @cached_property
+    def cells(self) -> tuple[str, ...]:
+        """The names of the cells in the order of the experiments; ("",) where none is named."""
+        return tuple(dict.fromkeys(e.cell for e in self.experiments)) or ("",)
+
+    def of_model(self, name: str) -> dict[str, Parameter]:
+        """By cell, the parameters of the fit that a parameter of the model stands for.
+
+        One that all cells share stands under the cell "".
+        """
+        return self._by_cell[name]
+
+    @cached_property
+    def _by_cell(self) -> dict[str, dict[str, Parameter]]:
+        """`of_model` by the model's names, without the temperature."""
+        found = {}
+        for p in self.model.parameters:
+            if not p.per_cell:
+                found[p.name] = {"": p}
+                continue
+            if "" in self.cells and len(self.cells) > 1:
+                raise InputError(
+                    f"{p.name} is per cell, and only some experiments say their cell (there are: "
+                    f"{', '.join(filter(None, self.cells))})",
+                    key="experiments",
+                )
+            own = {cell: p.of_cell(cell) for cell in self.cells}
+            found[p.name] = {c: replace(one, name=labelled(p.name, c)) for c, one in own.items()}
+        if self.has_temperatures:
+            del found[CELSIUS]
+        return found
+
+    @property
+    def has_temperatures(self) -> bool:
+        """Whether the model is told its temperature, as a parameter, with each experiment."""
+        return CELSIUS in self.model.parameter_names
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The experiments, those together that one model serves with the same parameters."""
+        has_cells = any(p.per_cell for p in self.model.parameters)
+        settings: dict[tuple[str, float | None], list[int]] = {}
+        for k, e in enumerate(self.experiments):
+            setting = e.cell if has_cells else "", self._celsius(k)
+            settings.setdefault(setting, []).append(k)
+        if len(settings) <= 1 and not has_cells and not self.has_temperatures:
+            everything = tuple(range(len(self.experiments)))
+            return (Group(self, everything, tuple(range(len(self.parameters)))),)
+        row_of = {p.name: row for row, p in enumerate(self.parameters)}
+        groups = []
+        for (cell, celsius), places in settings.items():
+            rows: list[int | None] = []
+            for p in self.model.parameters:
+                by_cell = self._by_cell.get(p.name, {})
+                own = by_cell.get(cell, by_cell.get(""))
+                rows.append(None if own is None else row_of[own.name])
+            some = (replace(self.experiments[k], cell="", temperature_C=None) for k in places)
+            alike = Problem(self._shared_model, tuple(some))
+            groups.append(Group(alike, tuple(places), tuple(rows), cell, celsius))
+        return tuple(groups)
+
+    def _celsius(self, k: int) -> float | None:
+        """The temperature that the model is told with an experiment, if it is told any.
+
+        Raises: InputError where nothing says it, or where the model cannot be told.
+        """
+        own, key = self.experiments[k].temperature_C, f"experiments[{k + 1}].temperature"
+        if not self.has_temperatures:
+            if own not in (None, self.model.temperature_C):
+                raise InputError("the model was built for one temperature alone", key=key)
+            return None
+        celsius = self.model.temperature_C if own is None else own
+        if celsius is None:
+            raise InputError("neither this experiment nor the model says its temperature", key=key)
+        return celsius
+
+    @cached_property
+    def _shared_model(self) -> ChannelModel:
+        """The model of every group, in which a parameter is fixed only if it is so for every cell.
+
+        It is one object, so that all groups share what is generated and compiled for it.
+        """
+        parameters = []
+        for p in self.model.parameters:
+            fixed = all(one.fixed for one in self._by_cell.get(p.name, {"": p}).values())
+            parameters.append(replace(p, fixed=fixed, per_cell=False, cells=(), covers=True))
+        return replace(self.model, parameters=tuple(parameters))
+
+    def linear_parameters(self) -> dict[str, bool]:
+        """As `ChannelModel.linear_parameters`, by the model's names, those free for any cell."""
+        return self._shared_model.linear_parameters()
+
+    def values(self) -> np.ndarray:
+        """The values of the parameters (n_parameters,), base units.
+
+        Raises: InputError where parameters have no value; it names all of these.
+        """
+        return values_of(self.parameters)
+
+    def with_values(self, values: np.ndarray) -> Problem:
+        """The same problem with values (n_parameters,), base units, as the model's own."""
+        given = dict(zip((p.name for p in self.parameters), values.tolist(), strict=True))
+        parameters = []
+        for p in self.model.parameters:
+            own = {
+                cell: replace(one, name=p.name, value=given[one.name])
+                for cell, one in self._by_cell.get(p.name, {}).items()
+            }
+            if "" in own:
+                p = replace(p, value=own.pop("").value)
+            parameters.append(replace(p, cells=tuple(own.items())) if own else p)
+        return replace(self, model=replace(self.model, parameters=tuple(parameters)))
+
+    @cached_property
+    def _tied(self) -> dict[str, tuple[Tie, str, Group]]:
+        """By name the ties of the fit, each with the model's name for it and a group with it."""
+        found: dict[str, tuple[Tie, str, Group]] = {}
+        for tie in self.model.ties:
+            behind = self.model.names_behind(tie.name)
+            for group in self.groups:
+                name = labelled(tie.name, self.label(group, behind))
+                found.setdefault(name, (replace(tie, name=name), tie.name, group))
+        return found
+
+    @property
+    def ties(self) -> tuple[Tie, ...]:
+        """The tied parameters of the fit.
+
+        Of one that follows from a parameter per cell, or from a temperature that experiments have
+        of their own, there is one for each of these, such as ``g_total[cell 1]``.
+        """
+        return tuple(tie for tie, _, _ in self._tied.values())
+
+    def tied_values(self, values: np.ndarray) -> dict[str, float]:
+        """The values of `ties` by name, base units, at parameters (n_parameters,)."""
+        found = {}
+        for name, (_, models, group) in self._tied.items():
+            own = group.parameters(np.asarray(values)[:, None])[:, 0]
+            found[name] = self.model.tied_values(own)[models]
+        return found
+
+    def label(self, group: Group, names: set[str]) -> str:
+        """What tells a group from others, for an expression that depends on these names."""
+        per_cell = any(p.per_cell and p.name in names for p in self.model.parameters)
+        parts = [group.cell] if per_cell and group.cell else []
+        parts += [degrees(group.temperature_C)] if CELSIUS in names else []
+        return ", ".join(filter(None, parts))
 
     @property
     def fitted(self) -> list[Experiment]:
@@ -80,13 +259,83 @@ class Problem:
         return run_tree([e.protocol for e in self.experiments], none, none)
 
 
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Experiments of a problem that one model serves with the same parameters.
+
+    Attributes:
+        problem: these experiments alone, with the model that serves them.
+        places: where these stand among all experiments.
+        rows: for each parameter of the model its row among those of the fit; None for celsius.
+        cell: its name; empty where no parameter is per cell, or no cell is named.
+        temperature_C: degC; None where the model has the same temperature for all experiments.
+    """
+
+    problem: Problem
+    places: tuple[int, ...]
+    rows: tuple[int | None, ...]
+    cell: str = ""
+    temperature_C: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What tells it from others, such as "cell 1, 34 degC"; empty where nothing does."""
+        return ", ".join(filter(None, (self.cell, degrees(self.temperature_C))))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its temperature is a parameter of its model."""
+        return None in self.rows
+
+    def parameters(self, whole: Any) -> Any:
+        """The parameters of the model, (n_model_parameters, n_candidates) float64.
+
+        Arguments:
+            whole: (n_parameters, n_candidates), those of the fit, an array of NumPy or CuPy.
+        """
+        own = whole[[0 if row is None else row for row in self.rows]]
+        if self.is_told:
+            own[self.rows.index(None)] = self.temperature_C
+        return own
+
+    def own_model(self, whole: Problem) -> ChannelModel:
+        """The model with what is given for this group: ranges, values and temperature.
+
+        Arguments:
+            whole: the problem of which this is a group.
+        """
+        parameters = []
+        for p, row in zip(self.problem.model.parameters, self.rows, strict=True):
+            if row is not None:
+                parameters.append(replace(whole.parameters[row], name=p.name))
+            elif (celsius := self.temperature_C) is not None:
+                parameters.append(replace(p, lower=celsius, upper=celsius, value=celsius))
+        return replace(self.problem.model, parameters=tuple(parameters))
+
+
+def degrees(celsius: float | None) -> str:
+    """A temperature in words, empty where there is none."""
+    return "" if celsius is None else f"{celsius:g} degC"
+
+
+def labelled(name: str, label: str) -> str:
+    """The name of what there are several of, such as ``gmax[cell 1]``."""
+    return f"{name}[{label}]" if label else name
+
+
+def total_weight(problem: Problem) -> float:
+    """The sum of the weights of all samples that count."""
+    return float(sum(weight.sum() for weight, _ in _weighted(problem)))
+
+
 def mean_square(problem: Problem) -> float:
     """The cost of no current at all, pA^2: the weighted mean square of the data."""
-    squares = total = 0.0
-    for weight, data in _weighted(problem):
-        squares += float((weight * data**2).sum())
-        total += float(weight.sum())
-    return squares / total
+    return square_sum(problem) / total_weight(problem)
+
+
+def square_sum(problem: Problem) -> float:
+    """The weighted sum of the squares of the data, pA^2."""
+    return float(sum((weight * data**2).sum() for weight, data in _weighted(problem)))
 
 
 def rounding_floor(problem: Problem, dtype: str) -> float:
@@ -95,7 +344,7 @@ def rounding_floor(problem: Problem, dtype: str) -> float:
     Arguments:
         dtype: the scorer's precision, "float64" or "float32".
     """
-    return _ROUNDING[dtype] ** 2 * mean_square(problem) if problem.scored.total_weight > 0 else 0.0
+    return _ROUNDING[dtype] ** 2 * mean_square(problem) if total_weight(problem) > 0 else 0.0
 
 
 def n_scored(problem: Problem) -> int:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 import sympy
@@ -382,10 +383,8 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
         places: the file and the key of each experiment's recording.
         n_free: how many parameters are searched.
     """
-    model, found = problem.model, list[Caution]()
-    reversal = conductance = None
-    if model.ohmic is not None:
-        reversal, conductance = (_span(e, model) for e in (model.reversal, model.conductance))
+    found = list[Caution]()
+    models = [(k, group.own_model(problem)) for group in problem.groups for k in group.places]
     n = n_scored(problem)
     if n < 10 * n_free:
         found.append(
@@ -395,9 +394,13 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
                 "they say little about so many; look at `uncertainty`",
             )
         )
-    for experiment, place in zip(problem.experiments, places, strict=True):
+    for k, model in sorted(models, key=itemgetter(0)):
+        experiment, place = problem.experiments[k], places[k]
         recording = experiment.recording
-        if recording is None or not experiment.weight > 0 or reversal is None:
+        if recording is None or not experiment.weight > 0 or model.ohmic is None:
+            continue
+        reversal, conductance = (_span(e, model) for e in (model.reversal, model.conductance))
+        if reversal is None:
             continue
         seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
         inverted = list(_inverted(seen, reversal))

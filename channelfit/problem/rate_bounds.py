@@ -8,16 +8,17 @@ every value of a rate, or only the largest over the voltages (Beattie et al. 201
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import sympy
 
-from channelfit.model.channel import ChannelModel
+from channelfit.model.channel import CELSIUS, ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.terms import V, moving, parts_of, symbol
+from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
@@ -142,6 +143,35 @@ def tied_bounds(model: ChannelModel) -> tuple[Bounded, ...]:
             name = symbol(tie.name)
             found.append(bounded_expression(tie.name, name, model, tie.lower, tie.upper))
     return tuple(found)
+
+
+def in_fit(bounds: Iterable[Bounded], problem: Problem) -> tuple[Bounded, ...]:
+    """Bounds on expressions of a model as bounds on the parameters of a fit.
+
+    Of one that depends on parameters per cell, or on a temperature that experiments have of their
+    own, there is one for each of these.
+
+    Arguments:
+        bounds: whose rows are those of the parameters of the problem's model.
+    """
+    found: dict[tuple[int, str], Bounded] = {}
+    for k, bounded in enumerate(bounds):
+        for group in problem.groups:
+            label = problem.label(group, set(bounded.rows))
+            places = {name: group.rows[row] for name, row in bounded.rows.items()}
+            told = (
+                ((CELSIUS, sympy.Float(group.temperature_C, 17)),)
+                if None in places.values()
+                else ()
+            )
+            whole = replace(
+                bounded,
+                name=f"{bounded.name} ({label})" if label else bounded.name,
+                rows={name: row for name, row in places.items() if row is not None},
+                definitions=told + bounded.definitions,
+            )
+            found.setdefault((k, label), whole)
+    return tuple(found.values())
 
 
 def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -> list[Bounded]:

@@ -28,7 +28,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "leak",
         "fit",
     ),
-    "parameter": ("range", "unit", "value", "scale", "fixed", "prior", "tie"),
+    "parameter": ("range", "unit", "value", "scale", "fixed", "prior", "tie", "per"),
     "prior": ("normal", "lognormal"),
     "gate": ("power", "alpha", "beta", "inf", "tau"),
     "current": (
@@ -87,7 +87,16 @@ KEYS: dict[str, tuple[str, ...]] = {
         "start",
     ),
     "surrogate": ("noise", "seed"),
-    "experiment": ("protocol", "recording", "weight", "mask", "every", "delay"),
+    "experiment": (
+        "protocol",
+        "recording",
+        "weight",
+        "mask",
+        "every",
+        "delay",
+        "cell",
+        "temperature",
+    ),
     "mask": ("after_steps", "before_steps", "from", "to", "weight", "sweeps"),
     "rates_within": ("range", "of", "voltages", "rates"),
     "recording": (

@@ -132,7 +132,7 @@ def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
             "correlation_time_samples": c.correlation_time,
             "parameters": {
                 p.name: {"value": float(v), "unit": p.unit, "fixed": p.fixed}
-                for p, v in zip(c.fit.problem.model.parameters, c.values, strict=True)
+                for p, v in zip(c.fit.problem.parameters, c.values, strict=True)
             },
         }
         for k, c in enumerate(contenders)
@@ -169,7 +169,7 @@ def told_apart(names: Sequence[str]) -> list[str]:
 
 def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender:
     try:
-        values = fit.problem.model.values()
+        values = fit.problem.values()
         scorer = make_scorer(fit.problem, backend)
         objective = replace(fit, solved=()).objective(scorer)
         unit = objective.space.to_unit(values[:, None])
@@ -185,7 +185,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
     fitted_pA: dict[str, float] = {}
     predicted_pA: dict[str, float] = {}
     for k, (e, part) in enumerate(zip(fit.problem.experiments, winner.parts, strict=True), 1):
-        name = e.protocol.name
+        name = e.title
         name = f"{name} ({k})" if name in fitted_pA or name in predicted_pA else name
         (fitted_pA if e.weight > 0 else predicted_pA)[name] = (part or Quality()).rms_pA
     return Contender(

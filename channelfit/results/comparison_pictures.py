@@ -27,7 +27,7 @@ def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
                 first,
                 None if recording is None else recording.current_pA,
                 None if recording is None else recording.weight,
-                experiment.protocol.name + ("" if experiment.weight > 0 else ", held out"),
+                experiment.title + ("" if experiment.weight > 0 else ", held out"),
                 rivals=tuple(c.winner.traces[k] for c in contenders[1:]),
             )
         )

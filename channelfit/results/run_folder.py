@@ -251,10 +251,9 @@ class RunFolder:
 
     def save_source(self, scorer: Scorer) -> None:
         """The generated code, where the backend has any."""
-        source = getattr(scorer, "source", None)
-        text = getattr(source, "text", source)
-        if isinstance(text, str):
-            write_text(self.path / ("source.cu" if scorer.backend == "cuda" else "source.py"), text)
+        if scorer.source_text:
+            name = "source.cu" if scorer.backend == "cuda" else "source.py"
+            write_text(self.path / name, scorer.source_text)
 
     def record(self, progress: Progress) -> InputError | None:
         """Takes in a generation; saves the state of the search every few seconds.
@@ -453,6 +452,8 @@ def _told(experiment: Experiment) -> dict[str, Any]:
         "protocol_source": protocol.source,
         "recording": recording.source if recording else "",
         "conditioning": list(recording.conditioning) if recording else [],
+        "cell": experiment.cell,
+        "temperature": experiment.temperature,
     }
     return {key: text for key, text in told.items() if text}
 
@@ -470,15 +471,13 @@ def _uncertainty(
         judged = assessment.assess(fit, scorer, winner.values, traces=winner.traces)
     except InputError as error:  # too few samples: the fit itself stands
         return {"remarks": [str(error)], "undetermined": []}, {}
-    return assessment.as_plain(judged), assessment.parameter_rows(
-        judged.estimate, fit.problem.model
-    )
+    return assessment.as_plain(judged), assessment.parameter_rows(judged.estimate, fit.problem)
 
 
 def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]:
     """What `summary.json` says of every parameter that is no tie."""
     rows = {}
-    places = zip(fit.problem.model.parameters, result.values, result.notes, strict=True)
+    places = zip(fit.problem.parameters, result.values, result.notes, strict=True)
     for parameter, value, note in places:
         row: dict[str, Any] = {"value": float(value), "unit": parameter.unit}
         if fit.surrogate:
@@ -491,12 +490,12 @@ def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]
 
 
 def _ties(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
-    model = fit.problem.model
-    found, true = model.tied_values(values), {}
+    problem = fit.problem
+    found, true = problem.tied_values(values), {}
     if fit.surrogate:
-        true = model.tied_values(model.values())
+        true = problem.tied_values(problem.values())
     rows = {}
-    for tie in model.ties:
+    for tie in problem.ties:
         row: dict[str, Any] = {"value": found[tie.name], "unit": tie.unit}
         if true:
             row["true_value"] = true[tie.name]

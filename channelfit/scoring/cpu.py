@@ -26,6 +26,7 @@ from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.tangent_plan import Plan
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
 _CHUNKS_PER_THREAD = 8
@@ -43,6 +44,7 @@ class CpuScorer:
 
     backend = "cpu"
     paths = ("stepping", "modal", "closed-form")
+    xp = np
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         self.problem, self.dtype = problem, dtype
@@ -52,7 +54,8 @@ class CpuScorer:
         if self.path != "stepping":
             self.scoring = Modes(problem, dtype, self.path == "modal")
         self.source = self.scoring.source
-        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
+        self.source_text = self.source.text
+        self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]
         self.n_threads = usable_cores()
 
     def score(self, parameters: np.ndarray) -> Score:
@@ -120,6 +123,16 @@ class CpuScorer:
         jacobian = np.zeros((plan.n_residuals, n_parameters, n))
         self._shared(self._tangents.residuals, parameters, [residuals, jacobian])
         return residuals, jacobian, plan.constant
+
+    @property
+    def compression(self) -> Plan:
+        """Where the residuals of `residuals` come from: their targets and weights."""
+        return self._tangents.plan
+
+    @property
+    def has_one_plan(self) -> bool:
+        """Whether `residuals` are as fast as `linearize`, since the same samples serve both."""
+        return self._tangents.has_one_plan
 
     def _shared(
         self, sweep: Callable[..., None], parameters: np.ndarray, arrays: list[Any]

@@ -76,6 +76,11 @@ class Linearizer:
         return (Relaxing if self.model.relaxes else Scheme)(self._source, plan)
 
     @property
+    def has_one_plan(self) -> bool:
+        """Whether one plan serves every candidate."""
+        return len(list(self.plans())) == 1
+
+    @property
     def has_pieces(self) -> bool:
         """Whether any run is taken in pieces rather than from sample to sample."""
         return self._grades[0] is not None and bool(next(iter(self.plans())).ramps)

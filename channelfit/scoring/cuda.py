@@ -198,7 +198,7 @@ class CudaScorer:
         if self.path != "stepping":
             self.scoring = Modes(problem, dtype, self.path == "modal", self._exact)
         self.source = self.scoring.source
-        self.source_hash = self.source.hash
+        self.source_text, self.source_hash = self.source.text, self.source.hash
 
     def score(self, parameters: Any) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates).

@@ -52,15 +52,20 @@ class ReferenceScorer:
     """Scores and simulates in plain NumPy; see `scorer.Scorer`.
 
     Arguments:
+        path: not read; the reference steps always.
         refine: multiplies the number of sub-steps where the voltage moves, for convergence studies.
 
     Raises:
         InputError: any dtype but float64; this backend exists to be accurate.
     """
 
-    backend = "reference"
+    backend, path, source_text = "reference", "", ""
+    paths = ("stepping",)
+    xp = np
 
-    def __init__(self, problem: Problem, dtype: str = "float64", refine: int = 1) -> None:
+    def __init__(
+        self, problem: Problem, dtype: str = "float64", refine: int = 1, path: str = "stepping"
+    ) -> None:
         if dtype != "float64":
             raise InputError(
                 f"the reference backend computes in float64 only, not {dtype}; "
@@ -103,6 +108,14 @@ class ReferenceScorer:
         status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
         cost[status != OK] = np.inf
         return Score(cost, status)
+
+    def preview(self, parameters: np.ndarray) -> Score:
+        """The score: `linearize` has the same."""
+        return self.score(parameters)
+
+    def rescore(self, parameters: np.ndarray) -> Score:
+        """The score: there is none more exact."""
+        return self.score(parameters)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and curvature from differences of currents; slow, right to ten digits.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,7 +20,8 @@ BACKENDS = {
     "cpu": ("channelfit.scoring.cpu", "CpuScorer"),
     "cuda": ("channelfit.scoring.cuda", "CudaScorer"),
 }
-
+#: What scores a problem whose experiments differ in more than the command, by scorers of each kind.
+_GROUPED = ("channelfit.scoring.grouped", "GroupedScorer")
 
 #: How a score is computed: sample by sample; sample by sample in the modes of a reversible
 #: scheme; from sums over the recording, without samples. auto: the fastest that is exact enough.
@@ -56,11 +57,22 @@ class Linearization:
 
 
 class Scorer(Protocol):
-    """What every backend offers. `parameters` is (n_parameters, n_candidates), base units."""
+    """What every backend offers. `parameters` is (n_parameters, n_candidates), base units.
+
+    Attributes:
+        backend, dtype: where it computes, and with numbers of which type.
+        path: the way to a score that it takes, one of PATHS; empty where a backend has only one.
+        source_text: the generated code that scores; empty where none is generated.
+        source_hash: of that code, or of the backend's own.
+        xp: NumPy, or CuPy where arrays of parameters may lie on the GPU.
+    """
 
     backend: str
     dtype: str
+    path: str
+    source_text: str
     source_hash: str
+    xp: Any
 
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
         """Per experiment (n_sweeps, n_times_max, n_candidates) pA; NaN after a shorter sweep."""
@@ -73,6 +85,21 @@ class Scorer(Protocol):
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and Gauss-Newton curvature of every candidate, exact derivatives."""
         ...
+
+    def preview(self, parameters: np.ndarray) -> Score:
+        """Costs that compare with those of `linearize` to the last digits."""
+        ...
+
+    def rescore(self, parameters: np.ndarray) -> Score:
+        """The most exact score that the backend has, for a few candidates."""
+        ...
+
+
+@runtime_checkable
+class Chunked(Protocol):
+    """A scorer that takes at most `chunk` candidates at once; None for as many as memory allows."""
+
+    chunk: int | None
 
 
 def chosen_backend(backend: str, dtype: str) -> str:
@@ -106,12 +133,16 @@ def make_scorer(
     backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
-    module, name = BACKENDS[backend]
-    kind = getattr(importlib.import_module(module), name)
-    paths = getattr(kind, "paths", ("stepping",))
-    if path not in ("auto", *paths):
-        raise InputError(f'backend {backend} has no path "{path}", only {", ".join(paths)}')
-    scorer: Scorer = (
-        kind(problem, dtype, path=path) if hasattr(kind, "paths") else kind(problem, dtype)
-    )
-    return scorer
+    kind = _class(*BACKENDS[backend])
+    if path not in ("auto", *kind.paths):
+        raise InputError(f'backend {backend} has no path "{path}", only {", ".join(kind.paths)}')
+    scorers: list[Scorer] = [kind(group.problem, dtype, path=path) for group in problem.groups]
+    if len(scorers) == 1 and not problem.groups[0].is_told:
+        return scorers[0]
+    grouped: Scorer = _class(*_GROUPED)(problem, scorers)
+    return grouped
+
+
+def _class(module: str, name: str) -> Any:
+    """A class that is loaded when it is needed."""
+    return getattr(importlib.import_module(module), name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.model.channel import ChannelModel
+from channelfit.model.scope import check_cell
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import (
     Seen,
@@ -22,14 +24,14 @@ from channelfit.problem.plausibility import (
     recording_cautions,
 )
 from channelfit.problem.protocol import Protocol, load_protocol
-from channelfit.problem.rate_bounds import Bounded, read_rate_bounds, tied_bounds
+from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
 from channelfit.problem.recording import load_recording, masks
 from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
+from channelfit.reading.units import parse_quantity, shown
 from channelfit.search.joined_files import (
     build_fitted_model,
     inherited_keys,
@@ -72,8 +74,9 @@ def read_plan(document: dict[str, Any], file: Path, model_file: Path) -> FitPlan
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
     """
-    model = build_fitted_model(document, file, model_file)
-    raw = document.pop("fit", None)
+    raw = document.get("fit")
+    model = build_fitted_model(document, file, model_file, _temperature_of_one(raw))
+    document.pop("fit", None)
     if raw is None:
         raise InputError(
             "no `fit` section says what to fit to; add one here, or in a file of its own beside "
@@ -126,7 +129,9 @@ def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
     settings, stop = _mapping(told, "optimizer"), _mapping(told, "stop")
     optimizer = settings.pop("name", default_optimizer(settings))
     fitted = [e.protocol for e in problem.experiments if e.weight > 0]
-    constraints = read_rate_bounds(told, model, fitted) + tied_bounds(model)
+    check_cells(problem, told)
+    bounds = read_rate_bounds(told, model, fitted) + tied_bounds(model)
+    constraints = in_fit(bounds, problem)
     plan = FitPlan(
         problem,
         optimizer,
@@ -134,7 +139,7 @@ def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
         stop,
         seed=told.integer("seed", 0),
         constraints=constraints,
-        solved=_solved(told, model, constraints),
+        solved=_solved(told, problem, constraints),
         prior_noise_pA=_prior_noise(told, model),
         start=starts_from_values(told, known.get("surrogate", False)),
         **read_titles(told, model.name),
@@ -193,8 +198,25 @@ def _experiments(section: Section) -> list[Experiment]:
     return experiments
 
 
+def _temperature_of_one(raw: object) -> float | None:
+    """The first temperature of an experiment in a raw fit section, degC; None without any.
+
+    One that cannot be read is refused where the experiment is.
+    """
+    rows = raw.get("experiments") if isinstance(raw, Mapping) else None
+    for row in rows if isinstance(rows, list) else [rows]:
+        if isinstance(row, Mapping) and row.get("temperature") is not None:
+            with suppress(InputError):
+                return parse_quantity(row["temperature"], "temperature")
+    return None
+
+
 def _experiment(row: Section) -> Experiment:
     row.expect(KEYS["experiment"])
+    cell = row.text("cell", "")
+    if "cell" in row:
+        check_cell(row, cell, "cell")
+    celsius = row.quantity("temperature", "temperature", None)
     protocol = _protocol(row, row.take("protocol"), "protocol")
     delay = row.quantity("delay", "time", 0.0)
     shortest = min(sweep[-1].end_ms for sweep in protocol.sweeps)
@@ -216,7 +238,8 @@ def _experiment(row: Section) -> Experiment:
     seen = Seen(place, protocol, recording.current_pA, left)
     cautions = recording_cautions(seen, weight > 0)
     recording = replace(recording, weight=left, cautions=cautions)
-    experiment = _thinned(Experiment(protocol, recording, weight), every)
+    told = Experiment(protocol, recording, weight, cell=cell, temperature_C=celsius)
+    experiment = _thinned(told, every)
     assert experiment.recording is not None
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
@@ -237,6 +260,15 @@ def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
             seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
             found += recording_cautions(seen, experiment.weight > 0)
         found += recording.cautions if recording is not None else ()
+    model, cells = plan.problem.model, plan.problem.cells
+    if len(cells) > 1 and not any(p.per_cell for p in model.parameters):
+        found.append(
+            Caution(
+                f"{plan.file}: fit.experiments",
+                f"the cells {', '.join(filter(None, cells))} share all parameters",
+                "write `per: cell` beside each parameter of which every cell has its own",
+            )
+        )
     if not plan.surrogate:
         named = [place if plan.in_memory else f"{place}.recording" for place in places]
         found += fit_cautions(plan.problem, named, plan.space.n_free)
@@ -297,26 +329,30 @@ def _surrogate(section: Section) -> tuple[float, int]:
     return noise, seed
 
 
-def _solved(
-    section: Section, model: ChannelModel, constraints: Sequence[Bounded]
-) -> tuple[str, ...]:
+def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) -> tuple[str, ...]:
     """``solve: auto``, ``none``, or the name of a parameter in which the current is linear.
+
+    Of one that is per cell it means that of each cell.
 
     None unless asked: least squares moves all parameters at once and needs no help with one that
     is linear; optimizers that ask for costs alone have one parameter less to find.
     """
     names = [str(name) for name in section.items("solve", ["none"])]
-    linear, kept = model.linear_parameters(), {}
-    for p in model.parameters:
-        if p.prior and p.prior.kind == "lognormal":
-            kept[p.name] = "its prior is not a parabola in it"
-    for place in {place for c in constraints for place in c.places}:
-        kept[model.parameters[place].name] = "a bound depends on it"
+    linear, kept = problem.linear_parameters(), {}
+    bounded = {problem.parameters[place].name for c in constraints for place in c.places}
+    for name in linear:
+        for p in problem.of_model(name).values():
+            if p.prior and p.prior.kind == "lognormal":
+                kept[name] = "its prior is not a parabola in it"
+            if p.name in bounded:
+                kept[name] = "a bound depends on it"
     if names == ["none"]:
         return ()
     if names == ["auto"]:
         proportional = [n for n, by_itself in linear.items() if by_itself and n not in kept]
-        return tuple(proportional[:1])
+        names = proportional[:1]
+        if not names:
+            return ()
     if len(names) != 1:
         raise section.error(
             "one parameter was expected, auto or none: the current is linear in the conductance "
@@ -330,7 +366,7 @@ def _solved(
         )
     if names[0] in kept:
         raise section.error(f"{names[0]} cannot be solved: {kept[names[0]]}", "solve")
-    return (names[0],)
+    return tuple(p.name for p in problem.of_model(names[0]).values() if not p.fixed)
 
 
 def starts_from_values(section: Section, surrogate: bool = False) -> bool:
@@ -368,6 +404,23 @@ def _prior_noise(section: Section, model: ChannelModel) -> float:
             "weighs priors against the data, and no parameter has a prior; leave it out", "noise"
         )
     return noise
+
+
+def check_cells(problem: Problem, section: Section) -> None:
+    """Raises InputError where what is given for cells and the cells of the experiments differ."""
+    for p in problem.model.parameters:
+        for cell, _ in p.cells:
+            if problem.cells != ("",) and cell not in problem.cells:
+                raise InputError(
+                    f'there is no experiment of a cell "{cell}". Known: {", ".join(problem.cells)}',
+                    section.file,
+                    f"parameters.{p.name}",
+                )
+    try:
+        len(problem.groups)
+    except InputError as error:
+        in_model = (error.key or "").startswith("parameters")
+        raise error.at(section.file, None if in_model else section.path(None)) from None
 
 
 def _mapping(section: Section, key: str) -> dict[str, Any]:

@@ -147,11 +147,27 @@ def _change_current(root: Section, document: dict[str, Any]) -> None:
         )
 
 
-def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path) -> ChannelModel:
-    """The model of a fit file; what that file changed is blamed on it, all else on the model's."""
+def build_fitted_model(
+    document: Mapping[str, Any],
+    file: Path,
+    model_file: Path,
+    celsius_of_one: float | None = None,
+) -> ChannelModel:
+    """The model of a fit file; what that file changed is blamed on it, all else on the model's.
+
+    Arguments:
+        celsius_of_one: as `build_model` takes it.
+    """
     own = read_model_document(file) if file != model_file else {}
     try:
-        model = build_model(document, model_file)
+        model = build_model(document, model_file, celsius_of_one)
+        if celsius_of_one is not None and not _uses_celsius(document):
+            raise InputError(
+                f"the temperature of an experiment changes nothing: no expression in "
+                f"{model_file.name} uses celsius",
+                file,
+                "fit.experiments",
+            )
         if own.get("temperature") is not None and not _uses_celsius(document):
             raise InputError(
                 f"changes nothing: no expression in {model_file.name} uses celsius, and its rates "
@@ -161,7 +177,7 @@ def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path
             )
         return model
     except InputError as error:
-        if file == model_file or error.key is None:
+        if file == model_file or error.key is None or error.file == str(file):
             raise
         keys = [key for key in ("temperature",) if key in own]
         keys += [f"current.{key}" for key in own.get("current") or {}]

@@ -6,6 +6,7 @@ Optimizers and the loop see this and nothing of models, parameters or recordings
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from channelfit.problem.statuses import N_STATUSES, OUTSIDE_BOUNDS
 from channelfit.scoring.machine.arrays import array_module, to_host
-from channelfit.search.projection import Linear, eliminated, solve
+from channelfit.search.projection import Linear, Solution, eliminated, solve
 from channelfit.search.sampling import Constraint, allowed, sample_allowed
 from channelfit.search.space import SearchSpace
 
@@ -129,7 +130,8 @@ class Objective:
             `Generated` and `Routed`.
         constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is
             not scored.
-        linear: the parameter that is solved, and so is no dimension of the cube; None for none.
+        linear: the parameter that is solved, and so is no dimension of the cube, or one such
+            parameter for each cell; empty for none.
         prior_weight: pA^2 that are added to the cost for every squared standard deviation of a
             parameter from the middle of its prior.
         evaluations: candidates scored so far; a derivative counts as many as it has columns.
@@ -141,7 +143,7 @@ class Objective:
     space: SearchSpace
     scorer: Any
     constraints: tuple[Constraint, ...] = ()
-    linear: Linear | None = None
+    linear: tuple[Linear, ...] = ()
     prior_weight: float = 0.0
     evaluations: int = 0
     previews: bool = False
@@ -227,8 +229,12 @@ class Objective:
 
     def penalty(self, physical: Any) -> Any:
         """Return what the priors add to the cost of parameters (n_parameters, n): (n,) pA^2."""
+        return self._penalties(physical, self._priors)
+
+    def _penalties(self, physical: Any, priors: Sequence[tuple[int, Prior]]) -> Any:
+        """Return what some priors add, each with the row of its parameter."""
         total = 0.0
-        for place, prior in self._priors:
+        for place, prior in priors:
             total = total + self.prior_weight * prior.deviation(physical[place]) ** 2
         return total
 
@@ -247,31 +253,55 @@ class Objective:
     def _scored(self, physical: Any) -> ScoreLike:
         """Score physical parameters, priors included."""
         self.evaluations += physical.shape[1]
-        score: ScoreLike
-        if self.previews and isinstance(self.scorer, Previewing):
-            score = self.scorer.preview(physical)
-        else:
-            score = self.scorer.score(physical)
+        score = self._by_scorer(physical)
         if self.prior_weight:
             return Scored(score.cost + self.penalty(physical), score.status)
         return score
 
+    def _by_scorer(self, physical: Any, cell: str = "") -> ScoreLike:
+        """Score physical parameters without priors; of a cell, what its experiments add."""
+        previews = self.previews and isinstance(self.scorer, Previewing)
+        if cell:
+            of_cell: ScoreLike = self.scorer.score_cell(physical, cell, previews)
+            return of_cell
+        score: ScoreLike
+        score = self.scorer.preview(physical) if previews else self.scorer.score(physical)
+        return score
+
+    def _solution(self, physical: Any, linear: Linear, exact: bool = True) -> Solution:
+        """Find the best value of a solved parameter, and its cost; of the priors only its own."""
+        own = [pair for pair in self._priors if pair[0] == linear.place]
+
+        def score(probe: Any) -> ScoreLike:
+            # the cells share the work of a score
+            self.evaluations += probe.shape[1] if linear is self.linear[0] else 0
+            found = self._by_scorer(probe, linear.cell)
+            return Scored(found.cost + self._penalties(probe, own), found.status) if own else found
+
+        return solve(score, physical, linear, exact)
+
     def _best(self, physical: Any) -> ScoreLike:
-        """Score physical parameters with the solved parameter at its best value."""
-        if self.linear is None:
+        """Score physical parameters with each solved parameter at its best value."""
+        if not self.linear:
             return self._scored(physical)
-        return solve(self._scored, physical, self.linear)
+        cost, status = 0.0, None
+        for linear in self.linear:
+            found = self._solution(physical, linear)
+            cost = cost + found.cost
+            status = found.status if status is None else status + (status == 0) * found.status
+        solved = {linear.place for linear in self.linear}
+        others = [pair for pair in self._priors if pair[0] not in solved]
+        return Scored(cost + self._penalties(physical, others) if others else cost, status)
 
     def _solved(self, physical: Any) -> Any:
-        """Set the solved parameter of physical parameters to its best value."""
-        if self.linear is not None:
-            solution = solve(self._scored, physical, self.linear, exact=False)
-            physical[self.linear.place] = solution.value
+        """Set the solved parameters of physical parameters to their best values."""
+        for linear in self.linear:
+            physical[linear.place] = self._solution(physical, linear, exact=False).value
         return physical
 
     def _linearized(self, physical: Any, slope: Any) -> Local:
         physical = self._solved(physical)
-        free, linear = list(self.space.free), self.linear
+        free = list(self.space.free)
         self.evaluations += (1 + len(free)) * physical.shape[1]
         local = self.scorer.linearize(physical)
         cost, gradient, curvature = local.cost, local.gradient, local.curvature
@@ -286,12 +316,9 @@ class Objective:
                 off, change = prior.deviation(physical[place]), prior.slope(physical[place])
                 gradient[place] += 2 * self.prior_weight * good * off * change
                 curvature[place, place] += 2 * self.prior_weight * good * change**2
-        if linear is None:
-            gradient, curvature = gradient[free], curvature[free][:, free]
-        else:
-            value = physical[linear.place]
-            inside = (value > linear.lower) & (value < linear.upper)
-            gradient, curvature = eliminated(gradient, curvature, linear.place, free, inside)
+        values = [(one, physical[one.place]) for one in self.linear]
+        inside = [(one.place, (x > one.lower) & (x < one.upper)) for one, x in values]
+        gradient, curvature = eliminated(gradient, curvature, inside, free)
         return Local(
             cost, local.status, gradient * slope, curvature * slope[:, None] * slope[None, :]
         )

@@ -1,7 +1,8 @@
 """Single entries of a file changed for one call: ``dotted.key=value``, the value in YAML.
 
-A list's entries count from 1: ``fit.experiments[1].weight=2``. In a fit file ``model=PATH`` names
-another model, relative to that file.
+A list's entries count from 1: ``fit.experiments[1].weight=2``. Of a parameter per cell one cell's
+entry is changed by its name: ``parameters.gmax[cell 1].value=4``. In a fit file ``model=PATH``
+names another model, relative to that file.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from channelfit.model.parameters import BY_CELL, OTHERS
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 
+#: What one cell has of a parameter, by the name that it has in tables.
+_OF_CELL = re.compile(
+    rf"parameters\.(?P<name>\w+)\[(?P<cell>[^\[\]]+)\]\.(?P<key>{'|'.join(BY_CELL)})"
+)
 #: Mappings that an override may begin where the file has none.
 _MAY_BEGIN = {("fit",), ("fit", "optimizer"), ("fit", "stop"), ("fit", "surrogate")}
 
@@ -27,6 +33,8 @@ def override(document: dict[str, Any], text: str, file: Path) -> None:
     """
     key, equals, value = text.partition("=")
     key = key.strip()
+    if equals and _put_of_cell(document, key, value):
+        return
     parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
     joined = "".join(p if p.startswith("[") or not k else f".{p}" for k, p in enumerate(parts))
     if not equals or not parts or joined != key or "\n" in text or "\r" in text:
@@ -46,6 +54,21 @@ def model_path(text: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"the path of a model file was expected, not {shown(value)}", key="model")
     return value
+
+
+def _put_of_cell(document: dict[str, Any], key: str, value: str) -> bool:
+    """Apply ``parameters.gmax[cell 1].value`` where gmax is per cell; whether that was meant.
+
+    What held for all cells so far goes on to hold for the others.
+    """
+    rows, found = document.get("parameters"), _OF_CELL.fullmatch(key)
+    row = rows.get(found["name"]) if found and isinstance(rows, dict) else None
+    if not found or not isinstance(row, dict) or row.get("per") is None:
+        return False
+    known = row.get(found["key"])
+    by_cell = known if isinstance(known, dict) else {} if known is None else {OTHERS: known}
+    row[found["key"]] = by_cell | {found["cell"]: _value(value, key)}
+    return True
 
 
 def _value(text: str, key: str) -> Any:

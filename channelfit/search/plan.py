@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from channelfit.problem.experiment import Problem, mean_square, n_scored, rounding_floor
+from channelfit.problem.experiment import (
+    Problem,
+    n_scored,
+    rounding_floor,
+    square_sum,
+    total_weight,
+)
 from channelfit.problem.extreme_rates import CEILINGS, examples, extremes, voltages_of
 from channelfit.problem.rate_bounds import Bounded
 from channelfit.problem.recording import Recording, masks
@@ -91,7 +97,7 @@ class FitPlan:
     @property
     def space(self) -> SearchSpace:
         """The space that is searched."""
-        return SearchSpace(self.problem.model.parameters, self.solved)
+        return SearchSpace(self.problem.parameters, self.solved)
 
     def objective(self, scorer: Scorer | None) -> Objective:
         """What the search minimizes, scored by a scorer of this problem."""
@@ -110,31 +116,47 @@ class FitPlan:
 
     def strange_rates(self, values: np.ndarray, dtype: str = "float64") -> list[str]:
         """What `extremes` finds at parameters (n_parameters,), base units, in sentences."""
-        found = extremes(self.problem.model, values, self._voltages(), CEILINGS[dtype])
-        return [str(extreme) for extreme in found]
+        groups: dict[str, list[str]] = {}
+        for group in self.problem.groups:
+            own, voltages = group.parameters(values[:, None])[:, 0], _voltages(group.problem)
+            for extreme in extremes(group.problem.model, own, voltages, CEILINGS[dtype]):
+                groups.setdefault(str(extreme), []).append(group.name)
+        everywhere = len(self.problem.groups)
+        return [
+            text if len(names) == everywhere else f"{text} ({'; '.join(names)})"
+            for text, names in groups.items()
+        ]
 
     def failing_examples(self) -> list[str]:
         """Why candidates fail, each with the values of one: looked for among a few hundred."""
         draw = np.random.Generator(np.random.Philox(self.seed))
         unit = draw.random((self.space.n_free, _EXAMPLES))
-        return examples(self.problem.model, self.space.to_physical(unit), self._voltages())
+        candidates = self.space.to_physical(unit)
+        for group in self.problem.groups:
+            own, voltages = group.parameters(candidates), _voltages(group.problem)
+            if found := examples(group.problem.model, own, voltages):
+                return [f"{group.name}: {text}" if group.name else text for text in found]
+        return []
 
-    def _voltages(self) -> np.ndarray:
-        return voltages_of(e.protocol for e in self.problem.experiments)
-
-    def _linear(self) -> Linear | None:
-        """The solved parameter, as `search.projection` wants it."""
-        model = self.problem.model
-        for place, p in enumerate(model.parameters):
-            if p.name not in self.solved:
-                continue
-            at_zero = None
-            if model.linear_parameters()[p.name]:
-                none = self._prior_weight() * p.prior.deviation(0.0) ** 2 if p.prior else 0.0
-                at_zero = mean_square(self.problem) + none
-            largest = max(abs(p.lower), abs(p.upper))
-            return Linear(place, p.lower, p.upper, abs(middle(p)) or largest, at_zero)
-        return None
+    def _linear(self) -> tuple[Linear, ...]:
+        """The solved parameters, one or one for each cell, as `search.projection` wants them."""
+        if not self.solved:
+            return ()
+        problem, found = self.problem, []
+        row_of = {p.name: row for row, p in enumerate(problem.parameters)}
+        for name, proportional in problem.linear_parameters().items():
+            for cell, p in problem.of_model(name).items():
+                if p.name not in self.solved:
+                    continue
+                at_zero = None
+                if proportional:
+                    seen = [g.problem for g in problem.groups if cell in ("", g.cell)]
+                    at_zero = sum(map(square_sum, seen)) / total_weight(problem)
+                    at_zero += self._prior_weight() * p.prior.deviation(0.0) ** 2 if p.prior else 0
+                scale = abs(middle(p)) or max(abs(p.lower), abs(p.upper))
+                alone = cell if len(problem.cells) > 1 else ""
+                found.append(Linear(row_of[p.name], p.lower, p.upper, scale, at_zero, alone))
+        return tuple(found)
 
     def _prior_weight(self) -> float:
         """pA^2 that a squared standard deviation from a prior's center costs.
@@ -142,17 +164,13 @@ class FitPlan:
         n cost/(2 noise^2) + deviation^2/2 is the negative logarithm of the posterior; times
         2 noise^2/n it is in the cost's own unit.
         """
-        if not any(p.prior for p in self.problem.model.parameters):
+        if not any(p.prior for p in self.problem.parameters):
             return 0.0
         return self.prior_noise_pA**2 / n_scored(self.problem)
 
     def with_values(self, values: np.ndarray) -> FitPlan:
         """The same plan with values (n_parameters,), base units, as the model's own."""
-        model = self.problem.model
-        pairs = zip(model.parameters, values, strict=True)
-        parameters = tuple(replace(p, value=float(value)) for p, value in pairs)
-        problem = replace(self.problem, model=replace(model, parameters=parameters))
-        return replace(self, problem=problem)
+        return replace(self, problem=self.problem.with_values(values))
 
     @property
     def stop_rules(self) -> StopRules:
@@ -230,6 +248,11 @@ class FitPlan:
         )
 
 
+def _voltages(problem: Problem) -> np.ndarray:
+    """The voltages (n,) mV of all experiments of a problem."""
+    return voltages_of(e.protocol for e in problem.experiments)
+
+
 def checked(plan: FitPlan) -> FitPlan:
     """The same plan. Raises InputError, with file and key, for what the search would refuse."""
     if not isinstance(plan.optimizer, str):
@@ -276,7 +299,7 @@ def simulate_surrogate(
 
     Raises: InputError when a parameter has no value, or the values give no finite current.
     """
-    values = problem.model.values()
+    values = problem.values()
     currents = [c[:, :, 0] for c in scorer.simulate(values[:, None])]
     random = np.random.Generator(np.random.Philox(seed))
     experiments = []
@@ -284,7 +307,7 @@ def simulate_surrogate(
         weight = masks([], experiment.protocol)
         if not np.all(np.isfinite(current[weight > 0])):
             raise InputError(
-                f"under {experiment.protocol.name} the parameters' values give no finite current, "
+                f"under {experiment.title} the parameters' values give no finite current, "
                 "so no surrogate data; change the values",
                 key="parameters",
             )

@@ -1,9 +1,11 @@
-"""One parameter solved instead of searched: its best value, given all others (variable projection).
+"""A parameter solved instead of searched: its best value, given all others (variable projection).
 
 Where the current is a straight line in a parameter, as it is in a conductance, the cost is a
 parabola in it. Three points of a parabola tell its lowest one: two scores besides the mean square
 of the data, which is the cost of no current at all. Golub and Pereyra 1973, SIAM J Numer Anal
 10:413.
+A conductance that every cell has of its own is solved for each cell by itself, from what the
+experiments of the cell add to the cost.
 
 The parabola's value at its lowest point is a difference of larger numbers. Where that difference is
 below `_LOST` of them, too many digits would be lost, and the lowest point is scored itself; so a
@@ -12,7 +14,7 @@ cost is never less exact than 1/_LOST times the scorer's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +36,8 @@ class Linear:
         scale: a typical size, at which the line is probed.
         at_zero: the cost where the parameter is 0, pA^2, if the current is proportional to it; else
             None.
+        cell: the name of the only cell that has it; empty where the current of all depends on it.
+            Then a cost means what the experiments of this cell add to it.
     """
 
     place: int
@@ -41,6 +45,7 @@ class Linear:
     upper: float
     scale: float
     at_zero: float | None = None
+    cell: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,24 +109,28 @@ def solve(
 
 
 def eliminated(
-    gradient: Any, curvature: Any, row: int, free: list[int], inside: Any
+    gradient: Any, curvature: Any, solved: Sequence[tuple[int, Any]], free: list[int]
 ) -> tuple[Any, Any]:
-    """Eliminate one row from derivatives: those of the cost with its parameter always at its best.
+    """Eliminate rows from derivatives: those of the cost with these parameters at their best.
 
     It is the Schur complement (Kaufman 1975, BIT 15:49): exact in the gradient, Gauss-Newton in the
-    curvature.
+    curvature. Rows of several cells have no curvature in common, so one after the other is
+    eliminated.
 
     Arguments:
         gradient, curvature: (n_rows, n) and (n_rows, n_rows, n), by all rows.
-        row: that of the solved parameter.
+        solved: the row of each solved parameter, and (n,) bool, whether it lies inside its range;
+            at a bound it stays.
         free: the rows that stay.
-        inside: (n,) bool, whether the solved parameter lies inside its range; at a bound it stays.
 
     Returns: gradient (n_free, n) and curvature (n_free, n_free, n).
     """
     xp = array_module(gradient)
-    own, mixed = curvature[row, row], curvature[free, row]
-    moves = inside & (own > 0)
-    share = xp.where(moves, mixed / xp.where(moves, own, 1.0), 0.0)
-    reduced = curvature[free][:, free] - share[:, None] * mixed[None]
-    return gradient[free] - share * gradient[row], reduced
+    slope, bend = gradient[free], curvature[free][:, free]
+    for row, inside in solved:
+        own, mixed = curvature[row, row], curvature[free, row]
+        moves = inside & (own > 0)
+        share = xp.where(moves, mixed / xp.where(moves, own, 1.0), 0.0)
+        bend = bend - share[:, None] * mixed[None]
+        slope = slope - share * gradient[row]
+    return slope, bend

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel
 from channelfit.model.printed_form import is_printed_form
-from channelfit.problem.experiment import Experiment
+from channelfit.problem.experiment import Experiment, Problem
 from channelfit.reading.documents import dump_yaml
 from channelfit.search.joined_files import moved
 from channelfit.search.plan import FitPlan
@@ -62,7 +61,7 @@ def fit_document(
         for row, value in zip(document["model"]["params"], values, strict=True):
             row["val"] = float(value)
     else:
-        _put_values(document, plan.problem.model, values)
+        _put_values(document, plan.problem, values)
         _retell(document, plan)
     section = copy.deepcopy(plan.section)
     if plan.in_memory:
@@ -94,13 +93,20 @@ def _move_files(data: Any, plan: FitPlan, folder: str | os.PathLike[str]) -> Non
                 _move_files(value, plan, folder)
 
 
-def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarray) -> None:
+def _put_values(document: dict[str, Any], problem: Problem, values: np.ndarray) -> None:
     """Values, ranges and units of the raw document, in base units."""
-    for parameter, value in zip(model.parameters, values, strict=True):
-        row = document["parameters"][parameter.name]
+    model = problem.model
+    given = dict(zip((p.name for p in problem.parameters), values.tolist(), strict=True))
+    for name in set(model.parameter_names) & document["parameters"].keys():
+        row, by_cell = document["parameters"][name], problem.of_model(name)
+        parameter = next(iter(by_cell.values()))
         if "range" in row:
-            row["range"] = [parameter.lower, parameter.upper]
-        row["value"] = float(value)
+            row["range"] = _of_cells({c: [p.lower, p.upper] for c, p in by_cell.items()})
+        row["value"] = {cell: given[p.name] for cell, p in by_cell.items()}
+        if "" in by_cell:
+            row["value"] = row["value"][""]
+        if isinstance(row.get("fixed"), Mapping):
+            row["fixed"] = _of_cells({cell: p.fixed for cell, p in by_cell.items()})
         if parameter.unit:
             row["unit"] = parameter.unit
         if parameter.prior:
@@ -124,6 +130,12 @@ def _put_values(document: dict[str, Any], model: ChannelModel, values: np.ndarra
             row["unit"] = tie.unit
 
 
+def _of_cells(by_cell: Mapping[str, Any]) -> Any:
+    """What cells have: the same for all, or a mapping by cell."""
+    first, *others = by_cell.values()
+    return first if all(one == first for one in others) else dict(by_cell)
+
+
 def _retell(document: dict[str, Any], plan: FitPlan) -> None:
     """A description and a source that are true of the fitted values, in a raw document."""
     experiments = plan.problem.experiments
@@ -132,7 +144,7 @@ def _retell(document: dict[str, Any], plan: FitPlan) -> None:
         for e in experiments
     ]
     data = ", ".join(
-        f"{e.protocol.name} ({source})"
+        f"{e.title} ({source})"
         for e, source in zip(experiments, sources, strict=True)
         if e.weight > 0
     )
@@ -165,6 +177,10 @@ def _written(plan: FitPlan, k: int) -> dict[str, Any]:
         row["recording"]["missing"] = "mask"
     if experiment.weight != 1:
         row["weight"] = float(experiment.weight)
+    if experiment.cell:
+        row["cell"] = experiment.cell
+    if experiment.temperature_C is not None:
+        row["temperature"] = f"{experiment.temperature_C!r} degC"
     windows = _windows(experiment)
     return row | ({"mask": windows} if windows else {})
 

@@ -12,6 +12,7 @@ import numpy as np
 from channelfit.front.commands.doctor import backends
 from channelfit.front.fitting import prepared
 from channelfit.front.kinds import channel_document, load_plan
+from channelfit.front.simulation import of_cell
 from channelfit.model.channel import ChannelModel
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
@@ -86,11 +87,14 @@ def prepare(
     return fit, scorer
 
 
-def model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, np.ndarray, str]:
-    """The model, its values, and the name that a fit file gives, else its own."""
+def model_with_values(
+    file: Path, overrides: Sequence[str], cell: str | None = None
+) -> tuple[ChannelModel, np.ndarray, str]:
+    """The model, its values or a cell's, and the name that a fit file gives, else its own."""
     channel, document = load_channel(file, overrides)
     name = str((document.get("fit") or {}).get("name", channel.name))
     try:
+        channel = of_cell(channel, cell)
         return channel, channel.values(), name
     except InputError as error:
         raise error.at(file) from None

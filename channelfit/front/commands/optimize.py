@@ -22,7 +22,8 @@ from channelfit.results import run_folder as runs
 from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.scoring.scorer import Scorer
+from channelfit.scoring.grouped import single_scorers
+from channelfit.scoring.scorer import Chunked, Scorer
 from channelfit.search.plan import FitPlan
 
 #: More parameters than this are not listed on the screen; they stand in the results' folder.
@@ -76,9 +77,10 @@ def optimize(
 def _set_chunk(scorer: Scorer, chunk: int | None) -> None:
     if chunk is None:
         return
-    if not hasattr(scorer, "chunk"):
-        raise InputError(f"--chunk is for GPUs; backend {scorer.backend} does without")
-    scorer.chunk = chunk
+    for one in single_scorers(scorer):
+        if not isinstance(one, Chunked):
+            raise InputError(f"--chunk is for GPUs; backend {scorer.backend} does without")
+        one.chunk = chunk
 
 
 def _score_one(fit: FitPlan, scorer: Scorer, screen: SearchScreen) -> None:

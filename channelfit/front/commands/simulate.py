@@ -28,10 +28,11 @@ def simulate(
     dtype: str,
     path: str,
     overrides: tuple[str, ...],
+    cell: str | None,
     artist: Artist,
 ) -> None:
     """Writes the current of a model under a protocol as a table and a picture."""
-    channel, values, name = model_with_values(model, overrides)
+    channel, values, name = model_with_values(model, overrides, cell)
     command = load_protocol(protocol)
     prefix = out or Path(".")
     if prefix.is_dir():

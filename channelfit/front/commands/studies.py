@@ -37,7 +37,7 @@ def uncertainty(
         scorer = make_scorer(with_currents(plan), backend)
         names = tuple(name.strip() for name in profiles.split(",") if name.strip())
         wanted = Wanted(names, families or 0, posterior or 0, walkers, seed)
-        found = study(plan, scorer, plan.problem.model.values(), wanted, screen.begin)
+        found = study(plan, scorer, plan.problem.values(), wanted, screen.begin)
         screen.begin("drawing")
         folder = out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")

@@ -16,6 +16,7 @@ from channelfit.front.progress import compilations_shown
 from channelfit.reading.texts import printable
 from channelfit.results.report import plots, terminal
 from channelfit.results.run_folder import file_name
+from channelfit.scoring.grouped import of_first_group
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 
@@ -35,6 +36,7 @@ def tune(
     with terminal.SearchScreen(model.name) as screen, compilations_shown(screen):
         fit, scorer = prepare(model, options, "cuda", dtype, path, screen)
         parameters = fit.space.to_physical(fit.make_optimizer().ask())
+        scorer, parameters = of_first_group(scorer, parameters)
 
         def say(row: tuning.Measured) -> None:
             screen.begin(f"{row.kernel}, {row.launch.threads} threads a block")

@@ -212,9 +212,14 @@ def _opened(chain: Chain, beside_others: bool) -> str:
 def _parameters(model: ChannelModel) -> object:
     rows = []
     for p in model.parameters:
-        value = "" if p.value is None else f"{p.value:.6g}"
-        span = "" if p.fixed else f"{p.lower:.4g} .. {p.upper:.4g}"
-        rows.append([p.name, value, p.unit, span, "fixed" if p.fixed else p.scale])
+        named = [(p.name, p), *((f"{p.name}[{cell}]", own) for cell, own in p.cells)]
+        for name, own in named:
+            value = "" if own.value is None else f"{own.value:.6g}"
+            span = "" if own.fixed else f"{own.lower:.4g} .. {own.upper:.4g}"
+            kind = "fixed" if own.fixed else own.scale
+            rows.append(
+                [name, value, own.unit, span, kind + (", per cell" if own.per_cell else "")]
+            )
     values = [p.value for p in model.parameters]
     tied = {} if None in values else model.tied_values(model.values())
     for tie in model.ties:

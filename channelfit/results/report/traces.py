@@ -60,10 +60,10 @@ def fitted(experiment: Experiment, result: np.ndarray) -> Traces:
     """
     protocol, recording = experiment.protocol, experiment.recording
     if recording is None:
-        return Traces(protocol, result, title=protocol.name)
+        return Traces(protocol, result, title=experiment.title)
     found = quality(result, recording.current_pA, recording.weight)
     return Traces(
-        protocol, result, recording.current_pA, recording.weight, protocol.name, _in_words(found)
+        protocol, result, recording.current_pA, recording.weight, experiment.title, _in_words(found)
     )
 
 

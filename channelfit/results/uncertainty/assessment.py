@@ -24,7 +24,7 @@ from channelfit.results.uncertainty.curvature import (
 from channelfit.results.uncertainty.refinement import bounds_in_the_way, brought_to_minimum
 
 if TYPE_CHECKING:
-    from channelfit.model.channel import ChannelModel
+    from channelfit.problem.experiment import Problem
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan
 
@@ -158,7 +158,7 @@ def _unfinished(found: Estimate, refined: bool) -> str:
 
 
 def parameter_rows(
-    found: Estimate, model: ChannelModel, level: float = LEVEL
+    found: Estimate, problem: Problem, level: float = LEVEL
 ) -> dict[str, dict[str, Any]]:
     """Return how sure each free and each tied parameter is, as it stands in ``summary.json``.
 
@@ -181,17 +181,17 @@ def parameter_rows(
             width = math.log(parameter.upper / parameter.lower)
             row["relative_error"] = float(found.errors[k]) * width
         rows[parameter.name] = row | {"interval": [float(lower[k]), float(upper[k])]}
-    return rows | _ties(found, model, level)
+    return rows | _ties(found, problem, level)
 
 
-def _ties(found: Estimate, model: ChannelModel, level: float) -> dict[str, dict[str, Any]]:
+def _ties(found: Estimate, problem: Problem, level: float) -> dict[str, dict[str, Any]]:
     """Errors of tied parameters, to first order in the parameters from which they follow."""
-    if not model.ties:
+    if not problem.ties:
         return {}
-    center = model.tied_values(found.objective.physical(found.unit[:, None])[:, 0])
+    center = problem.tied_values(found.objective.physical(found.unit[:, None])[:, 0])
     below, above, apart = found.around()
     sides = [
-        [model.tied_values(column) for column in found.objective.physical(side).T]
+        [problem.tied_values(column) for column in found.objective.physical(side).T]
         for side in (below, above)
     ]
     rows = {}

@@ -1,0 +1,126 @@
+"""Cells that differ in their conductance alone, linearized together on the CPU.
+
+Under the same protocols the channels of such cells open alike, so one walk through the states
+serves them all: the currents y of a cell, and their derivatives by what the cells share, are
+proportional to its conductance g. Compressed residuals are ``s (y - t)``, with weights s and
+targets t that come from the data; from those of one conductance G, r and J, follow those of g:
+
+    r(g) = g/G (r + s t_G) - s t_g,    J(g) = g/G J, but for the column of g itself, which is J's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from channelfit.problem.experiment import Group, Problem
+from channelfit.problem.run_tree import RunTree
+from channelfit.scoring.cpu import CpuScorer
+from channelfit.scoring.scorer import Linearization
+
+#: What of two trees of runs may differ where the same walk serves both: the data.
+_OF_DATA = ("data_pA", "constant", "outputs")
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """Groups of experiments whose models differ in one parameter, to which currents are
+    proportional.
+
+    Attributes:
+        members: the groups, each with its scorer; the first one's walk serves all.
+        row: of the parameter, in the model of each.
+        reference: its value for that walk, not 0.
+    """
+
+    members: tuple[tuple[Group, CpuScorer], ...]
+    row: int
+    reference: float
+
+    def linearize(self, parameters: np.ndarray) -> Iterator[Linearization]:
+        """The linearization of each member, by the parameters of its model.
+
+        Arguments:
+            parameters: (n_parameters, n_candidates), those of the whole problem.
+        """
+        group, scorer = self.members[0]
+        own = group.parameters(parameters)
+        own[self.row] = self.reference
+        residuals, jacobian, _ = scorer.residuals(own)
+        first = scorer.compression
+        shown = residuals.T + first.scale * first.target
+        columns = np.ascontiguousarray(np.moveaxis(jacobian, -1, 0))
+        products = columns.transpose(0, 2, 1) @ columns
+        for group, scorer in self.members:
+            yield self._of(scorer, group.parameters(parameters), shown, columns, products)
+
+    def _of(
+        self,
+        scorer: CpuScorer,
+        own: np.ndarray,
+        shown: np.ndarray,
+        columns: np.ndarray,
+        products: np.ndarray,
+    ) -> Linearization:
+        """The linearization of one member.
+
+        Arguments:
+            own: (n_model_parameters, n_candidates), the parameters of its model.
+            shown: (n_candidates, n_residuals), weighted currents at the reference.
+            columns: (n_candidates, n_residuals, n_model_parameters), their derivatives.
+            products: (n_candidates, n_model_parameters, n_model_parameters), of these columns.
+        """
+        plan, total = scorer.compression, scorer.problem.scored.total_weight
+        share = own[self.row] / self.reference
+        residuals = share[:, None] * shown - plan.scale * plan.target
+        by = np.repeat(share[None], len(own), axis=0)
+        by[self.row] = 1.0
+        with np.errstate(all="ignore"):  # of candidates that fail
+            slope = (residuals[:, None] @ columns)[:, 0].T
+            cost = ((residuals**2).sum(axis=1) + plan.constant) / total
+            gradient = 2.0 / total * by * slope
+            curvature = 2.0 / total * by[:, None] * by * np.moveaxis(products, 0, -1)
+        found = Linearization(cost, np.zeros(len(cost), np.int8), gradient, curvature)
+        failed = np.flatnonzero(~np.isfinite(cost))
+        if len(failed):  # why, is known by a walk of its own
+            alone = scorer.linearize(own[:, failed])
+            for field in fields(Linearization):
+                getattr(found, field.name)[..., failed] = getattr(alone, field.name)
+        return found
+
+
+def alike(problem: Problem, members: Sequence[tuple[Group, object]]) -> list[Alike]:
+    """Which groups can be linearized together: those of the same temperature, protocols and masks.
+
+    Arguments:
+        members: groups that are scored, each with its scorer.
+    """
+    proportional = [name for name, alone in problem.linear_parameters().items() if alone]
+    per_cell = [p.name for p in problem.model.parameters if p.per_cell]
+    if len(per_cell) != 1 or per_cell[0] not in proportional:
+        return []
+    row = problem.model.parameter_names.index(per_cell[0])
+    parameter = problem.model.parameters[row]
+    reference = max(parameter.lower, parameter.upper, key=abs)
+    families: list[list[tuple[Group, CpuScorer]]] = []
+    for group, scorer in members:
+        if not isinstance(scorer, CpuScorer) or not scorer.has_one_plan:
+            continue
+        for family in families:
+            other, first = family[0]
+            same = group.temperature_C == other.temperature_C
+            if same and _same_walk(first.problem.scored, scorer.problem.scored):
+                family.append((group, scorer))
+                break
+        else:
+            families.append([(group, scorer)])
+    return [Alike(tuple(family), row, reference) for family in families if len(family) > 1]
+
+
+def _same_walk(one: RunTree, other: RunTree) -> bool:
+    """Whether two trees of runs differ in their data alone."""
+    names = [field.name for field in fields(RunTree) if field.name not in _OF_DATA]
+    pairs = ((getattr(one, name), getattr(other, name)) for name in names)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)

@@ -1,0 +1,183 @@
+"""The scorer of a problem whose experiments differ in more than the command: group by group.
+
+Each group is scored by a scorer of its own, which knows nothing of the others. The cost of all is
+``sum_k W_k cost_k / sum_k W_k`` with the weights W_k of the samples of group k. A group sees only
+the parameters of its model, so derivatives by the parameters of a cell are computed from this
+cell's experiments alone, and the curvature between parameters of two cells is 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Group, Problem
+from channelfit.problem.statuses import OK
+from channelfit.reading.errors import InputError
+from channelfit.scoring.alike import Alike, alike
+from channelfit.scoring.machine.arrays import array_module
+from channelfit.scoring.scorer import Linearization, Score, Scorer
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A group and what scores it.
+
+    Attributes:
+        share: of its samples' weights in those of all samples.
+        free: the rows of its model's parameters that are searched, and in_whole: the same among
+            the parameters of the whole problem.
+    """
+
+    group: Group
+    scorer: Scorer
+    share: float
+    free: list[int]
+    in_whole: list[int]
+
+
+class GroupedScorer:
+    """Scores and simulates a problem of several groups; see `scorer.Scorer`.
+
+    Arguments:
+        scorers: one for each of the problem's groups, all of the same backend and precision.
+    """
+
+    def __init__(self, problem: Problem, scorers: Sequence[Scorer]) -> None:
+        self.problem, self.scorers = problem, tuple(scorers)
+        first = self.scorers[0]
+        self.backend, self.dtype, self.xp = first.backend, first.dtype, first.xp
+        paths = [scorer.path for scorer in scorers]
+        # what steps takes the longest, and so decides how the whole is treated
+        self.path = "stepping" if "stepping" in paths else first.path
+        self.source_text = "\n".join(dict.fromkeys(s.source_text for s in scorers))
+        hashes = dict.fromkeys(scorer.source_hash for scorer in scorers)
+        joined = "".join(hashes).encode()
+        self.source_hash = next(iter(hashes))
+        if len(hashes) > 1:
+            self.source_hash = hashlib.sha256(joined).hexdigest()[:16]
+        weights = [group.problem.scored.total_weight for group in problem.groups]
+        self.parts = [
+            self._part(group, scorer, weight / sum(weights))
+            for group, scorer, weight in zip(problem.groups, scorers, weights, strict=True)
+            if weight > 0
+        ]
+
+    def _part(self, group: Group, scorer: Scorer, share: float) -> Part:
+        pairs = [
+            (own, row)
+            for own, row in enumerate(group.rows)
+            if row is not None and not self.problem.parameters[row].fixed
+        ]
+        return Part(group, scorer, share, [own for own, _ in pairs], [row for _, row in pairs])
+
+    def score(self, parameters: Any) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
+        return self._summed(parameters, self.parts, lambda scorer: scorer.score)
+
+    def preview(self, parameters: Any) -> Score:
+        """Costs that compare with those of `linearize` to the last digits."""
+        return self._summed(parameters, self.parts, lambda scorer: scorer.preview)
+
+    def rescore(self, parameters: Any) -> Score:
+        """The most exact score that the backend has."""
+        return self._summed(parameters, self.parts, lambda scorer: scorer.rescore)
+
+    def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
+        """What the experiments of one cell add to the cost, and whether they fail.
+
+        Arguments:
+            preview: whether costs come from the way of `preview`.
+        """
+        parts = [part for part in self.parts if part.group.cell == cell]
+        return self._summed(parameters, parts, lambda s: s.preview if preview else s.score)
+
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        """Currents, pA: an array (n_sweeps, n_times_max, n_candidates) for each experiment."""
+        parameters = self._checked(parameters)
+        found: dict[int, np.ndarray] = {}
+        for group, scorer in zip(self.problem.groups, self.scorers, strict=True):
+            traces = scorer.simulate(group.parameters(parameters))
+            found |= zip(group.places, traces, strict=True)
+        return [found[k] for k in range(len(found))]
+
+    def linearize(self, parameters: Any) -> Linearization:
+        """Cost, gradient and curvature; see `scorer.Linearization`."""
+        parameters = self._checked(parameters)
+        xp, (n_parameters, n) = array_module(parameters), parameters.shape
+        cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
+        gradient, curvature = xp.zeros((n_parameters, n)), xp.zeros((n_parameters, n_parameters, n))
+        for part, own in self._linearized(parameters):
+            cost += part.share * own.cost
+            status = xp.where(status == OK, own.status, status)
+            rows, free = (xp.asarray(k, dtype=np.int64) for k in (part.in_whole, part.free))
+            gradient[rows] += part.share * own.gradient[free]
+            curvature[rows[:, None], rows] += part.share * own.curvature[free][:, free]
+        good = status == OK
+        return Linearization(cost, status, gradient * good, curvature * good)
+
+    def _linearized(self, parameters: Any) -> Iterator[tuple[Part, Linearization]]:
+        """The linearization of each part, by the parameters of its model."""
+        parts = {id(part.group): part for part in self._nonempty(self.parts)}
+        for family in self._alike:
+            together = family.linearize(parameters)
+            for (group, _), own in zip(family.members, together, strict=True):
+                yield parts.pop(id(group)), own
+        for part in parts.values():
+            yield part, part.scorer.linearize(part.group.parameters(parameters))
+
+    @cached_property
+    def _alike(self) -> list[Alike]:
+        """Cells of which one walk through the states serves several."""
+        return alike(self.problem, [(part.group, part.scorer) for part in self.parts])
+
+    def _summed(
+        self,
+        parameters: Any,
+        parts: Iterable[Part],
+        way: Callable[[Scorer], Callable[[Any], Score]],
+    ) -> Score:
+        """The shares of some parts, added up; a candidate fails as it does in the first of them."""
+        parameters = self._checked(parameters)
+        xp, n = array_module(parameters), parameters.shape[1]
+        cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
+        for part in self._nonempty(parts):
+            own = way(part.scorer)(part.group.parameters(parameters))
+            cost += part.share * own.cost
+            status = xp.where(status == OK, own.status, status)
+        return Score(cost, status)
+
+    def _nonempty(self, parts: Iterable[Part]) -> Iterable[Part]:
+        if not self.parts:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        return parts
+
+    def _checked(self, parameters: Any) -> Any:
+        """The parameters. Raises ValueError for another shape than (n_parameters, n_candidates)."""
+        n_parameters = len(self.problem.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        return parameters
+
+
+def single_scorers(scorer: Scorer) -> tuple[Scorer, ...]:
+    """The scorers of the groups, or the scorer itself where there is one group alone."""
+    return scorer.scorers if isinstance(scorer, GroupedScorer) else (scorer,)
+
+
+def of_first_group(scorer: Scorer, parameters: np.ndarray) -> tuple[Scorer, np.ndarray]:
+    """A scorer of one group alone, and its parameters: groups share their kernels.
+
+    Arguments:
+        parameters: (n_parameters, n_candidates), those of the whole problem.
+    """
+    if not isinstance(scorer, GroupedScorer):
+        return scorer, parameters
+    return scorer.scorers[0], scorer.problem.groups[0].parameters(parameters)
