@@ -158,8 +158,11 @@ class Chain:
 
     @property
     def linear(self) -> bool:
-        """Whether it is a gate given by inf and tau, which relaxes even to an inf above 1."""
-        return self.limit is not None
+        """Whether it is a gate given by inf and tau, which relaxes even to an inf above 1.
+
+        A gate beside a scheme is none: its rates are as positive as those of the scheme.
+        """
+        return self.limit is not None and any(t.signed for t in self.transitions)
 
     @property
     def instant(self) -> bool:

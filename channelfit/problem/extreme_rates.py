@@ -91,7 +91,7 @@ def extremes(
     scope = _scope(model, np.asarray(values, dtype=float), voltages_mV)
     found: list[Extreme] = []
     for chain in model.chains:
-        if chain.limit is not None and chain.tau is not None:
+        if chain.linear and chain.limit is not None and chain.tau is not None:
             found += _limit(chain.name, chain.limit, scope)
             found += [] if chain.instant else _tau(chain.name, chain.tau, scope, ceiling)
             continue
