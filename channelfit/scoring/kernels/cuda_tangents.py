@@ -30,10 +30,17 @@ from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
 from channelfit.scoring.kernels.cuda_common import (
     CudaChannel,
     CudaWriter,
-    check_varying,
-    steppable,
 )
 from channelfit.scoring.kernels.cuda_dual import DUAL
+from channelfit.scoring.kernels.cuda_mixed import (
+    composite_numbers,
+    is_mixed,
+    steppable,
+    write_mixed,
+)
+from channelfit.scoring.kernels.cuda_mixed import (
+    tangents as mixed_tangents,
+)
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.fast_rates import DEEP
@@ -71,7 +78,10 @@ class CudaTangentSource:
         numbers = 1 + self.tangents
         n_x = max(1, self.channel.n_x)
         self.state_size = n_x * numbers
-        self.composite_size = (2 * n_x if model.relaxes else self.largest**2) * numbers
+        composite = 2 * n_x if model.relaxes else self.largest**2
+        if is_mixed(model):
+            composite = composite_numbers(self.channel)
+        self.composite_size = composite * numbers
         self.text = self._text(cut=True)
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
@@ -82,12 +92,7 @@ class CudaTangentSource:
             n_slots: how many states are kept between runs.
             varying: whether the voltage varies in any run.
             cut: whether runs at a varying voltage are cut into segments.
-
-        Raises:
-            InputError: the voltage varies, and the model's steps are not written for that.
         """
-        if varying:
-            check_varying(self.model)
         text = self.text if cut else self._text(cut=False)
         return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
@@ -99,8 +104,10 @@ class CudaTangentSource:
 
         Returns:
             A flat array, mV. Chains of two states want start, middle and end of each step; schemes
-            want its start, its Gauss points and those of its quarters.
+            want its start, its Gauss points and those of its quarters; both together want all.
         """
+        if is_mixed(self.model):
+            return nodes_mV.ravel()
         columns = [0, 1, 2] if self.model.relaxes else [0, *range(3, nodes_mV.shape[1])]
         return nodes_mV[:, columns].ravel()
 
@@ -129,9 +136,12 @@ class CudaTangentSource:
         if self.model.relaxes:
             write_gates(w, self.channel)
             w(*GATE_STEP.splitlines(), *_GATES.splitlines())
-        elif len(self.model.chains) == 1:
+        elif is_mixed(self.model):
+            write_mixed(w, self.channel, _COMPOSITE, inlined=False)
+            w(*GATE_STEP.splitlines(), *mixed_tangents(self.channel).splitlines())
+        else:
             write_scheme(w, self.channel, inlined=False)
-            w(*_SCHEME.splitlines())
+            w(*(_SCHEME + _COMPOSITE + _SCHEME_STEP).splitlines())
         samples, move, cutting, kernel = (
             text if self.channel.ohmic else _with_drives(text)
             for text in (_SAMPLES, _MOVE, _CUT, _KERNEL)
@@ -290,7 +300,7 @@ INLINE void through(const Composite &c, Dual *x) {
 }
 """
 
-#: A scheme at a varying voltage: where its voltages lie, and what steps make of any state.
+#: A scheme at a varying voltage: where its voltages lie.
 _SCHEME = """
 constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, those of its quarters
 
@@ -298,7 +308,10 @@ struct Moving {};
 
 INLINE void begin(Moving &, const double, const Dual *, int &) {}
 INLINE void arrive(const Moving &, Dual *) {}
+"""
 
+#: What steps of a scheme make of any state.
+_COMPOSITE = """
 // What several steps make of any state.
 struct Composite { Dual whole[N][N]; };
 
@@ -331,7 +344,10 @@ __device__ __noinline__ void exponentialOf(const Dual *q, Composite *c) {
     }
     closeColumns(c->whole);
 }
+"""
 
+#: A step of a scheme.
+_SCHEME_STEP = """
 template <class State>
 INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, State *x,
                  int &status) {
