@@ -11,9 +11,11 @@ from term_models import DOCUMENTS, candidates, model_of, moving, problem_of, ste
 from truths import slow_but
 
 from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 
@@ -67,6 +69,21 @@ def test_derivatives_agree_with_those_of_the_cpu(name: str, kind: str) -> None:
     scaled = size[:, None] * size[None]
     assert np.abs((found.curvature - wanted.curvature) / scaled).max() < 1e-6
     slope = (found.gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
+    assert np.abs(slope).max() < 1e-6
+
+
+def test_runs_in_segments_give_the_same_derivatives() -> None:
+    """What steps make of any state, of gates and of both schemes, and the replay from it."""
+    problem = problem_of(MIXED, moving())
+    parameters = candidates(problem.model, 3)
+    wanted = make_scorer(problem, "cpu").linearize(parameters)
+    tangents = Tangents(problem, 2)
+    tangents.n_jobs = 7
+    found = tangents.linearize(gpu.cupy().asarray(parameters))
+    assert any(program.compose is not None for program in tangents._programs.values())
+    np.testing.assert_allclose(found.cost.get(), wanted.cost, rtol=1e-6)
+    size = np.sqrt(np.einsum("iic->ic", wanted.curvature))
+    slope = (found.gradient.get() - wanted.gradient) / (size * np.sqrt(wanted.cost))
     assert np.abs(slope).max() < 1e-6
 
 
