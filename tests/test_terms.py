@@ -108,10 +108,8 @@ def test_a_scheme_times_a_gate_equals_the_scheme_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize("path", ["modal", "closed-form"])
-@pytest.mark.parametrize(
-    "name", ["rectified scheme", "rectified gates", "calcium", "calcium scheme"]
-)
-def test_one_term_keeps_the_paths_of_modes(name: str, path: str) -> None:
+@pytest.mark.parametrize("name", [n for n in DOCUMENTS if not n.startswith("sum of")])
+def test_one_current_keeps_the_paths_of_modes(name: str, path: str) -> None:
     problem = problem_of(name, steps())
     parameters = candidates(problem.model, 20)
     wanted = make_scorer(problem, "cpu", path="stepping").score(parameters)
@@ -119,10 +117,10 @@ def test_one_term_keeps_the_paths_of_modes(name: str, path: str) -> None:
     np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-8)
 
 
-def test_several_terms_step() -> None:
-    problem = problem_of("gates and leak", steps())
+def test_several_currents_step() -> None:
+    problem = problem_of("sum of gates", steps())
     assert make_scorer(problem, "cpu").path == "stepping"
-    with pytest.raises(InputError, match=r"sum of several terms \(current, leak\)"):
+    with pytest.raises(InputError, match=r"sum of several that open .*\(kv, cav\)"):
         make_scorer(problem, "cpu", path="modal")
 
 

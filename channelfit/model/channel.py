@@ -284,13 +284,13 @@ class ChannelModel:
 
     @property
     def one_product(self) -> bool:
-        """Whether the current is one drive times the open probabilities of all chains."""
-        return len(self.terms) == 1
+        """Whether the current, beside leaks, is one drive times what is open of all chains."""
+        return sum(bool(term.chains) for term in self.terms) == 1
 
     @property
     def ohmic(self) -> Term | None:
         """The only term of the current, if its drive is conductance * (v - reversal)."""
-        return self.terms[0] if self.one_product and self.terms[0].ohmic else None
+        return self.terms[0] if len(self.terms) == 1 and self.terms[0].ohmic else None
 
     @property
     def conductance(self) -> sympy.Expr:

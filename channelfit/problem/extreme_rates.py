@@ -102,7 +102,7 @@ def extremes(
             )
             found += _rate(place, t.rate, scope, ceiling)
     for term in model.terms:
-        found += _term(term, "" if model.one_product else f" of {term.name}", scope)
+        found += _term(term, "" if len(model.terms) == 1 else f" of {term.name}", scope)
     return sorted(found, key=lambda extreme: not extreme.fails)
 
 
