@@ -8,6 +8,7 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from term_models import DOCUMENTS, candidates, document, model_of, moving, problem_of, steps
+from truths import slow_but
 
 from channelfit.model.channel import FARADAY, GAS_CONSTANT
 from channelfit.model.evaluation import evaluate
@@ -21,9 +22,18 @@ from channelfit.scoring.scorer import make_scorer
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("kind", ["steps", "moving"])
-@pytest.mark.parametrize("name", DOCUMENTS)
+EVERY = [
+    (name, kind, dtype)
+    for name in DOCUMENTS
+    for kind in ("steps", "moving")
+    for dtype in ("float64", "float32")
+]
+QUICK = [case for case in EVERY if case[1:] == ("moving", "float64")]
+QUICK += [("sum of all", "steps", "float64"), ("sum of all", "moving", "float32")]
+SLOPES = ["rectified gates", "calcium scheme", "scheme times gate", "sum of all"]
+
+
+@pytest.mark.parametrize(("name", "kind", "dtype"), slow_but(QUICK, EVERY))
 def test_the_cpu_agrees_with_the_reference(name: str, kind: str, dtype: str) -> None:
     problem = problem_of(name, steps() if kind == "steps" else moving())
     parameters = candidates(problem.model, 5)
@@ -107,8 +117,11 @@ def test_a_scheme_times_a_gate_equals_the_scheme_of_all_pairs() -> None:
 # --- paths ---------------------------------------------------------------------------------------
 
 
+ONE_PRODUCT = [name for name in DOCUMENTS if not name.startswith("sum")]
+
+
 @pytest.mark.parametrize("path", ["modal", "closed-form"])
-@pytest.mark.parametrize("name", [n for n in DOCUMENTS if not n.startswith("sum of")])
+@pytest.mark.parametrize("name", slow_but(["scheme and leak", "gates and leak"], ONE_PRODUCT))
 def test_one_current_keeps_the_paths_of_modes(name: str, path: str) -> None:
     problem = problem_of(name, steps())
     parameters = candidates(problem.model, 20)
@@ -220,7 +233,7 @@ def test_a_drive_that_is_not_finite_fails_and_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", ["steps", "moving"])
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", slow_but(SLOPES, DOCUMENTS))
 def test_derivatives_on_the_cpu_agree_with_differences_of_the_reference(
     name: str, kind: str
 ) -> None:
