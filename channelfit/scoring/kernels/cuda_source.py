@@ -34,6 +34,7 @@ from channelfit.scoring.kernels.cuda_common import (
     CudaChannel,
     CudaWriter,
 )
+from channelfit.scoring.kernels.cuda_drives import with_drives
 from channelfit.scoring.kernels.cuda_mixed import is_mixed, steppable, stepping, write_mixed
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
@@ -172,12 +173,14 @@ class CudaSource:
         self._state(w)
         w(f"constexpr int LARGEST = {self.largest};  // states of a chain")
         w(*cuda_walk.HELD.splitlines())
-        ohmic = self.channel.ohmic
+        varying, walk = cuda_walk.VARYING, cuda_walk.WALK
+        if not self.channel.ohmic:
+            varying, walk = with_drives(varying), with_drives(walk)
         w("", "#if VARYING")
         self._moving(w)
         w(*(SINGLE_REASONS if self.single else _REASONS).splitlines())
-        w(*cuda_walk.varying(ohmic).splitlines(), "#endif")
-        w(*cuda_walk.walk(ohmic).splitlines())
+        w(*varying.splitlines(), "#endif")
+        w(*walk.splitlines())
         return w.text
 
     def _moving(self, w: CudaWriter) -> None:

@@ -20,7 +20,6 @@ candidates at a varying voltage.
 from __future__ import annotations
 
 import hashlib
-import re
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from channelfit.scoring.kernels.cuda_common import (
     CudaChannel,
     CudaWriter,
 )
+from channelfit.scoring.kernels.cuda_drives import with_drives
 from channelfit.scoring.kernels.cuda_dual import DUAL
 from channelfit.scoring.kernels.cuda_mixed import (
     composite_numbers,
@@ -143,7 +143,7 @@ class CudaTangentSource:
             write_scheme(w, self.channel, inlined=False)
             w(*(_SCHEME + _COMPOSITE + _SCHEME_STEP).splitlines())
         samples, move, cutting, kernel = (
-            text if self.channel.ohmic else _with_drives(text)
+            text if self.channel.ohmic else with_drives(text)
             for text in (_SAMPLES, _MOVE, _CUT, _KERNEL)
         )
         w(*samples.splitlines(), *(() if cut else move.splitlines()), "#endif")
@@ -573,29 +573,3 @@ extern "C" __global__ void {TRACE_TANGENTS}(
     if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
 }}
 """
-
-
-#: What a text that knows a conductance g and a reversal potential e becomes where the current has
-#: drives, which are made for every voltage.
-_DRIVES = (
-    (r" *createGains\(p, g, e, status\);\n", ""),
-    (r"const Dual &g,\s*const Dual &e, ", ""),
-    (r"const Dual &, const Dual &,\s*", ""),
-    (r"\], g, e;", "];"),
-    (r"\bp, g, e, ", "p, "),
-    (r"currentOf\(x, nodes\[0\], g, e\)", "currentOf(x, nodes[0], p, status)"),
-    (r"const Dual &scale", "const Dual *drive"),
-    (r"scale\*openOf\(x\)", "totalOf(x, drive)"),
-    (
-        r"( *)walkHeld\(visit, steps, q, g\*\(visit\.v - e\), ",
-        r"\1Dual drive[N_TERMS];\n\1createDrives(visit.v, p, drive, status);\n"
-        r"\1walkHeld(visit, steps, q, drive, ",
-    ),
-)
-
-
-def _with_drives(text: str) -> str:
-    for ohmic, general in _DRIVES:
-        text = re.sub(ohmic, general, text)
-    assert not re.search(r"createGains|openOf|\bg\b|\be\b", re.sub("//.*", "", text))
-    return text
