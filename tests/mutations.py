@@ -68,6 +68,27 @@ FAULTS = [
         "backends",
     ),
     Fault(
+        "current: the flux that leaves and the flux that enters change places",
+        "model/channel.py",
+        "inward = product(ion.inside, power(exprel(-u)",
+        "inward = product(ion.inside, power(exprel(u)",
+        "terms",
+    ),
+    Fault(
+        "current: a drive's derivative forgets what is open",
+        "scoring/tangent_terms.py",
+        "current[:, 1:] += slope[k][at] * is_open[:, :1]",
+        "current[:, 1:] += slope[k][at]",
+        "terms",
+    ),
+    Fault(
+        "current: a leak decays with the first mode",
+        "scoring/kernels/spectral_runs.py",
+        """{'' if any(index) else ' + leak'}""",
+        """{' + leak' if any(index) else ''}""",
+        "terms",
+    ),
+    Fault(
         "closed form: nothing makes up for modes that are gone",
         "scoring/kernels/spectral.py",
         'extra = f" + missed{k}_{i}" if e == 0 else ""',

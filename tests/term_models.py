@@ -112,6 +112,15 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         "leak": {"conductance": "gl", "reversal": "el"},
         "parameters": OF_GATES | OF_BEND | OF_CURRENT | OF_ION | OF_LEAK,
     },
+    # without any gate, and one of the currents is always open
+    "sum with background": {
+        "temperature": "22 degC",
+        "currents": {
+            "k": {**SCHEME, "open": ["O"], **OHMIC},
+            "b": {"states": ["O"], "open": {"O": 0.5}, "permeability": "p", "ion": CALCIUM},
+        },
+        "parameters": OF_RATES | OF_CURRENT | OF_ION,
+    },
     "sum of all": {
         "definitions": BEND,
         "currents": {
@@ -124,7 +133,11 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
                 "conductance": "0.5*g",
                 "reversal": "-80 mV",
             },
-            "k": {"gates": {"m": M_GATE}, "conductance": "2 nS", "reversal": "-85 mV"},
+            "k": {
+                "gates": {"m": M_GATE, "r": {"inf": "1/(1 + exp((v - 20)/15))", "tau": 0}},
+                "conductance": "2 nS",
+                "reversal": "-85 mV",
+            },
         },
         "leak": {"conductance": "gl", "reversal": "el"},
         "parameters": OF_RATES | OF_GATES | OF_BEND | OF_CURRENT | OF_LEAK,

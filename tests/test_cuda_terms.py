@@ -11,21 +11,29 @@ from term_models import DOCUMENTS, candidates, model_of, moving, problem_of, ste
 from truths import slow_but
 
 from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
-ON_CPU_ALONE = "sum of all"
-EVERY = [
-    (name, kind)
-    for name in DOCUMENTS
-    for kind in ("steps", "moving")
-    if (name, kind) != (ON_CPU_ALONE, "moving")
-]
-QUICK = [("rectified scheme", "moving"), ("sum of gates", "moving"), (ON_CPU_ALONE, "steps")]
+MIXED = ("sum of all", "sum with background")
+EVERY = [(name, kind) for name in DOCUMENTS for kind in ("steps", "moving")]
+QUICK = [("rectified scheme", "moving"), ("sum of gates", "moving"), (MIXED[0], "moving")]
+QUICK += [("sum with background", "moving")]
+STEPPED, STEPPED_QUICKLY = (
+    [
+        (name, kind, dtype)
+        for name, kind in cases
+        for dtype in ("float64", "float32")
+        if not (name in MIXED and (kind, dtype) == ("moving", "float32"))
+    ]
+    for cases in (EVERY, QUICK)
+)
+ONE_PRODUCT = [name for name in DOCUMENTS if not name.startswith("sum")]
 PROTOCOLS = {"steps": steps, "moving": moving}
 
 
@@ -35,8 +43,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", HostCupy())
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("name", "kind"), slow_but(QUICK, EVERY))
+@pytest.mark.parametrize(("name", "kind", "dtype"), slow_but(STEPPED_QUICKLY, STEPPED))
 def test_stepping_agrees_with_the_reference(name: str, kind: str, dtype: str) -> None:
     problem = problem_of(name, PROTOCOLS[kind]())
     parameters = candidates(problem.model, 5)
@@ -67,10 +74,24 @@ def test_derivatives_agree_with_those_of_the_cpu(name: str, kind: str) -> None:
     assert np.abs(slope).max() < 1e-6
 
 
+def test_runs_in_segments_give_the_same_derivatives() -> None:
+    """What steps make of any state, of gates and of both schemes, and the replay from it."""
+    problem = problem_of(MIXED[0], moving())
+    parameters = candidates(problem.model, 3)
+    wanted = make_scorer(problem, "cpu").linearize(parameters)
+    tangents = Tangents(problem, 2)
+    tangents.n_jobs = 7
+    arrays = tangents.linearize(gpu.cupy().asarray(parameters))
+    cost, _, gradient, _ = (a.get() for a in arrays)
+    assert any(program.compose is not None for program in tangents._programs.values())
+    np.testing.assert_allclose(cost, wanted.cost, rtol=1e-6)
+    size = np.sqrt(np.einsum("iic->ic", wanted.curvature))
+    slope = (gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
+    assert np.abs(slope).max() < 1e-6
+
+
 @pytest.mark.parametrize("path", ["modal", "closed-form"])
-@pytest.mark.parametrize(
-    "name", slow_but(["calcium scheme"], ["rectified scheme", "calcium", "calcium scheme"])
-)
+@pytest.mark.parametrize("name", slow_but(["scheme and leak", "gates and leak"], ONE_PRODUCT))
 def test_modes_agree_with_the_reference(name: str, path: str) -> None:
     problem = problem_of(name, steps())
     parameters = candidates(problem.model, 5)
@@ -79,25 +100,22 @@ def test_modes_agree_with_the_reference(name: str, path: str) -> None:
     np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-8)
 
 
-def test_what_no_gpu_steps_yet_is_refused() -> None:
-    problem = problem_of(ON_CPU_ALONE, moving())
-    parameters = candidates(problem.model, 2)
-    with pytest.raises(InputError, match="several currents can be computed if all are of gates"):
-        make_scorer(problem, "cuda").score(parameters)
-    with pytest.raises(InputError, match="several currents can be computed if all are of gates"):
-        make_scorer(problem, "cuda").linearize(parameters)
+def test_float32_does_not_step_gates_beside_schemes() -> None:
+    problem = problem_of(MIXED[0], moving())
+    with pytest.raises(InputError, match="in float64 only; use --dtype float64"):
+        make_scorer(problem, "cuda", "float32").score(candidates(problem.model, 2))
 
 
-@pytest.mark.parametrize("name", slow_but(["sum of gates", "calcium scheme"], DOCUMENTS))
+@pytest.mark.parametrize("name", slow_but(["sum of all", "calcium scheme"], DOCUMENTS))
 def test_a_device_compiler_takes_the_text(name: str) -> None:
     model = model_of(name)
-    varying = name != ON_CPU_ALONE
     for dtype in ("float64", "float32"):
         source = CudaSource(model, dtype)
+        varying = not (name in MIXED and dtype == "float32")
         compile_with_nvrtc(source.specialized(16, varying))
         compile_with_nvrtc(source.specialized(16, varying, listed=True))
     tangents = CudaTangentSource(model)
-    compile_with_nvrtc(tangents.specialized(16, varying, cut=False))
-    compile_with_nvrtc(tangents.specialized(16, varying, cut=True))
+    compile_with_nvrtc(tangents.specialized(16, True, cut=False))
+    compile_with_nvrtc(tangents.specialized(16, True, cut=True))
     if model.one_product:
         compile_with_nvrtc(CudaSpectralSource(model).specialized(16))

@@ -155,6 +155,52 @@ def test_temperature_and_current_of_a_fit_file(folder: Path) -> None:
     assert said.startswith("/fits/cell.yaml: temperature: ")
 
 
+def test_a_fit_file_adds_a_leak_with_parameters_of_its_own(folder: Path) -> None:
+    leak = {"conductance": "0.5*gl", "reversal": "-60 mV"}
+    own = {"gl": {"range": [0, 4], "unit": "nS", "value": 1}, "g": {"value": 80}}
+    fit = loaded(folder, {}, leak=leak, parameters=own)
+    model = fit.problem.model
+    assert [term.name for term in model.terms] == ["current", "leak"]
+    assert model.parameter_names == ("a", "b", "g", "gl")
+    assert model.values()[2:].tolist() == [80, 1]
+    saved = load_plan(save_fit(fit, model.values(), folder / "out"), (), "reference")
+    assert saved.problem.model.terms == model.terms
+    said = complaint(folder, {}, parameters=own)
+    assert said.startswith("/fits/cell.yaml: parameters.gl: the model has no such parameter")
+    said = complaint(folder, {}, leak=leak | {"reversal": "5 ms"}, parameters=own)
+    assert said.startswith("/fits/cell.yaml: leak.reversal: unit")
+    said = complaint(folder, {}, leak=leak, parameters=own | {"gl": {"range": [4, 0]}})
+    assert said.startswith("/fits/cell.yaml: parameters.gl.range: ")
+
+
+def test_densities_of_several_currents_are_saved_as_those_of_the_whole_cell(folder: Path) -> None:
+    one = {key: MODEL[key] for key in ("states", "rates")} | {"open": ["O"]}
+    ion = {"valence": 2, "inside": "1 uM", "outside": "2 mM"}
+    model = {key: MODEL[key] for key in ("name", "temperature", "fit")} | {
+        "currents": {
+            "k": one | {"conductance": "2 nS/pF", "reversal": -90},
+            "ca": {"gates": {"m": {"inf": "0.5", "tau": 2}}, "permeability": "pca", "ion": ion},
+        },
+        "leak": {"conductance": "0.1 mS/cm2", "reversal": 0},
+        "current": {"area": "1000 um2", "capacitance": "10 pF"},
+        "parameters": {
+            "a": MODEL["parameters"]["a"],
+            "b": MODEL["parameters"]["b"],
+            "pca": {"range": ["1.0e-6", "1.0e-4"], "unit": "cm/s", "value": "2.0e-5"},
+        },
+    }
+    (folder / "models" / "model.yaml").write_text(dump_yaml(model))
+    fit = loaded(folder, {})
+    values = fit.problem.model.values()
+    assert values[2] == pytest.approx(0.2)  # um3/ms
+    sizes = [term.size for term in fit.problem.model.terms]
+    assert float(sizes[0]) == pytest.approx(20)
+    assert float(sizes[2]) == pytest.approx(1)
+    saved = load_plan(save_fit(fit, values, folder / "out"), (), "reference").problem.model
+    assert saved.terms == fit.problem.model.terms
+    assert saved.values() == pytest.approx(values)
+
+
 def test_a_range_that_leaves_out_the_value_of_the_model(folder: Path) -> None:
     narrow = {"g": {"range": [10, 50]}}
     fit = loaded(folder, {"experiments": EXPERIMENTS}, parameters=narrow)

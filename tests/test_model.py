@@ -480,6 +480,7 @@ def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
         ("current", None, "current: a mapping (key: value) was expected, not None"),
         ("current/open", ["X"], 'current.open: unknown state "X". Known: C, O'),
         ("current/open", [], "current.open: at least one open state is needed"),
+        ("current/open", [{}], 'current.open: unknown state "{}"'),
         ("current/open", {"O": 0}, "current.open.O: a relative conductance above 0"),
         ("current/open", {"O": float("nan")}, "current.open.O: nan is not finite"),
         ("current/conductance", ..., 'current: "conductance" is missing'),

@@ -8,22 +8,39 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from term_models import DOCUMENTS, candidates, document, model_of, moving, problem_of, steps
+from truths import slow_but
 
 from channelfit.model.channel import FARADAY, GAS_CONSTANT
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.extreme_rates import failing, voltages_of
+from channelfit.problem.protocol import build_protocol
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
+from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
+from channelfit.scoring.tangent_walks import UNRESOLVED
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("kind", ["steps", "moving"])
-@pytest.mark.parametrize("name", DOCUMENTS)
+EVERY = [
+    (name, kind, dtype)
+    for name in DOCUMENTS
+    for kind in ("steps", "moving")
+    for dtype in ("float64", "float32")
+]
+QUICK = [case for case in EVERY if case[1:] == ("moving", "float64")]
+QUICK += [("sum of all", "steps", "float64"), ("sum of all", "moving", "float32")]
+#: A rectification that changes tenfold within 1 mV.
+STEEP = "low + 1/(1 + exp(-50*(v + 10)/slope))"
+SLOPES = ["rectified gates", "calcium scheme", "scheme times gate", "sum of all"]
+
+
+@pytest.mark.parametrize(("name", "kind", "dtype"), slow_but(QUICK, EVERY))
 def test_the_cpu_agrees_with_the_reference(name: str, kind: str, dtype: str) -> None:
     problem = problem_of(name, steps() if kind == "steps" else moving())
     parameters = candidates(problem.model, 5)
@@ -107,11 +124,12 @@ def test_a_scheme_times_a_gate_equals_the_scheme_of_all_pairs() -> None:
 # --- paths ---------------------------------------------------------------------------------------
 
 
+ONE_PRODUCT = [name for name in DOCUMENTS if not name.startswith("sum")]
+
+
 @pytest.mark.parametrize("path", ["modal", "closed-form"])
-@pytest.mark.parametrize(
-    "name", ["rectified scheme", "rectified gates", "calcium", "calcium scheme"]
-)
-def test_one_term_keeps_the_paths_of_modes(name: str, path: str) -> None:
+@pytest.mark.parametrize("name", slow_but(["scheme and leak", "gates and leak"], ONE_PRODUCT))
+def test_one_current_keeps_the_paths_of_modes(name: str, path: str) -> None:
     problem = problem_of(name, steps())
     parameters = candidates(problem.model, 20)
     wanted = make_scorer(problem, "cpu", path="stepping").score(parameters)
@@ -119,10 +137,10 @@ def test_one_term_keeps_the_paths_of_modes(name: str, path: str) -> None:
     np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-8)
 
 
-def test_several_terms_step() -> None:
-    problem = problem_of("gates and leak", steps())
+def test_several_currents_step() -> None:
+    problem = problem_of("sum of gates", steps())
     assert make_scorer(problem, "cpu").path == "stepping"
-    with pytest.raises(InputError, match=r"sum of several terms \(current, leak\)"):
+    with pytest.raises(InputError, match=r"sum of several that open .*\(kv, cav\)"):
         make_scorer(problem, "cpu", path="modal")
 
 
@@ -222,7 +240,7 @@ def test_a_drive_that_is_not_finite_fails_and_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", ["steps", "moving"])
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", slow_but(SLOPES, DOCUMENTS))
 def test_derivatives_on_the_cpu_agree_with_differences_of_the_reference(
     name: str, kind: str
 ) -> None:
@@ -236,5 +254,33 @@ def test_derivatives_on_the_cpu_agree_with_differences_of_the_reference(
     scaled = size[:, None] * size[None]
     assert np.abs((found.curvature - wanted.curvature) / scaled).max() < 1e-6
     # a gradient is at most the root of the cost times that of the curvature
+    slope = (found.gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
+    assert np.abs(slope).max() < 1e-6
+
+
+@pytest.mark.parametrize("bend", ["low + 1/(1 + exp(-(v + 10)/slope))", STEEP])
+def test_smooth_ramps_are_linearized_in_pieces(bend: str) -> None:
+    """A drive that a piece cannot follow is seen, and takes every sample."""
+    bent = document("rectified scheme")
+    bent["definitions"]["bend"] = bend
+    bent |= {"leak": {"conductance": "1 nS", "reversal": "-30 mV"}}
+    model = build_model(bent, None)
+    slow = {"holding": -80, "sampling": 0.5, "segments": [{"ramp": [-80, 40], "for": 300}]}
+    protocol = build_protocol(slow, None)
+    parameters = candidates(model, 2)
+    data = np.random.default_rng(1).normal(0, 100, (1, protocol.n_times_max))
+    recording = Recording(protocol.times_ms, data, np.ones_like(data), "noise")
+    problem = Problem(model, (Experiment(protocol, recording),))
+    linearizer = Linearizer(problem)
+    assert linearizer.has_pieces
+    walk = linearizer._new_walk(next(linearizer.plans()))
+    status, _ = walk.normals(np.ascontiguousarray(parameters.T))
+    assert (status == (OK if bend != STEEP else UNRESOLVED)).all()
+    found, wanted = (
+        make_scorer(problem, "cpu").linearize(parameters),
+        ReferenceScorer(problem).linearize(parameters),
+    )
+    np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-6)
+    size = np.sqrt(np.einsum("iic->ic", wanted.curvature))
     slope = (found.gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
     assert np.abs(slope).max() < 1e-6

@@ -147,7 +147,8 @@ def _ends(root: Section, key: str, states: list[str]) -> Way:
 def _open(current: Section, states: list[str]) -> tuple[float, ...]:
     """The relative conductance of every state; 0 where it does not conduct."""
     raw = current.take("open")
-    listed = raw if isinstance(raw, Mapping) else dict.fromkeys(current.items("open"), 1.0)
+    named = map(str, current.items("open"))
+    listed = raw if isinstance(raw, Mapping) else dict.fromkeys(named, 1.0)
     weights = {str(s): plain_number(current, w, f"open.{s}") for s, w in listed.items()}
     for state, weight in weights.items():
         if state not in states:

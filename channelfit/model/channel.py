@@ -199,8 +199,11 @@ class Chain:
 
     @property
     def linear(self) -> bool:
-        """Whether it is a gate given by inf and tau, which relaxes even to an inf above 1."""
-        return self.limit is not None
+        """Whether it is a gate given by inf and tau, which relaxes even to an inf above 1.
+
+        A gate beside a scheme is none: its rates are as positive as those of the scheme.
+        """
+        return self.limit is not None and any(t.signed for t in self.transitions)
 
     @property
     def instant(self) -> bool:
@@ -322,13 +325,13 @@ class ChannelModel:
 
     @property
     def one_product(self) -> bool:
-        """Whether the current is one drive times the open probabilities of all chains."""
-        return len(self.terms) == 1
+        """Whether the current, beside leaks, is one drive times what is open of all chains."""
+        return sum(bool(term.chains) for term in self.terms) == 1
 
     @property
     def ohmic(self) -> Term | None:
         """The only term of the current, if its drive is conductance * (v - reversal)."""
-        return self.terms[0] if self.one_product and self.terms[0].ohmic else None
+        return self.terms[0] if len(self.terms) == 1 and self.terms[0].ohmic else None
 
     @property
     def conductance(self) -> sympy.Expr:

@@ -113,7 +113,7 @@ def _chains(
 def _bounded(gate: Chain) -> Chain:
     """A gate whose occupancy stays in [0, 1], as that of a state does: an inf above 1 fails."""
     steps = tuple(replace(t, signed=False) for t in gate.transitions)
-    return replace(gate, transitions=steps, limit=None, tau=None)
+    return replace(gate, transitions=steps)
 
 
 def _renamed(chain: Chain, current: str) -> Chain:

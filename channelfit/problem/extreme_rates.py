@@ -91,7 +91,7 @@ def extremes(
     scope = _scope(model, np.asarray(values, dtype=float), voltages_mV)
     found: list[Extreme] = []
     for chain in model.chains:
-        if chain.limit is not None and chain.tau is not None:
+        if chain.linear and chain.limit is not None and chain.tau is not None:
             found += _limit(chain.name, chain.limit, scope)
             found += [] if chain.instant else _tau(chain.name, chain.tau, scope, ceiling)
             continue
@@ -102,7 +102,7 @@ def extremes(
             )
             found += _rate(place, t.rate, scope, ceiling)
     for term in model.terms:
-        found += _term(term, "" if model.one_product else f" of {term.name}", scope)
+        found += _term(term, "" if len(model.terms) == 1 else f" of {term.name}", scope)
     return sorted(found, key=lambda extreme: not extreme.fails)
 
 

@@ -1,8 +1,8 @@
 """Three ways to the same score, and which of them pays.
 
-``stepping`` serves every problem. ``modal`` and ``closed-form`` need held voltages, a current of
-one term, and chains that have modes (`detailed_balance.reason_without_modes`); the closed form
-needs no samples.
+``stepping`` serves every problem. ``modal`` and ``closed-form`` need held voltages, one
+current beside leaks, and chains that have modes (`detailed_balance.reason_without_modes`); the
+closed form needs no samples.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def reason_against_modes(problem: Problem) -> str | None:
     """Why a problem cannot be scored by modes; None if it can."""
     reason = reason_without_modes(problem.model)
     if reason is None and not problem.model.one_product:
-        names = ", ".join(term.name for term in problem.model.terms)
-        reason = f"the current is a sum of several terms ({names})"
+        names = ", ".join(term.name for term in problem.model.terms if term.chains)
+        reason = f"the current is a sum of several that open independently ({names})"
     if reason is None and voltage_varies(problem.scored):
         reason = "the command voltage varies on the way to scored samples"
     return reason

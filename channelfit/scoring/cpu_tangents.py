@@ -14,7 +14,7 @@ from threading import RLock
 
 import numpy as np
 
-from channelfit.model.channel import Chain, ChannelModel
+from channelfit.model.channel import Chain, ChannelModel, Term
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.problem.statuses import NOT_FINITE, OK
@@ -37,10 +37,11 @@ class Linearizer:
         self.model = model = _of_one_kind(problem.model)
         self.free = np.array([k for k, p in enumerate(model.parameters) if not p.fixed], np.int64)
         moving = bool((problem.scored.runs[:, KIND] == VARYING).any())
-        in_pieces = moving and model.ohmic is not None and not model.relaxes
+        in_pieces = moving and all(_is_wide(model, term) for term in model.terms if term.chains)
         self._grades = (*(range(len(collocation.GRADES)) if in_pieces else ()), None)
         self._made: list[Plan] = []
         self._idle: dict[int, list[Walk]] = {}  # by the id of a plan, which lives as long
+        self._terms: dict[int, TermPlans] = {}  # likewise
         self._lock = RLock()
 
     def plans(self) -> Iterator[Plan]:
@@ -64,16 +65,16 @@ class Linearizer:
     def _source(self) -> TangentSource:
         return TangentSource(self.model)
 
-    @cached_property
-    def _terms(self) -> TermPlans:
-        with single_threaded_blas():
-            return TermPlans(self.model, self.plan, self._oscillating)
-
     def _new_walk(self, plan: Plan) -> Walk:
-        if self.model.ohmic is None:
-            with self._lock:
-                return Terms(self._terms)
-        return (Relaxing if self.model.relaxes else Scheme)(self._source, plan)
+        if self.model.ohmic is not None:
+            return (Relaxing if self.model.relaxes else Scheme)(self._source, plan)
+        with self._lock:
+            if id(plan) not in self._terms:
+                (grade,) = (g for p, g in zip(self._made, self._grades, strict=False) if p is plan)
+                with single_threaded_blas():
+                    made = TermPlans(self.model, plan, self._oscillating, grade)
+                self._terms[id(plan)] = made
+            return Terms(self._terms[id(plan)])
 
     @property
     def has_one_plan(self) -> bool:
@@ -172,6 +173,11 @@ def _of_one_kind(model: ChannelModel) -> ChannelModel:
     """The model; one of an ohmic scheme times gates as the scheme of all pairs of states."""
     mixed = not model.relaxes and len(model.chains) > 1
     return model.expanded() if mixed and model.ohmic is not None else model
+
+
+def _is_wide(model: ChannelModel, term: Term) -> bool:
+    """Whether what opens a term is walked as a scheme, and not as gates."""
+    return any(len(model.chains[k].states) > 2 for k in term.chains)
 
 
 def _is_tree(chain: Chain) -> bool:

@@ -19,9 +19,10 @@ from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels import tangent_tables as columns
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.kernels.tangent_tables import project
+from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.machine_code import generated
-from channelfit.scoring.tangent_plan import Plan
-from channelfit.scoring.tangent_walks import Relaxing, Scheme, Walk
+from channelfit.scoring.tangent_plan import Plan, joined
+from channelfit.scoring.tangent_walks import UNRESOLVED, Relaxing, Scheme, Walk
 
 #: A conductance and a reversal potential so far away that the drive is 1 pA, to the last bit, at
 #: every voltage: v + 2**100 is 2**100.
@@ -34,19 +35,22 @@ class TermPlans:
     Arguments:
         model: its model.
         plan: where currents go; the terms share its places.
-        oscillating: as for the plan.
+        oscillating, grade: as for the plan.
 
     Attributes:
-        plan: the same.
-        source: of all rates, and `drives` of the drives.
-        parts: term, source and plan of each term that opens and closes; the source is of the model
+        model, plan: the same.
+        drives: the source of the drives.
+        parts: index, source and plan of each term that opens and closes; the source is of the model
             with that term alone, driven by 1 pA.
         rows: (n_points,) which rows of the flat array, as long as the plan is wide, are currents.
         voltage: (n_voltages,) mV, at which these are, each voltage once.
         at: (n_points,) which of these voltages.
+        pieces: (n_pieces, n_points of a piece) which of the points those of pieces of ramps are.
     """
 
-    def __init__(self, model: ChannelModel, plan: Plan, oscillating: bool) -> None:
+    def __init__(
+        self, model: ChannelModel, plan: Plan, oscillating: bool, grade: int | None
+    ) -> None:
         self.model, self.plan = model, plan
         self.drives = TangentSource(_driven(model), [term.drive for term in model.terms])
         self.parts = []
@@ -55,11 +59,14 @@ class TermPlans:
                 continue
             alone = _driven(model.alone(term))
             alone = alone if alone.relaxes else alone.expanded()
-            part = Plan(plan.tree, plan.width, oscillating, alone.relaxes, None)
+            part = Plan(plan.tree, plan.width, oscillating, alone.relaxes, grade)
+            assert part.n_flat == plan.n_flat
             assert np.array_equal(part.runs, plan.runs)
             self.parts.append((model.terms.index(term), TangentSource(alone), part))
-        self.rows, v = _places(plan)
-        self.voltage, self.at = np.unique(v, return_inverse=True)
+        (rows, v), (ramp_rows, ramp_v) = _places(plan), _places_of_pieces(plan)
+        self.rows = np.concatenate([rows, ramp_rows.ravel()])
+        self.voltage, self.at = np.unique(np.append(v, ramp_v), return_inverse=True)
+        self.pieces = len(rows) + np.arange(ramp_rows.size).reshape(ramp_rows.shape)
 
     def walks(self) -> list[tuple[int, Walk]]:
         """A walk of each part, with scratch arrays of its own, behind the index of its term."""
@@ -77,10 +84,12 @@ def _driven(model: ChannelModel) -> ChannelModel:
 
 
 def _places(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the flat array that hold currents, and the voltage of each, mV."""
+    """Rows of the flat array that hold currents of runs in samples, and the voltage of each, mV."""
     tree: RunTree = plan.tree
     rows, voltages = [], []
     for r in np.flatnonzero(tree.run_weight > 0).tolist():
+        if r in plan.ramps:
+            continue
         out, stride = plan.runs[r, [columns.OUT, columns.STRIDE]]
         if tree.runs[r, KIND] == VARYING:
             first, n = tree.runs[r, [DATA, N_SAMPLES]]
@@ -90,7 +99,18 @@ def _places(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
             v = np.full(n, tree.voltages[plan.runs[r, columns.VOLTAGE]])
         rows.append((out + stride * np.arange(n)) // plan.width)
         voltages.append(v)
-    return np.concatenate(rows).astype(np.int64), np.concatenate(voltages)
+    return joined(rows, np.int64), joined(voltages)
+
+
+def _places_of_pieces(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that hold the points of pieces with samples, (n_pieces, n_points), and voltages, mV."""
+    n = collocation.DEGREE + 1
+    rows, voltages = [np.empty((0, n), np.int64)], [np.empty((0, n))]
+    for ramp in plan.ramps.values():
+        shown = ramp.places >= 0
+        rows.append(ramp.places[shown, None] // plan.width + np.arange(n))
+        voltages.append(ramp.voltage[shown])
+    return np.concatenate(rows), np.concatenate(voltages)
 
 
 class Terms(Walk):
@@ -142,6 +162,10 @@ class Terms(Walk):
             current += drive[k, at, None] * is_open
             current[:, 1:] += slope[k][at] * is_open[:, :1]
         self.table[rows] = current
+        if len(self.plans.pieces):
+            tails = collocation.tails() @ current[self.plans.pieces, 0].T
+            largest = np.abs(drive).max(axis=1).sum()
+            return OK if (np.abs(tails) <= collocation.TAIL * largest).all() else UNRESOLVED
         return OK
 
     def _drives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

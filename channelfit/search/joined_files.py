@@ -51,9 +51,10 @@ def joined_documents(file: Path, model: str | None = None) -> tuple[dict[str, An
     if isinstance(model_document.get("model"), str):
         raise root.error(f"{model_file} is a fit file itself; name the model's own file", "model")
     model_document["fit"] = _joined_fit(root, model_document.get("fit"), model_file)
-    for name, row in changes:
-        _change_parameter(model_document, name, row, model_file)
     _change_current(root, model_document)
+    for name, row in changes:
+        if not _add_parameter_of_leak(root, model_document, name, row):
+            _change_parameter(model_document, name, row, model_file)
     if model_document["fit"] is None:
         del model_document["fit"]
     return model_document, model_file
@@ -145,6 +146,20 @@ def _change_current(root: Section, document: dict[str, Any]) -> None:
         document["current"] = (known if isinstance(known, dict) else {}) | dict(
             root.rows("current")
         )
+
+
+def _add_parameter_of_leak(
+    root: Section, document: dict[str, Any], name: str, row: Section
+) -> bool:
+    """Add a parameter that only the leak of a fit file uses, and say whether it is one."""
+    leak, known = document.get("leak"), document.get("parameters")
+    if "leak" not in root or not isinstance(leak, dict) or name in (known or {}):
+        return False
+    if not any(re.search(rf"\b{re.escape(name)}\b", str(text)) for text in leak.values()):
+        return False
+    row.expect(KEYS["parameter"])
+    document["parameters"] = (known or {}) | {name: {key: row.take(key) for key in row.given()}}
+    return True
 
 
 def build_fitted_model(

@@ -122,6 +122,8 @@ def _put_values(document: dict[str, Any], problem: Problem, values: np.ndarray) 
                 row[key] = f"{float(term.size)!r} {unit}"
     for size in ("area", "capacitance"):  # by which everything has been multiplied now
         current.pop(size, None)
+    if not current:
+        document.pop("current", None)
     for tie in model.ties:
         row = document["parameters"][tie.name]
         if tie.lower is not None:

@@ -175,7 +175,7 @@ def _matrix_row(chain: Chain, label: dict[Transition, str], target: str, short: 
 
 def _current(model: ChannelModel) -> list[str]:
     """The current as formulas: one, or one for each of its terms below their sum."""
-    if model.one_product:
+    if len(model.terms) == 1:
         return [f"I = {_term(model, model.terms[0])}"]
     total = " + ".join(f"I_{term.name}" for term in model.terms)
     return [f"I = {total}", *(f"I_{t.name} = {_term(model, t)}" for t in model.terms)]

@@ -295,14 +295,21 @@ class CpuSpectralSource(LaneChannel):
                 for k in range(len(self.model.chains)):
                     self.runs.amplitudes(c, k)
                 c.let("gain", self._gain())
+                if self.runs.leaks:
+                    c.let("leak", self._leak())
                 self.runs.add_cost(c, [c.at("there", i) for i in range(len(self.decaying))])
                 self.runs.add_cancelled(c)
 
     def _gain(self) -> str:
-        """The drive at v: modes serve currents of one term alone, see `choose_path`."""
+        """The drive at v of the one current that opens, see `choose_path`."""
         if not self.ohmic:
-            return self.c.at("gain", 0)
+            row = next(row for row, term in enumerate(self.model.terms) if term.chains)
+            return self.c.at("gain", row)
         return f"{self.c.at('gain', 0)}*(v - {self.c.at('gain', 1)})"
+
+    def _leak(self) -> str:
+        rows = [row for row, term in enumerate(self.model.terms) if not term.chains]
+        return " + ".join(self.c.at("gain", row) for row in rows)
 
     def _end_run(self) -> None:
         with self.function("endRun(a)", "The state at the end of a run, into the rows y."):
@@ -325,7 +332,10 @@ class CpuSpectralSource(LaneChannel):
                         w(f"{self.at('kept', j * n + mode)} = {self.real}(power)", "power *= one")
 
     def _sample_run(self) -> None:
-        """The state of a run, z: its modes, then each chain's base, then the current when open."""
+        """The state of a run, z: its modes, then each chain's base, then the current when open.
+
+        A leak comes last.
+        """
         w, c, n, chains = self.w, self.c, self.spectrum.n_modes, len(self.model.chains)
         with self.function(
             "sampleRun(a, z, kept, data, v, n, weight)", "Adds n samples to the cost."
@@ -337,6 +347,8 @@ class CpuSpectralSource(LaneChannel):
                         w(f"{self.at('z', mode)} = {self.real}(w{k}_{j + 1})")
                     w(f"{self.at('z', n + k)} = {self.real}(w{k}_0)")
                 w(f"gain = {self._gain()}", f"{self.at('z', n + chains)} = {self.real}(gain)")
+                if self.runs.leaks:
+                    w(f"{self.at('z', n + chains + 1)} = {self.real}({self._leak()})")
                 self.runs.add_cancelled(c)
             w(f"strides = n // {self.stride}")
             with w.block("for k in range(strides):"):
@@ -358,8 +370,12 @@ class CpuSpectralSource(LaneChannel):
                     self._residual("row", 0, "datum")
                     w(f"{c.at('cost', 0)} += weight*(r*r)")
 
+    @property
+    def _n_z(self) -> int:
+        return self.spectrum.n_modes + len(self.model.chains) + (2 if self.runs.leaks else 1)
+
     def _load_modes(self) -> None:
-        rows = range(self.spectrum.n_modes + len(self.model.chains) + 1)
+        rows = range(self._n_z)
         self.w(*(f"z{row} = {self.at('z', row)}" for row in rows))
 
     def _residual(self, kept: str, j: int, datum: str) -> None:
@@ -368,7 +384,9 @@ class CpuSpectralSource(LaneChannel):
         factors = self.runs.open_now(
             lambda k: f"z{n + k}", lambda m: f"z{m}*{self.at(kept, j * n + m)}"
         )
-        self.w(f"r = z{n + len(self.model.chains)}*({self.powers(factors)}) - {datum}")
+        gain = n + len(self.model.chains)
+        leak = f" + z{gain + 1}" if self.runs.leaks else ""
+        self.w(f"r = z{gain}*({self.powers(factors)}){leak} - {datum}")
 
     # --- everything for a range of blocks
 
@@ -399,7 +417,7 @@ class CpuSpectralSource(LaneChannel):
         w(f"turned = np.empty({L})")
         if self.sampled:
             w(f"kept = np.empty({(self.stride + 1) * modes * L}, np.{self.real})")
-            w(f"z = np.empty({(modes + len(self.model.chains) + 1) * L}, np.{self.real})")
+            w(f"z = np.empty({self._n_z * L}, np.{self.real})")
         else:
             w(f"cells = np.zeros({max(1, len(self.decaying)) * L}, np.int64)")
 

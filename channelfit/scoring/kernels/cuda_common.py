@@ -23,7 +23,6 @@ from channelfit.model.channel import (
     ChannelModel,
 )
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
-from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
 
@@ -379,22 +378,6 @@ class CudaChannel:
         first = self.first_x[k]
         w(unroll)
         w(f"for (int i = 1; i < {n}; ++i) x[{first} + i - 1] = y[i];")
-
-
-def steppable(model: ChannelModel) -> ChannelModel:
-    """The model as threads step it: a scheme times gates as the one scheme of all pairs."""
-    opening = [term for term in model.terms if term.chains]
-    mixed = len(model.chains) > 1 and not model.relaxes
-    return model.expanded() if mixed and len(opening) == 1 else model
-
-
-def check_varying(model: ChannelModel) -> None:
-    """Raises InputError for a model whose steps at a varying voltage are not written for a GPU."""
-    if len(model.chains) > 1 and not model.relaxes:
-        raise InputError(
-            "on a GPU, where the voltage varies, several currents can be computed if all are of "
-            "gates or of schemes of two states; use --backend cpu"
-        )
 
 
 def plain(text: str) -> str:

@@ -17,13 +17,14 @@ from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 
 
 def write_gates(w: CudaWriter, channel: CudaChannel, floored: bool = False) -> None:
-    """Steps of a channel whose chains all have two states.
+    """Steps of the chains of two states, which come first.
 
     Arguments:
         floored: the rates are not bounded from below by themselves, and a speed of 0 would make the
             limit 0/0.
     """
-    w(f"constexpr int N_GATES = {len(channel.chains)};")
+    gates = [k for k, chain in channel.chains if len(chain.states) == 2]
+    w(f"constexpr int N_GATES = {len(gates)};")
     channel.write_kinds(w)
     with w.device(
         "void createRates(const real v, const Number *p, Number *up, Number *speed, int &flag)",
@@ -32,21 +33,23 @@ def write_gates(w: CudaWriter, channel: CudaChannel, floored: bool = False) -> N
         "class Number",
     ):
         w("Number q[N_RATES];", "createQmat(v, p, q, flag);")
-        for x, (k, _) in enumerate(channel.chains):
+        for x, k in enumerate(gates):
             up, down = (f"q[{row}]" for row in channel.opening_and_closing(k))
             w(f"up[{x}] = {up};")
             w(f"speed[{x}] = {f'most({up} + {down}, FLOOR)' if floored else f'{up} + {down}'};")
     w(*_GATES.splitlines())
 
 
-def write_scheme(w: CudaWriter, channel: CudaChannel, inlined: bool = True) -> None:
-    """Steps of a channel that is one chain of any number of states.
+def write_scheme(
+    w: CudaWriter, channel: CudaChannel, inlined: bool = True, k: int | None = None
+) -> None:
+    """Steps of one chain of any number of states.
 
     Arguments:
         inlined: whether rates and their weights are written out wherever steps are.
+        k: which of several chains it is, if it is not the only one.
     """
-    chain = channel.model.chains[0]
-    n = len(chain.states)
+    n = len(channel.model.chains[k or 0].states)
     w(f"constexpr int N = {n};")
     with w.device(
         "void flow(const Number *q, const Number *x, Number *dx)",
@@ -55,9 +58,22 @@ def write_scheme(w: CudaWriter, channel: CudaChannel, inlined: bool = True) -> N
         "class Number",
     ):
         w("Number flux;", *(f"dx[{i}] = 0;" for i in range(n)))
-        for i, j, row in channel.entries(0):
+        for i, j, row in channel.entries(k or 0, first=0):
             w(f"flux = q[{row}]*x[{i}];", f"dx[{i}] -= flux;", f"dx[{j}] += flux;")
-    w(*(_SCHEME % ("__forceinline__" if inlined else "__noinline__")).splitlines())
+    text = _SCHEME % ("__forceinline__" if inlined else "__noinline__")
+    if k is not None:  # q has the rates of all chains
+        for q in ("q[0]", "q[1]"):
+            for call in (f"exponentialOf({q}", f"exitRate0({q}"):
+                text = text.replace(call, f"{call} + {channel.first_rate[k]}")
+        text = own_names(text, k)
+    w(*text.splitlines())
+
+
+def own_names(text: str, k: int) -> str:
+    """A text of the only chain, with the functions of chain k."""
+    for name in ("exitRate", "createPropagator"):
+        text = text.replace(f"{name}0(", f"{name}{k}(")
+    return text
 
 
 _GATES = """

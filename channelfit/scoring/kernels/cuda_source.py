@@ -28,13 +28,14 @@ import hashlib
 import numpy as np
 
 from channelfit.model.channel import RATE_FLOOR, Chain, ChannelModel
+from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels import cuda_walk
 from channelfit.scoring.kernels.cuda_common import (
     CudaChannel,
     CudaWriter,
-    check_varying,
-    steppable,
 )
+from channelfit.scoring.kernels.cuda_drives import with_drives
+from channelfit.scoring.kernels.cuda_mixed import is_mixed, steppable, stepping, write_mixed
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.cuda_single import (
@@ -102,10 +103,14 @@ class CudaSource:
                 all candidates.
 
         Raises:
-            InputError: the voltage varies, and the model's steps are not written for that.
+            InputError: the voltage varies, and there are several currents with a scheme, which
+                float32 does not step.
         """
-        if varying:
-            check_varying(self.model)
+        if varying and self.single and is_mixed(self.model):
+            raise InputError(
+                "several currents, of which any is a scheme of three states or more, are stepped "
+                "through a varying voltage in float64 only; use --dtype float64"
+            )
         lines = [f"#define N_SLOTS {n_slots}", f"#define VARYING {int(varying)}"]
         lines.append(f"#define TRACED {2 if traced is None else int(traced)}")
         text = self._steps + cuda_walk.LISTED_KERNEL if listed else self.text
@@ -120,8 +125,10 @@ class CudaSource:
         Returns:
             A flat array, mV. Chains of two states want the start of the first step twice, then
             middle and end of each step. Schemes want the start of each step, its Gauss points and
-            those of its quarters, and a place that is left empty.
+            those of its quarters, and a place that is left empty. Both together want all.
         """
+        if is_mixed(self.model):
+            return nodes_mV.ravel()
         if self.model.relaxes:
             return np.concatenate([nodes_mV[0, [0, 0]], nodes_mV[:, 1:3].ravel()])
         return nodes_mV[:, [0, *range(3, nodes_mV.shape[1]), 0]].ravel()
@@ -166,12 +173,14 @@ class CudaSource:
         self._state(w)
         w(f"constexpr int LARGEST = {self.largest};  // states of a chain")
         w(*cuda_walk.HELD.splitlines())
-        ohmic = self.channel.ohmic
+        varying, walk = cuda_walk.VARYING, cuda_walk.WALK
+        if not self.channel.ohmic:
+            varying, walk = with_drives(varying), with_drives(walk)
         w("", "#if VARYING")
         self._moving(w)
         w(*(SINGLE_REASONS if self.single else _REASONS).splitlines())
-        w(*cuda_walk.varying(ohmic).splitlines(), "#endif")
-        w(*cuda_walk.walk(ohmic).splitlines())
+        w(*varying.splitlines(), "#endif")
+        w(*walk.splitlines())
         return w.text
 
     def _moving(self, w: CudaWriter) -> None:
@@ -188,7 +197,11 @@ class CudaSource:
             w(*_GATES.splitlines())
             step = SINGLE_GATE_STEP if self.single else GATE_STEP + _GATE_STEP
             w(*step.splitlines())
-        elif len(self.model.chains) == 1:
+        elif is_mixed(self.model):
+            if not self.single:
+                write_mixed(w, self.channel)
+                w(*GATE_STEP.splitlines(), *stepping(self.channel).splitlines())
+        else:
             write_scheme(w, self.channel)
             w(*_SCHEME.splitlines())
 

@@ -224,7 +224,12 @@ class CudaSpectralSource:
         if self.channel.ohmic:
             w("const double gain = conductance*(v - reversal);")
         else:
-            w("double gain;", "createDrives(v, p, &gain, status);")
+            w("double drive[N_TERMS];", "createDrives(v, p, drive, status);")
+            rows = list(enumerate(self.model.terms))
+            (opening,) = (f"drive[{row}]" for row, term in rows if term.chains)
+            leaks = [f"drive[{row}]" for row, term in rows if not term.chains]
+            w(f"const double gain = {opening};")
+            w(*([f"const double leak = {' + '.join(leaks)};"] if leaks else []))
         if self.sampled:
             self._one_sample_on()
         else:
@@ -298,6 +303,7 @@ class CudaSpectralSource:
             self.runs.amplitudes(self.c, k)
         with w.block("if (weight > 0.0)"):
             w("real z[N_X], sum = 0;", "const real amplitude = real(gain);")
+            w(*(["const real constant = real(leak);"] if self.runs.leaks else []))
             for k in range(len(self.model.chains)):
                 for j, mode in enumerate(spectrum.modes(k)):
                     w(f"z[{mode}] = real(w{k}_{j + 1});")
@@ -331,7 +337,9 @@ class CudaSpectralSource:
         for k, (text, power) in enumerate(chains):
             w(f"const real open{k} = {text};")
             factors += [f"open{k}"] * power
-        w(f"const real off = amplitude*({'*'.join(factors)}) - datum[{j}];", "sum += off*off;")
+        leak = " + constant" if self.runs.leaks else ""
+        w(f"const real off = amplitude*({'*'.join(factors)}){leak} - datum[{j}];")
+        w("sum += off*off;")
 
 
 _FINISH = f"""\

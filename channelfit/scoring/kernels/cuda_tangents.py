@@ -20,7 +20,6 @@ candidates at a varying voltage.
 from __future__ import annotations
 
 import hashlib
-import re
 
 import numpy as np
 
@@ -30,10 +29,18 @@ from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
 from channelfit.scoring.kernels.cuda_common import (
     CudaChannel,
     CudaWriter,
-    check_varying,
-    steppable,
 )
+from channelfit.scoring.kernels.cuda_drives import with_drives
 from channelfit.scoring.kernels.cuda_dual import DUAL
+from channelfit.scoring.kernels.cuda_mixed import (
+    composite_numbers,
+    is_mixed,
+    steppable,
+    write_mixed,
+)
+from channelfit.scoring.kernels.cuda_mixed import (
+    tangents as mixed_tangents,
+)
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.fast_rates import DEEP
@@ -71,7 +78,10 @@ class CudaTangentSource:
         numbers = 1 + self.tangents
         n_x = max(1, self.channel.n_x)
         self.state_size = n_x * numbers
-        self.composite_size = (2 * n_x if model.relaxes else self.largest**2) * numbers
+        composite = 2 * n_x if model.relaxes else self.largest**2
+        if is_mixed(model):
+            composite = composite_numbers(self.channel)
+        self.composite_size = composite * numbers
         self.text = self._text(cut=True)
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
@@ -82,12 +92,7 @@ class CudaTangentSource:
             n_slots: how many states are kept between runs.
             varying: whether the voltage varies in any run.
             cut: whether runs at a varying voltage are cut into segments.
-
-        Raises:
-            InputError: the voltage varies, and the model's steps are not written for that.
         """
-        if varying:
-            check_varying(self.model)
         text = self.text if cut else self._text(cut=False)
         return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
@@ -99,8 +104,10 @@ class CudaTangentSource:
 
         Returns:
             A flat array, mV. Chains of two states want start, middle and end of each step; schemes
-            want its start, its Gauss points and those of its quarters.
+            want its start, its Gauss points and those of its quarters; both together want all.
         """
+        if is_mixed(self.model):
+            return nodes_mV.ravel()
         columns = [0, 1, 2] if self.model.relaxes else [0, *range(3, nodes_mV.shape[1])]
         return nodes_mV[:, columns].ravel()
 
@@ -129,11 +136,14 @@ class CudaTangentSource:
         if self.model.relaxes:
             write_gates(w, self.channel)
             w(*GATE_STEP.splitlines(), *_GATES.splitlines())
-        elif len(self.model.chains) == 1:
+        elif is_mixed(self.model):
+            write_mixed(w, self.channel, _COMPOSITE, inlined=False)
+            w(*GATE_STEP.splitlines(), *mixed_tangents(self.channel).splitlines())
+        else:
             write_scheme(w, self.channel, inlined=False)
-            w(*_SCHEME.splitlines())
+            w(*(_SCHEME + _COMPOSITE + _SCHEME_STEP).splitlines())
         samples, move, cutting, kernel = (
-            text if self.channel.ohmic else _with_drives(text)
+            text if self.channel.ohmic else with_drives(text)
             for text in (_SAMPLES, _MOVE, _CUT, _KERNEL)
         )
         w(*samples.splitlines(), *(() if cut else move.splitlines()), "#endif")
@@ -290,7 +300,7 @@ INLINE void through(const Composite &c, Dual *x) {
 }
 """
 
-#: A scheme at a varying voltage: where its voltages lie, and what steps make of any state.
+#: A scheme at a varying voltage: where its voltages lie.
 _SCHEME = """
 constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, those of its quarters
 
@@ -298,7 +308,10 @@ struct Moving {};
 
 INLINE void begin(Moving &, const double, const Dual *, int &) {}
 INLINE void arrive(const Moving &, Dual *) {}
+"""
 
+#: What steps of a scheme make of any state.
+_COMPOSITE = """
 // What several steps make of any state.
 struct Composite { Dual whole[N][N]; };
 
@@ -331,7 +344,10 @@ __device__ __noinline__ void exponentialOf(const Dual *q, Composite *c) {
     }
     closeColumns(c->whole);
 }
+"""
 
+#: A step of a scheme.
+_SCHEME_STEP = """
 template <class State>
 INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, State *x,
                  int &status) {
@@ -557,29 +573,3 @@ extern "C" __global__ void {TRACE_TANGENTS}(
     if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
 }}
 """
-
-
-#: What a text that knows a conductance g and a reversal potential e becomes where the current has
-#: drives, which are made for every voltage.
-_DRIVES = (
-    (r" *createGains\(p, g, e, status\);\n", ""),
-    (r"const Dual &g,\s*const Dual &e, ", ""),
-    (r"const Dual &, const Dual &,\s*", ""),
-    (r"\], g, e;", "];"),
-    (r"\bp, g, e, ", "p, "),
-    (r"currentOf\(x, nodes\[0\], g, e\)", "currentOf(x, nodes[0], p, status)"),
-    (r"const Dual &scale", "const Dual *drive"),
-    (r"scale\*openOf\(x\)", "totalOf(x, drive)"),
-    (
-        r"( *)walkHeld\(visit, steps, q, g\*\(visit\.v - e\), ",
-        r"\1Dual drive[N_TERMS];\n\1createDrives(visit.v, p, drive, status);\n"
-        r"\1walkHeld(visit, steps, q, drive, ",
-    ),
-)
-
-
-def _with_drives(text: str) -> str:
-    for ohmic, general in _DRIVES:
-        text = re.sub(ohmic, general, text)
-    assert not re.search(r"createGains|openOf|\bg\b|\be\b", re.sub("//.*", "", text))
-    return text

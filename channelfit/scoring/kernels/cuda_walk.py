@@ -130,8 +130,8 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
     check(lost(x), tally.status);
 }"""
 
-#: How runs at a varying voltage are scored; see `varying`.
-_VARYING = """
+#: How runs at a varying voltage are scored.
+VARYING = """
 // n samples while the voltage varies, n_sub (a power of two) steps of dt ms for each.
 __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes,
                                            const double *parameters, const long long stride,
@@ -185,8 +185,8 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
     check(lost(x), tally.status);
 }"""
 
-#: How a thread takes one candidate through one job; see `walk`.
-_WALK = """
+#: How a thread takes one candidate through one job.
+WALK = """
 // --- kernels -------------------------------------------------------------------------------------
 
 // One candidate through one job.
@@ -247,47 +247,6 @@ __device__ __forceinline__ void walk(const bool together,
 }
 
 """
-
-
-def varying(ohmic: bool) -> str:
-    """How runs at a varying voltage are scored.
-
-    Arguments:
-        ohmic: whether the current is one ohmic term; else drives are made for every sample.
-    """
-    if ohmic:
-        return _VARYING
-    return _VARYING.replace("const real g, const real e, real *x", "real *x").replace(
-        "currentOf(x, voltage(m, nodes), g, e)", "currentOf(x, voltage(m, nodes), p, tally.status)"
-    )
-
-
-def walk(ohmic: bool) -> str:
-    """How a thread takes one candidate through one job.
-
-    Arguments:
-        ohmic: whether the current is one ohmic term; else drives are made for every voltage.
-    """
-    if ohmic:
-        return _WALK
-    text = _WALK
-    for gains, drives in (
-        ("    real gain, reversal;\n", ""),
-        ("double p[N_PARAMETERS], g, e;", "double p[N_PARAMETERS];"),
-        ("        createGains(p, g, e, tally.status);\n", ""),
-        ("        gain = real(g);\n        reversal = real(e);\n", ""),
-        ("stride, gain, reversal, x, tally", "stride, x, tally"),
-        (
-            "        createTable(q, visit.dt, gain*(real(visit.v) - reversal),",
-            "        double drive[N_TERMS];\n"
-            "        createDrives(visit.v, p, drive, tally.status);\n"
-            "        createTable(q, visit.dt, drive,",
-        ),
-    ):
-        assert text.count(gains) == 1
-        text = text.replace(gains, drives)
-    return text
-
 
 #: The kernels that score all candidates, or simulate them.
 KERNELS = f"""

@@ -2,7 +2,8 @@
 
 See `spectral` for the sum of squares in terms of modes, and for where the modes come from. The text
 that these formulas become expects, by name, what a kernel knows of a run: `n` samples of `weight`,
-`sum_d` the sum of the data, `gain` = conductance times driving force, pA.
+`sum_d` the sum of the data, `gain` = conductance times driving force, pA, or another drive; and
+`leak`, pA, where the model has one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class SpectralRuns:
     def __init__(self, spectrum: Spectrum) -> None:
         self.spectrum = spectrum
         self.model: ChannelModel = spectrum.model
+        self.leaks = any(not term.chains for term in self.model.terms)
 
     def amplitudes(self, c: Scalars, k: int) -> None:
         """Names w{k}_0 and w{k}_j, j = 1..n-1: the open occupancy of chain k as a sum of its modes.
@@ -274,8 +276,10 @@ class SpectralRuns:
         Arguments:
             transforms: D(L) for every L of the open probability but the constant.
         """
-        terms = self.open_probability(c)
-        squares, constant = self.square(terms), (0,) * self.spectrum.n_modes
+        terms, constant = self.open_probability(c), (0,) * self.spectrum.n_modes
+        if self.leaks:
+            terms = self._current(c, terms)
+        squares = self.square(terms)
         c.variable("squares", f"n*({squares[constant][0]})")
         c.variable("products", f"sum_d*{terms[constant]}")
         for i, index in enumerate(self.spectrum.sums):
@@ -283,7 +287,19 @@ class SpectralRuns:
         for index, there in zip(self.spectrum.decaying, transforms, strict=True):
             c.put("products", c.fused(terms[index], there, "products"))
         cost = c.at("cost", 0)
-        c.put(cost, c.fused("(weight*gain)", "(gain*squares - 2.0*products)", cost))
+        if self.leaks:
+            c.put(cost, c.fused("weight", "(squares - 2.0*products)", cost))
+        else:
+            c.put(cost, c.fused("(weight*gain)", "(gain*squares - 2.0*products)", cost))
+
+    @staticmethod
+    def _current(c: Scalars, open_terms: Mapping[Index, str]) -> dict[Index, str]:
+        """The coefficient of every term of the current: a leak adds to what does not decay."""
+        names = {}
+        for number, (index, coefficient) in enumerate(open_terms.items()):
+            names[index] = f"current_{number}"
+            c.let(names[index], f"gain*{coefficient}{'' if any(index) else ' + leak'}")
+        return names
 
     def add_cancelled(self, c: Scalars) -> None:
         """Adds up how much cancels between the modes of chains whose speeds nearly agree."""

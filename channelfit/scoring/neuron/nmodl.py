@@ -201,7 +201,7 @@ class _Writer:
         some = (
             {}
             if model.ohmic
-            else {t: "" if model.one_product else f"_{t.name}" for t in model.terms}
+            else {t: "" if len(model.terms) == 1 else f"_{t.name}" for t in model.terms}
         )
         self.drive = {term: names.claim(f"drive{suffix}") for term, suffix in some.items()}
         self.density = {
