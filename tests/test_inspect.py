@@ -393,11 +393,18 @@ def test_what_init_refuses(words: list[str], message: str, here: Path) -> None:
 
 
 def test_names_of_a_hostile_file_stay_in_their_comments_and_keys(here: Path) -> None:
-    file = recorded(here, {"m": OPENS})
+    single = cf.Protocol.steps(20, 40, before=20, after=40, holding=-80, sampling=0.1)
+    file = recorded(here, {"m": OPENS}, protocol=single)
     name = 'cell: {x}, "y" # z.csv'
     file.rename(here / name)
+    text = (here / name).read_text().replace("I1 (nA)", '"\x1b[31mI1: {# (nA)"', 1)
+    (here / name).write_text(text)
+    shown = run("inspect", name, "--command", "steps.yaml", "--out", "x.png")
+    assert "\x1b" not in shown.output
     done = run("init", name, "--command", "steps.yaml", "--out", "fit.yaml")
     assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output
+    assert "\x1b" not in Path("fit.yaml").read_text()
     (row,) = yaml.safe_load(Path("fit.yaml").read_text())["fit"]["experiments"]
     assert row["recording"]["file"] == name
 
