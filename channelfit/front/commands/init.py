@@ -238,9 +238,9 @@ def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
     yield f"{_flow('current', row)}    # {_comment(why)}"
     if not math.isfinite(contents.sampling_ms):
         yield f"sampling: {found.sampling_ms:.9g} ms"
-    for key in ("layout", "decimal"):
-        if getattr(told, key) is not None:
-            yield _entry(key, getattr(told, key))
+    for key, value in (("layout", told.layout), ("decimal", told.decimal)):
+        if value is not None:
+            yield _entry(key, value)
     if not np.isfinite(found.current_pA).all():
         yield "missing: mask    # samples without a current are left out"
     yield from _baseline_lines(found)

@@ -64,6 +64,8 @@ def inspect(
         if file.suffix.lower() in (".yaml", ".yml") and _is_fit(file):
             if protocol or csv:
                 raise InputError("--protocol and --csv are for recordings, not for a fit", file)
+            if told != Told():
+                raise InputError("a fit says itself how its recordings are read", file)
             _inspect_fit(file, place)
         else:
             _inspect_recording(inspect_file(file, told), protocol, csv, place)
