@@ -214,6 +214,15 @@ def test_a_choice_among_several_currents_is_told(here: Path) -> None:
     assert "may be the current" not in run("inspect", "two.csv", "--signal", "J").output
 
 
+def test_a_command_that_is_none_is_told(here: Path) -> None:
+    random = np.random.default_rng(4).normal(size=(400, 2))
+    table = np.column_stack([np.arange(400) / 10, random * [5, 30]])
+    np.savetxt("noise.csv", table, delimiter=",", header="t (ms),I (pA),V (mV)", comments="")
+    told = " ".join(run("inspect", "noise.csv").output.split())
+    assert "mV from its protocol, at " in told
+    assert "name the protocol with --command" in told
+
+
 def test_two_files_of_one_name_have_a_picture_each(here: Path) -> None:
     recorded(here, {"m": OPENS})
     Path("other").mkdir()

@@ -38,6 +38,8 @@ _NOISE_OF_NA = 0.2
 _MOST_PA = 1e8
 #: A signal whose noise is this share of its range is a command, when its range is one of voltages.
 _QUIET, _COMMAND_RANGE_MV = 1e-4, (10.0, 400.0)
+#: mV that a recorded command may stray from its protocol before that is told.
+_STRAYS_MV = 5.0
 #: ms, for lists of steps, which do not say it.
 _USUAL_SAMPLING_MS = 0.1
 #: MOhm and mV beyond which seal and series resistance deserve a word.
@@ -339,6 +341,13 @@ def _cautions(found: Inspection, same: bool) -> list[Caution]:
     def tell(value: str, advice: str) -> None:
         told.append(Caution(place, value, advice))
 
+    if found.command is not None and found.command.residual_mV > _STRAYS_MV:
+        (sweep, time), lost = found.command.residual_at, found.command.residual_mV
+        tell(
+            f"the recorded command is up to {lost:.3g} mV from its protocol, at {time:g} ms of "
+            f"sweep {sweep + 1}",
+            "is it a command, and in mV? Else name the protocol with --command",
+        )
     rivals = [
         s.name
         for s in found.contents.signals
