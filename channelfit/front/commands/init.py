@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from channelfit.front.commands.inputs import warn, writing
-from channelfit.front.commands.inspect import told_of
+from channelfit.front.commands.inspect import clamp_words, told_of
 from channelfit.front.kinds import load_plan
 from channelfit.front.starter import (
     Character,
@@ -223,6 +223,8 @@ def _fit_lines(
         yield f"        {_entry('file', _relative(each.file, folder))}"
         yield from (f"        {line}" for line in _recording_lines(each, told))
         yield from (f"      {line}" for line in _mask_lines(each))
+        if each.contents.clamp:
+            yield f"      # the file says: {', '.join(clamp_words(each.contents))}"
 
 
 def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
