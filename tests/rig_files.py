@@ -9,12 +9,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 #: (n_sweeps, n_samples): pA, and mV; every number is another.
 N_SWEEPS, N_SAMPLES, SAMPLING_MS = 3, 40, 0.1
 CURRENT = np.arange(N_SWEEPS * N_SAMPLES).reshape(N_SWEEPS, N_SAMPLES) - 50.5
 COMMAND = np.full((N_SWEEPS, N_SAMPLES), -80.0)
 COMMAND[:, 10:30] = np.array([-40.0, 0.0, 40.0])[:, None]
+
+#: What commanded that.
+PROTOCOL = {
+    "name": "steps",
+    "holding": -80,
+    "sampling": SAMPLING_MS,
+    "segments": [
+        {"hold": 1},
+        {"step": {"values": [-40, 0, 40]}, "for": 2},
+        {"hold": 1},
+    ],
+}
 
 
 def write_nwb(path: Path, tables: bool = False, timestamps: bool = False) -> Path:
@@ -225,3 +238,11 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "english.csv": write_english,
     "steps.eph": write_eph,
 }
+
+
+def written(folder: Path, name: str) -> Path:
+    """The file of `WRITERS` in a folder; the test is skipped where its library is not installed."""
+    for suffix, package in ((".nwb", "pynwb"), (".wcp", "neo"), (".abf", "pyabf")):
+        if name.endswith(suffix):
+            pytest.importorskip(package)
+    return WRITERS[name](folder / name)

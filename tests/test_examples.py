@@ -22,6 +22,7 @@ PLAIN = {
     "Protocol.n_sweeps",
     "Protocol.n_times",
     "Protocol.n_times_max",
+    "Protocol.resting_mV",
     "Protocol.sample_ranges",
     "Protocol.step_times_ms",
     "Protocol.times_ms",

@@ -25,6 +25,7 @@ _FIRST_LINE = "Ephys Protocol"
 _WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
 #: How many protocols beside a table are tried, and how large they may be.
 _MAX_CANDIDATES, _MAX_BYTES = 50, 50_000_000
+_MAX_NUMBER = 1e12
 _MAX_SWEEPS, _MAX_SEGMENTS, _MAX_MV = 10_000, 100_000, 1000.0
 #: Key of `Contents.clamp`: the name of a quality measure, and the factor from SI.
 _MEASURES = {
@@ -154,8 +155,8 @@ def _finite(text: Any, path: Path, place: str) -> float:
         value = float(text)
     except (TypeError, ValueError):
         value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{shown(text)} is not a number", path, place)
+    if not abs(value) <= _MAX_NUMBER:
+        raise InputError(f"{shown(text)} is no number that can be used", path, place)
     return value
 
 
