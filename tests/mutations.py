@@ -223,6 +223,27 @@ FAULTS = [
         "protocol",
     ),
     Fault(
+        "protocol: a junction potential is added, not subtracted",
+        "problem/protocol.py",
+        "return _moved(told, -junction)",
+        "return _moved(told, junction)",
+        "command_segments",
+    ),
+    Fault(
+        "command: the samples of a filtered edge count as those of its step",
+        "problem/command_pieces.py",
+        "if most < 1 or not self.grain.measured:",
+        "if most < 1 or self.grain.measured:",
+        "command_segments",
+    ),
+    Fault(
+        "recording measures: the current of open channels counts as leak",
+        "problem/measures.py",
+        "if not volts.size or volts.max() > highest_mV:",
+        "if not volts.size:",
+        "inspect",
+    ),
+    Fault(
         "recording: what a mask hides counts as known",
         "problem/arguments.py",
         "np.ma.filled(values.astype(float), np.nan)",

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import channelfit
@@ -57,7 +58,9 @@ def test_an_example_gives_what_it_says(
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    outcome = runner.run(example, out=said.append)
+    # pyABF, which other tests load, changes how NumPy prints arrays
+    with np.printoptions(precision=8, suppress=False, threshold=1000):
+        outcome = runner.run(example, out=said.append)
     assert outcome.failed == 0, "".join(said)
 
 

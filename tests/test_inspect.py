@@ -206,6 +206,23 @@ def test_a_command_is_taken_as_the_recording_is_sampled(here: Path) -> None:
     assert (bare.sampling_ms, bare.peak is None) == (0.1, False)
 
 
+def test_a_choice_among_several_currents_is_told(here: Path) -> None:
+    rows = "\n".join(f"{k},{k % 3},{k % 5}" for k in range(40))
+    Path("two.csv").write_text(f"t (ms),I (pA),J (nA)\n{rows}\n")
+    told = " ".join(run("inspect", "two.csv").output.split())
+    assert '2 signals may be the current; "I" was taken; say --signal for another: "J"' in told
+    assert "may be the current" not in run("inspect", "two.csv", "--signal", "J").output
+
+
+def test_a_command_that_is_none_is_told(here: Path) -> None:
+    random = np.random.default_rng(4).normal(size=(400, 2))
+    table = np.column_stack([np.arange(400) / 10, random * [5, 30]])
+    np.savetxt("noise.csv", table, delimiter=",", header="t (ms),I (pA),V (mV)", comments="")
+    told = " ".join(run("inspect", "noise.csv").output.split())
+    assert "mV from its protocol, at " in told
+    assert "name the protocol with --command" in told
+
+
 def test_two_files_of_one_name_have_a_picture_each(here: Path) -> None:
     recorded(here, {"m": OPENS})
     Path("other").mkdir()
@@ -263,6 +280,9 @@ def test_inspect_of_a_fit_shows_what_it_scores(here: Path) -> None:
         (["cell.csv", "--unit", "mV"], 'unit "mV" is a voltage'),
         (["cell.csv", "--unit", "pA"], "but the file says that"),
         (["cell.csv", "--signal", "9"], 'no signal "9"; there are 1: '),
+        (["two.csv", "--signal", "V"], '"V" is in mV, and a current in pA, nA or the like'),
+        (["other.yaml", "--sampling", "1ms"], "a protocol, of which nothing else need be told"),
+        (["fit.yaml", "--unit", "nA"], "a fit says itself how its recordings are read"),
         (["nowhere.abf"], "nowhere.abf: no such file"),
         (["model.yaml"], "a model without a `fit` section"),
         (["cell.csv", "--command", "cell.csv"], "cell.csv: no protocol in it"),
@@ -273,6 +293,8 @@ def test_what_inspect_refuses(words: list[str], message: str, here: Path) -> Non
     recorded(here, {"m": OPENS})
     Path("model.yaml").write_text(model({"m": OPENS}, -90).to_yaml())
     cf.Protocol.steps([0, 20], 5, holding=-80, sampling=0.1, name="other").save("other.yaml")
+    Path("fit.yaml").write_text("model: model.yaml\nfit: {}\n")
+    Path("two.csv").write_text("t (ms),I (pA),V (mV)\n0,1,-80\n1,2,-80\n2,3,-80\n")
     before = sorted(here.iterdir())
     done = run("inspect", *words)
     assert done.exit_code == 2
@@ -393,11 +415,18 @@ def test_what_init_refuses(words: list[str], message: str, here: Path) -> None:
 
 
 def test_names_of_a_hostile_file_stay_in_their_comments_and_keys(here: Path) -> None:
-    file = recorded(here, {"m": OPENS})
+    single = cf.Protocol.steps(20, 40, before=20, after=40, holding=-80, sampling=0.1)
+    file = recorded(here, {"m": OPENS}, protocol=single)
     name = 'cell: {x}, "y" # z.csv'
     file.rename(here / name)
+    text = (here / name).read_text().replace("I1 (nA)", '"\x1b[31mI1: {# (nA)"', 1)
+    (here / name).write_text(text)
+    shown = run("inspect", name, "--command", "steps.yaml", "--out", "x.png")
+    assert "\x1b" not in shown.output
     done = run("init", name, "--command", "steps.yaml", "--out", "fit.yaml")
     assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output
+    assert "\x1b" not in Path("fit.yaml").read_text()
     (row,) = yaml.safe_load(Path("fit.yaml").read_text())["fit"]["experiments"]
     assert row["recording"]["file"] == name
 

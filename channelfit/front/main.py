@@ -87,6 +87,8 @@ def main() -> None:
 
     \b
     Begin with
+      channelfit inspect cell_3.abf                what a recording holds
+      channelfit init cell_3.abf                   write a first fit for it
       channelfit show models/model_b.yaml          what a model file says
       channelfit optimize models/model_b.yaml      fit it
       channelfit doctor                            what this machine can do

@@ -12,6 +12,7 @@ import numpy as np
 from channelfit.problem.inspection import Inspection
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
+from channelfit.results.report.terminal import number
 
 #: Shares of the peak: less is left at the end of a step of an inactivating current, and a tail that
 #: needs so many times the conductance of the step before it says that the step inactivated it.
@@ -71,22 +72,23 @@ def character(found: Inspection) -> Character:
     is_tail = before - v > _DRIVE and before > held + _DRIVE
     opens_down = v < held - _DRIVE and not is_tail
     inward = peak.current_pA < 0
-    words = [f"the largest current, {peak.current_pA:.4g} pA, is {'in' if inward else 'out'}ward"]
+    way = "inward" if inward else "outward"
+    words = [f"the largest current is {way}, {number(peak.current_pA)} pA at {v:.4g} mV"]
     if is_tail:
         step = _step_before(found, segment[0])
         reversal = _INWARD if _inward_before(found, segment[0]) else _OUTWARD
         hook = abs(peak.current_pA) / _drive(v, reversal) > _HOOK * step / _drive(before, reversal)
-        words.append(f"a tail at {v:.4g} mV after {before:.4g} mV")
+        words.append(f"it is a tail after {before:.4g} mV")
         inactivating = hook
         if hook:
-            words.append("which needs more open channels than the step before it had")
+            words.append("it needs more open channels than the step before it had")
     else:
         reversal = _reversal(found, opens_down, inward)
         left = _left(found, segment[1])
-        words.append(f"at {v:.4g} mV, and {100 * left:.0f} % of it are left at the step's end")
+        words.append(f"{100 * max(left, 0.0):.0f} % of it is left at the end of its step")
         inactivating = left < _LEFT and segment[1] - peak.time_ms > 2 * found.sampling_ms
     if opens_down:
-        words.append("hyperpolarization opens it")
+        words.append("hyperpolarization opens the channel")
     conductance = abs(peak.current_pA) / _drive(v, reversal)
     return Character(
         inactivating,

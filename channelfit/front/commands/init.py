@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from channelfit.front.commands.inputs import warn, writing
-from channelfit.front.commands.inspect import told_of
+from channelfit.front.commands.inspect import clamp_words, told_of
 from channelfit.front.kinds import load_plan
 from channelfit.front.starter import (
     Character,
@@ -223,6 +223,8 @@ def _fit_lines(
         yield f"        {_entry('file', _relative(each.file, folder))}"
         yield from (f"        {line}" for line in _recording_lines(each, told))
         yield from (f"      {line}" for line in _mask_lines(each))
+        if each.contents.clamp:
+            yield f"      # the file says: {', '.join(clamp_words(each.contents))}"
 
 
 def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
@@ -238,9 +240,9 @@ def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
     yield f"{_flow('current', row)}    # {_comment(why)}"
     if not math.isfinite(contents.sampling_ms):
         yield f"sampling: {found.sampling_ms:.9g} ms"
-    for key in ("layout", "decimal"):
-        if getattr(told, key) is not None:
-            yield _entry(key, getattr(told, key))
+    for key, value in (("layout", told.layout), ("decimal", told.decimal)):
+        if value is not None:
+            yield _entry(key, value)
     if not np.isfinite(found.current_pA).all():
         yield "missing: mask    # samples without a current are left out"
     yield from _baseline_lines(found)

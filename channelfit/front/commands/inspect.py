@@ -22,6 +22,7 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.segments import segment_rows
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.formats import Contents
 from channelfit.reading.plain import write_text
 from channelfit.reading.units import parse_quantity
 from channelfit.results.report.terminal import PlainConsole, number
@@ -64,6 +65,8 @@ def inspect(
         if file.suffix.lower() in (".yaml", ".yml") and _is_fit(file):
             if protocol or csv:
                 raise InputError("--protocol and --csv are for recordings, not for a fit", file)
+            if told != Told():
+                raise InputError("a fit says itself how its recordings are read", file)
             _inspect_fit(file, place)
         else:
             _inspect_recording(inspect_file(file, told), protocol, csv, place)
@@ -156,15 +159,21 @@ def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
         told += f", noise {found.command.noise_mV:.2g} mV"
         yield "command", told + (f", edges over {edges} samples" if edges else "")
     yield from _measures(found)
+    if contents.clamp:
+        yield "file says", ", ".join(clamp_words(contents))
+    for note in contents.notes:
+        yield "note", note
+
+
+def clamp_words(contents: Contents) -> Iterator[str]:
+    """What a file says of the cell and the amplifier, such as "membrane capacitance 11 pF"."""
     for key, value in contents.clamp.items():
         words = key.split("_")
+        unit = words.pop() if words[-1] in ("pF", "MOhm", "C", "mV") else ""
         values = np.atleast_1d(np.asarray(value, dtype=float))
         low, high = float(values.min()), float(values.max())
         span = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-        unit = words[-1] if words[-1] in ("pF", "MOhm", "C", "mV") else ""
-        yield "file says", f"{' '.join(words[:-1] if unit else words)} {span} {unit}".rstrip()
-    for note in contents.notes:
-        yield "note", note
+        yield f"{' '.join(words)} {span} {unit}".rstrip()
 
 
 def _intervals(found: Inspection) -> str:
