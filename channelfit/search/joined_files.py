@@ -172,7 +172,7 @@ def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path
     except InputError as error:
         if file == model_file or error.key is None:
             raise
-        keys = [key for key in ("temperature", "leak") if key in own]
+        keys: list[str] = [key for key in ("temperature", "leak") if key in own]
         keys += [f"current.{key}" for key in own.get("current") or {}]
         keys += [
             f"parameters.{name}.{key}"
