@@ -7,9 +7,12 @@ import sys
 import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
-from term_models import DOCUMENTS, candidates, model_of, moving, problem_of, steps
+from term_models import DOCUMENTS, candidates, document, model_of, moving, problem_of, steps
 from truths import slow_but
 
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Problem
+from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_source import CudaSource
@@ -104,6 +107,21 @@ def test_float32_does_not_step_gates_beside_schemes() -> None:
     problem = problem_of(MIXED[0], moving())
     with pytest.raises(InputError, match="in float64 only; use --dtype float64"):
         make_scorer(problem, "cuda", "float32").score(candidates(problem.model, 2))
+
+
+def test_a_candidate_whose_drive_is_not_finite_fails_alone() -> None:
+    wild = document("gates and leak")
+    wild["current"]["rectification"] = "1 + exp(1000*(g - 10)*exp(-v/40))"
+    model = build_model(wild, None)
+    recordings = problem_of("gates and leak", moving()).experiments
+    problem = Problem(model, recordings)
+    parameters = candidates(model, 2)
+    row = model.parameter_names.index("g")
+    parameters[row] = 2.0, 19.0
+    for backend in ("reference", "cpu", "cuda"):
+        scorer = make_scorer(problem, backend)
+        assert scorer.score(parameters).status.tolist() == [OK, NOT_FINITE]
+        assert scorer.linearize(parameters).status.tolist() == [OK, NOT_FINITE]
 
 
 @pytest.mark.parametrize("name", slow_but(["sum of all", "calcium scheme"], DOCUMENTS))

@@ -173,6 +173,20 @@ def test_a_fit_file_adds_a_leak_with_parameters_of_its_own(folder: Path) -> None
     assert said.startswith("/fits/cell.yaml: parameters.gl.range: ")
 
 
+def test_a_fit_file_makes_another_current_of_a_conductance(folder: Path) -> None:
+    ion = {"valence": 1, "inside": "140 mM", "outside": "5 mM"}
+    own = {"g": {"unit": "um3/ms", "range": [0, 9], "value": 1}}
+    other = {"conductance": None, "reversal": None, "permeability": "g", "ion": ion}
+    fit = loaded(folder, {}, current=other, parameters=own)
+    (term,) = fit.problem.model.terms
+    assert term.permeability is not None
+    assert term.conductance is None
+    leak = {"conductance": "1 nS", "reversal": 0}
+    (folder / "models" / "model.yaml").write_text(dump_yaml(MODEL | {"leak": leak}))
+    assert len(loaded(folder, {}).problem.model.terms) == 2
+    assert len(loaded(folder, {}, leak=None).problem.model.terms) == 1
+
+
 def test_densities_of_several_currents_are_saved_as_those_of_the_whole_cell(folder: Path) -> None:
     one = {key: MODEL[key] for key in ("states", "rates")} | {"open": ["O"]}
     ion = {"valence": 2, "inside": "1 uM", "outside": "2 mM"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
@@ -10,15 +11,19 @@ import pytest
 from term_models import DOCUMENTS, candidates, document, model_of, moving, problem_of, steps
 from truths import slow_but
 
+import channelfit as cf
 from channelfit.model.channel import FARADAY, GAS_CONSTANT
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.extreme_rates import failing, voltages_of
 from channelfit.problem.protocol import build_protocol
+from channelfit.problem.rate_bounds import rate_names
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
+from channelfit.results.report.description import describe
+from channelfit.results.report.terminal import PlainConsole
 from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
@@ -284,3 +289,35 @@ def test_smooth_ramps_are_linearized_in_pieces(bend: str) -> None:
     size = np.sqrt(np.einsum("iic->ic", wanted.curvature))
     slope = (found.gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
     assert np.abs(slope).max() < 1e-6
+
+
+# --- the front door ------------------------------------------------------------------------------
+
+
+def test_a_model_of_several_currents_in_python() -> None:
+    given = document("sum of all")
+    model = cf.Model(**{key: value for key, value in given.items() if key != "name"})
+    assert repr(model) == (
+        "<Model model: states kur_C1, kur_C2, kur_O, to_C, to_O, to_I; gates to_h, k_m^3, k_r; "
+        "14 parameters>"
+    )
+    assert cf.Model.from_yaml(model.to_yaml()) == model
+    names = list(rate_names(model.channel))
+    assert names[:2] == ["kur_C1 -> kur_C2", "kur_C2 -> kur_C1"]
+    assert names[-2:] == ["k_m.alpha", "k_m.beta"]
+
+
+def test_what_is_shown_of_currents() -> None:
+    written = io.StringIO()
+    for name in ("sum of all", "calcium scheme"):
+        describe(model_of(name), PlainConsole(file=written, width=100))
+    shown = written.getvalue()
+    for line in (
+        "I = I_kur + I_to + I_k + I_leak",
+        "I_kur = g kur_O bend (v + 90)",
+        "I_to = 0.5*g to_O to_h (v + 80)",
+        "I_k = 2 k_m^3 k_r (v + 85)",
+        "I_leak = gl (v - el)",
+        "I = p O (1 - low) GHK(v, z = 2, ci mM inside, 2 mM outside)",
+    ):
+        assert f"  {line}\n" in shown

@@ -54,7 +54,7 @@ class TermPlans:
         self.model, self.plan = model, plan
         self.drives = TangentSource(_driven(model), [term.drive for term in model.terms])
         self.parts = []
-        for term in model.terms:
+        for k, term in enumerate(model.terms):
             if not term.chains:
                 continue
             alone = _driven(model.alone(term))
@@ -62,7 +62,7 @@ class TermPlans:
             part = Plan(plan.tree, plan.width, oscillating, alone.relaxes, grade)
             assert part.n_flat == plan.n_flat
             assert np.array_equal(part.runs, plan.runs)
-            self.parts.append((model.terms.index(term), TangentSource(alone), part))
+            self.parts.append((k, TangentSource(alone), part))
         (rows, v), (ramp_rows, ramp_v) = _places(plan), _places_of_pieces(plan)
         self.rows = np.concatenate([rows, ramp_rows.ravel()])
         self.voltage, self.at = np.unique(np.append(v, ramp_v), return_inverse=True)

@@ -130,7 +130,10 @@ def inherited_keys(file: Path, model_file: Path, joined: Mapping[str, Any]) -> t
 
 
 def _change_current(root: Section, document: dict[str, Any]) -> None:
-    """What a fit file says of temperature and current goes before what the model says."""
+    """What a fit file says of temperature, current and leak goes before what the model says.
+
+    A null takes away what the model says.
+    """
     changed = [key for key in ("temperature", "current", "leak") if key in root]
     if changed and (is_function(document) or is_printed_form(document)):
         kind = "a function" if is_function(document) else "a model in the printed form"
@@ -139,13 +142,14 @@ def _change_current(root: Section, document: dict[str, Any]) -> None:
         document["temperature"] = root.take("temperature")
     if "leak" in root:
         document["leak"] = root.take("leak")
+        if document["leak"] is None:
+            del document["leak"]
     if "current" in root:
         row = root.section("current")
         row.expect(KEYS["current"])
         known = document.get("current")
-        document["current"] = (known if isinstance(known, dict) else {}) | dict(
-            root.rows("current")
-        )
+        joined = (known if isinstance(known, dict) else {}) | dict(root.rows("current"))
+        document["current"] = {key: value for key, value in joined.items() if value is not None}
 
 
 def _add_parameter_of_leak(
@@ -194,9 +198,8 @@ def build_fitted_model(
     except InputError as error:
         if file == model_file or error.key is None or error.file == str(file):
             raise
-        keys = [key for key in ("temperature",) if key in own]
+        keys: list[str] = [key for key in ("temperature", "leak") if key in own]
         keys += [f"current.{key}" for key in own.get("current") or {}]
-        keys += ["leak"] if "leak" in own else []
         keys += [
             f"parameters.{name}.{key}"
             for name, row in (own.get("parameters") or {}).items()
