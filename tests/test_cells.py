@@ -399,7 +399,7 @@ def masked_alike(document: dict[str, Any], *protocols: Protocol) -> Problem:
     ids=["two states", "gates", "three states"],
 )
 def test_cells_alike_are_linearized_as_each_alone(
-    document: dict[str, Any], protocols: list[Protocol]
+    document: dict[str, Any], protocols: list[Protocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = masked_alike(document, *protocols)
     scorer = make_scorer(problem, "cpu")
@@ -421,6 +421,9 @@ def test_cells_alike_are_linearized_as_each_alone(
             np.testing.assert_allclose(getattr(found, name) / size, expected / size, atol=1e-10)
     whole = scorer.linearize(here)
     assert np.flatnonzero(whole.status).tolist() == [3, 4]
+    monkeypatch.setattr("channelfit.scoring.alike._AT_ONCE", 1)  # one candidate after the other
+    np.testing.assert_allclose(scorer.linearize(here).cost, whole.cost, rtol=1e-12)
+    assert scorer.linearize(here[:, :0]).curvature.shape[-1] == 0
 
 
 def test_what_is_not_alike_is_linearized_apart() -> None:

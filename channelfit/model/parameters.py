@@ -30,6 +30,7 @@ def read_parameter(root: Section, membrane: Membrane, name: str, row: object) ->
     check_word(root, name, key)
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
+    assert isinstance(row, Mapping)
     by_cell = {
         entry: {str(cell): value for cell, value in section.take(entry).items()}
         for entry in BY_CELL
@@ -40,33 +41,48 @@ def read_parameter(root: Section, membrane: Membrane, name: str, row: object) ->
             raise section.error("only a parameter with `per: cell` has one for each cell", entry)
         return _read_one(section, membrane, name)
     section.choice("per", ("cell",))
-    assert isinstance(row, Mapping)
-    shared = {str(k): v for k, v in row.items() if str(k) != "per" and str(k) not in by_cell}
+    shared = {k: v for k, v in row.items() if str(k) not in ("per", *by_cell)}
+    return _read_per_cell(section, membrane, name, shared, by_cell)
 
-    def of(cell: str) -> dict[str, object]:
+
+def _read_per_cell(
+    section: Section,
+    membrane: Membrane,
+    name: str,
+    shared: Mapping[str, object],
+    by_cell: Mapping[str, Mapping[str, object]],
+) -> Parameter:
+    """A parameter of which every cell has a value of its own.
+
+    Arguments:
+        section: its whole row.
+        shared: what all cells have; by_cell: by the key, what each has, or `OTHERS`.
+    """
+
+    def of(cell: str) -> Section:
         """The row as it holds for a cell."""
         own = {k: given.get(cell, given.get(OTHERS)) for k, given in by_cell.items()}
-        return shared | {k: value for k, value in own.items() if value is not None}
+        told = {k: value for k, value in own.items() if value is not None}
+        row = Section({**shared, **told}, section.file, section.key)
+        row.expect(KEYS["parameter"])
+        return row
 
-    cells = dict.fromkeys(cell for given in by_cell.values() for cell in given if cell != OTHERS)
     found = []
-    for cell in cells:
-        check_cell(section, cell, next(entry for entry in by_cell if cell in by_cell[entry]))
+    for cell in dict.fromkeys(cell for given in by_cell.values() for cell in given):
+        if cell == OTHERS:
+            continue
+        check_cell(section, cell, next(key for key in by_cell if cell in by_cell[key]))
         try:
-            own = Section(of(cell), root.file, section.key)
-            own.expect(KEYS["parameter"])
-            found.append((cell, _read_one(own, membrane, name)))
+            found.append((cell, _read_one(of(cell), membrane, name)))
         except InputError as error:
             raise InputError(f"{cell}: {error.message}", error.file, error.key) from None
-    rest = Section(of(OTHERS), root.file, section.key)
-    rest.expect(KEYS["parameter"])
-    fixed = "fixed" in rest and rest.flag("fixed", False)
-    if found and ("value" not in rest if fixed else "range" not in rest):
+    rest = of(OTHERS)
+    needed = "value" if "fixed" in rest and rest.flag("fixed", False) else "range"
+    if found and needed not in rest:  # every cell has to be named
         lower, upper = min(p.lower for _, p in found), max(p.upper for _, p in found)
         hull = replace(found[0][1], lower=lower, upper=upper, value=None, fixed=False)
         return replace(hull, per_cell=True, cells=tuple(found), covers=False)
-    others = _read_one(rest, membrane, name)
-    return replace(others, per_cell=True, cells=tuple(found))
+    return replace(_read_one(rest, membrane, name), per_cell=True, cells=tuple(found))
 
 
 def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:

@@ -22,6 +22,9 @@ from channelfit.scoring.scorer import Linearization
 
 #: What of two trees of runs may differ where the same walk serves both: the data.
 _OF_DATA = ("data_pA", "constant", "outputs")
+#: Numbers in the derivatives of all residuals of the candidates that are treated at once.
+_AT_ONCE = 1 << 22
+_NAMES = tuple(field.name for field in fields(Linearization))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +42,25 @@ class Alike:
     row: int
     reference: float
 
-    def linearize(self, parameters: np.ndarray) -> Iterator[Linearization]:
+    def linearize(self, parameters: np.ndarray) -> list[Linearization]:
         """The linearization of each member, by the parameters of its model.
 
         Arguments:
             parameters: (n_parameters, n_candidates), those of the whole problem.
         """
+        group, scorer = self.members[0]
+        step = max(1, _AT_ONCE // max(1, scorer.compression.n_residuals * len(group.rows)))
+        begins = range(0, max(1, parameters.shape[1]), step)
+        parts = [list(self._some(parameters[:, k : k + step])) for k in begins]
+        return [
+            Linearization(
+                *(np.concatenate([getattr(p[k], name) for p in parts], axis=-1) for name in _NAMES)
+            )
+            for k in range(len(self.members))
+        ]
+
+    def _some(self, parameters: np.ndarray) -> Iterator[Linearization]:
+        """The same of as many candidates as there is room for."""
         group, scorer = self.members[0]
         own = group.parameters(parameters)
         own[self.row] = self.reference
@@ -86,8 +102,8 @@ class Alike:
         failed = np.flatnonzero(~np.isfinite(cost))
         if len(failed):  # why, is known by a walk of its own
             alone = scorer.linearize(own[:, failed])
-            for field in fields(Linearization):
-                getattr(found, field.name)[..., failed] = getattr(alone, field.name)
+            for name in _NAMES:
+                getattr(found, name)[..., failed] = getattr(alone, name)
         return found
 
 
