@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,17 @@ def load_model(path: str | os.PathLike[str]) -> ChannelModel:
     return build_model(read_model_document(path), path)
 
 
-def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> ChannelModel:
+def build_model(
+    document: Mapping[str, Any],
+    file: str | os.PathLike[str] | None,
+    used_elsewhere: Collection[str] = (),
+) -> ChannelModel:
     """A model from plain data by the keys of a model file.
 
     Arguments:
         document: the data; it is not changed.
         file: where they come from, for messages; None where there is no file.
+        used_elsewhere: parameters that act although no rate and no current depends on them.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -82,7 +87,7 @@ def build_model(document: Mapping[str, Any], file: str | os.PathLike[str] | None
         temperature_C=celsius,
         ties=ties,
     )
-    _check_use(root, model)
+    _check_use(root, model, used_elsewhere)
     if balance:
         check_balance(model, balance)
     return replace(model, cautions=_unit_cautions(root, model, scope))
@@ -187,9 +192,9 @@ def _check_ties(
             )
 
 
-def _check_use(root: Section, model: ChannelModel) -> None:
+def _check_use(root: Section, model: ChannelModel, elsewhere: Collection[str]) -> None:
     """Raises InputError for a free parameter on which nothing depends."""
-    used = model.used_names()
+    used = model.used_names() | set(elsewhere)
     for p in model.parameters:
         if p.name not in used and not p.fixed:
             raise root.error(

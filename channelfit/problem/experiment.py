@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from channelfit.model.channel import ChannelModel
+from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import RunTree, run_tree
@@ -25,11 +26,13 @@ class Experiment:
         protocol: the command.
         recording: the currents; None where they are only to be simulated.
         weight: the factor by which its samples count in the cost; 0 holds them out of the fit.
+        clamp: what the amplifier did; None for an ideal clamp.
     """
 
     protocol: Protocol
     recording: Recording | None = None
     weight: float = 1.0
+    clamp: Clamp | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
-_UNMODELLED = ("capacitance", "series_resistance")
+_OF_THE_CLAMP = ("capacitance", "series_resistance")
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
             spaced, and whatever does not agree with the protocol.
     """
     section.expect(KEYS["recording"])
-    _refuse_unmodelled(section)
+    _refuse_clamp(section)
     name = section.text("file")
     path = section.existing(name, "file")
     table = read_columns(path, _header(section))
@@ -251,13 +251,13 @@ def _wrong_count(
     )
 
 
-def _refuse_unmodelled(section: Section) -> None:
-    """Raises InputError for keys that describe the clamp, since nothing would be corrected."""
-    for key in _UNMODELLED:
+def _refuse_clamp(section: Section) -> None:
+    """Raises InputError for keys that describe the clamp, with the place where they belong."""
+    for key in _OF_THE_CLAMP:
         if key in section:
             raise section.error(
-                "the clamp is taken for perfect: series resistance and capacitance are not "
-                "modelled yet, so this would change nothing; leave it out (the size of a cell "
+                "what the amplifier did stands beside the recording: `clamp: "
+                "{series_resistance: 5 MOhm, membrane_capacitance: 20 pF}` (the size of a cell "
                 "that currents are divided by belongs under `current`)",
                 key,
             )

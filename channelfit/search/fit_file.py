@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.model.channel import ChannelModel
+from channelfit.problem.clamp import Clamp, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import (
     Seen,
@@ -29,7 +30,7 @@ from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
+from channelfit.reading.units import parse_quantity, shown
 from channelfit.search.joined_files import (
     build_fitted_model,
     inherited_keys,
@@ -88,7 +89,8 @@ def read_plan(document: dict[str, Any], file: Path, model_file: Path) -> FitPlan
             "either protocols (simulated data) or experiments (recordings) was expected"
         )
     surrogate = "protocols" in section
-    experiments = _protocols(section) if surrogate else _experiments(section)
+    experiments = _protocols(section) if surrogate else _experiments(section, model)
+    experiments = _clamped(section, model, experiments)
     noise, data_seed = _surrogate(section) if surrogate else (0.0, 0)
     plan = plan_search(
         Problem(model, tuple(experiments)),
@@ -134,7 +136,7 @@ def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
         stop,
         seed=told.integer("seed", 0),
         constraints=constraints,
-        solved=_solved(told, model, constraints),
+        solved=_solved(told, problem, constraints),
         prior_noise_pA=_prior_noise(told, model),
         start=starts_from_values(told, known.get("surrogate", False)),
         **read_titles(told, model.name),
@@ -176,14 +178,37 @@ def _protocol(section: Section, name: object, key: str) -> Protocol:
     return load_protocol(section.existing(name, key))
 
 
-def _experiments(section: Section) -> list[Experiment]:
+def _clamped(
+    section: Section, model: ChannelModel, experiments: Sequence[Experiment]
+) -> list[Experiment]:
+    """The experiments, those without a clamp of their own with the one of the whole fit.
+
+    Raises:
+        InputError: a clamp that cannot be used; a free parameter on which nothing depends, which
+            a model that is read alone would have refused.
+    """
+    if "clamp" in section:
+        common = read_clamp(section.section("clamp"), model)
+        experiments = [replace(e, clamp=e.clamp or common) for e in experiments]
+    used = model.used_names()
+    used = used.union(*(e.clamp.used_names() for e in experiments if e.clamp))
+    for p in model.parameters:
+        if p.name not in used and not p.fixed:
+            raise section.error(
+                f"the parameter {p.name} changes nothing: no rate, current or clamp uses it; "
+                "remove it or write `fixed: true`"
+            )
+    return list(experiments)
+
+
+def _experiments(section: Section, model: ChannelModel) -> list[Experiment]:
     if "surrogate" in section:
         raise section.error("surrogate belongs to protocols, not to experiments", "surrogate")
     rows = section.items("experiments")
     if not rows:
         raise section.error("at least one experiment is needed", "experiments")
     experiments = [
-        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")))
+        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")), model)
         for i, row in enumerate(rows, 1)
     ]
     if not any(e.weight > 0 for e in experiments):
@@ -191,10 +216,17 @@ def _experiments(section: Section) -> list[Experiment]:
     return experiments
 
 
-def _experiment(row: Section) -> Experiment:
+def _experiment(row: Section, model: ChannelModel) -> Experiment:
     row.expect(KEYS["experiment"])
     protocol = _protocol(row, row.take("protocol"), "protocol")
-    delay = row.quantity("delay", "time", 0.0)
+    clamp = read_clamp(row.section("clamp"), model) if "clamp" in row else None
+    delay = 0.0
+    if _names_a_parameter(row.take("delay", 0.0)):
+        if clamp is not None and not clamp.delay.is_zero:
+            raise row.error("the clamp has a delay, too; give it once", "delay")
+        clamp = replace(clamp or Clamp(), delay=read_delay(row, model))
+    else:
+        delay = row.quantity("delay", "time", 0.0)
     shortest = min(sweep[-1].end_ms for sweep in protocol.sweeps)
     if not 0 <= delay < shortest:
         raise row.error(f"a time from 0 to {shortest:g} ms was expected, not {delay:g}", "delay")
@@ -214,11 +246,20 @@ def _experiment(row: Section) -> Experiment:
     seen = Seen(place, protocol, recording.current_pA, left)
     cautions = recording_cautions(seen, weight > 0)
     recording = replace(recording, weight=left, cautions=cautions)
-    experiment = _thinned(Experiment(protocol, recording, weight), every)
+    experiment = _thinned(Experiment(protocol, recording, weight, clamp), every)
     assert experiment.recording is not None
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
     return experiment
+
+
+def _names_a_parameter(delay: object) -> bool:
+    """Whether a delay is an expression, as ``late`` or ``2*late`` is, and no quantity."""
+    try:
+        parse_quantity(delay, "time")
+    except InputError:
+        return isinstance(delay, str) and not delay[:1].isdigit()
+    return False
 
 
 def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
@@ -294,14 +335,21 @@ def _surrogate(section: Section) -> tuple[float, int]:
 
 
 def _solved(
-    section: Section, model: ChannelModel, constraints: Sequence[Bounded]
+    section: Section, problem: Problem, constraints: Sequence[Bounded]
 ) -> tuple[str, ...]:
     """``solve: auto``, ``none``, or the name of a parameter in which the current is linear.
 
     None unless asked: least squares moves all parameters at once and needs no help with one that
     is linear; optimizers that ask for costs alone have one parameter less to find.
     """
+    model = problem.model
     names = [str(name) for name in section.items("solve", ["none"])]
+    if names != ["none"] and any(e.clamp for e in problem.experiments):
+        raise section.error(
+            "with a clamp no parameter can be solved: what flows changes the potential at which "
+            "it flows, so that the current is a straight line in nothing; leave solve out",
+            "solve",
+        )
     linear, kept = model.linear_parameters(), {}
     for p in model.parameters:
         if p.prior and p.prior.kind == "lognormal":

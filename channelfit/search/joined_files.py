@@ -17,6 +17,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.model.printed_form import is_printed_form, read_model_document
 from channelfit.model.scope import checked_name
+from channelfit.problem.clamp import words_of_clamps
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, is_function
@@ -139,7 +140,7 @@ def build_fitted_model(document: Mapping[str, Any], file: Path, model_file: Path
     """The model of a fit file; what that file changed is blamed on it, all else on the model's."""
     own = read_model_document(file) if file != model_file else {}
     try:
-        model = build_model(document, model_file)
+        model = build_model(document, model_file, words_of_clamps(document.get("fit")))
         if own.get("temperature") is not None and not _uses_celsius(document):
             raise InputError(
                 f"changes nothing: no expression in {model_file.name} uses celsius, and its rates "

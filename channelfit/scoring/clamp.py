@@ -1,0 +1,205 @@
+"""Scores, traces and derivatives of a clamped channel on the CPU; see `kernels.clamp_step`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.clamp import Clamp
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.run_tree import by_sweep
+from channelfit.problem.statuses import NOT_FINITE, OK, OUT_OF_CLAMP
+from channelfit.reading.errors import InputError
+from channelfit.scoring.kernels.clamp_cpu import UNLOADED, ClampCpuSource
+from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, Grid, grid
+from channelfit.scoring.layout.low_pass import PER_MODE, modes, step_tables
+from channelfit.scoring.machine.machine_code import generated
+from channelfit.scoring.machine.threads import usable_cores
+from channelfit.scoring.scorer import Linearization, Score
+
+#: The largest error of an occupancy in one step (of 100 mV, of the membrane potential) with which
+#: a candidate is not taken again on a finer mesh; currents are then right to 1e-4 of their peak.
+TOLERANCE = 2e-4
+#: The error on the finest mesh beyond which a candidate fails: nothing holds its membrane.
+_HOPELESS = 0.05
+#: ms: steps of a rest. The first are with no current through the series resistance.
+_RESTS = np.concatenate([np.full(UNLOADED, 1e9), 1e-3 * 4.0 ** np.arange(21)])
+
+
+def common_clamp(problem: Problem) -> Clamp:
+    """The clamp of all experiments of a problem. Raises InputError where they differ."""
+    clamps = [e.clamp for e in problem.experiments]
+    if any(clamp != clamps[0] for clamp in clamps) or clamps[0] is None:
+        raise InputError(
+            "experiments with different clamps cannot be fitted together yet; give all the same "
+            "`clamp:`, which may then stand once in the fit section",
+            key="fit.clamp",
+        )
+    return clamps[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """A grid with the tables of the filter beside its steps, and the steps of a rest."""
+
+    grid: Grid
+    steps: np.ndarray
+    rests: np.ndarray
+    modes: np.ndarray
+
+
+def laid(experiments: list[Experiment], clamp: Clamp, level: int, scored: bool) -> Laid:
+    """The grid of some experiments, of samples that count or of all, as kernels read it."""
+    pairs = [
+        (e.recording.current_pA, e.weight * e.recording.weight)
+        if scored and e.recording is not None
+        else (None, None)
+        for e in experiments
+    ]
+    made = grid(
+        [e.protocol for e in experiments], [p[0] for p in pairs], [p[1] for p in pairs], level
+    )
+    constants, tables = np.zeros(1), np.empty((len(made.steps), 0))
+    width = RISE + 1
+    if clamp.low_pass is not None:
+        poles, residues = modes(clamp.low_pass)
+        constants = np.concatenate([poles, residues]).view(float)
+        tables = step_tables(poles, made.steps[:, LENGTH]).reshape(len(made.steps), -1)
+        width += len(poles) * PER_MODE
+    rests = np.zeros((len(made.holding), len(_RESTS), width))
+    rests[..., LENGTH] = _RESTS
+    rests[..., COMMAND:RISE] = made.holding[:, None, None]
+    return Laid(made, np.ascontiguousarray(np.hstack([made.steps, tables])), rests, constants)
+
+
+class ClampScorer:
+    """Scores and simulates a problem with a clamp, in float64; see `scorer.Scorer`."""
+
+    backend = "cpu"
+
+    def __init__(self, problem: Problem, dtype: str = "float64") -> None:
+        self.problem, self.dtype = problem, dtype
+        self.clamp = common_clamp(problem)
+        self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
+        low_pass = self.clamp.low_pass
+        self.n_modes = 0 if low_pass is None else len(modes(low_pass)[0])
+        self.source = ClampCpuSource(problem.model, self.clamp, (), self.n_modes)
+        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
+        self.n_threads = usable_cores()
+        self._laid: dict[tuple[int, bool], Laid] = {}
+
+    @cached_property
+    def _differentiated(self) -> ClampCpuSource:
+        return ClampCpuSource(self.problem.model, self.clamp, self.free, self.n_modes)
+
+    def grid(self, level: int, scored: bool) -> Laid:
+        """The mesh of a level, of the samples that count or of all."""
+        key = (level, scored)
+        if key not in self._laid:
+            experiments = self.problem.fitted if scored else list(self.problem.experiments)
+            self._laid[key] = laid(experiments, self.clamp, level, scored)
+        return self._laid[key]
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
+        parameters = self._checked(parameters)
+        trace = np.full((self.grid(0, False).grid.times.size, parameters.shape[1]), np.nan)
+        found = self._refined(self.source, parameters, trace=trace)
+        trace[:, found.status != OK] = np.nan
+        return [by_sweep(trace, places) for places in self.grid(0, False).grid.outputs]
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
+        found = self._refined(self.source, self._scorable(parameters))
+        return Score(found.cost, found.status)
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature: the derivatives of the discrete steps."""
+        return self._refined(self._differentiated, self._scorable(parameters))
+
+    def _refined(
+        self, source: ClampCpuSource, parameters: np.ndarray, trace: np.ndarray | None = None
+    ) -> Linearization:
+        """All candidates on the coarsest mesh, and those whose error is too large on finer ones."""
+        n_parameters, n = parameters.shape
+        out = Linearization(
+            np.full(n, np.inf),
+            np.zeros(n, np.int8),
+            np.zeros((n_parameters, n)),
+            np.zeros((n_parameters, n_parameters, n)),
+        )
+        left = np.arange(n)
+        for level in range(len(LEVELS)):
+            some = np.ascontiguousarray(parameters[:, left])
+            part, error, shown = self._run(source, some, level, trace is not None)
+            last = level + 1 == len(LEVELS)
+            if last:
+                lost = (part.status == OK) & ~(error < _HOPELESS)
+                part.status[lost] = np.where(np.isfinite(error[lost]), OUT_OF_CLAMP, NOT_FINITE)
+            done = np.full(len(left), True) if last else error < TOLERANCE
+            self._keep(out, left[done], part, done)
+            if trace is not None:
+                trace[:, left[done]] = shown[:, done]
+            left = left[~done]
+            if not len(left):
+                break
+        return out
+
+    @staticmethod
+    def _keep(out: Linearization, places: np.ndarray, part: Linearization, which: Any) -> None:
+        good = part.status[which] == OK
+        out.cost[places] = np.where(good, part.cost[which], np.inf)
+        out.status[places] = part.status[which]
+        if part.gradient.size:
+            out.gradient[:, places] = np.where(good, part.gradient[:, which], 0.0)
+            out.curvature[:, :, places] = np.where(good, part.curvature[:, :, which], 0.0)
+
+    def _run(
+        self, source: ClampCpuSource, parameters: np.ndarray, level: int, tracing: bool
+    ) -> tuple[Linearization, np.ndarray, np.ndarray]:
+        """A score with its derivatives, the errors (n_candidates,), and traces if wanted."""
+        # here, not above: the module of the ideal clamp imports what this one does not need
+        from channelfit.scoring.cpu import shared_kernel
+
+        n_parameters, n = parameters.shape
+        mesh = self.grid(level, not tracing)
+        n_free = len(source.step.free)
+        cost, status, error = np.zeros(n), np.zeros(n, np.int8), np.zeros(n)
+        trace = np.empty((mesh.grid.times.size, n)) if tracing else np.empty((0, 0))
+        slope, bend = np.zeros((n_free, n)), np.zeros((n_free, n_free, n))
+        arguments = [mesh.grid.holding, mesh.grid.sweeps, mesh.steps, mesh.grid.jumped, mesh.rests]
+        arguments += [mesh.modes, mesh.grid.times, mesh.grid.data, mesh.grid.weight]
+        arguments += [cost, status, error, trace, tracing, slope, bend]
+        run = generated(source.text, "runSweeps")
+        shared_kernel(run, parameters, arguments, source.lanes, self.n_threads)
+        total = mesh.grid.weight.sum() if not tracing else 1.0
+        cost /= total
+        status[(status == OK) & ~np.isfinite(cost) & (error < TOLERANCE)] = NOT_FINITE
+        if not n_free:
+            empty = np.empty((0, 0))
+            return Linearization(cost, status, empty, empty), error, trace
+        gradient = np.zeros((n_parameters, n))
+        curvature = np.zeros((n_parameters, n_parameters, n))
+        free = np.array(self.free)
+        bend = np.where(np.tri(n_free, dtype=bool)[..., None], bend, bend.transpose(1, 0, 2))
+        gradient[free] = 2.0 / total * slope
+        curvature[free[:, None], free] = 2.0 / total * bend
+        return Linearization(cost, status, gradient, curvature), error, trace
+
+    def _checked(self, parameters: np.ndarray) -> np.ndarray:
+        parameters = np.ascontiguousarray(parameters, dtype=float)
+        n_parameters = len(self.problem.model.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        return parameters
+
+    def _scorable(self, parameters: np.ndarray) -> np.ndarray:
+        if not any(e.recording is not None and e.recording.weight.any() for e in self.problem.fitted):
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        return self._checked(parameters)
