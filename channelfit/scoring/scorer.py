@@ -20,7 +20,12 @@ BACKENDS = {
     "cpu": ("channelfit.scoring.cpu", "CpuScorer"),
     "cuda": ("channelfit.scoring.cuda", "CudaScorer"),
 }
-
+#: The same for problems with a clamp.
+CLAMPED = {
+    "reference": ("channelfit.scoring.reference_clamp", "ClampReference"),
+    "cpu": ("channelfit.scoring.clamp", "ClampScorer"),
+    "cuda": ("channelfit.scoring.clamp_cuda", "ClampCudaScorer"),
+}
 
 #: How a score is computed: sample by sample; sample by sample in the modes of a reversible
 #: scheme; from sums over the recording, without samples. auto: the fastest that is exact enough.
@@ -106,7 +111,8 @@ def make_scorer(
     backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
-    module, name = BACKENDS[backend]
+    clamped = any(e.clamp is not None for e in problem.experiments)
+    module, name = (CLAMPED if clamped else BACKENDS)[backend]
     kind = getattr(importlib.import_module(module), name)
     paths = getattr(kind, "paths", ("stepping",))
     if path not in ("auto", *paths):

@@ -26,7 +26,7 @@ from channelfit.problem.waves import Constant, Samples, Segment, Sines
 from channelfit.scoring.layout.clamp_scheme import NODES
 
 #: Steps per time since the jump, coarse to fine.
-LEVELS = (8, 16, 32, 64)
+LEVELS = (12, 24, 48, 96)
 #: ms: the first step after a jump, at the coarsest level.
 _FIRST_STEP = 2e-6
 #: mV that the command may move in one step, and radians of its fastest sine, at the coarsest level.
@@ -168,6 +168,9 @@ def _sweep_steps(protocol: Protocol, k: int, level: int) -> Iterator[tuple[np.nd
     """The rows of `Grid.steps` of one sweep, and whether the command has just jumped at each."""
     finer = LEVELS[level] / LEVELS[0]
     voltage, slope = protocol.holding_mV, 0.0
+    if protocol.carry_over and k:
+        last = _pieces(protocol, k - 1)[-1]
+        voltage, slope = float(last.voltage(last.end)), last.slope(last.end)
     age, shortest, jump = math.inf, math.inf, 0
     for piece in _pieces(protocol, k):
         t, v = piece.begin, float(piece.voltage(piece.begin))
@@ -193,19 +196,22 @@ def _sweep_steps(protocol: Protocol, k: int, level: int) -> Iterator[tuple[np.nd
         voltage, slope = float(piece.voltage(piece.end)), piece.slope(piece.end)
 
 
-def _pieces(protocol: Protocol, k: int) -> Iterator[_Piece]:
+def _pieces(protocol: Protocol, k: int) -> list[_Piece]:
+    """The smooth parts of a sweep, behind the rest that comes before it."""
+    pieces = []
     if protocol.carry_over and k and protocol.rest_ms > 0:
         rest = Segment(-protocol.rest_ms, 0.0, Constant(protocol.holding_mV))
-        yield _Piece(rest, -protocol.rest_ms, 0.0)
+        pieces.append(_Piece(rest, -protocol.rest_ms, 0.0))
     for segment in protocol.sweeps[k]:
         wave = segment.wave
         if not isinstance(wave, Samples):
-            yield _Piece(segment, segment.start_ms, segment.end_ms)
+            pieces.append(_Piece(segment, segment.start_ms, segment.end_ms))
             continue
         knots = wave.times_ms[1:] + segment.start_ms
         turns = np.append(np.diff(np.diff(wave.v_mV) / np.diff(wave.times_ms)) != 0, True)
         begin = segment.start_ms
         for end in [*knots[turns & (knots < segment.end_ms)], segment.end_ms]:
             if end > begin:
-                yield _Piece(segment, begin, float(end))
+                pieces.append(_Piece(segment, begin, float(end)))
             begin = float(end)
+    return pieces
