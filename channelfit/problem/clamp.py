@@ -213,7 +213,9 @@ class _Reader:
             )
         ends = [parameter.value] if parameter.fixed else [parameter.lower, parameter.upper]
         for end in ends:
-            self._check_number(section, key, name, float(end or 0.0), f"the range of {parameter.name}")
+            self._check_number(
+                section, key, name, float(end or 0.0), f"the range of {parameter.name}"
+            )
 
     def _check_number(self, section: Section, key: str, name: str, number: float, of: str) -> None:
         if name not in _LARGEST:

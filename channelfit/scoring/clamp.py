@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.run_tree import by_sweep
 from channelfit.problem.statuses import NOT_FINITE, OK, OUT_OF_CLAMP
 from channelfit.reading.errors import InputError
+from channelfit.scoring.cpu import shared_kernel
 from channelfit.scoring.kernels.clamp_cpu import UNLOADED, ClampCpuSource
 from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, Grid, grid
 from channelfit.scoring.layout.low_pass import PER_MODE, modes, step_tables
@@ -76,6 +77,17 @@ def laid(experiments: list[Experiment], clamp: Clamp, level: int, scored: bool) 
     return Laid(made, np.ascontiguousarray(np.hstack([made.steps, tables])), rests, constants)
 
 
+class Raw(NamedTuple):
+    """What a kernel gives: sums of squares, their parts by parameters, or traces; see `_run`."""
+
+    cost: np.ndarray
+    status: np.ndarray
+    error: np.ndarray
+    trace: np.ndarray
+    gradient: np.ndarray
+    curvature: np.ndarray
+
+
 class ClampScorer:
     """Scores and simulates a problem with a clamp, in float64; see `scorer.Scorer`."""
 
@@ -108,21 +120,21 @@ class ClampScorer:
         """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
         parameters = self._checked(parameters)
         trace = np.full((self.grid(0, False).grid.times.size, parameters.shape[1]), np.nan)
-        found = self._refined(self.source, parameters, trace=trace)
+        found = self._refined(False, parameters, trace=trace)
         trace[:, found.status != OK] = np.nan
         return [by_sweep(trace, places) for places in self.grid(0, False).grid.outputs]
 
     def score(self, parameters: np.ndarray) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
-        found = self._refined(self.source, self._scorable(parameters))
+        found = self._refined(False, self._scorable(parameters))
         return Score(found.cost, found.status)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and curvature: the derivatives of the discrete steps."""
-        return self._refined(self._differentiated, self._scorable(parameters))
+        return self._refined(bool(self.free), self._scorable(parameters))
 
     def _refined(
-        self, source: ClampCpuSource, parameters: np.ndarray, trace: np.ndarray | None = None
+        self, derived: bool, parameters: np.ndarray, trace: np.ndarray | None = None
     ) -> Linearization:
         """All candidates on the coarsest mesh, and those whose error is too large on finer ones."""
         n_parameters, n = parameters.shape
@@ -135,7 +147,7 @@ class ClampScorer:
         left = np.arange(n)
         for level in range(len(LEVELS)):
             some = np.ascontiguousarray(parameters[:, left])
-            part, error, shown = self._run(source, some, level, trace is not None)
+            part, error, shown = self._run(derived, some, level, trace is not None)
             last = level + 1 == len(LEVELS)
             if last:
                 lost = (part.status == OK) & ~(error < _HOPELESS)
@@ -159,36 +171,51 @@ class ClampScorer:
             out.curvature[:, :, places] = np.where(good, part.curvature[:, :, which], 0.0)
 
     def _run(
-        self, source: ClampCpuSource, parameters: np.ndarray, level: int, tracing: bool
+        self, derived: bool, parameters: np.ndarray, level: int, tracing: bool
     ) -> tuple[Linearization, np.ndarray, np.ndarray]:
-        """A score with its derivatives, the errors (n_candidates,), and traces if wanted."""
-        # here, not above: the module of the ideal clamp imports what this one does not need
-        from channelfit.scoring.cpu import shared_kernel
-
+        """A score, with its derivatives if wanted, the errors (n_candidates,), and traces."""
         n_parameters, n = parameters.shape
-        mesh = self.grid(level, not tracing)
-        n_free = len(source.step.free)
-        cost, status, error = np.zeros(n), np.zeros(n, np.int8), np.zeros(n)
-        trace = np.empty((mesh.grid.times.size, n)) if tracing else np.empty((0, 0))
-        slope, bend = np.zeros((n_free, n)), np.zeros((n_free, n_free, n))
-        arguments = [mesh.grid.holding, mesh.grid.sweeps, mesh.steps, mesh.grid.jumped, mesh.rests]
-        arguments += [mesh.modes, mesh.grid.times, mesh.grid.data, mesh.grid.weight]
-        arguments += [cost, status, error, trace, tracing, slope, bend]
-        run = generated(source.text, "runSweeps")
-        shared_kernel(run, parameters, arguments, source.lanes, self.n_threads)
-        total = mesh.grid.weight.sum() if not tracing else 1.0
-        cost /= total
-        status[(status == OK) & ~np.isfinite(cost) & (error < TOLERANCE)] = NOT_FINITE
-        if not n_free:
+        raw = self._launched(derived, parameters, level, tracing)
+        total = 1.0 if tracing else self.grid(level, True).grid.weight.sum()
+        cost, status = raw.cost / total, raw.status
+        status[(status == OK) & ~np.isfinite(cost) & (raw.error < TOLERANCE)] = NOT_FINITE
+        if not derived:
             empty = np.empty((0, 0))
-            return Linearization(cost, status, empty, empty), error, trace
+            return Linearization(cost, status, empty, empty), raw.error, raw.trace
         gradient = np.zeros((n_parameters, n))
         curvature = np.zeros((n_parameters, n_parameters, n))
-        free = np.array(self.free)
-        bend = np.where(np.tri(n_free, dtype=bool)[..., None], bend, bend.transpose(1, 0, 2))
-        gradient[free] = 2.0 / total * slope
+        free, n_free = np.array(self.free), len(self.free)
+        lower = np.tri(n_free, dtype=bool)[..., None]
+        bend = np.where(lower, raw.curvature, raw.curvature.transpose(1, 0, 2))
+        gradient[free] = 2.0 / total * raw.gradient
         curvature[free[:, None], free] = 2.0 / total * bend
-        return Linearization(cost, status, gradient, curvature), error, trace
+        return Linearization(cost, status, gradient, curvature), raw.error, raw.trace
+
+    def _launched(self, derived: bool, parameters: np.ndarray, level: int, tracing: bool) -> Raw:
+        """Run the kernel on the mesh of a level."""
+        source = self._differentiated if derived else self.source
+        mesh, n = self.grid(level, not tracing), parameters.shape[1]
+        n_free = len(source.step.free)
+        out = Raw(
+            np.zeros(n),
+            np.zeros(n, np.int8),
+            np.zeros(n),
+            np.empty((mesh.grid.times.size, n) if tracing else (0, n)),
+            np.zeros((n_free, n)),
+            np.zeros((n_free, n_free, n)),
+        )
+        arguments: list[Any] = [
+            mesh.grid.holding,
+            mesh.grid.sweeps,
+            mesh.steps,
+            mesh.grid.jumped,
+            mesh.rests,
+        ]
+        arguments += [mesh.modes, mesh.grid.times, mesh.grid.data, mesh.grid.weight]
+        arguments += [*out[:4], tracing, *out[4:]]
+        run = generated(source.text, "runSweeps")
+        shared_kernel(run, parameters, arguments, source.lanes, self.n_threads)
+        return out
 
     def _checked(self, parameters: np.ndarray) -> np.ndarray:
         parameters = np.ascontiguousarray(parameters, dtype=float)
@@ -200,6 +227,8 @@ class ClampScorer:
         return parameters
 
     def _scorable(self, parameters: np.ndarray) -> np.ndarray:
-        if not any(e.recording is not None and e.recording.weight.any() for e in self.problem.fitted):
+        if not any(
+            e.recording is not None and e.recording.weight.any() for e in self.problem.fitted
+        ):
             raise InputError("nothing to score: no recording has a sample of weight above 0")
         return self._checked(parameters)

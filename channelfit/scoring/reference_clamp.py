@@ -9,6 +9,8 @@ is SciPy's, as a chain of further equations.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +33,9 @@ class ClampReference(ReferenceScorer):
     ) -> tuple[list[np.ndarray], np.ndarray]:
         parameters = np.asarray(parameters, dtype=float)
         n = parameters.shape[1]
-        out = [np.full((e.protocol.n_sweeps, e.protocol.n_times_max, n), np.nan) for e in experiments]
+        out = [
+            np.full((e.protocol.n_sweeps, e.protocol.n_times_max, n), np.nan) for e in experiments
+        ]
         status = np.full(n, OK, np.int8)
         for c in range(n):
             channel = _Population(self.problem.model, parameters[:, c : c + 1])
@@ -151,13 +155,13 @@ def _state_space(clamp: Clamp) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
 def _currents(cell: _Cell, protocol: Protocol) -> np.ndarray:
     """(n_sweeps, n_times_max) pA; a sample at a jump shows what was before it."""
     out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
-    y = cell.rest(protocol.holding_mV)
+    y, last = cell.rest(protocol.holding_mV), 0.0
     for k in range(protocol.n_sweeps):
         if not protocol.carry_over:
             y = cell.rest(protocol.holding_mV)
         times = np.arange(protocol.n_times(k)) * protocol.sampling_ms - cell.delay
-        pieces = list(_pieces(protocol, k))
-        begin, _, command = pieces[0]
+        pieces = _pieces(protocol, k)
+        begin = pieces[0][0]
         before = times <= begin + _TINY
         if k == 0 or not protocol.carry_over:
             out[k, : len(times)][before] = cell.recorded(y, protocol.holding_mV)
@@ -181,7 +185,7 @@ def _through(
     """The state at the end of a piece, the currents at some times, and that at the end."""
     from scipy.integrate import solve_ivp
 
-    solved = solve_ivp(
+    solved: Any = solve_ivp(
         lambda t, y: cell.right_side(y, command(t)),
         (begin, end),
         y,
@@ -195,9 +199,7 @@ def _through(
     return solved.y[:, -1], values, cell.recorded(solved.y[:, -1], command(end))
 
 
-def _pieces(
-    protocol: Protocol, k: int
-) -> list[tuple[float, float, Callable[[float], float]]]:
+def _pieces(protocol: Protocol, k: int) -> list[tuple[float, float, Callable[[float], float]]]:
     """Begin, end and command of every smooth part of a sweep."""
     segments = list(protocol.sweeps[k])
     if k and protocol.carry_over and protocol.rest_ms > 0:
@@ -209,7 +211,7 @@ def _pieces(
             knots = wave.times_ms + segment.start_ms
             edges += [float(t) for t in knots if segment.start_ms < t < segment.end_ms]
         edges.sort()
-        for begin, end in zip(edges[:-1], edges[1:], strict=True):
+        for begin, end in pairwise(edges):
             pieces.append((begin, end, _command(segment)))
     return pieces
 

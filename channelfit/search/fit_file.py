@@ -334,9 +334,7 @@ def _surrogate(section: Section) -> tuple[float, int]:
     return noise, seed
 
 
-def _solved(
-    section: Section, problem: Problem, constraints: Sequence[Bounded]
-) -> tuple[str, ...]:
+def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) -> tuple[str, ...]:
     """``solve: auto``, ``none``, or the name of a parameter in which the current is linear.
 
     None unless asked: least squares moves all parameters at once and needs no help with one that

@@ -179,7 +179,11 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
     simulated without one.
     """
     known = document.get("parameters")
-    if isinstance(known, dict) and name not in known and name in words_of_clamps(document.get("fit")):
+    if (
+        isinstance(known, dict)
+        and name not in known
+        and name in words_of_clamps(document.get("fit"))
+    ):
         known[name] = {key: row.take(key) for key in _announced(row)}
         return
     if not isinstance(known, dict) or not isinstance(known.get(name), dict):

@@ -79,7 +79,8 @@ class _Piece:
         if isinstance(wave, Samples):  # a straight line: this piece lies between two samples
             ends = segment.voltage(np.array([self.begin, self.end]))
             return np.asarray(
-                ends[0] + (ends[1] - ends[0]) * (np.asarray(t) - self.begin) / (self.end - self.begin)
+                ends[0]
+                + (ends[1] - ends[0]) * (np.asarray(t) - self.begin) / (self.end - self.begin)
             )
         return wave.voltage(np.asarray(t, float), segment.start_ms, segment.end_ms)
 
@@ -159,7 +160,9 @@ def grid(
         np.array(sweeps, np.int64).reshape(-1, 5),
         np.array(steps).reshape(-1, RISE + 1),
         np.array(jumped, np.int64),
-        *map(np.ascontiguousarray, table),
+        np.ascontiguousarray(table[0]),
+        np.ascontiguousarray(table[1]),
+        np.ascontiguousarray(table[2]),
         tuple(outputs),
     )
 
