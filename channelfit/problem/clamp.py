@@ -16,6 +16,7 @@ then the low-pass filter, and all of it later by the delay.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -32,6 +33,8 @@ from channelfit.reading.units import base_unit, parse_quantity, shown
 
 #: The most poles that the low-pass filter of an amplifier may have.
 MOST_POLES = 10
+#: A number and what may be a unit, which no expression looks like.
+_WITH_UNIT = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*[^\W\d_][^*+()]*")
 _ZERO = sympy.Integer(0)
 #: Quantities that are not below 0, and the largest value of those that are parts of a whole.
 _LARGEST: Mapping[str, float | None] = {
@@ -165,6 +168,11 @@ def read_delay(section: Section, model: ChannelModel) -> sympy.Expr:
     return _Reader(model).quantity(section, "delay", "delay", "time")
 
 
+def is_expression(raw: object) -> bool:
+    """Whether a value that is no quantity is meant as an expression, as ``rs/2`` is."""
+    return isinstance(raw, str) and not _WITH_UNIT.fullmatch(raw)
+
+
 class _Reader:
     """Reads quantities that are numbers with units, or expressions of a model's parameters."""
 
@@ -177,7 +185,7 @@ class _Reader:
         try:
             number = parse_quantity(raw, dimension)
         except InputError as error:
-            if not isinstance(raw, str) or raw[:1].isdigit():
+            if not is_expression(raw):
                 raise error.at(section.file, section.path(key)) from None
             expression = self._expression(section, key, raw)
             self._check(section, key, name, expression, dimension)

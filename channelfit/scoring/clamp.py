@@ -99,7 +99,7 @@ class ClampScorer:
         self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         low_pass = self.clamp.low_pass
         self.n_modes = 0 if low_pass is None else len(modes(low_pass)[0])
-        self.source = ClampCpuSource(problem.model, self.clamp, (), self.n_modes)
+        self.source: Any = ClampCpuSource(problem.model, self.clamp, (), self.n_modes)
         self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
         self.n_threads = usable_cores()
         self._laid: dict[tuple[int, bool], Laid] = {}

@@ -31,8 +31,8 @@ class ClampCudaScorer(ClampScorer):
     def __init__(self, problem: Problem, dtype: str = "float64") -> None:
         self.xp = gpu.cupy()
         super().__init__(problem, dtype)
-        self.values = ClampCudaSource(problem.model, self.clamp, (), self.n_modes)
-        self.source_hash = hashlib.sha256(self.values.text.encode()).hexdigest()[:16]
+        self.source = ClampCudaSource(problem.model, self.clamp, (), self.n_modes)
+        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
         self._modules: dict[str, gpu.Kernel] = {}
         self._arrays: dict[tuple[int, bool], list[Any]] = {}
 
@@ -56,7 +56,7 @@ class ClampCudaScorer(ClampScorer):
         return tuple(self.xp.asarray(array) for array in arrays) if on_device else arrays
 
     def _launched(self, derived: bool, parameters: np.ndarray, level: int, tracing: bool) -> Raw:
-        source = self._by_parameters if derived else self.values
+        source = self._by_parameters if derived else self.source
         chunk = _CHUNK_BY if derived else _CHUNK
         n = parameters.shape[1]
         parts = [

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.model.channel import ChannelModel
-from channelfit.problem.clamp import Clamp, read_clamp, read_delay
+from channelfit.problem.clamp import Clamp, is_expression, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import (
     Seen,
@@ -258,7 +258,7 @@ def _names_a_parameter(delay: object) -> bool:
     try:
         parse_quantity(delay, "time")
     except InputError:
-        return isinstance(delay, str) and not delay[:1].isdigit()
+        return is_expression(delay)
     return False
 
 
