@@ -28,9 +28,10 @@ from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.scoring.clamp import ClampScorer
-from channelfit.scoring.clamp_cuda import ClampCudaScorer
 from channelfit.scoring.layout.clamp_grid import BEGIN, LENGTH, LEVELS, grid
 from channelfit.scoring.layout.low_pass import bessel_poles, modes, step_tables
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.reference_clamp import ClampReference
 from channelfit.scoring.scorer import make_scorer
@@ -244,20 +245,31 @@ def test_curvature_is_that_of_the_currents() -> None:
     assert (abs(found - wanted) / np.outer(length, length)).max() < 1e-6
 
 
-def test_a_gpu_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+
+
+@pytest.mark.usefixtures("device")
+def test_a_gpu_takes_the_same_steps() -> None:
     problem = with_all("na_hh", STEP, LowPass(3, 5.0))
     parameters = problem.model.values()[:, None] * np.linspace(0.98, 1.02, 11)
-    cpu, gpu = ClampScorer(problem), ClampCudaScorer(problem)
-    one, two = cpu.linearize(parameters), gpu.linearize(parameters)
+    cpu, cuda = ClampScorer(problem), make_scorer(problem, "cuda")
+    one, two = cpu.linearize(parameters), cuda.linearize(parameters)
     np.testing.assert_allclose(two.cost, one.cost, rtol=1e-11)
     np.testing.assert_array_equal(two.status, one.status)
     scale = abs(one.gradient).max(axis=1, keepdims=True)
     assert (abs(two.gradient - one.gradient) / scale).max() < 1e-9
     scale = np.sqrt(np.einsum("iic->ic", one.curvature))
     assert (abs(two.curvature - one.curvature) / (scale[:, None] * scale)).max() < 1e-9
-    np.testing.assert_allclose(gpu.score(parameters).cost, one.cost, rtol=1e-11)
-    shown, truth = gpu.simulate(parameters)[0], cpu.simulate(parameters)[0]
+    on_device = to_host(cuda.score(sys.modules["cupy"].asarray(parameters)).cost)
+    np.testing.assert_allclose(on_device, one.cost, rtol=1e-11)
+    np.testing.assert_allclose(cuda.score(parameters).cost, one.cost, rtol=1e-11)
+    shown, truth = cuda.simulate(parameters)[0], cpu.simulate(parameters)[0]
     assert abs(shown - truth).max() < 1e-9 * abs(truth).max()
 
 

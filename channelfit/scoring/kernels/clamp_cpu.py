@@ -21,7 +21,7 @@ from channelfit.scoring.layout.clamp_grid import (
     REST,
 )
 
-LANES = 8
+LANES = 16
 #: ms by which a sample may lie behind the end of a step and still be read in it.
 AT_ONCE = 1e-7
 #: mV that the membrane may move in the last step of a rest, which lasts 1e6 s.
