@@ -21,6 +21,7 @@ from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import load_model
+from channelfit.model.terms import V
 from channelfit.problem.clamp import Clamp, LowPass, read_clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
@@ -28,6 +29,7 @@ from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.scoring.clamp import ClampScorer
+from channelfit.scoring.kernels import clamp_rows
 from channelfit.scoring.layout.clamp_grid import BEGIN, LENGTH, LEVELS, grid
 from channelfit.scoring.layout.low_pass import bessel_poles, modes, step_tables
 from channelfit.scoring.machine import gpu
@@ -230,6 +232,28 @@ def test_derivatives_are_those_of_the_discrete_steps(name: str, low_pass: LowPas
             slope = (ahead - behind) / (2 * step * abs(values[k]))
             errors.append(abs(slope - local.gradient[k, 0]) / length)
         assert min(errors) < 1e-6, p.name
+
+
+def test_a_current_of_several_terms_has_its_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """m^3 h with a drive that is no straight line, m alone with another, and a leak."""
+    g = sympy.Symbol("gmax", real=True)
+    terms = [
+        (g * (V - 50) / (1 + sympy.exp(V / 30)), (0, 1)),
+        (g * (V + 80) / 40, (0,)),
+        (sympy.Float(0.3) * V, ()),
+    ]
+    monkeypatch.setattr(clamp_rows, "terms_of", lambda model: terms)
+    problem = with_all("na_hh", STEPS)
+    scorer, values = ClampScorer(problem), 1.03 * problem.model.values()
+    local = scorer.linearize(values[:, None])
+    for name in ("gmax", "vam", "bh", "series_resistance", "offset"):
+        k = problem.model.parameter_names.index(name)
+        moved = np.repeat(values[:, None], 2, axis=1)
+        moved[k] += np.array([1, -1]) * 1e-5 * abs(values[k])
+        ahead, behind = scorer._run(False, moved, 0, False)[0].cost
+        slope = (ahead - behind) / (2e-5 * abs(values[k]))
+        length = np.sqrt(2 * local.cost[0] * local.curvature[k, k, 0])
+        assert abs(slope - local.gradient[k, 0]) < 1e-6 * length, name
 
 
 def test_curvature_is_that_of_the_currents() -> None:

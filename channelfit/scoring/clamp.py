@@ -92,9 +92,11 @@ class ClampScorer:
     """Scores and simulates a problem with a clamp, in float64; see `scorer.Scorer`."""
 
     backend = "cpu"
+    paths = ("stepping",)
 
-    def __init__(self, problem: Problem, dtype: str = "float64") -> None:
-        self.problem, self.dtype = problem, dtype
+    def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
+        self.problem, self.dtype, self.path = problem, dtype, "stepping"
+        self.xp: Any = np
         self.clamp = common_clamp(problem)
         self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         low_pass = self.clamp.low_pass
@@ -128,6 +130,19 @@ class ClampScorer:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
         found = self._refined(False, self._scorable(parameters))
         return Score(found.cost, found.status)
+
+    def rescore(self, parameters: np.ndarray) -> Score:
+        """The score itself: there is no way that is more exact."""
+        return self.score(parameters)
+
+    def preview(self, parameters: np.ndarray) -> Score:
+        """The score itself: `linearize` takes the same steps."""
+        return self.score(parameters)
+
+    @property
+    def source_text(self) -> str:
+        """The generated code that scores."""
+        return str(self.source.text)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and curvature: the derivatives of the discrete steps."""

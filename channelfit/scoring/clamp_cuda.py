@@ -28,9 +28,9 @@ class ClampCudaScorer(ClampScorer):
 
     backend = "cuda"
 
-    def __init__(self, problem: Problem, dtype: str = "float64") -> None:
+    def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
+        super().__init__(problem, dtype, path)
         self.xp = gpu.cupy()
-        super().__init__(problem, dtype)
         self.source = ClampCudaSource(problem.model, self.clamp, (), self.n_modes)
         self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
         self._modules: dict[str, gpu.Kernel] = {}

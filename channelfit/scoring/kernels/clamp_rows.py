@@ -3,7 +3,8 @@
 A candidate has rows in an array `a`, and for each free parameter the derivatives of some of them in
 an array `d`; `s` is the row of `clamp_grid.Grid.steps`. What is written here and in `clamp_rates`,
 `clamp_stages`, `clamp_seen` and `clamp_step` is straight-line text in the language of a `Target`:
-on the CPU a loop over vector lanes surrounds it, in CUDA a thread has the rows to itself."""
+on the CPU a loop over vector lanes surrounds it, in CUDA a thread has the rows to itself.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.terms import V
 from channelfit.problem.clamp import Clamp
 from channelfit.scoring.kernels.channel_rows import ChannelRows
+from channelfit.scoring.kernels.clamp_current import terms_of
 from channelfit.scoring.kernels.derivatives import Definitions
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter
 
@@ -138,7 +140,7 @@ class ClampRows(ChannelRows):
         self.n_y = self.n_x + 3
         self.at_v, self.at_p, self.at_e = self.n_x, self.n_x + 1, self.n_x + 2
         self.mass = {self.at_v: "charging", self.at_p: "lag", self.at_e: "tracking"}
-        self.terms = [(model.conductance * (V - model.reversal), tuple(range(len(model.chains))))]
+        self.terms = terms_of(model)
         self.n_u = self.n_rates + len(self.terms)
         self._lay_out()
 
