@@ -1,14 +1,16 @@
 """Sodium currents through a series resistance: fitted with the clamp, and as if it were ideal.
 
     python benchmarks/clamp.py [--seeds 20] [--quick] [--out DIR]     recovery, figure, speed
-    python benchmarks/clamp.py --speed-only [--backend cuda]          speed beside the ideal clamp
+    python benchmarks/clamp.py --speed-only [--backend cuda]     speed beside the ideal clamp
+    python benchmarks/clamp.py --low-pass    the same with an ideal clamp and a Bessel filter
 
 The data are those of the squid axon's sodium channel (models/na_hh.yaml) under steps, through 5,
 10, 15 and 20 MOhm in turn, 70 % of it compensated and predicted, with the charging current of 20 pF
 cancelled and noise of 5 pA. Both fits see the same samples, those later than 0.2 ms after a step,
 and are refined from the true values, so that what they are off by is their bias and their scatter
 and not the search's. The coupled fit finds the series resistance, too. A parameter is covered where
-its true value lies within 1.96 standard errors.
+its true value lies within 1.96 standard errors. With --low-pass the amplifier filters with four
+poles at 10, 5, 2 and 1 kHz, and nothing else is wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import matplotlib.pyplot as plt
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import load_model
 from channelfit.model.terms import symbol
-from channelfit.problem.clamp import Clamp
+from channelfit.problem.clamp import Clamp, LowPass
 from channelfit.problem.experiment import Experiment, Problem, n_scored
 from channelfit.problem.protocol import build_protocol
 from channelfit.problem.recording import Recording
@@ -41,7 +43,7 @@ from channelfit.search.plan import simulate_surrogate
 from channelfit.search.space import SearchSpace
 
 ROOT = Path(__file__).parent.parent
-RESISTANCES, NOISE, MASKED_MS = (5.0, 10.0, 15.0, 20.0), 5.0, 0.2
+NOISE, MASKED_MS = 5.0, 0.2
 SHOWN = ("gmax", "vam", "kam", "vbh", "bh")
 PROTOCOL = {
     "holding": "-100 mV",
@@ -58,25 +60,46 @@ PROTOCOL = {
 class Fitted:
     """Estimates and standard errors of the channel's parameters, and how many were covered."""
 
-    resistance: float
+    setting: float
     values: np.ndarray
     errors: np.ndarray
     covered: np.ndarray
 
 
-def problems(resistance: float) -> tuple[Problem, Problem]:
-    """The coupled problem, whose parameters end in the series resistance, and the naive one."""
+@dataclass(frozen=True)
+class Case:
+    """What the amplifier did, in several degrees.
+
+    Attributes:
+        name: of the files that are written.
+        settings: MOhm of series resistance, or kHz of the filter's cutoff.
+        unit: theirs.
+    """
+
+    name: str
+    settings: tuple[float, ...]
+    unit: str
+
+
+RESISTANCE = Case("clamp", (5.0, 10.0, 15.0, 20.0), "MΩ")
+FILTER = Case("low_pass", (10.0, 5.0, 2.0, 1.0), "kHz")
+
+
+def problems(case: Case, setting: float) -> tuple[Problem, Problem]:
+    """The coupled problem, whose parameters end in a series resistance, and the naive one."""
     model = load_model(ROOT / "models" / "na_hh.yaml")
     protocol = build_protocol(PROTOCOL, None)
-    rs = Parameter("rs", "MOhm", 0.5, 40.0, value=resistance)
-    clamp = Clamp(
-        series_resistance=symbol("rs"),
-        membrane_capacitance=sympy.Float(20.0),
-        fraction=sympy.Float(0.7),
-        prediction=sympy.Float(0.7),
-        cancellation=sympy.Integer(1),
-    )
-    whole = replace(model, parameters=(*model.parameters, rs))
+    whole, clamp = model, Clamp(low_pass=LowPass(4, setting))
+    if case is RESISTANCE:
+        rs = Parameter("rs", "MOhm", 0.5, 40.0, value=setting)
+        whole = replace(model, parameters=(*model.parameters, rs))
+        clamp = Clamp(
+            series_resistance=symbol("rs"),
+            membrane_capacitance=sympy.Float(20.0),
+            fraction=sympy.Float(0.7),
+            prediction=sympy.Float(0.7),
+            cancellation=sympy.Integer(1),
+        )
     coupled = Problem(whole, (Experiment(protocol, clamp=clamp),))
     return coupled, Problem(model, (Experiment(protocol),))
 
@@ -99,7 +122,7 @@ def with_noise(coupled: Problem, naive: Problem, seed: int) -> tuple[Problem, Pr
     )
 
 
-def fitted(problem: Problem, resistance: float) -> Fitted:
+def fitted(problem: Problem, setting: float) -> Fitted:
     """The minimum beside the true values, with standard errors from the curvature there."""
     scorer = make_scorer(problem, "cpu")
     model: ChannelModel = problem.model
@@ -111,39 +134,42 @@ def fitted(problem: Problem, resistance: float) -> Fitted:
     variance = local.cost[0] * n / (n - p)
     errors = np.sqrt(np.diag(np.linalg.inv(local.curvature[..., 0])) * 2 * variance / n)
     covered = np.abs(values - model.values()) < 1.96 * errors
-    return Fitted(resistance, values, errors, covered)
+    return Fitted(setting, values, errors, covered)
 
 
-def recovery(n_seeds: int) -> tuple[list[Fitted], list[Fitted]]:
+def recovery(case: Case, n_seeds: int) -> tuple[list[Fitted], list[Fitted]]:
     """All fits, coupled and naive."""
     coupled, naive = [], []
     for seed in range(n_seeds):
-        resistance = RESISTANCES[seed % len(RESISTANCES)]
-        pair = with_noise(*problems(resistance), seed)
-        coupled.append(fitted(pair[0], resistance))
-        naive.append(fitted(pair[1], resistance))
+        setting = case.settings[seed % len(case.settings)]
+        pair = with_noise(*problems(case, setting), seed)
+        coupled.append(fitted(pair[0], setting))
+        naive.append(fitted(pair[1], setting))
         print(
-            f"seed {seed}, {resistance:g} MOhm: coupled {coupled[-1].covered.mean():.0%} covered, "
+            f"seed {seed}, {setting:g} {case.unit}: {coupled[-1].covered.mean():.0%} covered, "
             f"naive {naive[-1].covered.mean():.0%}",
             flush=True,
         )
     return coupled, naive
 
 
+def of_channel(fit: Fitted) -> Fitted:
+    """The same without a parameter of the clamp."""
+    n = len(load_model(ROOT / "models" / "na_hh.yaml").parameters)
+    return replace(fit, values=fit.values[:n], errors=fit.errors[:n], covered=fit.covered[:n])
+
+
 def rows_of(coupled: list[Fitted], naive: list[Fitted]) -> list[Row]:
     """How often the truth was covered, and how far the estimates were off on average."""
     rows = []
-    model = problems(5.0)[0].model
+    model = problems(RESISTANCE, 5.0)[0].model
     for name, fits in (("coupled", coupled), ("naive", naive)):
         covered = np.array([f.covered for f in fits])
         least = stats.binom.ppf(0.005, covered.size, 0.95) / covered.size
         note = f"99 of 100 times at least {least:.1%} where the errors are right"
         rows.append(Row(f"{name}: parameters covered", 100 * covered.mean(), "%", note=note))
-        truth = model.values()[: covered.shape[1]]
-        if name == "coupled":
-            off = [(f.values[:-1] - truth[:-1]) / f.errors[:-1] for f in fits]
-        else:
-            off = [(f.values - truth) / f.errors for f in fits]
+        truth = model.values()[:-1]  # of the channel alone
+        off = [((f.values - truth) / f.errors) for f in map(of_channel, fits)]
         mean = np.mean(off, axis=0)
         worst = int(np.argmax(abs(mean)))
         label = model.parameter_names[worst]
@@ -152,32 +178,34 @@ def rows_of(coupled: list[Fitted], naive: list[Fitted]) -> list[Row]:
     return rows
 
 
-def draw(coupled: list[Fitted], naive: list[Fitted], file: Path) -> None:
+def draw(case: Case, coupled: list[Fitted], naive: list[Fitted], file: Path) -> None:
     """What the resistance does to a current, and to the parameters of both fits."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
-    colors = plt.get_cmap("viridis")(np.linspace(0.1, 0.85, len(RESISTANCES)))
-    pair = problems(5.0)
+    colors = plt.get_cmap("viridis")(np.linspace(0.1, 0.85, len(case.settings)))
+    pair = problems(case, case.settings[0])
     ideal = make_scorer(pair[1], "cpu").simulate(pair[1].model.values()[:, None])[0][4, :, 0]
     protocol = pair[1].experiments[0].protocol
     times = protocol.times_ms - 0.5
     shown = (times > 0.12) & (times < 5)
-    axes[0].plot(times[shown], ideal[shown] / 1e3, color="black", lw=2, label="ideal clamp")
-    for resistance, color in zip(RESISTANCES, colors, strict=True):
-        problem = problems(resistance)[0]
+    axes[0].plot(times[shown], ideal[shown] / 1e3, color="black", lw=2, label="ideal")
+    for setting, color in zip(case.settings, colors, strict=True):
+        problem = problems(case, setting)[0]
         current = make_scorer(problem, "cpu").simulate(problem.model.values()[:, None])[0][4, :, 0]
-        axes[0].plot(times[shown], current[shown] / 1e3, color=color, label=f"{resistance:g} MΩ")
+        axes[0].plot(
+            times[shown], current[shown] / 1e3, color=color, label=f"{setting:g} {case.unit}"
+        )
     axes[0].set(xlabel="time after the step to -20 mV (ms)", ylabel="current (nA)")
     axes[0].legend(frameon=False)
     names, truth = pair[1].model.parameter_names, pair[1].model.values()
     for axis, fits, title in (
         (axes[1], naive, "fitted as ideal"),
-        (axes[2], coupled, "fitted with the clamp"),
+        (axes[2], coupled, "fitted with what the amplifier did"),
     ):
         for k, name in enumerate(SHOWN):
             place = names.index(name)
             for fit in fits:
-                color = colors[RESISTANCES.index(fit.resistance)]
-                shift = 0.12 * (RESISTANCES.index(fit.resistance) - 1.5)
+                color = colors[case.settings.index(fit.setting)]
+                shift = 0.12 * (case.settings.index(fit.setting) - 1.5)
                 off = 100 * (fit.values[place] / truth[place] - 1)
                 bar = 196 * fit.errors[place] / abs(truth[place])
                 axis.errorbar(k + shift, off, bar, fmt="o", ms=3, lw=0.8, color=color)
@@ -192,7 +220,7 @@ def draw(coupled: list[Fitted], naive: list[Fitted], file: Path) -> None:
 def speeds(backend: str, n: int) -> list[Row]:
     """Candidates a second, scored and linearized, beside the ideal clamp in the same run."""
     rows = []
-    coupled, naive = with_noise(*problems(10.0), 0)
+    coupled, naive = with_noise(*problems(RESISTANCE, 10.0), 0)
     for what in ("score", "linearize"):
         rates = []
         for problem in (coupled, naive):
@@ -218,19 +246,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--low-pass", action="store_true")
     parser.add_argument("--speed-only", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     wanted = parser.parse_args()
     many = 64 if wanted.quick else 512 if wanted.backend == "cpu" else 65536
-    rows = speeds(wanted.backend, many)
+    case = FILTER if wanted.low_pass else RESISTANCE
+    rows = [] if wanted.low_pass else speeds(wanted.backend, many)
+    name = "clamp_cuda" if wanted.backend == "cuda" else case.name
     if not wanted.speed_only:
-        coupled, naive = recovery(2 if wanted.quick else wanted.seeds)
+        coupled, naive = recovery(case, 2 if wanted.quick else wanted.seeds)
         rows += rows_of(coupled, naive)
         wanted.out.mkdir(parents=True, exist_ok=True)
-        draw(coupled, naive, wanted.out / "clamp.png")
-    name = "clamp_cuda" if wanted.backend == "cuda" else "clamp"
-    finish(name, "A clamp with series resistance", rows, folder=wanted.out)
+        draw(case, coupled, naive, wanted.out / f"{case.name}.png")
+    title = "A low-pass filter" if wanted.low_pass else "A clamp with series resistance"
+    finish(name, title, rows, folder=wanted.out)
 
 
 if __name__ == "__main__":
