@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sympy
 from click.testing import CliRunner
-from cuda_host import HostCupy
+from cuda_host import HostCupy, compile_with_nvrtc
 from scipy import signal
 from scipy.integrate import solve_ivp
 
@@ -30,6 +30,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.scoring.clamp import ClampScorer
 from channelfit.scoring.kernels import clamp_rows
+from channelfit.scoring.kernels.clamp_cuda import ClampCudaSource
 from channelfit.scoring.layout.clamp_grid import BEGIN, LENGTH, LEVELS, grid
 from channelfit.scoring.layout.low_pass import bessel_poles, modes, step_tables
 from channelfit.scoring.machine import gpu
@@ -297,6 +298,13 @@ def test_a_gpu_takes_the_same_steps() -> None:
     assert abs(shown - truth).max() < 1e-9 * abs(truth).max()
 
 
+@pytest.mark.parametrize("derived", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_device_would_compile_it(derived: bool) -> None:
+    model, clamp = fitted_clamp(model_named("na_hh"), LowPass(4, 5.0))
+    free = tuple(range(len(model.parameters))) if derived else ()
+    compile_with_nvrtc(ClampCudaSource(model, clamp, free, 2).text)
+
+
 def test_a_score_depends_on_no_other_candidate() -> None:
     problem = with_all("na_hh", STEP)
     random = np.random.default_rng(3)
@@ -488,6 +496,47 @@ def test_resistance_and_delay_are_fitted_and_the_fit_saved(tmp_path: Path) -> No
     assert values["rs"] == pytest.approx(8.0, rel=1e-2)
     assert values["late"] == pytest.approx(0.05, abs=1e-3)
     assert plan.problem.experiments[0].clamp is not None
+
+
+def test_a_search_that_lives_on_a_gpu_works_with_a_clamp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    file = written(tmp_path, "optimizer: {name: genetic, population: 12}")
+    file.write_text(file.read_text().replace("stop: {seconds: 30}", "stop: {generations: 2}"))
+    out = ["--out", str(tmp_path / "out"), "--backend", "cuda"]
+    run = CliRunner().invoke(main, ["optimize", str(file), *out])
+    assert run.exit_code == 0, run.output
+    assert "clampSweeps" in (tmp_path / "out" / "source.cu").read_text()
+
+
+def test_a_delay_of_an_experiment_may_be_a_parameter(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    scorer = make_scorer(load_plan(file, ()).problem, "cpu")
+    truth = scorer.problem.model.values()
+    table = np.column_stack([STEPS.times_ms, scorer.simulate(truth[:, None])[0][:, :, 0].T])
+    np.savetxt(tmp_path / "cell.csv", table, delimiter=",", header="t,a,b", comments="")
+    text = file.read_text()
+    common = text[text.index("  clamp:") : text.index("  stop:")].replace("    delay: late\n", "")
+    recorded = f"""  experiments:
+    - protocol: steps.yaml
+      recording: {{file: cell.csv, sampling: 0.05 ms, current: {{columns: [a, b], unit: pA}}}}
+      delay: late
+    {common.replace(chr(10), chr(10) + "    ")}"""
+    start, end = text.index("  protocols:"), text.index("  stop:")
+    file.write_text(text[:start] + recorded.rstrip() + "\n" + text[end:])
+    problem = load_plan(file, ()).problem
+    clamp = problem.experiments[0].clamp
+    assert clamp is not None
+    assert clamp.used_names() == {"rs", "late"}
+    late = problem.model.parameter_names.index("late")
+    parameters = np.repeat(problem.model.values()[:, None], 2, axis=1)
+    parameters[late, 1] += 0.02
+    cost = make_scorer(problem, "cpu").score(parameters).cost
+    assert cost[0] < 1e-6 * cost[1]
+    file.write_text(file.read_text().replace("      delay: late", "      delay: lat"))
+    with pytest.raises(InputError, match="parameters.late: the model has no such parameter"):
+        load_plan(file, ())
 
 
 def test_what_a_clamp_cannot_do_yet_is_refused(tmp_path: Path) -> None:
