@@ -17,6 +17,8 @@ from cuda_host import HostCupy, compile_with_nvrtc
 from scipy import signal
 from scipy.integrate import solve_ivp
 
+import channelfit as cf
+from channelfit import InputWarning
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel, Parameter
@@ -496,6 +498,13 @@ def test_resistance_and_delay_are_fitted_and_the_fit_saved(tmp_path: Path) -> No
     assert values["rs"] == pytest.approx(8.0, rel=1e-2)
     assert values["late"] == pytest.approx(0.05, abs=1e-3)
     assert plan.problem.experiments[0].clamp is not None
+    found = cf.load(tmp_path / "out")
+    assert "rs" in found.values
+    assert "rs" not in found.model.channel.parameter_names
+    with pytest.warns(InputWarning, match="under an ideal clamp"):
+        cf.simulate(found, STEP)
+    with pytest.warns(InputWarning, match="under an ideal clamp"):
+        cf.simulate(file, STEP)
 
 
 def test_a_search_that_lives_on_a_gpu_works_with_a_clamp(

@@ -26,6 +26,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.scope import Scope
 from channelfit.model.terms import V
+from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -116,6 +117,22 @@ def words_of_clamps(document: object) -> set[str]:
 
     collect(document, False)
     return found
+
+
+def left_out(document: Mapping[str, object], file: object) -> tuple[Caution, ...]:
+    """What is to be told where the channel of a fit with a clamp is simulated alone.
+
+    Arguments:
+        document: the model, with its raw fit section under `fit`.
+        file: where they stand.
+    """
+    fit = document.get("fit")
+    rows = fit.get("experiments") if isinstance(fit, Mapping) else None
+    places = [fit, *(rows if isinstance(rows, list) else [rows])]
+    if not any(isinstance(place, Mapping) and place.get("clamp") for place in places):
+        return ()
+    value = "the clamp of this fit is left out here"
+    return (Caution(f"{file}: fit", value, "these are the currents under an ideal clamp"),)
 
 
 def read_clamp(section: Section, model: ChannelModel) -> Clamp:

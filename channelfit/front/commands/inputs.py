@@ -13,6 +13,7 @@ from channelfit.front.commands.doctor import backends
 from channelfit.front.fitting import prepared
 from channelfit.front.kinds import channel_document, load_plan
 from channelfit.model.channel import ChannelModel
+from channelfit.problem.clamp import left_out
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import SearchScreen
@@ -89,6 +90,7 @@ def prepare(
 def model_with_values(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, np.ndarray, str]:
     """The model, its values, and the name that a fit file gives, else its own."""
     channel, document = load_channel(file, overrides)
+    warn(left_out(document, file))
     name = str((document.get("fit") or {}).get("name", channel.name))
     try:
         return channel, channel.values(), name
