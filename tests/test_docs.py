@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 import channelfit
+from channelfit.front.kinds import load_plan
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import build_protocol
+from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading.keys import KEYS
 from channelfit.scoring.scorer import make_scorer
 
@@ -63,9 +64,20 @@ def test_every_key_of_a_file_is_explained() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     sections = set(KEYS) - {"printed file", "printed model", "printed parameter"}
     keys = {key for name in sections if "function" not in name for key in KEYS[name]}
-    # refused with a reason, since the clamp is taken for perfect: a limit that README.md states
-    keys -= {"series_resistance"}
     assert sorted(key for key in keys if not re.search(rf"\b{key}\b", text)) == []
+
+
+def test_the_fit_with_a_clamp_is_accepted_and_scored(tmp_path: Path) -> None:
+    (fit,) = blocks(ROOT / "docs" / "clamp.md")
+    (tmp_path / "na_hh.yaml").write_bytes((ROOT / "models" / "na_hh.yaml").read_bytes())
+    Protocol.steps([-20, 20], duration=2, holding=-100, sampling=0.05).save(
+        tmp_path / "na_steps.yaml"
+    )
+    (tmp_path / "fit.yaml").write_text(fit)
+    plan = load_plan(tmp_path / "fit.yaml", (), "cpu")
+    values = plan.problem.model.values()[:, None]
+    score = make_scorer(plan.problem, "cpu").score(values)
+    assert score.cost[0] == pytest.approx(25, rel=0.5)
 
 
 def test_the_first_own_fit_of_the_readme_runs(tmp_path: Path) -> None:

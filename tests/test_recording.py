@@ -265,11 +265,11 @@ def test_baseline_without_samples(tmp_path: Path, window: tuple[float, float]) -
 
 
 @pytest.mark.parametrize("key", ["capacitance", "series_resistance"])
-def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, key: str) -> None:
+def test_the_clamp_does_not_stand_in_the_recording(tmp_path: Path, key: str) -> None:
     one_table(tmp_path)
     said = message(tmp_path, ONE, **SIMPLE | {key: 10})
-    assert f"fit.yaml: recording.{key}: the clamp is taken for perfect" in said
-    assert "not modelled yet" in said
+    assert f"fit.yaml: recording.{key}: what the amplifier did stands beside the recording" in said
+    assert "clamp: {series_resistance" in said
 
 
 def test_a_recording_says_where_it_is_from(tmp_path: Path) -> None:

@@ -142,9 +142,17 @@ class Fit:
 
     @property
     def model(self) -> Model:
-        """The model with the fitted values, to be simulated, changed, saved or fitted again."""
+        """The model with the fitted values, to be simulated, changed, saved or fitted again.
+
+        Parameters that only a clamp uses are no part of it.
+        """
         kinds.with_currents(self.plan, "so there is no model of a channel")
         document = fit_document(self.plan, self.result.values, self.plan.file.parent)
+        model = self.plan.problem.model
+        of_the_clamp = set(model.parameter_names) - model.used_names()
+        for name in [n for n in document["parameters"] if n in of_the_clamp]:
+            if not document["parameters"][name].get("fixed"):
+                del document["parameters"][name]
         return Model.from_yaml(dump_yaml({k: v for k, v in document.items() if k != "fit"}))
 
     def plot(self) -> Figure:

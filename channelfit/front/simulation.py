@@ -15,10 +15,12 @@ from channelfit.front.progress import compilations_shown, screen_for
 from channelfit.front.result import Fit
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
+from channelfit.problem.clamp import left_out
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.extreme_rates import CEILINGS, extremes, voltages_of
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol
+from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.report.traces import Page, Traces
@@ -133,11 +135,18 @@ def simulate(
         True
     """
     own = model.model if isinstance(model, Fit) else model
-    channel = own.channel if isinstance(own, Model) else kinds.channel_document(own)[0]
+    apart: tuple[Caution, ...] = ()
+    if isinstance(model, Fit) and any(e.clamp for e in model.plan.problem.experiments):
+        apart = left_out(model.plan.document | {"fit": model.plan.section}, model.name)
+    if isinstance(own, Model):
+        channel = own.channel
+    else:
+        channel, document = kinds.channel_document(own)
+        apart = left_out(document, os.fspath(own))
     channel = of_cell(channel, cell)
     command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
     with screen_for(channel.name, progress) as screen, compilations_shown(screen):
-        screen.warn(channel.cautions)
+        screen.warn((*channel.cautions, *apart))
         found = simulated(channel, _values(channel, values), command, backend, dtype, path, screen)
         return found
 

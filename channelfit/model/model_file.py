@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def build_model(
     document: Mapping[str, Any],
     file: str | os.PathLike[str] | None,
     celsius_of_one: float | None = None,
+    used_elsewhere: Collection[str] = (),
 ) -> ChannelModel:
     """A model from plain data by the keys of a model file.
 
@@ -45,6 +46,7 @@ def build_model(
         file: where they come from, for messages; None where there is no file.
         celsius_of_one: where experiments have temperatures of their own, that of one of them, degC.
             Then ``celsius``, which is a number else, is the last of the parameters, and fixed.
+        used_elsewhere: parameters that act although no rate and no current depends on them.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -82,7 +84,7 @@ def build_model(
         temperature_C=celsius,
         ties=ties,
     )
-    _check_use(root, model)
+    _check_use(root, model, used_elsewhere)
     for opening in openings:
         if opening.balance:
             check_balance(model, opening.balance)
@@ -111,9 +113,9 @@ def _check_ties(
             )
 
 
-def _check_use(root: Section, model: ChannelModel) -> None:
+def _check_use(root: Section, model: ChannelModel, elsewhere: Collection[str]) -> None:
     """Raises InputError for a free parameter on which nothing depends."""
-    used = model.used_names()
+    used = model.used_names() | set(elsewhere)
     for p in model.parameters:
         if p.name not in used and not p.fixed:
             raise root.error(

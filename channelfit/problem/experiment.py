@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.model.channel import CELSIUS, ChannelModel, Parameter, Tie, values_of
+from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import RunTree, run_tree
@@ -34,6 +35,7 @@ class Experiment:
         weight: the factor by which its samples count in the cost; 0 holds them out of the fit.
         cell: the name of the cell that was recorded from; empty where nothing says.
         temperature_C: degC; None for the model's own.
+        clamp: what the amplifier did; None for an ideal clamp.
     """
 
     protocol: Protocol
@@ -41,6 +43,7 @@ class Experiment:
     weight: float = 1.0
     cell: str = ""
     temperature_C: float | None = None
+    clamp: Clamp | None = None
 
     @property
     def title(self) -> str:
@@ -61,8 +64,8 @@ class Problem:
     w, the simulated current I and the data d.
 
     Experiments may differ in more than the command: in the cell, which may have parameters of its
-    own, and in the temperature. Those that agree in both are a group, and `groups` says which of
-    the parameters serve each.
+    own, in the temperature, and in the clamp. Those that agree in all of these are a group, and
+    `groups` says which of the parameters serve each.
     """
 
     model: ChannelModel
@@ -120,16 +123,16 @@ class Problem:
     def groups(self) -> tuple[Group, ...]:
         """The experiments, those together that one model serves with the same parameters."""
         has_cells = any(p.per_cell for p in self.model.parameters)
-        settings: dict[tuple[str, float | None], list[int]] = {}
+        settings: dict[tuple[str, float | None, Clamp | None], list[int]] = {}
         for k, e in enumerate(self.experiments):
-            setting = e.cell if has_cells else "", self._celsius(k)
+            setting = e.cell if has_cells else "", self._celsius(k), e.clamp
             settings.setdefault(setting, []).append(k)
         if len(settings) <= 1 and not has_cells and not self.has_temperatures:
             everything = tuple(range(len(self.experiments)))
             return (Group(self, everything, tuple(range(len(self.parameters)))),)
         row_of = {p.name: row for row, p in enumerate(self.parameters)}
         groups = []
-        for (cell, celsius), places in settings.items():
+        for (cell, celsius, _), places in settings.items():
             rows: list[int | None] = []
             for p in self.model.parameters:
                 by_cell = self._by_cell.get(p.name, {})
@@ -168,7 +171,12 @@ class Problem:
         return replace(self.model, parameters=tuple(parameters))
 
     def linear_parameters(self) -> dict[str, bool]:
-        """As `ChannelModel.linear_parameters`, by the model's names, those free for any cell."""
+        """As `ChannelModel.linear_parameters`, by the model's names, those free for any cell.
+
+        With a clamp there is none: what flows changes the potential at which it flows.
+        """
+        if any(e.clamp for e in self.experiments):
+            return {}
         return self._shared_model.linear_parameters()
 
     def values(self) -> np.ndarray:
@@ -281,6 +289,11 @@ class Group:
     def name(self) -> str:
         """What tells it from others, such as "cell 1, 34 degC"; empty where nothing does."""
         return ", ".join(filter(None, (self.cell, degrees(self.temperature_C))))
+
+    @property
+    def clamp(self) -> Clamp | None:
+        """What the amplifier did, in all of its experiments; None for an ideal clamp."""
+        return next((e.clamp for e in self.problem.experiments), None)
 
     @property
     def is_told(self) -> bool:

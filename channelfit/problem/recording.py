@@ -28,7 +28,7 @@ from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fit
 
 #: Far beyond any amplifier.
 _MAX_PA = 1e15
-_UNMODELLED = ("capacitance", "series_resistance")
+_OF_THE_CLAMP = ("capacitance", "series_resistance")
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
             spaced, and whatever does not agree with the protocol.
     """
     section.expect(KEYS["recording"])
-    _refuse_unmodelled(section)
+    _refuse_clamp(section)
     raw, rows, path = _laid_out(section, protocol)
     known = np.isfinite(raw)
 
@@ -262,13 +262,13 @@ def _laid_out(section: Section, protocol: Protocol) -> tuple[np.ndarray, list[in
     return out, rows, path
 
 
-def _refuse_unmodelled(section: Section) -> None:
-    """Raises InputError for keys that describe the clamp, since nothing would be corrected."""
-    for key in _UNMODELLED:
+def _refuse_clamp(section: Section) -> None:
+    """Raises InputError for keys that describe the clamp, with the place where they belong."""
+    for key in _OF_THE_CLAMP:
         if key in section:
             raise section.error(
-                "the clamp is taken for perfect: series resistance and capacitance are not "
-                "modelled yet, so this would change nothing; leave it out (the size of a cell "
+                "what the amplifier did stands beside the recording: `clamp: "
+                "{series_resistance: 5 MOhm, membrane_capacitance: 20 pF}` (the size of a cell "
                 "that currents are divided by belongs under `current`)",
                 key,
             )

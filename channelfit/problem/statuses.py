@@ -1,12 +1,13 @@
 """The status of a score: whether a candidate failed and why, for all backends and languages."""
 
-OK, NOT_FINITE, OCCUPANCY_LOST, OUTSIDE_BOUNDS, NEGATIVE_RATE = range(5)
+OK, NOT_FINITE, OCCUPANCY_LOST, OUTSIDE_BOUNDS, NEGATIVE_RATE, OUT_OF_CLAMP = range(6)
 #: What to call a failure.
 FAILURES = {
     NOT_FINITE: "not finite",
     OCCUPANCY_LOST: "occupancy lost",
     OUTSIDE_BOUNDS: "outside bounds",
     NEGATIVE_RATE: "negative rate",
+    OUT_OF_CLAMP: "out of clamp",
 }
 N_STATUSES = 1 + len(FAILURES)
 
@@ -19,5 +20,6 @@ def cuda_names() -> str:
         "OCCUPANCY_LOST": OCCUPANCY_LOST,
         "OUTSIDE_BOUNDS": OUTSIDE_BOUNDS,
         "NEGATIVE_RATE": NEGATIVE_RATE,
+        "OUT_OF_CLAMP": OUT_OF_CLAMP,
     }
     return f"enum {{ {', '.join(f'{name} = {code}' for name, code in names.items())} }};"

@@ -20,6 +20,12 @@ BACKENDS = {
     "cpu": ("channelfit.scoring.cpu", "CpuScorer"),
     "cuda": ("channelfit.scoring.cuda", "CudaScorer"),
 }
+#: The same for problems with a clamp.
+CLAMPED = {
+    "reference": ("channelfit.scoring.reference_clamp", "ClampReference"),
+    "cpu": ("channelfit.scoring.clamp", "ClampScorer"),
+    "cuda": ("channelfit.scoring.clamp_cuda", "ClampCudaScorer"),
+}
 #: What scores a problem whose experiments differ in more than the command, by scorers of each kind.
 _GROUPED = ("channelfit.scoring.grouped", "GroupedScorer")
 
@@ -133,10 +139,18 @@ def make_scorer(
     backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
-    kind = _class(*BACKENDS[backend])
-    if path not in ("auto", *kind.paths):
-        raise InputError(f'backend {backend} has no path "{path}", only {", ".join(kind.paths)}')
-    scorers: list[Scorer] = [kind(group.problem, dtype, path=path) for group in problem.groups]
+    kinds = [
+        _class(*(CLAMPED if group.clamp is not None else BACKENDS)[backend])
+        for group in problem.groups
+    ]
+    for kind in kinds:
+        if path not in ("auto", *kind.paths):
+            offered = ", ".join(kind.paths)
+            raise InputError(f'backend {backend} has no path "{path}" here, only {offered}')
+    scorers: list[Scorer] = [
+        kind(group.problem, dtype, path=path)
+        for kind, group in zip(kinds, problem.groups, strict=True)
+    ]
     if len(scorers) == 1 and not problem.groups[0].is_told:
         return scorers[0]
     grouped: Scorer = _class(*_GROUPED)(problem, scorers)

@@ -16,6 +16,7 @@ import numpy as np
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.scope import check_cell
+from channelfit.problem.clamp import Clamp, is_expression, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import (
     Seen,
@@ -91,7 +92,8 @@ def read_plan(document: dict[str, Any], file: Path, model_file: Path) -> FitPlan
             "either protocols (simulated data) or experiments (recordings) was expected"
         )
     surrogate = "protocols" in section
-    experiments = _protocols(section) if surrogate else _experiments(section)
+    experiments = _protocols(section) if surrogate else _experiments(section, model)
+    experiments = _clamped(section, model, experiments)
     noise, data_seed = _surrogate(section) if surrogate else (0.0, 0)
     plan = plan_search(
         Problem(model, tuple(experiments)),
@@ -183,14 +185,37 @@ def _protocol(section: Section, name: object, key: str) -> Protocol:
     return load_protocol(section.existing(name, key))
 
 
-def _experiments(section: Section) -> list[Experiment]:
+def _clamped(
+    section: Section, model: ChannelModel, experiments: Sequence[Experiment]
+) -> list[Experiment]:
+    """The experiments, those without a clamp of their own with the one of the whole fit.
+
+    Raises:
+        InputError: a clamp that cannot be used; a free parameter on which nothing depends, which
+            a model that is read alone would have refused.
+    """
+    if "clamp" in section:
+        common = read_clamp(section.section("clamp"), model)
+        experiments = [replace(e, clamp=e.clamp or common) for e in experiments]
+    used = model.used_names()
+    used = used.union(*(e.clamp.used_names() for e in experiments if e.clamp))
+    for p in model.parameters:
+        if p.name not in used and not p.fixed:
+            raise section.error(
+                f"the parameter {p.name} changes nothing: no rate, current or clamp uses it; "
+                "remove it or write `fixed: true`"
+            )
+    return list(experiments)
+
+
+def _experiments(section: Section, model: ChannelModel) -> list[Experiment]:
     if "surrogate" in section:
         raise section.error("surrogate belongs to protocols, not to experiments", "surrogate")
     rows = section.items("experiments")
     if not rows:
         raise section.error("at least one experiment is needed", "experiments")
     experiments = [
-        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")))
+        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")), model)
         for i, row in enumerate(rows, 1)
     ]
     if not any(e.weight > 0 for e in experiments):
@@ -211,14 +236,21 @@ def _temperature_of_one(raw: object) -> float | None:
     return None
 
 
-def _experiment(row: Section) -> Experiment:
+def _experiment(row: Section, model: ChannelModel) -> Experiment:
     row.expect(KEYS["experiment"])
     cell = row.text("cell", "")
     if "cell" in row:
         check_cell(row, cell, "cell")
     celsius = row.quantity("temperature", "temperature", None)
     protocol = _protocol(row, row.take("protocol"), "protocol")
-    delay = row.quantity("delay", "time", 0.0)
+    clamp = read_clamp(row.section("clamp"), model) if "clamp" in row else None
+    delay = 0.0
+    if _names_a_parameter(row.take("delay", 0.0)):
+        if clamp is not None and not clamp.delay.is_zero:
+            raise row.error("the clamp has a delay, too; give it once", "delay")
+        clamp = replace(clamp or Clamp(), delay=read_delay(row, model))
+    else:
+        delay = row.quantity("delay", "time", 0.0)
     shortest = min(sweep[-1].end_ms for sweep in protocol.sweeps)
     if not 0 <= delay < shortest:
         raise row.error(f"a time from 0 to {shortest:g} ms was expected, not {delay:g}", "delay")
@@ -238,12 +270,21 @@ def _experiment(row: Section) -> Experiment:
     seen = Seen(place, protocol, recording.current_pA, left)
     cautions = recording_cautions(seen, weight > 0)
     recording = replace(recording, weight=left, cautions=cautions)
-    told = Experiment(protocol, recording, weight, cell=cell, temperature_C=celsius)
+    told = Experiment(protocol, recording, weight, cell, celsius, clamp)
     experiment = _thinned(told, every)
     assert experiment.recording is not None
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if entries else "recording")
     return experiment
+
+
+def _names_a_parameter(delay: object) -> bool:
+    """Whether a delay is an expression, as ``late`` or ``2*late`` is, and no quantity."""
+    try:
+        parse_quantity(delay, "time")
+    except InputError:
+        return is_expression(delay)
+    return False
 
 
 def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
@@ -338,6 +379,12 @@ def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) 
     is linear; optimizers that ask for costs alone have one parameter less to find.
     """
     names = [str(name) for name in section.items("solve", ["none"])]
+    if names != ["none"] and any(e.clamp for e in problem.experiments):
+        raise section.error(
+            "with a clamp no parameter can be solved: what flows changes the potential at which "
+            "it flows, so that the current is a straight line in nothing; leave solve out",
+            "solve",
+        )
     linear, kept = problem.linear_parameters(), {}
     bounded = {problem.parameters[place].name for c in constraints for place in c.places}
     for name in linear:

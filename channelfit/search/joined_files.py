@@ -17,6 +17,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.model.printed_form import is_printed_form, read_model_document
 from channelfit.model.scope import checked_name
+from channelfit.problem.clamp import words_of_clamps
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, is_function
@@ -179,7 +180,9 @@ def build_fitted_model(
     """
     own = read_model_document(file) if file != model_file else {}
     try:
-        model = build_model(document, model_file, celsius_of_one)
+        model = build_model(
+            document, model_file, celsius_of_one, words_of_clamps(document.get("fit"))
+        )
         if celsius_of_one is not None and not _uses_celsius(document):
             raise InputError(
                 f"the temperature of an experiment changes nothing: no expression in "
@@ -220,11 +223,19 @@ def _uses_celsius(document: Mapping[str, Any]) -> bool:
 def _change_parameter(document: dict[str, Any], name: str, row: Section, model_file: Path) -> None:
     """What a fit file says of one of the model's parameters goes before what the model says.
 
+    A name that the model does not have may be one of the clamp, which then is given here alone.
     Its numbers are in its unit, those that the model alone gives in the model's. A value of the
     model's that a new range leaves out is no start for a fit to recordings; data cannot be
     simulated without one.
     """
     known = document.get("parameters")
+    if (
+        isinstance(known, dict)
+        and name not in known
+        and name in words_of_clamps(document.get("fit"))
+    ):
+        known[name] = {key: row.take(key) for key in _announced(row)}
+        return
     if not isinstance(known, dict) or not isinstance(known.get(name), dict):
         listed = ", ".join(map(str, known)) if isinstance(known, dict) else "none that has a name"
         raise row.error(f"the model has no such parameter. Known: {listed}")
@@ -249,6 +260,12 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
             )
         del joined["value"]
     known[name] = joined
+
+
+def _announced(row: Section) -> list[str]:
+    """The keys of a parameter's row. Raises InputError for one that no parameter has."""
+    row.expect(KEYS["parameter"])
+    return row.given()
 
 
 def _inside(row: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from channelfit.front.fitting import prepared
 from channelfit.front.kinds import channel_document, load_plan
 from channelfit.front.simulation import of_cell
 from channelfit.model.channel import ChannelModel
+from channelfit.problem.clamp import left_out
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import SearchScreen
@@ -92,6 +93,7 @@ def model_with_values(
 ) -> tuple[ChannelModel, np.ndarray, str]:
     """The model, its values or a cell's, and the name that a fit file gives, else its own."""
     channel, document = load_channel(file, overrides)
+    warn(left_out(document, file))
     name = str((document.get("fit") or {}).get("name", channel.name))
     try:
         channel = of_cell(channel, cell)

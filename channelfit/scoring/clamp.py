@@ -1,0 +1,248 @@
+"""Scores, traces and derivatives of a clamped channel on the CPU; see `kernels.clamp_step`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from channelfit.problem.clamp import Clamp
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.run_tree import by_sweep
+from channelfit.problem.statuses import NOT_FINITE, OK, OUT_OF_CLAMP
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cpu import shared_kernel
+from channelfit.scoring.kernels.clamp_cpu import UNLOADED, ClampCpuSource
+from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, Grid, grid
+from channelfit.scoring.layout.low_pass import PER_MODE, modes, step_tables
+from channelfit.scoring.machine.machine_code import generated
+from channelfit.scoring.machine.threads import usable_cores
+from channelfit.scoring.scorer import Linearization, Score
+
+#: The largest error of an occupancy in one step (of 100 mV, of the membrane potential) with which
+#: a candidate is not taken again on a finer mesh; currents are then right to 1e-4 of their peak.
+TOLERANCE = 2e-4
+#: The error on the finest mesh beyond which a candidate fails: nothing holds its membrane.
+_HOPELESS = 0.05
+#: ms: steps of a rest. The first are with no current through the series resistance.
+_RESTS = np.concatenate([np.full(UNLOADED, 1e9), 1e-3 * 4.0 ** np.arange(21)])
+
+
+def common_clamp(problem: Problem) -> Clamp:
+    """The clamp of all experiments of a problem.
+
+    Raises ValueError where they differ: such a problem has several groups, each with a scorer.
+    """
+    clamps = {e.clamp for e in problem.experiments}
+    if len(clamps) != 1 or None in clamps:
+        raise ValueError("a scorer serves experiments of one clamp")
+    return problem.experiments[0].clamp or Clamp()
+
+
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """A grid with the tables of the filter beside its steps, and the steps of a rest."""
+
+    grid: Grid
+    steps: np.ndarray
+    rests: np.ndarray
+    modes: np.ndarray
+
+
+def laid(experiments: list[Experiment], clamp: Clamp, level: int, scored: bool) -> Laid:
+    """The grid of some experiments, of samples that count or of all, as kernels read it."""
+    pairs = [
+        (e.recording.current_pA, e.weight * e.recording.weight)
+        if scored and e.recording is not None
+        else (None, None)
+        for e in experiments
+    ]
+    made = grid(
+        [e.protocol for e in experiments], [p[0] for p in pairs], [p[1] for p in pairs], level
+    )
+    constants, tables = np.zeros(1), np.empty((len(made.steps), 0))
+    width = RISE + 1
+    if clamp.low_pass is not None:
+        poles, residues = modes(clamp.low_pass)
+        constants = np.concatenate([poles, residues]).view(float)
+        tables = step_tables(poles, made.steps[:, LENGTH]).reshape(len(made.steps), -1)
+        width += len(poles) * PER_MODE
+    rests = np.zeros((len(made.holding), len(_RESTS), width))
+    rests[..., LENGTH] = _RESTS
+    rests[..., COMMAND:RISE] = made.holding[:, None, None]
+    return Laid(made, np.ascontiguousarray(np.hstack([made.steps, tables])), rests, constants)
+
+
+class Raw(NamedTuple):
+    """What a kernel gives: sums of squares, their parts by parameters, or traces; see `_run`."""
+
+    cost: np.ndarray
+    status: np.ndarray
+    error: np.ndarray
+    trace: np.ndarray
+    gradient: np.ndarray
+    curvature: np.ndarray
+
+
+class ClampScorer:
+    """Scores and simulates a problem with a clamp, in float64; see `scorer.Scorer`."""
+
+    backend = "cpu"
+    paths = ("stepping",)
+
+    def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
+        self.problem, self.dtype, self.path = problem, dtype, "stepping"
+        self.xp: Any = np
+        self.clamp = common_clamp(problem)
+        self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
+        low_pass = self.clamp.low_pass
+        self.n_modes = 0 if low_pass is None else len(modes(low_pass)[0])
+        self.source: Any = ClampCpuSource(problem.model, self.clamp, (), self.n_modes)
+        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
+        self.n_threads = usable_cores()
+        self._laid: dict[tuple[int, bool], Laid] = {}
+
+    @cached_property
+    def _differentiated(self) -> ClampCpuSource:
+        return ClampCpuSource(self.problem.model, self.clamp, self.free, self.n_modes)
+
+    def grid(self, level: int, scored: bool) -> Laid:
+        """The mesh of a level, of the samples that count or of all."""
+        key = (level, scored)
+        if key not in self._laid:
+            experiments = self.problem.fitted if scored else list(self.problem.experiments)
+            self._laid[key] = laid(experiments, self.clamp, level, scored)
+        return self._laid[key]
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
+        parameters = self._checked(parameters)
+        trace = np.full((self.grid(0, False).grid.times.size, parameters.shape[1]), np.nan)
+        found = self._refined(False, parameters, trace=trace)
+        trace[:, found.status != OK] = np.nan
+        return [by_sweep(trace, places) for places in self.grid(0, False).grid.outputs]
+
+    def score(self, parameters: np.ndarray) -> Score:
+        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
+        found = self._refined(False, self._scorable(parameters))
+        return Score(found.cost, found.status)
+
+    def rescore(self, parameters: np.ndarray) -> Score:
+        """The score itself: there is no way that is more exact."""
+        return self.score(parameters)
+
+    def preview(self, parameters: np.ndarray) -> Score:
+        """The score itself: `linearize` takes the same steps."""
+        return self.score(parameters)
+
+    @property
+    def source_text(self) -> str:
+        """The generated code that scores."""
+        return str(self.source.text)
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature: the derivatives of the discrete steps."""
+        return self._refined(bool(self.free), self._scorable(parameters))
+
+    def _refined(
+        self, derived: bool, parameters: np.ndarray, trace: np.ndarray | None = None
+    ) -> Linearization:
+        """All candidates on the coarsest mesh, and those whose error is too large on finer ones."""
+        n_parameters, n = parameters.shape
+        out = Linearization(
+            np.full(n, np.inf),
+            np.zeros(n, np.int8),
+            np.zeros((n_parameters, n)),
+            np.zeros((n_parameters, n_parameters, n)),
+        )
+        left = np.arange(n)
+        for level in range(len(LEVELS)):
+            some = np.ascontiguousarray(parameters[:, left])
+            part, error, shown = self._run(derived, some, level, trace is not None)
+            last = level + 1 == len(LEVELS)
+            if last:
+                lost = (part.status == OK) & ~(error < _HOPELESS)
+                part.status[lost] = np.where(np.isfinite(error[lost]), OUT_OF_CLAMP, NOT_FINITE)
+            done = np.full(len(left), True) if last else error < TOLERANCE
+            self._keep(out, left[done], part, done)
+            if trace is not None:
+                trace[:, left[done]] = shown[:, done]
+            left = left[~done]
+            if not len(left):
+                break
+        return out
+
+    @staticmethod
+    def _keep(out: Linearization, places: np.ndarray, part: Linearization, which: Any) -> None:
+        good = part.status[which] == OK
+        out.cost[places] = np.where(good, part.cost[which], np.inf)
+        out.status[places] = part.status[which]
+        if part.gradient.size:
+            out.gradient[:, places] = np.where(good, part.gradient[:, which], 0.0)
+            out.curvature[:, :, places] = np.where(good, part.curvature[:, :, which], 0.0)
+
+    def _run(
+        self, derived: bool, parameters: np.ndarray, level: int, tracing: bool
+    ) -> tuple[Linearization, np.ndarray, np.ndarray]:
+        """A score, with its derivatives if wanted, the errors (n_candidates,), and traces."""
+        n_parameters, n = parameters.shape
+        raw = self._launched(derived, parameters, level, tracing)
+        total = 1.0 if tracing else self.grid(level, True).grid.weight.sum()
+        cost, status = raw.cost / total, raw.status
+        status[(status == OK) & ~np.isfinite(cost) & (raw.error < TOLERANCE)] = NOT_FINITE
+        if not derived:
+            empty = np.empty((0, 0))
+            return Linearization(cost, status, empty, empty), raw.error, raw.trace
+        gradient = np.zeros((n_parameters, n))
+        curvature = np.zeros((n_parameters, n_parameters, n))
+        free, n_free = np.array(self.free), len(self.free)
+        lower = np.tri(n_free, dtype=bool)[..., None]
+        bend = np.where(lower, raw.curvature, raw.curvature.transpose(1, 0, 2))
+        gradient[free] = 2.0 / total * raw.gradient
+        curvature[free[:, None], free] = 2.0 / total * bend
+        return Linearization(cost, status, gradient, curvature), raw.error, raw.trace
+
+    def _launched(self, derived: bool, parameters: np.ndarray, level: int, tracing: bool) -> Raw:
+        """Run the kernel on the mesh of a level."""
+        source = self._differentiated if derived else self.source
+        mesh, n = self.grid(level, not tracing), parameters.shape[1]
+        n_free = len(source.step.free)
+        out = Raw(
+            np.zeros(n),
+            np.zeros(n, np.int8),
+            np.zeros(n),
+            np.empty((mesh.grid.times.size, n) if tracing else (0, n)),
+            np.zeros((n_free, n)),
+            np.zeros((n_free, n_free, n)),
+        )
+        arguments: list[Any] = [
+            mesh.grid.holding,
+            mesh.grid.sweeps,
+            mesh.steps,
+            mesh.grid.jumped,
+            mesh.rests,
+        ]
+        arguments += [mesh.modes, mesh.grid.times, mesh.grid.data, mesh.grid.weight]
+        arguments += [*out[:4], tracing, *out[4:]]
+        run = generated(source.text, "runSweeps")
+        shared_kernel(run, parameters, arguments, source.lanes, self.n_threads)
+        return out
+
+    def _checked(self, parameters: np.ndarray) -> np.ndarray:
+        parameters = np.ascontiguousarray(parameters, dtype=float)
+        n_parameters = len(self.problem.model.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        return parameters
+
+    def _scorable(self, parameters: np.ndarray) -> np.ndarray:
+        if not any(
+            e.recording is not None and e.recording.weight.any() for e in self.problem.fitted
+        ):
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        return self._checked(parameters)

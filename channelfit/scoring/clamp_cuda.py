@@ -1,0 +1,124 @@
+"""Scores, traces and derivatives of a clamped channel on a GPU; see `kernels.clamp_cuda`."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem
+from channelfit.scoring.clamp import ClampScorer, Raw
+from channelfit.scoring.kernels.clamp_cuda import CLAMP_SWEEPS, ClampCudaSource
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.scorer import Linearization, Score
+
+_THREADS = 64
+#: Candidates of one launch, values alone and with derivatives: bounds the memory of threads.
+_CHUNK, _CHUNK_BY = 1 << 17, 1 << 14
+
+
+class ClampCudaScorer(ClampScorer):
+    """As on the CPU, with a thread for each candidate; in float64.
+
+    Parameters in a CuPy array give CuPy arrays, though meshes are chosen on the host.
+    """
+
+    backend = "cuda"
+
+    def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
+        super().__init__(problem, dtype, path)
+        self.xp = gpu.cupy()
+        self.source = ClampCudaSource(problem.model, self.clamp, (), self.n_modes)
+        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
+        self._modules: dict[str, gpu.Kernel] = {}
+        self._arrays: dict[tuple[int, bool], list[Any]] = {}
+
+    @cached_property
+    def _by_parameters(self) -> ClampCudaSource:
+        return ClampCudaSource(self.problem.model, self.clamp, self.free, self.n_modes)
+
+    def score(self, parameters: Any) -> Score:
+        """Cost and status, where the parameters are."""
+        found = super().score(to_host(parameters))
+        return Score(*self._where(parameters, found.cost, found.status))
+
+    def linearize(self, parameters: Any) -> Linearization:
+        """Cost, status, gradient and curvature, where the parameters are."""
+        found = super().linearize(to_host(parameters))
+        arrays = found.cost, found.status, found.gradient, found.curvature
+        return Linearization(*self._where(parameters, *arrays))
+
+    def _where(self, parameters: Any, *arrays: np.ndarray) -> tuple[Any, ...]:
+        on_device = self.xp is not np and isinstance(parameters, self.xp.ndarray)
+        return tuple(self.xp.asarray(array) for array in arrays) if on_device else arrays
+
+    def _launched(self, derived: bool, parameters: np.ndarray, level: int, tracing: bool) -> Raw:
+        source = self._by_parameters if derived else self.source
+        chunk = _CHUNK_BY if derived else _CHUNK
+        n = parameters.shape[1]
+        parts = [
+            self._chunk(source, parameters[:, a : a + chunk], level, tracing)
+            for a in range(0, n, chunk)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return Raw(*(np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True)))
+
+    def _chunk(
+        self, source: ClampCudaSource, parameters: np.ndarray, level: int, tracing: bool
+    ) -> Raw:
+        xp, n, n_free = self.xp, parameters.shape[1], len(source.step.free)
+        mesh = self.grid(level, not tracing)
+        with gpu.gpu_errors():
+            grid, rests = mesh.grid, mesh.rests
+            if (level, tracing) not in self._arrays:
+                host = [grid.holding, grid.sweeps, mesh.steps, grid.jumped, rests, mesh.modes]
+                host += [grid.times, grid.data, grid.weight]
+                self._arrays[level, tracing] = [xp.asarray(array) for array in host]
+            arrays = self._arrays[level, tracing]
+            cost, error, status = xp.zeros(n), xp.zeros(n), xp.zeros(n, dtype=np.int8)
+            trace = xp.empty((grid.times.size, n)) if tracing else gpu.NULL
+            gradient = xp.zeros((n_free, n)) if n_free else gpu.NULL
+            curvature = xp.zeros((n_free, n_free, n)) if n_free else gpu.NULL
+            kept = xp.empty(len(grid.holding) * source.kept * n)
+            kernel = self._modules.get(source.text)
+            if kernel is None:
+                kernel = self._modules[source.text] = gpu.compile_cuda(source.text).kernel(
+                    CLAMP_SWEEPS
+                )
+            kernel(
+                (-(-n // _THREADS),),
+                (_THREADS,),
+                (
+                    xp.asarray(np.ascontiguousarray(parameters)),
+                    np.int32(n),
+                    arrays[0],
+                    np.int32(len(grid.holding)),
+                    arrays[1],
+                    np.int32(len(grid.sweeps)),
+                    arrays[2],
+                    np.int32(mesh.steps.shape[1]),
+                    arrays[3],
+                    arrays[4],
+                    np.int32(rests.shape[1]),
+                    *arrays[5:],
+                    cost,
+                    status,
+                    error,
+                    trace,
+                    gradient,
+                    curvature,
+                    kept,
+                ),
+            )
+            return Raw(
+                to_host(cost),
+                to_host(status),
+                to_host(error),
+                to_host(trace) if tracing else np.empty((0, n)),
+                to_host(gradient) if n_free else np.empty((0, n)),
+                to_host(curvature) if n_free else np.empty((0, 0, n)),
+            )

@@ -1,0 +1,85 @@
+"""The current of a clamped channel as text: a sum of terms, and its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.terms import V
+
+#: Each term of the current: its drive, pA, and the chains whose open probabilities multiply it.
+Terms = Sequence[tuple[sympy.Expr, tuple[int, ...]]]
+
+
+def terms_of(model: ChannelModel) -> Terms:
+    """The terms of a model's current."""
+    drive = model.conductance * (V - model.reversal)
+    return [(drive, tuple(range(len(model.chains))))]
+
+
+class Current:
+    """The current as a sum of terms, drive times the open probabilities of some chains, in text.
+
+    Arguments:
+        terms: of the current of a model.
+        opens: the prefix of the names of the open probabilities.
+        drive: text of the drive of a term.
+    """
+
+    def __init__(
+        self, model: ChannelModel, terms: Terms, opens: str, drive: Callable[[int], str]
+    ) -> None:
+        self.model, self.terms = model, terms
+        self.opens, self.drive = opens, drive
+
+    def text(self) -> str:
+        """The current, pA."""
+        return self.by_drive(self.drive)
+
+    def by_drive(self, of: Callable[[int], str]) -> str:
+        """The current with each drive in place of which stands another text."""
+        parts = [f"{of(j)}*{self._product(chains)}" for j, (_, chains) in enumerate(self.terms)]
+        return f"({' + '.join(parts)})"
+
+    def by_open(self, k: int) -> str:
+        """The derivative by the open probability of chain k."""
+        return self._by_open(k, self.drive)
+
+    def by_open_dot(self, k: int, dots: Sequence[str], moved: Sequence[str]) -> str:
+        """The change of `by_open` where open probabilities change by dots and drives by moved."""
+        parts = [self._by_open(k, moved.__getitem__)]
+        for j, (_, chains) in enumerate(self.terms):
+            if k in chains:
+                for m in chains:
+                    second = self._product(chains, k, m)
+                    parts.append(f"{self.drive(j)}*{second}*{dots[m]}")
+        return f"({' + '.join(parts)})"
+
+    def by_drive_dot(self, slopes: Sequence[str], bent: Sequence[str], dots: Sequence[str]) -> str:
+        """The change of `by_drive(slopes)` where slopes change by bent and open ones by dots."""
+        parts = [self.by_drive(bent.__getitem__)]
+        for k in range(len(self.model.chains)):
+            parts.append(f"{self._by_open(k, slopes.__getitem__)}*{dots[k]}")
+        return f"({' + '.join(parts)})"
+
+    def _by_open(self, k: int, drive: Callable[[int], str]) -> str:
+        parts = [
+            f"{drive(j)}*{self._product(chains, k)}"
+            for j, (_, chains) in enumerate(self.terms)
+            if k in chains
+        ]
+        return f"({' + '.join(parts) or '0.0'})"
+
+    def _product(self, chains: Sequence[int], *by: int) -> str:
+        """The product of open probabilities to their powers, differentiated by some of them."""
+        factors = []
+        for k in chains:
+            power, times = self.model.chains[k].power, 1
+            for _ in range(sum(one == k for one in by)):
+                times, power = times * power, power - 1
+            if times != 1:
+                factors.append(f"{float(times)!r}")
+            factors += [f"{self.opens}{k}"] * max(0, power)
+        return f"({'*'.join(factors) or '1.0'})"

@@ -1,0 +1,154 @@
+"""Rates and drives of a clamped channel at the membrane potential, with their derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+
+from channelfit.model.channel import GREATEST_GAIN, RATE_CEILING, RATE_FLOOR
+from channelfit.model.terms import V
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE
+from channelfit.scoring.kernels.clamp_current import Current
+from channelfit.scoring.kernels.clamp_rows import (
+    CIRCUIT,
+    ClampRows,
+    circuit_of,
+)
+from channelfit.scoring.kernels.derivatives import Definitions, derivatives
+from channelfit.scoring.kernels.printer import assignments
+
+
+class ClampRates(ClampRows):
+    """The functions circuit, start and within."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Derivatives of rates and drives: by the voltage, twice, and by parameters."""
+        model = self.model
+        drives = [drive for drive, _ in self.terms]
+        values = [t.rate for t in self.transitions] + drives
+        names = [model.parameters[k].name for k in self.free]
+        self._values = values
+        self._grown1, first = derivatives(model.definitions, values, [V.name])
+        self._slopes = [row.get(0, sympy.Integer(0)) for row in first]
+        if not names:
+            return
+        self._grown_by, by = derivatives(self._grown1, values, names)
+        self._by = by
+        self._grown2, second = derivatives(self._grown1, self._slopes, [V.name, *names])
+        self._bends = [row.get(0, sympy.Integer(0)) for row in second]
+        self._slopes_by = [{k - 1: e for k, e in row.items() if k} for row in second]
+
+    def _circuit(self) -> None:
+        """Writes circuit: its constants and their derivatives, from the parameters."""
+        t, expressions = self.t, circuit_of(self.clamp)
+        names = [self.model.parameters[k].name for k in self.free]
+        _, slopes = derivatives((), expressions, names)
+        printer = self._printer((), "0.0")
+        with t.function("circuit", "The constants of the circuit."):
+            for row, expression in enumerate(expressions):
+                t.put(self.a("c", row), printer.text(expression))
+            for place in range(len(names)):
+                for row, known in enumerate(slopes):
+                    slope = printer.text(known[place]) if place in known else "0.0"
+                    t.put(self._full("c", row, place), slope)
+            tests = [f"{self.a('c', name)} >= 0.0" for name in CIRCUIT if name in _NOT_NEGATIVE]
+            tests += [f"{self.a('c', 'fraction')} <= 1.0"]
+            tests += [f"abs({self.a('c', name)}) < {GREATEST_GAIN!r}" for name in CIRCUIT]
+            t.put(self.a("status"), self._all_of(tests, self.a("status"), str(float(NOT_FINITE))))
+
+    def _all_of(self, tests: Sequence[str], yes: str, no: str) -> str:
+        both = f" {self.t.dialect.words[0]} "
+        text = both.join(f"({test})" for test in tests)
+        return self.t.choose(text.replace("abs(", self._absolute()), yes, no)
+
+    def _voltage(self, name: str, block: str, slope: str, starts: bool) -> None:
+        """Writes the rates and drives at the membrane potential, with the derivatives wanted."""
+        t, derived = self.t, bool(self.free)
+        wanted = [*self._values]
+        with_slopes = starts or derived
+        wanted += self._slopes if with_slopes else []
+        definitions: Definitions = self._grown1
+        if derived:
+            wanted += [e for row in self._by for e in row.values()]
+            definitions = self._grown_by
+        if derived and starts:
+            wanted += [*self._bends, *(e for row in self._slopes_by for e in row.values())]
+            known = {key for key, _ in definitions}
+            definitions = (*definitions, *(d for d in self._grown2 if d[0] not in known))
+        steps, results = assignments(definitions, wanted)
+        left = iter(results)
+        with t.function(name, f"Rates and drives at the membrane potential of {block}."):
+            t.let("v", self.a(block, self.at_v))
+            printer = self._printer(definitions, "v")
+            for step, expression in steps:
+                t.let(printer.names.get(step, step), printer.text(expression))
+            t.let("flag", self.a("status"))
+            flag = "flag"
+            for row in range(self.n_u):
+                flag = self._bounded(row, printer.text(next(left)), flag)
+            for k, chain in enumerate(self.model.chains):
+                if chain.linear:
+                    up, down = (self.a("u", self.first_rate[k] + i) for i in (0, 1))
+                    t.let(f"linear{k}", t.choose(f"{up} + {down} <= 0.0", _NEGATIVE, flag))
+                    flag = f"linear{k}"
+            t.put(self.a("status"), t.choose("flag == 0.0", flag, "flag"))
+            if with_slopes:
+                for row in range(self.n_u):
+                    t.put(self.a(slope, row), self._inside(row, printer.text(next(left))))
+            if not derived:
+                return
+            for row in range(self.n_u):
+                for place in self._by[row]:
+                    text = self._inside(row, printer.text(next(left)))
+                    t.put(self._full("by", row, place), text)
+            if starts:
+                for row in range(self.n_u):
+                    t.put(self.a("bend", row), self._inside(row, printer.text(next(left))))
+                for row in range(self.n_u):
+                    for place in self._slopes_by[row]:
+                        text = self._inside(row, printer.text(next(left)))
+                        t.put(self._full("slope_by", row, place), text)
+
+    def _bounded(self, row: int, text: str, flag: str) -> str:
+        """Stores a rate within its bounds, or a drive; returns the name of the status after it."""
+        t = self.t
+        t.let(f"r{row}", text)
+        if row >= self.n_rates:
+            t.let(
+                f"flag{row}",
+                t.choose(f"{self._absolute()}r{row}) < {GREATEST_GAIN!r}", flag, _UNDEFINED),
+            )
+            t.put(self.a("u", row), f"r{row}")
+            t.let(f"times{row}", "1.0")
+            return f"flag{row}"
+        transition = self.transitions[row]
+        least = -RATE_CEILING if transition.signed else RATE_FLOOR
+        t.let(f"q{row}", t.choose(f"r{row} > {least!r}", f"r{row}", repr(least)))
+        t.let(f"b{row}", t.choose(f"q{row} < {RATE_CEILING!r}", f"q{row}", repr(RATE_CEILING)))
+        t.put(self.a("u", row), f"{float(transition.multiplicity)!r}*b{row}")
+        t.let(
+            f"times{row}",
+            t.choose(f"b{row} == r{row}", repr(float(transition.multiplicity)), "0.0"),
+        )
+        if not transition.signed:
+            t.let(f"sign{row}", t.choose(f"r{row} < 0.0", _NEGATIVE, flag))
+            flag = f"sign{row}"
+        t.let(f"flag{row}", t.choose(f"r{row} == r{row}", flag, _UNDEFINED))
+        return f"flag{row}"
+
+    def _inside(self, row: int, text: str) -> str:
+        """A derivative of a rate, 0 where the rate is at a bound."""
+        return f"({text})*times{row}" if row < self.n_rates else text
+
+    def _current(self, opens: str, drive: Callable[[int], str]) -> Current:
+        return Current(self.model, self.terms, opens, drive)
+
+
+_NOT_NEGATIVE = ("resistance", "charging", "fraction", "lag", "tracking", "leak", "delay")
+_NEGATIVE, _UNDEFINED = str(float(NEGATIVE_RATE)), str(float(NOT_FINITE))

@@ -1,0 +1,221 @@
+"""The matrix of a step of a clamped channel, and its six stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from channelfit.scoring.kernels.clamp_rates import ClampRates
+from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, RISE
+from channelfit.scoring.layout.clamp_scheme import GAMMA, NODE_OF_STAGE, A, C, D
+
+
+class ClampStages(ClampRates):
+    """The functions factor, reach, stage, finish and measure."""
+
+    def _factor(self) -> None:
+        """Writes factor: the matrix of the step, eliminated, from the rates at its beginning."""
+        t = self.t
+
+        def x(i: int) -> str:
+            return self.a("y", i)
+
+        with t.function("factor", "The matrix of a step, from the rates at its beginning."):
+            t.let("g", f"1.0/({self.s(LENGTH)}*{GAMMA!r})")
+            for k in range(len(self.model.chains)):
+                self._factor_chain(k)
+            moving = self._flow(
+                "f", lambda k, i, r: f"{self.a('slope', r)}*{self._source(k, i, x, '1.0')}"
+            )
+            solved = self._solved_chains("z", moving)
+            for i in range(self.n_x):
+                t.put(self.a("follow", i), solved(i))
+            self._opens("o", x)
+            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            parts = []
+            for k in range(len(self.model.chains)):
+                t.put(self.a("by_open", k), current.by_open(k))
+                parts.append(f"{self.a('by_open', k)}*{self._projected(k, solved)}")
+            steep = current.by_drive(lambda j: self.a("slope", self.n_rates + j))
+            t.put(self.a("factors", "steepness"), steep)
+            t.put(self.a("factors", "per_step"), "g")
+            c = self._c
+            t.let(
+                "potential",
+                f"{c('charging')}*g + 1.0 + {c('resistance')}*({self.a('factors', 'steepness')} + "
+                f"{c('leak')} + {' + '.join(parts) or '0.0'})",
+            )
+            t.let("pipette", f"{c('lag')}*g + 1.0 - {c('fraction')}")
+            t.put(self.a("factors", "potential"), "potential")
+            t.put(self.a("factors", "pipette"), "pipette")
+            determinant = f"potential*pipette + {c('fraction')}"
+            t.put(self.a("factors", "per_determinant"), f"1.0/({determinant})")
+            t.put(self.a("factors", "per_tracking"), f"1.0/({c('tracking')}*g + 1.0)")
+
+    def _factor_chain(self, k: int) -> None:
+        t = self.t
+        order, pattern = self._elimination(k)
+        leaving: dict[tuple[int, int], list[str]] = {place: [] for place in pattern}
+        first_to: dict[int, list[str]] = {i: [] for i in order}
+        for source, target, rate in self.entries(k):
+            q = self.a("u", rate)
+            if source:
+                leaving[source, source].append(f"+ {q}")
+                if target:
+                    leaving[target, source].append(f"- {q}")
+            else:
+                first_to[target].append(q)
+        for (i, j), parts in leaving.items():
+            own = "g" if i == j else "0.0"
+            t.put(self._lu(k, i, j), f"{own} {' '.join(parts)}")
+        for place, pick in enumerate(order):
+            later, pivot = order[place + 1 :], self._lu(k, pick, pick)
+            t.put(pivot, f"1.0/{pivot}")  # columns dominate: no pivot vanishes
+            for i in (i for i in later if (i, pick) in pattern):
+                t.put(self._lu(k, i, pick), f"{self._lu(k, i, pick)}*{pivot}")
+                for j in (j for j in later if (pick, j) in pattern):
+                    product = f"{self._lu(k, i, pick)}*{self._lu(k, pick, j)}"
+                    t.put(self._lu(k, i, j), f"{self._lu(k, i, j)} - {product}")
+        texts = {i: " + ".join(parts) or "0.0" for i, parts in first_to.items()}
+        solved = self._substituted(k, f"w{k}_", texts)
+        first = self.first_x[k] + k
+        total = "1.0"
+        for i in range(1, len(self.model.chains[k].states)):
+            t.put(self.a("weight", first + i - 1), solved[i])
+            total += f" + {solved[i]}"
+        last = first + len(self.model.chains[k].states) - 1
+        t.put(self.a("weight", last), f"1.0/({total})")
+
+    def _substituted(self, k: int, prefix: str, right: dict[int, str]) -> dict[int, str]:
+        """Names the solution of the eliminated equations of chain k, by state."""
+        t = self.t
+        order, pattern = self._elimination(k)
+        names = {i: f"{prefix}{i}" for i in order}
+        for place, i in enumerate(order):
+            before = [j for j in order[:place] if (i, j) in pattern]
+            minus = "".join(f" - {self._lu(k, i, j)}*{names[j]}f" for j in before)
+            t.let(f"{names[i]}f", f"({right[i]}){minus}")
+        for place in range(len(order) - 1, -1, -1):
+            i = order[place]
+            later = [j for j in order[place + 1 :] if (i, j) in pattern]
+            minus = "".join(f" - {self._lu(k, i, j)}*{names[j]}" for j in later)
+            t.let(names[i], f"({names[i]}f{minus})*{self._lu(k, i, i)}")
+        return names
+
+    def _solved_chains(self, prefix: str, right: dict[int, str]) -> Callable[[int], str]:
+        """Names the increments of all occupancies at a fixed potential; returns their names."""
+        t, names = self.t, {}
+        for k, chain in enumerate(self.model.chains):
+            n, first = len(chain.states), self.first_x[k]
+            texts = {i: right[first + i - 1] for i in range(1, n)}
+            solved = self._substituted(k, f"{prefix}{k}_", texts)
+            if n == 1:
+                continue
+            weights = first + k
+            total = " + ".join(solved[i] for i in range(1, n))
+            t.let(f"{prefix}{k}", f"({total})*{self.a('weight', weights + n - 1)}")
+            for i in range(1, n):
+                name = f"{prefix}x{first + i - 1}"
+                t.let(name, f"{solved[i]} - {self.a('weight', weights + i - 1)}*{prefix}{k}")
+                names[first + i - 1] = name
+        return names.__getitem__
+
+    def _solve(self, into: Callable[[int], str], right: dict[int, str]) -> None:
+        """Stores the increments of a stage, from its right sides by row of y."""
+        t = self.t
+
+        def f(name: str) -> str:
+            return self.a("factors", name)
+
+        solved = self._solved_chains("e", {i: right[i] for i in range(self.n_x)})
+        parts = [
+            f"{self.a('by_open', k)}*{self._projected(k, solved)}"
+            for k in range(len(self.model.chains))
+        ]
+        pull = " + ".join(parts) or "0.0"
+        t.let("ke", f"({right[self.at_e]})*{f('per_tracking')}")
+        t.let("rv", f"({right[self.at_v]}) - {self._c('resistance')}*({pull})")
+        t.let("rp", f"({right[self.at_p]}) - {self._c('boost')}*ke")
+        per = f("per_determinant")
+        t.let("kv", f"({f('pipette')}*rv + rp)*{per}")
+        t.put(into(self.at_p), f"({f('potential')}*rp - {self._c('fraction')}*rv)*{per}")
+        t.put(into(self.at_v), "kv")
+        t.put(into(self.at_e), "ke")
+        for i in range(self.n_x):
+            t.put(into(i), f"{solved(i)} + {self.a('follow', i)}*kv")
+
+    def _reach(self, i: int) -> None:
+        """Writes reach: where stage i looks."""
+        with self.t.function(f"reach{i}", f"The state at which stage {i} looks."):
+            for n in range(self.n_y):
+                so_far = self._sum(A[i], self.a, n)
+                self.t.put(self.a("ys", n), f"{self.a('y', n)} + {so_far}")
+
+    def _stage(self, i: int) -> None:
+        """Writes stage: its increments, from the state at which it looks and the rates there."""
+        t, c = self.t, self._c
+        block = "ys" if i else "y"
+
+        def y(n: int) -> str:
+            return self.a(block, n)
+
+        def so_far(n: int) -> str:
+            return self._sum(C[i], self.a, n)
+
+        with t.function(f"stage{i}", f"The increments of stage {i}."):
+            t.let("per", f"1.0/{self.s(LENGTH)}")
+            flow = self._flow(
+                "f", lambda k, j, r: f"{self.a('u', r)}*{self._source(k, j, y, '1.0')}"
+            )
+            self._opens("o", y)
+            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            right = {n: f"{flow[n]} + {so_far(n)}*per" for n in range(self.n_x)}
+            v, p, e = y(self.at_v), y(self.at_p), y(self.at_e)
+            t.let("flows", f"{current.text()} + {c('leak')}*{v} - {c('leak_current')}")
+            t.let("across", f"{p} + {c('offset')} - {v}")
+            t.let("lead", f"{self.s(COMMAND + NODE_OF_STAGE[i])} - {e}")
+            for name, n in (("charging", self.at_v), ("lag", self.at_p), ("tracking", self.at_e)):
+                t.put(self.a("told", name), f"{so_far(n)}*per")
+            t.put(self.a("told", "current"), "flows")
+
+            def pushed(name: str) -> str:
+                return f"{c(name)}*{self.a('told', name)}"
+
+            rise = f" + {D[i]!r}*{self.s(RISE)}" if D[i] else ""
+            rises = f" + {D[i]!r}*{self.s(RISE)}*(1.0 + {c('boost')})" if D[i] else ""
+            right[self.at_v] = f"across - {c('resistance')}*flows + {pushed('charging')}"
+            right[self.at_p] = (
+                f"{self.s(COMMAND + NODE_OF_STAGE[i])} - {p} + {c('fraction')}*across + "
+                f"{c('boost')}*lead + {pushed('lag')}{rises}"
+            )
+            right[self.at_e] = f"lead + {pushed('tracking')}{rise}"
+            self._solve(lambda n: self.a("k", i * self.n_y + n), right)
+
+    def _advance(self, at: Callable[[str, int], str]) -> None:
+        """Stores the state at the end of the step, and its derivative by time."""
+        t = self.t
+        t.let("per", f"1.0/{self.s(LENGTH)}")
+        for n in range(self.n_y):
+            last = at("k", 5 * self.n_y + n)
+            before = self._sum(C[5], at, n)
+            t.put(at("y", n), f"{at('ys', n)} + {last}")
+            t.put(at("rate", n), f"({1 / GAMMA!r}*{last} - {before})*per")
+
+    def _finish(self) -> None:
+        """Writes finish, the end of the step, and measure, the largest error of a step so far."""
+        t = self.t
+        with t.function("finish", "The state at the end of a step."):
+            self._advance(self.a)
+        with t.function("measure", "The largest error of a step so far."):
+            t.let("error0", self.a("error"))
+            for n in range(self.n_x + 1):
+                last = self.a("k", 5 * self.n_y + n)
+                share = f"{_PER_MV!r}*" if n == self.at_v else ""
+                t.let(f"size{n}", f"{share}{self._absolute()}{last})")
+                # what is no number is the larger one
+                larger = t.choose(f"size{n} <= error{n}", f"error{n}", f"size{n}")
+                t.let(f"error{n + 1}", larger)
+            t.put(self.a("error"), f"error{self.n_x + 1}")
+
+
+#: What an error of 1 mV of the membrane potential counts beside one of an occupancy.
+_PER_MV = 0.01

@@ -1,0 +1,199 @@
+"""One step of a clamped channel as text, with the derivatives by all parameters.
+
+Derivatives are those of the discrete step: each stage is differentiated as it stands, with the
+derivatives of the matrix and of the masses, and solved with the factors of the stage itself.
+"""
+
+from __future__ import annotations
+
+from channelfit.scoring.kernels.clamp_rows import (
+    OBSERVED,
+)
+from channelfit.scoring.kernels.clamp_seen import ClampSeen
+from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, RISE
+from channelfit.scoring.layout.clamp_scheme import NODE_OF_STAGE, A, C, D
+
+
+class ClampStep(ClampSeen):
+    """All functions of one model and one clamp; see `clamp_rows.ClampRows` for the arguments."""
+
+    def write(self) -> None:
+        """Write all functions."""
+        self._circuit()
+        self._voltage("start", "y", "slope", starts=True)
+        self._voltage("within", "ys", "stage_slope", starts=False)
+        self._factor()
+        for i in range(6):
+            if i:
+                self._reach(i)
+            self._stage(i)
+        self._finish()
+        self._observe()
+        self._polynomial("a")
+        self._at_rest()
+        self._hold()
+        if self.n_modes:
+            self._filter("a")
+        if self.free:
+            self._tangent_start()
+            for i in range(6):
+                self._tangent_stage(i)
+            self._tangent_finish()
+            self._polynomial("d")
+            if self.n_modes:
+                self._filter("d")
+
+    def _tangent_start(self) -> None:
+        """Writes begins: the derivatives of the step's matrix, for one parameter."""
+        t = self.t
+        with t.function("begins", "Derivatives of the matrix of a step."):
+            v = self.d("y", self.at_v)
+            for row in range(self.n_u):
+                moved = f"{self.a('slope', row)}*{v} + {self.d('by', row)}"
+                bent = f"{self.a('bend', row)}*{v} + {self.d('slope_by', row)}"
+                t.put(self.d("moved", row), moved)
+                t.put(self.d("bent", row), bent)
+            self._opens("o", lambda n: self.a("y", n))
+            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            dots = [
+                self._projected(k, lambda n: self.d("y", n)) for k in range(len(self.model.chains))
+            ]
+            moved_drive = [self.d("moved", self.n_rates + j) for j in range(len(self.terms))]
+            for k in range(len(self.model.chains)):
+                t.put(self.d("by_open", k), current.by_open_dot(k, dots, moved_drive))
+            slopes = [self.a("slope", self.n_rates + j) for j in range(len(self.terms))]
+            bends = [self.d("bent", self.n_rates + j) for j in range(len(self.terms))]
+            t.put(self.d("steepness"), current.by_drive_dot(slopes, bends, dots))
+
+    def _tangent_stage(self, i: int) -> None:
+        """Writes stageBy: the derivatives of the increments of stage i."""
+        t, c = self.t, self._c
+        block = "ys" if i else "y"
+        slope = "stage_slope" if i else "slope"
+
+        def y(n: int) -> str:
+            return self.a(block, n)
+
+        def dy(n: int) -> str:
+            return self.d(block, n)
+
+        def k(n: int) -> str:
+            return self.a("k", i * self.n_y + n)
+
+        def start(n: int) -> str:
+            return self.a("y", n)
+
+        def dstart(n: int) -> str:
+            return self.d("y", n)
+
+        def so_far(n: int) -> str:
+            return self._sum(C[i], self.d, n)
+
+        def dc(name: str) -> str:
+            return self.d("c", name)
+
+        with t.function(f"stageBy{i}", f"Derivatives of the increments of stage {i}."):
+            for n in range(self.n_y) if i else ():
+                reached = self._sum(A[i], self.d, n)
+                t.put(self.d("ys", n), f"{self.d('y', n)} + {reached}")
+            t.let("per", f"1.0/{self.s(LENGTH)}")
+            t.let("g", self.a("factors", "per_step"))
+            kv, kp, ke = (k(n) for n in (self.at_v, self.at_p, self.at_e))
+            for row in range(self.n_u):
+                moved = f"{self.a(slope, row)}*{dy(self.at_v)} + {self.d('by', row)}"
+                t.let(f"m{row}", moved if i else self.d("moved", row))
+
+            def flux(chain: int, state: int, r: int) -> str:
+                x, dx = self._source(chain, state, y, "1.0"), self._source(chain, state, dy, "0.0")
+                x0 = self._source(chain, state, start, "1.0")
+                dx0 = self._source(chain, state, dstart, "0.0")
+                kx = self._source(chain, state, k, "0.0")
+                return (
+                    f"m{r}*{x} + {self.a('u', r)}*{dx} + {self.d('moved', r)}*{kx} + "
+                    f"{kv}*({self.d('bent', r)}*{x0} + {self.a('slope', r)}*{dx0})"
+                )
+
+            flow = self._flow("f", flux)
+            right = {n: f"{flow[n]} + {so_far(n)}*per" for n in range(self.n_x)}
+            self._opens("o", y)
+            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            chains = range(len(self.model.chains))
+            parts = [f"{current.by_open(n)}*{self._projected(n, dy)}" for n in chains]
+            parts.append(current.by_drive(lambda j: f"m{self.n_rates + j}"))
+            v, dv = y(self.at_v), dy(self.at_v)
+            parts += [f"{dc('leak')}*{v}", f"{c('leak')}*{dv}"]
+            t.let("flows", " + ".join(parts) + f" - {dc('leak_current')}")
+            pulls = [f"{self.a('by_open', n)}*{self._projected(n, k)}" for n in chains]
+            t.let(
+                "pull",
+                " + ".join([f"({self.a('factors', 'steepness')} + {c('leak')})*{kv}", *pulls]),
+            )
+            changes = [f"{self.d('by_open', n)}*{self._projected(n, k)}" for n in chains]
+            t.let("change", " + ".join([f"({self.d('steepness')} + {dc('leak')})*{kv}", *changes]))
+            t.let("across", f"{y(self.at_p)} + {c('offset')} - {v}")
+            t.let("acrossBy", f"{dy(self.at_p)} + {dc('offset')} - {dv}")
+            command = self.s(COMMAND + NODE_OF_STAGE[i])
+            t.let("lead", f"{command} - {y(self.at_e)}")
+            t.let("leadBy", f"0.0 - {dy(self.at_e)}")
+
+            def pushed(name: str, n: int) -> str:
+                told = f"{self.a('told', name)} - g*{k(n)}"
+                return f"{c(name)}*{so_far(n)}*per + {dc(name)}*({told})"
+
+            right[self.at_v] = (
+                f"acrossBy - {dc('resistance')}*({self.a('told', 'current')} + pull) - "
+                f"{c('resistance')}*(flows + change) + {pushed('charging', self.at_v)}"
+            )
+            rises = f" + {D[i]!r}*{self.s(RISE)}*{dc('boost')}" if D[i] else ""
+            right[self.at_p] = (
+                f"{dc('fraction')}*(across + {kp} - {kv}) + {c('fraction')}*acrossBy + "
+                f"{dc('boost')}*(lead - {ke}) + {c('boost')}*leadBy - {dy(self.at_p)} + "
+                f"{pushed('lag', self.at_p)}{rises}"
+            )
+            right[self.at_e] = f"leadBy + {pushed('tracking', self.at_e)}"
+            self._solve(lambda n: self.d("k", i * self.n_y + n), right)
+
+    def _tangent_finish(self) -> None:
+        """Writes finishBy, the end of the step, and observeBy, what is seen of it."""
+        t, c = self.t, self._c
+        with t.function("finishBy", "Derivatives of the state at the end of a step."):
+            self._advance(self.d)
+        with t.function("observeBy", "Derivatives of what is seen at the end of a step."):
+            for row in range(len(OBSERVED)):
+                t.put(self.d("before", row), self.d("seen", row))
+            chains, terms = range(len(self.model.chains)), range(len(self.terms))
+            v = self.d("y", self.at_v)
+            self._opens("o", lambda n: self.a("y", n))
+            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            dots = [self._projected(k, lambda n: self.d("y", n)) for k in chains]
+
+            def by(first: str, second: str, j: int) -> str:
+                row = self.n_rates + j
+                return f"({self.a(first, row)}*{v} + {self.d(second, row)})"
+
+            moved = [by("slope", "by", j) for j in terms]
+            bent = [by("bend", "slope_by", j) for j in terms]
+            slopes = [self.a("slope", self.n_rates + j) for j in terms]
+            parts = [f"{current.by_open(k)}*{dots[k]}" for k in chains]
+            parts.append(current.by_drive(moved.__getitem__))
+            parts += [f"{self.d('c', 'leak')}*{self.a('y', self.at_v)}", f"{c('leak')}*{v}"]
+            t.put(self.d("seen", 0), " + ".join(parts) + f" - {self.d('c', 'leak_current')}")
+            rate, drate = self.a("rate", self.at_v), self.d("rate", self.at_v)
+            steep = current.by_drive(slopes.__getitem__)
+            parts = [
+                f"({current.by_drive_dot(slopes, bent, dots)} + {self.d('c', 'leak')})*{rate}",
+                f"({steep} + {c('leak')})*{drate}",
+            ]
+            for k in chains:
+                change = self._projected(k, lambda n: self.a("rate", n))
+                dchange = self._projected(k, lambda n: self.d("rate", n))
+                parts.append(f"({current.by_open_dot(k, dots, moved)})*{change}")
+                parts.append(f"{current.by_open(k)}*{dchange}")
+            t.put(self.d("seen", 1), " + ".join(parts))
+            for row, block in ((2, "y"), (3, "rate")):
+                changed = (
+                    f"{self.d('c', 'membrane')}*{self.a(block, self.at_v)} + "
+                    f"{self.d('c', 'pipette')}*{self.a(block, self.at_p)} - "
+                    f"{self.d('c', 'cancelled')}*{self.a(block, self.at_e)}"
+                )
+                t.put(self.d("seen", row), f"{self._charge(self.d, block)} + {changed}")

@@ -1,0 +1,220 @@
+"""The steps in which a clamp is integrated, the same for all candidates.
+
+After every jump of the command the steps begin at nanoseconds and grow with the time since the
+jump, h = t/q. Such a mesh resolves a relaxation of any time constant alike, be it the lag of the
+amplifier, the charging of the membrane or the gating of the channel, because where a relaxation of
+time constant tau happens, near t = tau, the steps are tau/q. So the mesh need not know the
+candidate, and a candidate's score cannot depend on which others stand beside it. Kinks of the
+command restart the mesh as finely as their size asks; a moving command bounds the steps besides.
+Steps do not end at samples: these are read off the cubic between the ends of a step.
+
+What a mesh cannot foresee is a current that escapes from the clamp long after the jump. Every
+candidate therefore carries an estimate of its error, and is taken again on a finer mesh where that
+is too large: `LEVELS` has the q of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import Constant, Samples, Segment, Sines
+from channelfit.scoring.layout.clamp_scheme import NODES
+
+#: Steps per time since the jump, coarse to fine.
+LEVELS = (12, 24, 48, 96)
+#: ms: the first step after a jump, at the coarsest level.
+_FIRST_STEP = 2e-6
+#: mV that the command may move in one step, and radians of its fastest sine, at the coarsest level.
+_MOST_MV, _MOST_RADIANS = 2.0, 0.25
+#: mV and mV/ms of a jump and of a kink that are none.
+_NO_JUMP, _NO_KINK = 1e-9, 1e-9
+#: Columns of `Grid.steps`: ms from the start of the sweep, ms, the command at the NODES of the
+#: step, and how far it would rise in the step at the slope of its beginning, mV.
+BEGIN, LENGTH, COMMAND, RISE = 0, 1, 2, 2 + len(NODES)
+#: Columns of `Grid.sweeps`: the holding voltage from whose rest it begins, -1 to go on from the
+#: sweep before; its first step and how many; its first sample and how many.
+REST, FIRST_STEP, N_STEPS, FIRST_SAMPLE, N_SAMPLES = range(5)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All sweeps as flat arrays that kernels read.
+
+    Attributes:
+        holding: (n_rests,) mV, the distinct voltages at which sweeps rest.
+        sweeps: (n_sweeps, 5) int64, columns REST .. N_SAMPLES.
+        steps: (n_steps, 3 + len(NODES)), columns BEGIN .. RISE.
+        jumped: (n_steps,) int64, 1 where the command has just jumped.
+        times, data, weight: (n_samples,) ms from the start of the sweep, pA, and weights.
+        outputs: for each experiment (n_sweeps, n_times_max), where each sample stands in `times`,
+            -1 where it is not among them.
+    """
+
+    holding: np.ndarray
+    sweeps: np.ndarray
+    steps: np.ndarray
+    jumped: np.ndarray
+    times: np.ndarray
+    data: np.ndarray
+    weight: np.ndarray
+    outputs: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a sweep in which the command is smooth."""
+
+    segment: Segment
+    begin: float
+    end: float
+
+    def voltage(self, t: np.ndarray | float) -> np.ndarray:
+        """mV, also at the end, where the next piece begins."""
+        segment, wave = self.segment, self.segment.wave
+        if isinstance(wave, Samples):  # a straight line: this piece lies between two samples
+            ends = segment.voltage(np.array([self.begin, self.end]))
+            return np.asarray(
+                ends[0]
+                + (ends[1] - ends[0]) * (np.asarray(t) - self.begin) / (self.end - self.begin)
+            )
+        return wave.voltage(np.asarray(t, float), segment.start_ms, segment.end_ms)
+
+    def slope(self, t: float) -> float:
+        """mV/ms at a time."""
+        wave = self.segment.wave
+        if isinstance(wave, Constant):
+            return 0.0
+        if isinstance(wave, Sines):
+            omegas = np.asarray(wave.omegas_per_ms)
+            angles = omegas * (t - wave.origin_ms) + np.asarray(wave.phases)
+            return float((np.asarray(wave.amplitudes_mV) * omegas * np.cos(angles)).sum())
+        ends = self.voltage(np.array([self.begin, self.end]))
+        return float(ends[1] - ends[0]) / (self.end - self.begin)
+
+    @property
+    def fastest(self) -> float:
+        """Radians in a ms of its fastest sine; 0 where there is none."""
+        wave = self.segment.wave
+        return max(map(abs, wave.omegas_per_ms), default=0.0) if isinstance(wave, Sines) else 0.0
+
+
+def grid(
+    protocols: Sequence[Protocol],
+    currents: Sequence[np.ndarray | None],
+    weights: Sequence[np.ndarray | None],
+    level: int,
+) -> Grid:
+    """The steps and samples of some experiments.
+
+    Arguments:
+        currents, weights: (n_sweeps, n_times_max) each, and then only samples with a weight above 0
+            are kept; or None for every sample.
+        level: index into LEVELS.
+    """
+    holding: list[float] = []
+    sweeps: list[tuple[int, ...]] = []
+    steps: list[np.ndarray] = []
+    jumped: list[int] = []
+    samples: list[np.ndarray] = []
+    outputs = []
+    n_samples = 0
+    for protocol, current, weight in zip(protocols, currents, weights, strict=True):
+        place = np.full((protocol.n_sweeps, protocol.n_times_max), -1, np.int64)
+        if protocol.holding_mV not in holding:
+            holding.append(protocol.holding_mV)
+        rest = holding.index(protocol.holding_mV)
+        for k in range(protocol.n_sweeps):
+            kept = np.arange(protocol.n_times(k))
+            if weight is not None:
+                kept = kept[weight[k, kept] > 0]
+            goes_on = protocol.carry_over and k > 0
+            needed = protocol.carry_over and k + 1 < protocol.n_sweeps
+            last = protocol.sweeps[k][-1].end_ms if needed else np.inf
+            if not needed:
+                last = protocol.times_ms[kept[-1]] if len(kept) else -np.inf
+            if not len(kept) and not protocol.carry_over:
+                continue
+            first = len(jumped)
+            for row, jump in _sweep_steps(protocol, k, level):
+                if row[BEGIN] > last:
+                    break
+                steps.append(row)
+                jumped.append(jump)
+            place[k, kept] = n_samples + np.arange(len(kept))
+            start = -1 if goes_on else rest
+            sweeps.append((start, first, len(jumped) - first, n_samples, len(kept)))
+            n_samples += len(kept)
+            columns = [protocol.times_ms[kept]]
+            columns.append(np.zeros(len(kept)) if current is None else current[k, kept])
+            columns.append(np.zeros(len(kept)) if weight is None else weight[k, kept])
+            samples.append(np.array(columns))
+        outputs.append(place)
+    table = np.concatenate(samples, axis=1) if samples else np.empty((3, 0))
+    return Grid(
+        np.array(holding),
+        np.array(sweeps, np.int64).reshape(-1, 5),
+        np.array(steps).reshape(-1, RISE + 1),
+        np.array(jumped, np.int64),
+        np.ascontiguousarray(table[0]),
+        np.ascontiguousarray(table[1]),
+        np.ascontiguousarray(table[2]),
+        tuple(outputs),
+    )
+
+
+def _sweep_steps(protocol: Protocol, k: int, level: int) -> Iterator[tuple[np.ndarray, int]]:
+    """The rows of `Grid.steps` of one sweep, and whether the command has just jumped at each."""
+    finer = LEVELS[level] / LEVELS[0]
+    voltage, slope = protocol.holding_mV, 0.0
+    if protocol.carry_over and k:
+        last = _pieces(protocol, k - 1)[-1]
+        voltage, slope = float(last.voltage(last.end)), last.slope(last.end)
+    age, shortest, jump = math.inf, math.inf, 0
+    for piece in _pieces(protocol, k):
+        t, v = piece.begin, float(piece.voltage(piece.begin))
+        kink = abs(piece.slope(t) - slope)
+        if abs(v - voltage) > _NO_JUMP:
+            age, shortest, jump = 0.0, _FIRST_STEP / finer, 1
+        elif kink > _NO_KINK:
+            least = max(_MOST_MV / kink / LEVELS[level], _FIRST_STEP / finer)
+            if least < max(shortest, age / LEVELS[level]):
+                age, shortest = 0.0, least
+        while t < piece.end:
+            steepest = max(abs(piece.slope(t)), 1e-300)
+            h = min(
+                max(shortest, age / LEVELS[level]),
+                _MOST_MV / finer / steepest,
+                _MOST_RADIANS / finer / max(piece.fastest, 1e-300),
+            )
+            left = piece.end - t
+            h = left if h > left * (1 - 1e-9) else min(h, 0.5 * left) if h > 0.6 * left else h
+            at = np.minimum(t + h * np.asarray(NODES), piece.end)
+            yield np.array([t, h, *piece.voltage(at), h * piece.slope(t)]), jump
+            t, age, jump = (piece.end if h == left else t + h), age + h, 0
+        voltage, slope = float(piece.voltage(piece.end)), piece.slope(piece.end)
+
+
+def _pieces(protocol: Protocol, k: int) -> list[_Piece]:
+    """The smooth parts of a sweep, behind the rest that comes before it."""
+    pieces = []
+    if protocol.carry_over and k and protocol.rest_ms > 0:
+        rest = Segment(-protocol.rest_ms, 0.0, Constant(protocol.holding_mV))
+        pieces.append(_Piece(rest, -protocol.rest_ms, 0.0))
+    for segment in protocol.sweeps[k]:
+        wave = segment.wave
+        if not isinstance(wave, Samples):
+            pieces.append(_Piece(segment, segment.start_ms, segment.end_ms))
+            continue
+        knots = wave.times_ms[1:] + segment.start_ms
+        turns = np.append(np.diff(np.diff(wave.v_mV) / np.diff(wave.times_ms)) != 0, True)
+        begin = segment.start_ms
+        for end in [*knots[turns & (knots < segment.end_ms)], segment.end_ms]:
+            if end > begin:
+                pieces.append(_Piece(segment, begin, float(end)))
+            begin = float(end)
+    return pieces
