@@ -548,14 +548,28 @@ def test_a_delay_of_an_experiment_may_be_a_parameter(tmp_path: Path) -> None:
         load_plan(file, ())
 
 
-def test_what_a_clamp_cannot_do_yet_is_refused(tmp_path: Path) -> None:
+def test_no_parameter_is_solved_with_a_clamp(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="with a clamp no parameter can be solved"):
         load_plan(written(tmp_path, "solve: gmax"), ())
+
+
+def test_experiments_with_different_clamps_are_the_sum_of_their_groups(tmp_path: Path) -> None:
+    """One through 80 % compensation, one without any, one clamped ideally."""
     plan = load_plan(written(tmp_path), ())
     one = plan.problem.experiments[0]
-    other = replace(one, clamp=Clamp())
-    with pytest.raises(InputError, match="different clamps"):
-        ClampScorer(replace(plan.problem, experiments=(one, other)))
+    assert one.recording is not None
+    assert one.clamp is not None
+    clamps = (one.clamp, replace(one.clamp, fraction=sympy.Float(0.1)), None)
+    some = tuple(replace(one, clamp=clamp, weight=k + 1.0) for k, clamp in enumerate(clamps))
+    problem = replace(plan.problem, experiments=some)
+    assert [group.clamp for group in problem.groups] == list(clamps)
+    values = problem.values()[:, None] * np.array([1.0, 1.01])
+    found = make_scorer(problem, "cpu").linearize(values)
+    apart = [make_scorer(replace(problem, experiments=(e,)), "cpu").linearize(values) for e in some]
+    assert found.cost == pytest.approx(sum((k + 1) * a.cost for k, a in enumerate(apart)) / 6)
+    wanted = sum((k + 1) * a.gradient for k, a in enumerate(apart)) / 6
+    np.testing.assert_allclose(found.gradient, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
+    assert len({tuple(a.cost) for a in apart}) == 3
 
 
 def test_a_parameter_that_only_a_clamp_would_use_needs_the_clamp(tmp_path: Path) -> None:
