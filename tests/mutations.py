@@ -45,6 +45,42 @@ class Fault:
 
 
 FAULTS = [
+    # --- the clamp
+    Fault(
+        "clamp: the resistance compensated twice as much",
+        "scoring/kernels/clamp_stages.py",
+        "c('fraction')}*across + ",
+        "c('fraction')}*2.0*across + ",
+        "clamp",
+    ),
+    Fault(
+        "clamp: a derivative without the change of the steepness",
+        "scoring/kernels/clamp_step.py",
+        "*(flows + change) + {pushed",
+        "*(flows) + {pushed",
+        "clamp",
+    ),
+    Fault(
+        "clamp: a delay that makes earlier",
+        "scoring/kernels/clamp_cpu.py",
+        'w("x = (times[i] - late - begin)/h"',
+        'w("x = (times[i] + late - begin)/h"',
+        "clamp",
+    ),
+    Fault(
+        "clamp: a sweep that goes on as if its command had not jumped",
+        "scoring/layout/clamp_grid.py",
+        "if protocol.carry_over and k:",
+        "if protocol.carry_over and k > 9:",
+        "clamp",
+    ),
+    Fault(
+        "clamp: a filter whose output has another phase",
+        "scoring/kernels/clamp_seen.py",
+        'value.append(f"{r}*{x} - {ri}*{y}")',
+        'value.append(f"{r}*{x} + {ri}*{y}")',
+        "clamp",
+    ),
     # --- kernels
     Fault(
         "stepping: both halves of a step the same",

@@ -22,12 +22,13 @@ from channelfit import InputWarning
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel, Parameter
-from channelfit.model.model_file import load_model
+from channelfit.model.model_file import build_model, load_model
 from channelfit.model.terms import V
 from channelfit.problem.clamp import Clamp, LowPass, read_clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
-from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK, OUT_OF_CLAMP
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.scoring.clamp import ClampScorer
@@ -337,6 +338,21 @@ def test_a_current_that_escapes_the_clamp_is_taken_on_a_finer_mesh() -> None:
     assert abs(shown - finest[:, 0]).max() < 1e-3 * abs(finest).max()
 
 
+def test_a_membrane_that_nothing_holds_has_failed() -> None:
+    """1 mS behind 100 MOhm, of which no mesh makes anything that is right."""
+    model = model_named("na_hh")
+    values = model.values()[:, None].copy()
+    values[model.parameter_names.index("gmax")] = 1e6
+    protocol = Protocol.steps([-40], duration=4, holding=-90, sampling=0.02)
+    quantities = PLAIN | {"series_resistance": sympy.Float(100.0)}
+    problem = clamped(model, protocol, **quantities)
+    recording = Recording.from_arrays(protocol, np.zeros((1, protocol.n_times_max)))
+    problem = replace(problem, experiments=(replace(problem.experiments[0], recording=recording),))
+    score = ClampScorer(problem).score(values)
+    assert score.status[0] == OUT_OF_CLAMP
+    assert np.isinf(score.cost[0])
+
+
 def test_candidates_without_a_current_have_failed_and_say_why() -> None:
     problem = with_all("na_hh", STEP)
     parameters = np.repeat(problem.model.values()[:, None], 4, axis=1)
@@ -397,6 +413,23 @@ def test_a_filter_steps_exactly_over_a_cubic() -> None:
             )
             ours = row[0] * (0.3 + 0.1j) + (row[1:] * CUBIC).sum()
             assert ours == pytest.approx(solved.y[0, -1], rel=1e-7, abs=1e-12)
+
+
+def test_a_step_of_current_is_recorded_as_the_step_response_of_the_filter() -> None:
+    """A leak of 2 nS under an ideal clamp: the current steps with the command."""
+    document = {
+        "name": "leak",
+        "states": ["O"],
+        "current": {"open": ["O"], "conductance": "2 nS", "reversal": "10 mV"},
+    }
+    protocol = Protocol.steps([-20, 40], duration=1.5, holding=-100, sampling=0.02)
+    problem = clamped(build_model(document, None), protocol, LowPass(4, 2.0))
+    shown = ClampScorer(problem).simulate(np.empty((0, 1)))[0][:, :, 0]
+    system = signal.bessel(4, 2 * np.pi * 2.0, analog=True, norm="mag", output="ba")
+    _, rise = signal.step(system, T=protocol.times_ms)
+    for row, v in zip(shown, (-20, 40), strict=True):
+        wanted = 2.0 * (-100 - 10) + 2.0 * (v + 100) * rise
+        assert abs(row - wanted).max() < 1e-4 * abs(wanted).max()
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from channelfit.scoring.scorer import Linearization, Score
 #: a candidate is not taken again on a finer mesh; currents are then right to 1e-4 of their peak.
 TOLERANCE = 2e-4
 #: The error on the finest mesh beyond which a candidate fails: nothing holds its membrane.
-_HOPELESS = 0.05
+_HOPELESS = 5e-3
 #: ms: steps of a rest. The first are with no current through the series resistance.
 _RESTS = np.concatenate([np.full(UNLOADED, 1e9), 1e-3 * 4.0 ** np.arange(21)])
 
