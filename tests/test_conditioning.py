@@ -18,6 +18,7 @@ from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording, load_recording
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
 
 FAMILY = build_protocol(
     {
@@ -268,3 +269,94 @@ def test_what_conditioning_found_is_told_and_a_saved_fit_repeats_it(tmp_path: Pa
     assert again is not None
     assert np.array_equal(first.current_pA, again.current_pA)
     assert first.conditioning == again.conditioning
+
+
+# --- the filter -----------------------------------------------------------------------------------
+
+FINE = build_protocol(
+    {
+        "name": "fine",
+        "holding": -80,
+        "sampling": 0.01,
+        "segments": [
+            {"hold": 2},
+            {"step": 20, "for": 6},
+            {"ramp": [20, -100], "for": 4},
+            {"hold": 3},
+        ],
+    },
+    None,
+)
+
+
+def lowpass_fit(folder: Path, step: str, more: str = "") -> Path:
+    """A fit file on r.csv under FINE with one step of conditioning."""
+    (folder / "protocol.yaml").write_text(FINE.to_yaml(), encoding="utf-8")
+    text = FIT.replace("sampling: 0.5 ms", "sampling: 0.01 ms")
+    head, _, _ = text.partition("        condition:")
+    file = folder / "fit.yaml"
+    file.write_text(f"{head}        condition: [{step}]\n{more}", encoding="utf-8")
+    return file
+
+
+def test_a_filtered_recording_is_what_the_filtered_model_gives(tmp_path: Path) -> None:
+    """The filter of the data, sample by sample, and that of the model, as states, are the same."""
+    write(tmp_path, 0 * FINE.command())
+    ideal = load_plan(lowpass_fit(tmp_path, "{baseline: {from: 0 ms, to: 1 ms}}"))
+    values = np.array([[0.6], [4.0]])
+    current = make_scorer(ideal.problem, "reference").simulate(values)[0][:, :, 0]
+    write(tmp_path, current)
+    for poles, every in ((4, 1), (8, 10), (1, 4)):
+        step = f"{{lowpass: {{cutoff: 1.5 kHz, poles: {poles}, every: {every}}}}}"
+        plan = load_plan(lowpass_fit(tmp_path, step))
+        (experiment,) = plan.problem.experiments
+        assert experiment.recording is not None
+        data = experiment.recording.current_pA
+        assert data.shape[1] == len(current[0, ::every])
+        shown = make_scorer(plan.problem, "cpu").simulate(values)[0][:, :, 0]
+        assert np.abs(data - shown).max() < 4e-3 * np.abs(current).max()
+        apart = np.abs(data - current[:, ::every]).max()
+        assert apart > 0.1 * np.abs(current).max()  # it does something
+
+
+def test_a_constant_stays_and_noise_shrinks_in_the_filter(tmp_path: Path) -> None:
+    n = FINE.n_times_max
+    noise = np.random.default_rng(1).normal(0, 10, (1, n))
+    write(tmp_path, 25 + 0 * noise)
+    told = {"lowpass": {"cutoff": "2 kHz"}}
+    still = read(tmp_path, told, protocol=FINE)
+    assert furthest(still, np.full((1, n), 25.0)) < 1e-9
+    write(tmp_path, noise)
+    quieter = read(tmp_path, told, protocol=FINE).current_pA.std()
+    # a Bessel filter of four poles passes noise like a sharp one at 1.04 times its cutoff
+    assert quieter == pytest.approx(10 * np.sqrt(1.04 * 2 / 50), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("step", "more", "told"),
+    [
+        ("{lowpass: {cutoff: 80 kHz}}", "", "80 kHz does not fit to a sample every 0.01 ms"),
+        ("{lowpass: {cutoff: 2 kHz, every: 50}}", "", "lowpass.every: 2 kHz does not fit"),
+        ("{lowpass: {cutoff: 2 kHz, poles: 40}}", "", "1 to 10 poles"),
+        ("{lowpass: {cutoff: 2 kHz}}, {lowpass: {cutoff: 2 kHz}}", "", "this is the second"),
+        ("{lowpass: {cutoff: 2 kHz, every: 4}}", "      every: 2\n", "give it once"),
+        (
+            "{lowpass: {cutoff: 2 kHz}}",
+            "      clamp: {lowpass: {cutoff: 5 kHz}}\n",
+            "only one can be modelled",
+        ),
+    ],
+)
+def test_filters_that_cannot_be(tmp_path: Path, step: str, more: str, told: str) -> None:
+    write(tmp_path, 0 * FINE.command())
+    with pytest.raises(InputError) as caught:
+        load_plan(lowpass_fit(tmp_path, step, more))
+    assert told in str(caught.value)
+
+
+def test_a_filter_cannot_bridge_what_was_not_recorded(tmp_path: Path) -> None:
+    current = 0 * FINE.command()
+    current[0, 5] = np.nan
+    write(tmp_path, current)
+    with pytest.raises(InputError, match="which no filter can bridge"):
+        read(tmp_path, {"lowpass": {"cutoff": 2}}, protocol=FINE, missing="mask")

@@ -374,7 +374,10 @@ def test_mistakes_in_a_fit_section(folder: Path, fit: object, said: str) -> None
         ({"every": 10**400}, "steps has only 25 samples"),
         ({"every": 25, "mask": {"to": 1}}, "no sample is left"),
         ({"recording": None}, "fit.experiments[1].recording: a mapping"),
-        ({"recording": {"file": "r.csv"}}, "fit.experiments[1].recording: either time"),
+        (
+            {"recording": {"file": "r.csv", "current": {}}},
+            "fit.experiments[1].recording: either time",
+        ),
         ({"protocol": None}, "fit.experiments[1].protocol: the path"),
         ({"protocol": "unequal.yaml"}, "3 columns of currents, but unequal has 2 sweeps"),
     ],

@@ -192,7 +192,9 @@ def effect(folder: Path, file: str, told: bool) -> str:
         assert shown.exit_code == 0, shown.output
         seen.append(shown.output)
     # the reference takes minutes for a clamp
-    scorer = make_scorer(fit, "cpu" if "clamp" in (folder / file).read_text() else "reference")
+    text = (folder / file).read_text()
+    slow = "clamp" in text or "lowpass" in text
+    scorer = make_scorer(fit, "cpu" if slow else "reference")
     objective = fit.objective(scorer)
     unit = np.random.default_rng(0).random((objective.n_free, 5))
     score = objective.score(unit)
@@ -737,6 +739,17 @@ def proofs() -> dict[tuple[str, str], Proof]:
         "subtract": (other, {"file": "r.csv"}),
         "run_down": ({"from": 0, "to": 3, "trend": "each"}, {"from": 0, "to": 2, "trend": "each"}),
     }
+    quick = {"cutoff": 0.2}
+    steps["lowpass"] = (quick, {"cutoff": 0.1})
+    show(
+        "condition lowpass",
+        "fit",
+        f"{condition}/0/lowpass",
+        ((condition, [{"lowpass": quick}]),),
+        cutoff=(0.2, 0.1),
+        poles=(4, 2),
+        every=(1, 2),
+    )
     for step, values in steps.items():
         show("condition", "fit", f"{condition}/0", ((condition, [{}]),), **{step: values})
     first_step = f"{condition}/0"

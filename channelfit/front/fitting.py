@@ -230,7 +230,14 @@ def _recorded(
             "current",
         )
     if isinstance(current, Mapping):
-        return (command, load_recording(Section(current, None, "current"), command))
+        recording = load_recording(Section(current, None, "current"), command)
+        if recording.low_pass is not None:
+            raise InputError(
+                "a low-pass filter has to be modelled, too, which only a fit file can say",
+                _CALL,
+                "current.condition",
+            )
+        return (command, recording)
     try:
         recording = Recording.from_arrays(
             command, current, time=time, weight=weights, source=f"arrays{number}"

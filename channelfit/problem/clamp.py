@@ -257,6 +257,11 @@ def _read_low_pass(section: Section) -> LowPass | None:
         return None
     inner = section.section("lowpass")
     inner.expect(KEYS["clamp lowpass"])
+    return read_low_pass(inner)
+
+
+def read_low_pass(inner: Section) -> LowPass:
+    """The filter that a mapping with ``poles`` and ``cutoff`` describes. Raises InputError."""
     poles = inner.integer("poles", 4, least=1)
     if poles > MOST_POLES:
         raise inner.error(f"1 to {MOST_POLES} poles were expected, not {poles}", "poles")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from channelfit.problem.clamp import LowPass, read_low_pass
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.documents import Section
@@ -54,10 +55,15 @@ class Conditioned:
     Attributes:
         current_pA: (n_sweeps, n_times) pA; NaN where the recording has none.
         notes: what each step found and did, in words, in order.
+        low_pass: the filter that they went through, which the model's current has to go through
+            too; None for none.
+        every: how many samples one is to stand for, since the filter has left nothing between.
     """
 
     current_pA: np.ndarray
     notes: tuple[str, ...] = ()
+    low_pass: LowPass | None = None
+    every: int = 1
 
 
 @dataclass
@@ -68,6 +74,7 @@ class _Work:
         current: (n_sweeps, n_times) pA, NaN where nothing was recorded.
         rows: the sweeps, counted from 0, that were recorded.
         notes: what was done so far.
+        low_pass, every: the filter, and how many samples it lets one stand for.
     """
 
     current: np.ndarray
@@ -75,6 +82,8 @@ class _Work:
     protocol: Protocol
     notes: list[str]
     name: str = ""
+    low_pass: LowPass | None = None
+    every: int = 1
 
     def note(self, text: str) -> None:
         self.notes.append(f"{self.name}: {text}" if self.name else text)
@@ -117,7 +126,7 @@ def conditioned(
             _subtract(inner, work, other.current)
         else:
             _STEPS[name](inner, work)
-    return Conditioned(work.current, tuple(work.notes))
+    return Conditioned(work.current, tuple(work.notes), work.low_pass, work.every)
 
 
 def _steps(section: Section) -> list[tuple[str, Section]]:
@@ -370,10 +379,68 @@ def _trend(section: Section, sizes: np.ndarray, trend: str) -> np.ndarray:
     return fitted if sizes[0] > 0 else -fitted
 
 
+def _lowpass(section: Section, work: _Work) -> None:
+    """Filters every sweep as an amplifier would have, and leaves samples out as `every` says."""
+    section.expect(KEYS["condition lowpass"])
+    if work.low_pass is not None:
+        raise section.error("one low-pass filter was expected, and this is the second")
+    work.low_pass = read_low_pass(section)
+    work.every = section.integer("every", 1, least=1)
+    h = work.protocol.sampling_ms
+    for key, cutoff, sampled in (("cutoff", 1.0, h), ("every", 0.8, h * work.every)):
+        # attenuation is weak until far above the cutoff, so that it must stay below half the rate
+        if work.low_pass.cutoff_kHz * sampled > cutoff / 2:
+            raise section.error(
+                f"{work.low_pass.cutoff_kHz:g} kHz does not fit to a sample every {sampled:g} ms; "
+                f"{cutoff / (2 * sampled):.4g} kHz or less was expected, or else faster changes "
+                "would come back as slow ones",
+                key,
+            )
+    for k in work.rows:
+        n = work.protocol.n_times(k)
+        trace = work.current[k, :n]
+        if not np.isfinite(trace).all():
+            raise section.error(
+                f"sweep {k + 1} has samples without a current, which no filter can bridge; "
+                "record them, or leave the filter out"
+            )
+        steps = work.protocol.step_times_ms(k)
+        quiet = max(1, int((steps[0] if len(steps) else n * h) / h))
+        work.current[k, :n] = filtered(trace, h, work.low_pass, float(trace[:quiet].mean()))
+    work.note(f"low-pass filter of {work.low_pass.poles} poles at {work.low_pass.cutoff_kHz:g} kHz")
+
+
+def filtered(trace: np.ndarray, sampling_ms: float, low_pass: LowPass, before: float) -> np.ndarray:
+    """What a Bessel filter makes of samples (n_times,) that are joined by straight lines.
+
+    This is exact at the samples: each pole relaxes on its own, and its equation has a solution in
+    closed form where its input is a straight line.
+
+    Arguments:
+        sampling_ms: between two samples.
+        before: what the filter has seen for ever before the first sample.
+    """
+    from scipy.signal import bessel, lfilter  # loads SciPy, which other steps do not need
+
+    omega = 2.0 * np.pi * low_pass.cutoff_kHz
+    _, poles, gain = bessel(low_pass.poles, omega, analog=True, output="zpk", norm="mag")
+    total = np.zeros(len(trace))
+    for k, pole in enumerate(poles):
+        residue = gain / np.prod(pole - np.delete(poles, k))
+        z = pole * sampling_ms
+        first, second = np.expm1(z) / z, (np.expm1(z) - z) / z**2
+        old, new = residue * sampling_ms * (first - second), residue * sampling_ms * second
+        rest = -residue * before / pole
+        memory = np.array([np.exp(z) * rest + old * before])
+        total += lfilter([new, old], [1.0, -np.exp(z)], trace, zi=memory)[0].real
+    return total
+
+
 _STEPS: dict[str, Callable[[Section, _Work], None]] = {
     "baseline": _baseline,
     "leak": _leak,
     "run_down": _run_down,
+    "lowpass": _lowpass,
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.arguments import TIME_SLACK, numbers
+from channelfit.problem.clamp import LowPass
 from channelfit.problem.conditioning import conditioned, within
 from channelfit.problem.file_signals import (
     read_choices,
@@ -47,6 +48,8 @@ class Recording:
         raw_pA: (n_sweeps, n_times) pA, as they were before conditioning; None where nothing was
             done to them.
         conditioning: what conditioning found and did, in words, step by step.
+        low_pass: the filter that it went through then, and the model's current has to, too.
+        every: how many samples one is to stand for, since the filter has left nothing between.
 
     Example:
         >>> import channelfit as cf
@@ -63,6 +66,8 @@ class Recording:
     cautions: tuple[Caution, ...] = ()
     raw_pA: np.ndarray | None = None
     conditioning: tuple[str, ...] = ()
+    low_pass: LowPass | None = None
+    every: int = 1
 
     @classmethod
     def from_arrays(
@@ -232,6 +237,8 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
         source,
         raw_pA=raw if done.notes else None,
         conditioning=done.notes,
+        low_pass=done.low_pass,
+        every=done.every,
     )
 
 

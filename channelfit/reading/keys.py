@@ -143,7 +143,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "capacitance",
     ),
     "baseline": ("from", "to"),
-    "condition": ("baseline", "leak", "subtract", "run_down"),
+    "condition": ("baseline", "leak", "subtract", "run_down", "lowpass"),
     "condition leak": ("from", "to", "reversal", "conductance"),
     "condition subtract": (
         "file",
@@ -158,6 +158,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "over",
     ),
     "condition run_down": ("from", "to", "trend"),
+    "condition lowpass": ("cutoff", "poles", "every"),
     # a protocol file
     "protocol": (
         "name",

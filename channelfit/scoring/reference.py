@@ -83,7 +83,7 @@ class ReferenceScorer:
 
         NaN after a shorter sweep's end, and everywhere for a candidate that fails.
         """
-        self.problem.check_memory(parameters.shape[1])
+        self.problem.check_memory(np.shape(parameters)[-1])
         return self._simulate(parameters, self.problem.experiments)[0]
 
     def score(self, parameters: np.ndarray) -> Score:

@@ -263,7 +263,17 @@ def _experiment(row: Section, model: ChannelModel) -> Experiment:
     entries = [entries] if isinstance(entries, Mapping) else row.items("mask", None)
     sections = [Section(e, row.file, row.path(f"mask[{i}]")) for i, e in enumerate(entries, 1)]
     left = recording.weight * masks(sections, protocol)
-    every = row.integer("every", 1, least=1)
+    if recording.low_pass is not None:
+        if clamp is not None and clamp.low_pass is not None:
+            raise row.error(
+                "the clamp has a low-pass filter and the recording is conditioned by another; "
+                "only one can be modelled",
+                "clamp.lowpass",
+            )
+        clamp = replace(clamp or Clamp(), low_pass=recording.low_pass)
+    if "every" in row and recording.every > 1:
+        raise row.error("the low-pass filter of the recording says this too; give it once", "every")
+    every = row.integer("every", recording.every, least=1)
     if every > protocol.n_times_max:
         raise row.error(f"{protocol.name} has only {protocol.n_times_max} samples", "every")
     place = f"{row.file}: {row.path('recording')}"
@@ -354,6 +364,7 @@ def _thinned(experiment: Experiment, every: int) -> Experiment:
         time_ms=recording.time_ms[thin],
         current_pA=recording.current_pA[:, thin],
         weight=recording.weight[:, thin],
+        raw_pA=None if recording.raw_pA is None else recording.raw_pA[:, thin],
     )
     protocol = replace(protocol, sampling_ms=protocol.sampling_ms * every)
     return replace(experiment, protocol=protocol, recording=recording)

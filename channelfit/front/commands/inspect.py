@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,11 +25,7 @@ from channelfit.reading.formats import Contents
 from channelfit.reading.plain import write_text
 from channelfit.reading.units import parse_quantity
 from channelfit.results.report.terminal import PlainConsole, number
-from channelfit.search.fit_file import read_fit_document
-from channelfit.search.plan import FitPlan
 
-#: Keys of a recording that change its currents; without them it is as it was recorded.
-_CONDITIONING = ("baseline", "conditioning")
 #: Rows of a protocol, and members of a family, that are printed.
 _MOST_ROWS, _MOST_VALUES = 16, 6
 
@@ -291,35 +286,15 @@ def _inspect_fit(file: Path, out: Path) -> None:
             "its data are simulated from the parameters' values; there is no recording to look at",
             file,
         )
-    before = _as_recorded(file, plan)
     panels = []
-    for k, (experiment, raw) in enumerate(zip(plan.problem.experiments, before, strict=True), 1):
+    for k, experiment in enumerate(plan.problem.experiments, 1):
         recording = experiment.recording
         assert recording is not None
         title = f"experiment {k}: {recording.source}, {experiment.protocol.name}"
         _print(title, _experiment_rows(experiment))
-        panels.append(Prepared(title, experiment.protocol, raw, recording))
+        panels.append(Prepared(title, experiment.protocol, recording.raw_pA, recording))
     warn(plan.cautions)
     _picture(out, prepared_figure(panels, plan.name))
-
-
-def _as_recorded(file: Path, plan: FitPlan) -> list[np.ndarray | None]:
-    """The currents of each experiment (n_sweeps, n_times) pA without what conditions them."""
-    document, _ = read_fit_document(file)
-    rows = copy.deepcopy(document["fit"]["experiments"])
-    rows = rows if isinstance(rows, list) else [rows]
-    changed = False
-    for row in rows:
-        for key in _CONDITIONING:
-            changed |= row["recording"].pop(key, None) is not None
-    raw = load_plan(file, changes={"experiments": rows}) if changed else plan
-    found: list[np.ndarray | None] = []
-    for old, new in zip(raw.problem.experiments, plan.problem.experiments, strict=True):
-        assert old.recording is not None
-        assert new.recording is not None
-        same = old.recording.current_pA.shape == new.recording.current_pA.shape
-        found.append(old.recording.current_pA if same else None)
-    return found
 
 
 def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:
@@ -331,6 +306,8 @@ def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:
     yield from protocol_lines(protocol)
     share = 100 * counts.sum() / known.sum()
     held = " (weight 0: held out of the fit)" if experiment.weight == 0 else ""
+    for note in recording.conditioning:
+        yield "conditioned", note
     yield "scored", f"{counts.sum():,} of {known.sum():,} samples ({share:.3g} %){held}"
     values = recording.current_pA[counts]
     yield (
