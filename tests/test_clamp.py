@@ -23,7 +23,6 @@ from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import build_model, load_model
-from channelfit.model.terms import V
 from channelfit.problem.clamp import Clamp, LowPass, read_clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
@@ -32,7 +31,6 @@ from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK, OUT_OF_CL
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.scoring.clamp import ClampScorer
-from channelfit.scoring.kernels import clamp_rows
 from channelfit.scoring.kernels.clamp_cuda import ClampCudaSource
 from channelfit.scoring.layout.clamp_grid import BEGIN, LENGTH, LEVELS, grid
 from channelfit.scoring.layout.low_pass import bessel_poles, modes, step_tables
@@ -87,8 +85,13 @@ def fitted_clamp(model: ChannelModel, low_pass: LowPass | None) -> tuple[Channel
 
 
 def with_all(name: str, protocol: Protocol, low_pass: LowPass | None = None) -> Problem:
+    """Surrogate data of a model in a file, with every quantity free."""
+    return of_all(model_named(name), protocol, low_pass)
+
+
+def of_all(channel: ChannelModel, protocol: Protocol, low_pass: LowPass | None = None) -> Problem:
     """Surrogate data of a model with every quantity free."""
-    model, clamp = fitted_clamp(model_named(name), low_pass)
+    model, clamp = fitted_clamp(channel, low_pass)
     problem = Problem(model, (Experiment(protocol, clamp=clamp),))
     return simulate_surrogate(problem, ClampScorer(problem), 20.0, 1)
 
@@ -238,19 +241,54 @@ def test_derivatives_are_those_of_the_discrete_steps(name: str, low_pass: LowPas
         assert min(errors) < 1e-6, p.name
 
 
-def test_a_current_of_several_terms_has_its_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """m^3 h with a drive that is no straight line, m alone with another, and a leak."""
-    g = sympy.Symbol("gmax", real=True)
-    terms = [
-        (g * (V - 50) / (1 + sympy.exp(V / 30)), (0, 1)),
-        (g * (V + 80) / 40, (0,)),
-        (sympy.Float(0.3) * V, ()),
-    ]
-    monkeypatch.setattr(clamp_rows, "terms_of", lambda model: terms)
-    problem = with_all("na_hh", STEPS)
+def of_several_terms() -> ChannelModel:
+    """A current after Goldman, Hodgkin and Katz, a rectified one, and a leak, in one model."""
+    gate = {"alpha": "exp((v + 40)/20)", "beta": "exp(-(v + 40)/20)"}
+    document = {
+        "name": "several",
+        "temperature": "25 degC",
+        "definitions": {"bend": "1/(1 + exp((v - mid)/17))"},
+        "currents": {
+            "inward": {
+                "gates": {
+                    "m": {"power": 3, **gate},
+                    "h": {"alpha": "0.1*exp(-v/30)", "beta": "bh/(1 + exp(-(v + 20)/15))"},
+                },
+                "permeability": "p",
+                "ion": {"valence": 1, "inside": "nai", "outside": "140 mM"},
+            },
+            "outward": {
+                "gates": {"n": {"power": 1, **gate}},
+                "conductance": "g",
+                "rectification": "bend",
+                "reversal": "-80 mV",
+            },
+        },
+        "leak": {"conductance": "gl", "reversal": "-10 mV"},
+        "parameters": {
+            "mid": {"range": [0, 30], "unit": "mV", "value": 15},
+            "bh": {"range": [0.5, 10], "unit": "1/ms", "value": 3},
+            "p": {"range": [0.1, 10], "unit": "um3/ms", "value": 1},
+            "nai": {"range": [1, 50], "unit": "mM", "value": 10},
+            "g": {"range": [1, 50], "unit": "nS", "value": 10},
+            "gl": {"range": [0.1, 5], "unit": "nS", "value": 1},
+        },
+    }
+    return build_model(document, None)
+
+
+def test_a_current_of_several_terms_is_that_of_the_whole_equations() -> None:
+    problem = clamped(of_several_terms(), STEP, **PLAIN)
+    values = problem.model.values()[:, None]
+    ours, truth = (make_scorer(problem, b).simulate(values)[0] for b in ("cpu", "reference"))
+    assert abs(ours - truth).max() < 1e-4 * abs(truth).max()
+
+
+def test_a_current_of_several_terms_has_its_derivatives() -> None:
+    problem = of_all(of_several_terms(), STEPS)
     scorer, values = ClampScorer(problem), 1.03 * problem.model.values()
     local = scorer.linearize(values[:, None])
-    for name in ("gmax", "vam", "bh", "series_resistance", "offset"):
+    for name in ("mid", "bh", "p", "nai", "g", "gl", "series_resistance", "offset"):
         k = problem.model.parameter_names.index(name)
         moved = np.repeat(values[:, None], 2, axis=1)
         moved[k] += np.array([1, -1]) * 1e-5 * abs(values[k])

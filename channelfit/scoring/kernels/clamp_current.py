@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import sympy
 
 from channelfit.model.channel import ChannelModel
-from channelfit.model.terms import V
 
 #: Each term of the current: its drive, pA, and the chains whose open probabilities multiply it.
 Terms = Sequence[tuple[sympy.Expr, tuple[int, ...]]]
@@ -15,8 +14,7 @@ Terms = Sequence[tuple[sympy.Expr, tuple[int, ...]]]
 
 def terms_of(model: ChannelModel) -> Terms:
     """The terms of a model's current."""
-    drive = model.conductance * (V - model.reversal)
-    return [(drive, tuple(range(len(model.chains))))]
+    return [(term.drive, term.chains) for term in model.terms]
 
 
 class Current:
