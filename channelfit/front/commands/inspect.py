@@ -158,6 +158,10 @@ def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
         yield "file says", ", ".join(clamp_words(contents))
     for note in contents.notes:
         yield "note", note
+    if found.current is not None:
+        n = len(found.cautions)
+        doubts = f"{n} thing{'s' * (n > 1)} to look at before a fit, each with its reason below"
+        yield "verdict", doubts if n else "nothing looks wrong"
 
 
 def clamp_words(contents: Contents) -> Iterator[str]:
