@@ -15,6 +15,8 @@ from channelfit.reading.errors import InputError
 SHARE = 0.9
 #: The address space, in bytes, that the libraries of a fit are loaded and compile in: 670 MB.
 _LIBRARIES = 10**9
+#: What the loader of libraries, the system and Python say when memory has run out.
+_RAN_OUT = ("failed to map segment", "Cannot allocate memory", "can't start new thread")
 #: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
 #: a cache and gives way.
 _CGROUPS = (
@@ -67,6 +69,16 @@ def check_address_space() -> None:
             f"this process may use {size(limit)} of address space (ulimit -v), and needs "
             f"{size(_LIBRARIES)}"
         )
+
+
+def ran_out(error: BaseException) -> str:
+    """What an error says of memory that has run out; an empty text where it says nothing of it.
+
+    A library that cannot be loaded for want of memory is an ImportError, for instance.
+    """
+    if isinstance(error, MemoryError):
+        return str(error) or "nothing is left"
+    return next((x for x in str(error).splitlines() if any(y in x for y in _RAN_OUT)), "")
 
 
 def _address_space() -> int | None:
