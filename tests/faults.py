@@ -30,6 +30,7 @@ import functools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -175,7 +176,12 @@ def _place_of(process: subprocess.Popen[str]) -> str:
     except subprocess.TimeoutExpired:
         process.kill()
         return "and it does not tell where it is"
-    return err[-_SHOWN:]
+    return _without_modules(err)[-_SHOWN:]
+
+
+def _without_modules(err: str) -> str:
+    """What was printed, without the list of extension modules at the end of a stack."""
+    return re.sub(r"\n*Extension modules: .*", "", err)
 
 
 def numbers(folder: Path) -> Numbers:
@@ -213,8 +219,9 @@ def check_whole(folder: Path) -> Any:
 
 def check_quiet(said: Ended) -> None:
     """Finding where a traceback was printed."""
+    told = _without_modules(said.err)[-_SHOWN:]
     for word in ("Traceback", "Exception ignored", "Fatal Python", "LLVM ERROR", "Aborted"):
-        want(word not in said.err, f"exit code {said.code}, printed: {said.err[-500:]!r}")
+        want(word not in said.err, f"exit code {said.code}, printed: {told!r}")
 
 
 def check_nothing_half(place: Place) -> None:
@@ -637,7 +644,7 @@ def run_fault(name: str, seed: int, count: int, jobs: int, known: Known) -> Row:
     notes.insert(0, f"{verdicts['found']} findings")
     if count < FAULTS[name][1]:
         notes.append(f"a whole run has {FAULTS[name][1]} cases")
-    notes.append(f"seed {seed}, {jobs} at a time")
+    notes.append(f"seed {seed}, {jobs} at a time on {os.cpu_count()} cores")
     note = ", ".join(notes)
     return Row(name, good, "cases as wanted", n_cases, good / max(n_cases, 1), note)
 
