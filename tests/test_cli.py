@@ -685,6 +685,12 @@ def test_names_and_numbers_that_cannot_be_used(call: list[str], said: str) -> No
     assert done.output.count("Error: ") == 1
 
 
+def of(error: Exception, cause: Exception) -> Exception:
+    """An error that was raised from another one."""
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -696,6 +702,7 @@ def test_names_and_numbers_that_cannot_be_used(call: list[str], said: str) -> No
         ),
         (ImportError("libblas.so: mmap: Cannot allocate memory"), "libblas.so: mmap: "),
         (RuntimeError("can't start new thread"), "can't start new thread"),
+        (of(ImportError("SciPy is broken"), MemoryError("no room")), "no room"),
     ],
 )
 def test_memory_that_does_not_suffice(

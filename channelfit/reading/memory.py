@@ -71,14 +71,20 @@ def check_address_space() -> None:
         )
 
 
-def ran_out(error: BaseException) -> str:
-    """What an error says of memory that has run out; an empty text where it says nothing of it.
+def ran_out(error: BaseException | None) -> str:
+    """What an error, or one that it came from, says of memory that has run out.
 
-    A library that cannot be loaded for want of memory is an ImportError, for instance.
+    A library that cannot be loaded for want of memory is an ImportError, for instance, whose reason
+    may stand in the error before it. The text is empty where nothing is said of memory.
     """
-    if isinstance(error, MemoryError):
-        return str(error) or "nothing is left"
-    return next((x for x in str(error).splitlines() if any(y in x for y in _RAN_OUT)), "")
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return str(error) or "nothing is left"
+        for line in str(error).splitlines():
+            if any(words in line for words in _RAN_OUT):
+                return line
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _address_space() -> int | None:
