@@ -15,6 +15,8 @@ from channelfit.reading.errors import InputError
 SHARE = 0.9
 #: The address space, in bytes, that the libraries of a fit are loaded and compile in: 670 MB.
 _LIBRARIES = 10**9
+#: What they take besides for each core, if BLAS (the linear algebra) starts a thread on each.
+_A_THREAD = 250 * 10**6
 #: What the loader of libraries, the system and Python say when memory has run out.
 _RAN_OUT = ("failed to map segment", "Cannot allocate memory", "can't start new thread")
 #: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
@@ -58,7 +60,8 @@ def check(
 def check_address_space() -> None:
     """Refuses to begin within a limit that the libraries cannot even be loaded in.
 
-    Some of them then end the process, or try for ever.
+    Some of them then end the process, or try for ever. Within a limit that leaves no room for the
+    threads of BLAS, it is told to start a single one, which it reads when it is loaded.
 
     Raises:
         InputError: what the limit is, and what is needed.
@@ -69,6 +72,8 @@ def check_address_space() -> None:
             f"this process may use {size(limit)} of address space (ulimit -v), and needs "
             f"{size(_LIBRARIES)}"
         )
+    if limit is not None and limit < _LIBRARIES + _A_THREAD * (os.cpu_count() or 1):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def ran_out(error: BaseException | None) -> str:
