@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from channelfit.reading import memory
 from channelfit.scoring.cpu import side_by_side
 from channelfit.scoring.layout import held_compression as compression
 from channelfit.scoring.machine.threads import Team, single_threaded_blas
@@ -88,6 +89,16 @@ def refused(*_: object) -> None:
 def dead(*_: object) -> int:
     """A thread that was started in too little memory, and has never come to life."""
     return 0
+
+
+def test_threads_leave_room_for_libraries_that_are_loaded_later(monkeypatch):
+    left = iter([2_000_000_000, 1_000_000_000, 740_000_000, 0])
+    monkeypatch.setattr(memory, "_address_space", lambda: 10**10)
+    monkeypatch.setattr(memory, "_left_of", lambda limit: [next(left)])
+    started = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *given: started.append(given))
+    assert done_by(Team(9)) == list(range(200))
+    assert len(started) == 2
 
 
 @pytest.mark.parametrize("start", [refused, dead])

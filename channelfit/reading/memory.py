@@ -15,7 +15,7 @@ from channelfit.reading.errors import InputError
 SHARE = 0.9
 #: The address space, in bytes, that the libraries of a fit are loaded and compile in: 670 MB.
 _LIBRARIES = 10**9
-#: What they take besides for each core, if BLAS (the linear algebra) starts a thread on each.
+#: What each thread takes besides: those of BLAS, which starts one on each core, and our own.
 _A_THREAD = 250 * 10**6
 #: What the loader of libraries, the system and Python say when memory has run out.
 _RAN_OUT = ("failed to map segment", "Cannot allocate memory", "can't start new thread")
@@ -74,6 +74,12 @@ def check_address_space() -> None:
         )
     if limit is not None and limit < _LIBRARIES + _A_THREAD * (os.cpu_count() or 1):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def room_for_a_thread() -> bool:
+    """Whether one more thread leaves room for libraries that are loaded later."""
+    limit = _address_space()
+    return limit is None or all(left > _LIBRARIES // 2 + _A_THREAD for left in _left_of(limit))
 
 
 def ran_out(error: BaseException | None) -> str:

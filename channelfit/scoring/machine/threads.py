@@ -18,6 +18,8 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from channelfit.reading import memory
+
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
@@ -70,6 +72,9 @@ class Team:
         work.finish()
 
     def _start(self, work: _Work) -> None:
+        if not memory.room_for_a_thread():
+            self._most = self._n_started
+            return
         try:
             # `threading` would wait until the thread lives, which in little memory is for ever
             _thread.start_new_thread(self._serve, (work,))
