@@ -129,21 +129,32 @@ def test_an_error_in_a_thread_is_raised_and_nothing_new_begins(in_helper):
     assert len(n_begun) < len(PARTS)
 
 
-def test_after_an_interrupt_nothing_that_has_begun_goes_on():
+@pytest.mark.parametrize("while_calling", [True, False])
+def test_after_an_interrupt_nothing_that_has_begun_goes_on(while_calling, monkeypatch):
     """The arrays that it works on are gone then."""
     here, begun, still = threading.get_ident(), threading.Event(), []
 
+    def struck(*_: object) -> None:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
     def work(first: int, last: int) -> None:
         if threading.get_ident() == here:
-            assert begun.wait(60)
-            raise KeyboardInterrupt
+            struck()
         still.append(first)
         begun.set()
         time.sleep(0.2)
         still.pop()
 
+    def start(*given: object) -> int:
+        monkeypatch.setattr(_thread, "start_new_thread", struck)
+        return usual(*given)
+
+    usual = _thread.start_new_thread
+    if while_calling:
+        monkeypatch.setattr(_thread, "start_new_thread", start)
     with pytest.raises(KeyboardInterrupt):
-        Team(1).share(work, PARTS)
+        Team(2).share(work, PARTS)
     assert not still
 
 

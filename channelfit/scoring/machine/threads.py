@@ -63,13 +63,20 @@ class Team:
     def share(self, do: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
         """Call do(*part) for all parts, here and in the threads. Raises what one of them raised."""
         work = _Work(do, parts)
+        try:
+            self._call(min(self._most, len(parts) - 1), work)
+            work.finish()
+        except BaseException:  # such as Ctrl-C
+            work.stop()
+            raise
+
+    def _call(self, n_helpers: int, work: _Work) -> None:
         n_there = len(self._there)
-        for helper in range(min(self._most, len(parts) - 1)):
+        for helper in range(n_helpers):
             if helper < n_there:
                 self._shared.put(work)
             elif self._n_started < self._most:
                 self._start(work)
-        work.finish()
 
     def _start(self, work: _Work) -> None:
         if not memory.room_for_a_thread():
@@ -114,18 +121,21 @@ class _Work:
 
     def finish(self) -> None:
         """Do parts, in the thread that shares the work, until all are done."""
-        try:
-            self._do_parts()
-            for busy in self._helpers:
-                with busy:
-                    pass
-        except BaseException:  # such as Ctrl-C: what has begun uses arrays that must stay till then
-            self._left.clear()
-            while any(busy.locked() for busy in self._helpers):
-                time.sleep(0.001)
-            raise
+        self._do_parts()
+        for busy in self._helpers:
+            with busy:
+                pass
         if self._errors:
             raise self._errors[0]
+
+    def stop(self) -> None:
+        """Let no further part begin, and wait for those that have: they use arrays of the caller.
+
+        It asks again and again, since an interrupt may have come within any wait for a lock.
+        """
+        self._left.clear()
+        while any(busy.locked() for busy in self._helpers):
+            time.sleep(0.001)
 
     def _do_parts(self) -> None:
         while self._left:
