@@ -1,7 +1,7 @@
 """Does any signal, full disk, damaged cache or lack of memory spoil a fit, or the next one?
 
     python tests/faults.py                       # everything; writes benchmarks/results/faults.json
-    python tests/faults.py kill-cold full-disk --count 10 --seed 7
+    python tests/faults.py kill-cold full-disk --count 10 --seed 7 --out /tmp/faults
     python tests/faults.py --case kill-cold:7:12 # one case again, with all that it printed
 
 Every case is a short fit by `channelfit optimize` in a process of its own, and a fault that strikes
@@ -10,6 +10,11 @@ to it: 2, or 130 for an interrupt and 143 for SIGTERM. There must be no tracebac
 and no `.partial` file except after a kill; and the next fit with the same cache must work, with
 the same bits. Anything else is a finding: it is printed with the words that repeat it, and the exit
 code of this program is then 1.
+
+A fit that does not end is asked by SIGABRT where all its threads are, and that is told.
+
+The table is written after each kind of fault, and a later call that writes to the same place
+replaces the rows of its own kinds only; so a long list can be tried in several calls.
 
 A signal that comes before Python has begun with channelfit is Python's own to answer; such cases
 are counted apart.
@@ -25,6 +30,7 @@ import functools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -43,9 +49,15 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
+
+from report import RESULTS, Row, finish  # noqa: E402
+
 MODEL = ROOT / "models" / "model_b.yaml"
 #: Seconds after which a fit is taken to hang. It takes two on a quiet machine, more on a busy one.
-HANGS = 600
+HANGS = 120
+#: Seconds in which a fit that hangs may tell where, and how many characters of it are shown.
+_TELLS, _SHOWN = 20, 3000
 AS_WANTED, TOO_EARLY, IMPOSSIBLE = "as wanted", "before the program began", "not possible here"
 NOBODY = 65534
 #: The command of a user, and one that saves the state of its search in every generation.
@@ -105,6 +117,7 @@ class Place:
     def begin(self, program: list[str] = _PROGRAMS[0]) -> subprocess.Popen[str]:
         """Begins a fit."""
         given = {**os.environ, "CHANNELFIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
+        given["PYTHONFAULTHANDLER"] = "1"  # SIGABRT makes Python tell where it is
         given.pop("XDG_CACHE_HOME", None)
         for name, value in self.environment.items():
             given.pop(name, None)
@@ -147,13 +160,28 @@ class Ended:
 
 
 def ended(process: subprocess.Popen[str], folder: Path) -> Ended:
-    """Waits for a fit that was begun in a folder. Raises Finding for one that hangs."""
+    """Waits for a fit that was begun in a folder. Raises Finding, with its place, if it hangs."""
     try:
         out, err = process.communicate(timeout=HANGS)
     except subprocess.TimeoutExpired:
-        process.kill()
-        raise Finding(f"no end after {HANGS} s") from None
+        raise Finding(f"no end after {HANGS} s: {_place_of(process)}") from None
     return Ended(process.returncode, out, err, folder)
+
+
+def _place_of(process: subprocess.Popen[str]) -> str:
+    """Where the threads of a fit are, as its Python tells; the fit ends."""
+    process.send_signal(signal.SIGABRT)
+    try:
+        _, err = process.communicate(timeout=_TELLS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return "and it does not tell where it is"
+    return _without_modules(err)[-_SHOWN:]
+
+
+def _without_modules(err: str) -> str:
+    """What was printed, without the list of extension modules at the end of a stack."""
+    return re.sub(r"\n*Extension modules: .*", "", err)
 
 
 def numbers(folder: Path) -> Numbers:
@@ -191,8 +219,9 @@ def check_whole(folder: Path) -> Any:
 
 def check_quiet(said: Ended) -> None:
     """Finding where a traceback was printed."""
+    told = _without_modules(said.err)[-_SHOWN:]
     for word in ("Traceback", "Exception ignored", "Fatal Python", "LLVM ERROR", "Aborted"):
-        want(word not in said.err, f"exit code {said.code}, printed: {said.err[-500:]!r}")
+        want(word not in said.err, f"exit code {said.code}, printed: {told!r}")
 
 
 def check_nothing_half(place: Place) -> None:
@@ -594,8 +623,8 @@ def run_case(name: str, seed: int, case: int, known: Known) -> str:
     return AS_WANTED
 
 
-def run_fault(name: str, seed: int, count: int, jobs: int, known: Known) -> Counter[str]:
-    """All cases of a fault, several at a time; prints each finding, and counts the verdicts."""
+def run_fault(name: str, seed: int, count: int, jobs: int, known: Known) -> Row:
+    """All cases of a fault, several at a time: prints each finding, and counts the verdicts."""
     start = time.monotonic()
     verdicts: Counter[str] = Counter()
     with ThreadPoolExecutor(jobs) as pool:
@@ -609,24 +638,25 @@ def run_fault(name: str, seed: int, count: int, jobs: int, known: Known) -> Coun
     seconds = time.monotonic() - start
     told = ", ".join(f"{n} {word}" for word, n in verdicts.items())
     print(f"{name}: {count} cases, {told}; {seconds:.0f} s, seed {seed}", flush=True)
-    return verdicts
+    n_cases = count - verdicts[IMPOSSIBLE]
+    good = verdicts[AS_WANTED] + verdicts[TOO_EARLY]
+    notes = [f"{verdicts[word]} {word}" for word in (TOO_EARLY, IMPOSSIBLE) if verdicts[word]]
+    notes.insert(0, f"{verdicts['found']} findings")
+    if count < FAULTS[name][1]:
+        notes.append(f"a whole run has {FAULTS[name][1]} cases")
+    notes.append(f"seed {seed}, {jobs} at a time on {os.cpu_count()} cores")
+    note = ", ".join(notes)
+    return Row(name, good, "cases as wanted", n_cases, good / max(n_cases, 1), note)
 
 
-def written(results: dict[str, Counter[str]], folder: Path | None) -> None:
-    """Prints the table and writes it as the benchmarks do."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from report import Row, finish  # beside the benchmarks, whose folder is no package
-
-    rows = []
-    for name, verdicts in results.items():
-        n_cases = verdicts.total() - verdicts[IMPOSSIBLE]
-        good = verdicts[AS_WANTED] + verdicts[TOO_EARLY]
-        notes = [f"{verdicts[word]} {word}" for word in (TOO_EARLY, IMPOSSIBLE) if verdicts[word]]
-        notes.insert(0, f"{verdicts['found']} findings")
-        rows.append(
-            Row(name, good, "cases as wanted", n_cases, good / max(n_cases, 1), ", ".join(notes))
-        )
-    finish("faults", "Faults, and how many end as wanted", rows, "cpu", folder)
+def written(rows: dict[str, Row], folder: Path, shown: bool) -> None:
+    """Writes the table as the benchmarks do; rows of other kinds that stand there already stay."""
+    file = folder / "faults.json"
+    if file.exists():
+        before = [Row(**row) for row in json.loads(file.read_text())["rows"]]
+        rows = {row.name: row for row in before} | rows
+    ordered = [rows[name] for name in FAULTS if name in rows]
+    finish("faults", "Faults, and how many end as wanted", ordered, "cpu", folder, shown=shown)
 
 
 def main_program() -> int:
@@ -638,7 +668,7 @@ def main_program() -> int:
     parser.add_argument("--count", type=int, help="cases of each fault")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
-    parser.add_argument("--out", type=Path, help="folder of faults.json")
+    parser.add_argument("--out", type=Path, help="folder of faults.json, which is added to")
     parser.add_argument("--case", help="FAULT:SEED:CASE, one case again")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -649,14 +679,15 @@ def main_program() -> int:
             name, seed, case = wanted.case.split(":")
             print(run_case(name, int(seed), int(case), known))
             return 0
-        results = {
-            name: run_fault(name, wanted.seed, wanted.count or FAULTS[name][1], wanted.jobs, known)
-            for name in wanted.faults or FAULTS
-        }
-    whole = not wanted.faults and wanted.count is None
-    if whole or wanted.out:
-        written(results, wanted.out)
-    return 1 if any(verdicts["found"] for verdicts in results.values()) else 0
+        whole = not wanted.faults and wanted.count is None
+        folder = wanted.out or (RESULTS if whole else None)
+        rows: dict[str, Row] = {}
+        for name in wanted.faults or FAULTS:
+            count = wanted.count or FAULTS[name][1]
+            rows[name] = run_fault(name, wanted.seed, count, wanted.jobs, known)
+            if folder:
+                written(rows, folder, shown=len(rows) == len(wanted.faults or FAULTS))
+    return 1 if any(row.value != row.against for row in rows.values()) else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
 
 import numpy as np
 import pytest
@@ -149,3 +151,47 @@ def test_a_search_does_not_load_matplotlib(tmp_path):
     ]
     subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True, cwd=tmp_path)
     assert imread(tmp_path / "out" / "traces.png").shape[0] > 100
+
+
+class Impatient(subprocess.Popen[bytes]):
+    """A process that is waited for half a minute at most."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        return super().wait(30 if timeout is None else timeout)
+
+
+class Struck:
+    """A pipe to a process; an interrupt comes when half of what is written has been sent."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self.pipe, self.close = pipe, pipe.close
+
+    def write(self, body: bytes) -> None:
+        self.pipe.write(body[: len(body) // 2])
+        self.pipe.flush()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["before", "within", "behind"])
+def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypatch, where):
+    """Which would wait for the rest of the page, and the command for its end."""
+
+    def struck(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(artist.subprocess, "Popen", Impatient)
+    one = started()
+    child, pipe = one._child, one._child.stdin
+    if where == "before":
+        monkeypatch.setattr(artist, "packed", struck)
+    elif where == "within":
+        monkeypatch.setattr(child, "stdin", Struck(pipe))
+    else:
+        later = SimpleNamespace(write=pipe.write, close=struck)
+        monkeypatch.setattr(child, "stdin", later)
+    with pytest.raises(KeyboardInterrupt):
+        one.begin(page(), tmp_path / "x.png")
+    child.stdin = child.stdin if where == "within" else pipe
+    one.dismiss()
+    assert child.poll() is not None
+    assert [f.name for f in tmp_path.iterdir()] == ["x.png"] * (where == "behind")

@@ -94,6 +94,26 @@ def test_a_damaged_file_is_made_again(folder, damage):
 
 
 @POSIX
+@pytest.mark.parametrize("place", ["a folder", "a file", "itself", "nowhere"])
+def test_a_link_in_the_place_of_a_file_is_replaced(folder, tmp_path, place):
+    assert compilations() == 1
+    (file,) = (folder / "objects").iterdir()
+    whole = file.read_bytes()
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder" / "of the user").write_text("stays")
+    (tmp_path / "a file").write_text("stays")
+    file.unlink()
+    file.symlink_to(file if place == "itself" else tmp_path / place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [compilations(), compilations()] == [1, 0]
+    assert not file.is_symlink()
+    assert file.read_bytes() == whole
+    assert (tmp_path / "a folder" / "of the user").read_text() == "stays"
+    assert (tmp_path / "a file").read_text() == "stays"
+
+
+@POSIX
 def test_folder_and_files_are_the_users_alone(folder):
     before = os.umask(0)
     try:

@@ -685,14 +685,52 @@ def test_names_and_numbers_that_cannot_be_used(call: list[str], said: str) -> No
     assert done.output.count("Error: ") == 1
 
 
-def test_memory_that_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+def of(error: Exception, cause: Exception) -> Exception:
+    """An error that was raised from another one."""
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError("Unable to allocate 8 EiB"), "Unable to allocate 8 EiB"),
+        (MemoryError(), "nothing is left"),
+        (
+            ImportError("Read this:\nlibblas.so: failed to map segment from shared object\nBye."),
+            "libblas.so: failed to map segment from shared object",
+        ),
+        (ImportError("libblas.so: mmap: Cannot allocate memory"), "libblas.so: mmap: "),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+        (of(ImportError("SciPy is broken"), MemoryError("no room")), "no room"),
+    ],
+)
+def test_memory_that_does_not_suffice(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
     def load(*given: object) -> None:
-        raise MemoryError("Unable to allocate 8 EiB")
+        raise error
 
     monkeypatch.setattr("channelfit.front.commands.show.load_channel", load)
     done = run("show", MODEL_B)
     assert done.exit_code == 2
-    assert done.output.startswith("Error: more memory is needed than there is: Unable to allocate")
+    assert done.output.startswith(f"Error: more memory is needed than there is: {said}")
+    assert done.output.count("\n") == 1
+
+
+def test_a_backend_that_is_asked_for_is_all_that_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Loading CuPy takes seconds, and much memory."""
+
+    def looked() -> None:
+        raise AssertionError("CuPy is looked for")
+
+    monkeypatch.setattr("channelfit.scoring.machine.gpu.cupy", looked)
+    call = ["optimize", MODEL_B, "--backend", "cpu", "--population", "48", "--generations", "2"]
+    done = run(*call, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert "backend cpu, float64 (as asked)" in done.output
 
 
 def test_show_prints_numbers_that_only_sympy_can_hold(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -182,6 +183,25 @@ def test_a_limit_too_small_for_the_libraries_is_told_at_once(monkeypatch):
     said = CliRunner().invoke(main, ["show", str(ROOT / "models" / "model_b.yaml")])
     assert said.exit_code == 2
     assert "may use 450.0 MB of address space (ulimit -v), and needs 1.0 GB" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "before", "then"),
+    [
+        (4_900_000_000, None, "1"),
+        (5_100_000_000, None, None),
+        (None, None, None),
+        (4_900_000_000, "2", "2"),
+    ],
+)
+def test_a_small_limit_leaves_blas_a_single_thread(monkeypatch, limit, before, then):
+    """Unless the user has given a number; 16 threads would want 4 GB beside the libraries' 1 GB."""
+    monkeypatch.setattr(memory, "_address_space", lambda: limit)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    environment = {} if before is None else {"OPENBLAS_NUM_THREADS": before}
+    monkeypatch.setattr(os, "environ", environment)
+    memory.check_address_space()
+    assert environment.get("OPENBLAS_NUM_THREADS") == then
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what is used")

@@ -279,18 +279,23 @@ def test_a_signal_changes_nothing_after_a_command_has_written(tmp_path, monkeypa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")
-def test_an_interrupt_within_a_del_is_not_lost(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "of_ctrl_c", "code"),
+    [("SIGINT", signal.SIG_DFL, 130), ("SIGTERM", signal.SIG_IGN, 143)],
+)
+def test_an_interrupt_within_a_del_is_not_lost(name, of_ctrl_c, code):
+    """It ends a call that waits; SIGTERM also in a job in the background, which ignores Ctrl-C."""
     program = (
         "import signal, time\n"
         "from channelfit.front import interrupts\n"
         "interrupts.begin()\n"
         "class Gone:\n"
         "    def __del__(self):\n"
-        "        signal.raise_signal(signal.SIGINT)\n"
+        f"        signal.raise_signal(signal.{name})\n"
         "try:\n"
         "    with interrupts.acted_upon():\n"
         "        Gone()\n"
-        "        time.sleep(60)\n"
+        "        time.sleep(600)\n"
         "except KeyboardInterrupt:\n"
         "    print(interrupts.exit_code())\n"
     )
@@ -298,10 +303,10 @@ def test_an_interrupt_within_a_del_is_not_lost(tmp_path):
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=120,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, of_ctrl_c),
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, "130\n", "")
+    assert (said.returncode, said.stdout, said.stderr) == (0, f"{code}\n", "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")

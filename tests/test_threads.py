@@ -1,13 +1,21 @@
-"""Small matrices are worked on by one thread of BLAS: sooner, and with one result."""
+"""Threads that share work, and BLAS kept to one: nothing is lost, done twice, or waited for."""
+
+import _thread
+import subprocess
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from channelfit.reading import memory
+from channelfit.scoring.cpu import side_by_side
 from channelfit.scoring.layout import held_compression as compression
-from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.machine.threads import Team, single_threaded_blas
 
-pytestmark = pytest.mark.skipif(
+of_blas = pytest.mark.skipif(
     not any(pool["user_api"] == "blas" for pool in threadpool_info()),
     reason="this NumPy has a BLAS of which threadpoolctl knows nothing",
 )
@@ -17,6 +25,7 @@ def threads() -> list[int]:
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 
+@of_blas
 def test_blas_has_one_thread_within_and_as_many_as_before_after():
     with threadpool_limits(2, "blas"):
         before = threads()
@@ -25,6 +34,7 @@ def test_blas_has_one_thread_within_and_as_many_as_before_after():
         assert threads() == before
 
 
+@of_blas
 @pytest.mark.parametrize("oscillating", [False, True])
 def test_a_compression_is_made_by_one_thread(oscillating, monkeypatch):
     seen, svd = [], np.linalg.svd
@@ -39,3 +49,120 @@ def test_a_compression_is_made_by_one_thread(oscillating, monkeypatch):
         compression.compression(803, oscillating)
     assert seen
     assert set(seen) == {1}
+
+
+PARTS = [(k, k + 1) for k in range(200)]
+
+
+def done_by(team: Team) -> list[int]:
+    """The parts that were done, in order."""
+    done: list[int] = []
+    team.share(lambda first, last: done.extend(range(first, last)), PARTS)
+    return sorted(done)
+
+
+@pytest.mark.parametrize("n_helpers", [0, 1, 7, 300])
+def test_each_part_of_a_work_is_done_once(n_helpers):
+    team = Team(n_helpers)
+    assert all(done_by(team) == list(range(200)) for _ in range(50))
+
+
+def test_work_is_shared():
+    """The first part here ends only after another thread has begun one."""
+    here, begun = threading.get_ident(), threading.Event()
+
+    def wait_here(first: int, last: int) -> None:
+        if threading.get_ident() != here:
+            begun.set()
+        assert begun.wait(60)
+
+    team = Team(2)
+    for _ in range(3):
+        begun.clear()
+        team.share(wait_here, PARTS)
+
+
+def refused(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def dead(*_: object) -> int:
+    """A thread that was started in too little memory, and has never come to life."""
+    return 0
+
+
+def test_threads_leave_room_for_libraries_that_are_loaded_later(monkeypatch):
+    left = iter([2_000_000_000, 1_000_000_000, 740_000_000, 0])
+    monkeypatch.setattr(memory, "_address_space", lambda: 10**10)
+    monkeypatch.setattr(memory, "_left_of", lambda limit: [next(left)])
+    started = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *given: started.append(given))
+    assert done_by(Team(9)) == list(range(200))
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize("start", [refused, dead])
+def test_without_room_for_threads_the_work_is_done_here(start, monkeypatch):
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    monkeypatch.setattr(threading, "_start_new_thread", refused)
+    done: list[int] = []
+    for _ in range(3):
+        side_by_side(lambda first, last: done.extend(range(first, last)), 320, 8, 23)
+    assert sorted(done) == sorted(3 * list(range(40)))
+
+
+@pytest.mark.parametrize("in_helper", [True, False])
+def test_an_error_in_a_thread_is_raised_and_nothing_new_begins(in_helper):
+    here, others = threading.get_ident(), threading.Event()
+    n_begun = []
+
+    def fail(first: int, last: int) -> None:
+        n_begun.append(first)
+        if (threading.get_ident() != here) == in_helper:
+            others.set()
+            raise ValueError("no number")
+        assert others.wait(60)
+        time.sleep(0.05)
+
+    with pytest.raises(ValueError, match="no number"):
+        Team(3).share(fail, PARTS)
+    assert len(n_begun) < len(PARTS)
+
+
+@pytest.mark.parametrize("while_calling", [True, False])
+def test_after_an_interrupt_nothing_that_has_begun_goes_on(while_calling, monkeypatch):
+    """The arrays that it works on are gone then."""
+    here, begun, still = threading.get_ident(), threading.Event(), []
+
+    def struck(*_: object) -> None:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    def work(first: int, last: int) -> None:
+        if threading.get_ident() == here:
+            struck()
+        still.append(first)
+        begun.set()
+        time.sleep(0.2)
+        still.pop()
+
+    def start(*given: object) -> int:
+        monkeypatch.setattr(_thread, "start_new_thread", struck)
+        return usual(*given)
+
+    usual = _thread.start_new_thread
+    if while_calling:
+        monkeypatch.setattr(_thread, "start_new_thread", start)
+    with pytest.raises(KeyboardInterrupt):
+        Team(2).share(work, PARTS)
+    assert not still
+
+
+def test_threads_without_work_do_not_keep_a_program_from_its_end():
+    code = (
+        "from channelfit.scoring.machine.threads import Team\n"
+        "Team(5).share(lambda first, last: None, [(k, k + 1) for k in range(50)])\n"
+        "print('done')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

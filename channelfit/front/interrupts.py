@@ -88,9 +88,19 @@ def _unraisable(told: Any) -> None:
     if not issubclass(told.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(told)
         return
-    again = threading.Timer(_AGAIN, signal.raise_signal, (signal.SIGINT,))
+    number = _interrupts.seen[-1] if _interrupts.seen else signal.SIGINT
+    again = threading.Timer(_AGAIN, _send, (number,))
     again.daemon = True
     again.start()
+
+
+def _send(number: int) -> None:
+    """Sends a signal to the main thread, which it wakes out of a call that waits."""
+    main = threading.main_thread().ident
+    if sys.platform == "win32" or main is None:
+        signal.raise_signal(number)
+    else:
+        signal.pthread_kill(main, number)
 
 
 @contextmanager

@@ -55,15 +55,15 @@ class _Commands(click.Group):
             click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
             click.echo(printable(str(error)), err=True)
             ctx.exit(BAD_INPUT)
-        except MemoryError as error:
-            told = f"more memory is needed than there is: {error}".rstrip(": ")
-            click.echo(f"Error: {told}", err=True)
-            ctx.exit(BAD_INPUT)
         except KeyboardInterrupt:
             self._interrupted(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
             raise
-        except Exception:
+        except Exception as error:
+            if told := memory.ran_out(error):
+                told = f"more memory is needed than there is: {told}"
+                click.echo(f"Error: {printable(told)}", err=True)
+                ctx.exit(BAD_INPUT)
             if not interrupts.have_come():
                 raise
             self._interrupted(ctx)  # it came out of a library as an error of its own

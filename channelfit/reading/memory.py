@@ -15,6 +15,10 @@ from channelfit.reading.errors import InputError
 SHARE = 0.9
 #: The address space, in bytes, that the libraries of a fit are loaded and compile in: 670 MB.
 _LIBRARIES = 10**9
+#: What each thread takes besides: those of BLAS, which starts one on each core, and our own.
+_A_THREAD = 250 * 10**6
+#: What the loader of libraries, the system and Python say when memory has run out.
+_RAN_OUT = ("failed to map segment", "Cannot allocate memory", "can't start new thread")
 #: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
 #: a cache and gives way.
 _CGROUPS = (
@@ -56,7 +60,8 @@ def check(
 def check_address_space() -> None:
     """Refuses to begin within a limit that the libraries cannot even be loaded in.
 
-    Some of them then end the process, or try for ever.
+    Some of them then end the process, or try for ever. Within a limit that leaves no room for the
+    threads of BLAS, it is told to start a single one, which it reads when it is loaded.
 
     Raises:
         InputError: what the limit is, and what is needed.
@@ -67,6 +72,30 @@ def check_address_space() -> None:
             f"this process may use {size(limit)} of address space (ulimit -v), and needs "
             f"{size(_LIBRARIES)}"
         )
+    if limit is not None and limit < _LIBRARIES + _A_THREAD * (os.cpu_count() or 1):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def room_for_a_thread() -> bool:
+    """Whether one more thread leaves room for libraries that are loaded later."""
+    limit = _address_space()
+    return limit is None or all(left > _LIBRARIES // 2 + _A_THREAD for left in _left_of(limit))
+
+
+def ran_out(error: BaseException | None) -> str:
+    """What an error, or one that it came from, says of memory that has run out.
+
+    A library that cannot be loaded for want of memory is an ImportError, for instance, whose reason
+    may stand in the error before it. The text is empty where nothing is said of memory.
+    """
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return str(error) or "nothing is left"
+        for line in str(error).splitlines():
+            if any(words in line for words in _RAN_OUT):
+                return line
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _address_space() -> int | None:

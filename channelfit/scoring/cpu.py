@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -24,7 +23,7 @@ from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralS
 from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
-from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
+from channelfit.scoring.machine.threads import Team, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Linearization, Score
 from channelfit.scoring.tangent_plan import Plan
 
@@ -276,31 +275,17 @@ def side_by_side(
     chunks = list(pairwise(edges))
     if not chunks:
         return
-    others = [(_pool(n_threads).submit(sweep, *chunk), chunk) for chunk in chunks[1:]]
-    try:
-        # this thread works too, and takes what no other has begun: those take a while to wake
-        sweep(*chunks[0])
-        for future, chunk in reversed(others):
-            if future.cancel():
-                sweep(*chunk)
-        for future, _ in others:
-            if not future.cancelled():
-                future.result()
-    except BaseException:  # Ctrl-C: what has not begun need not be waited for
-        for future, _ in others:
-            future.cancel()
-        wait([future for future, _ in others])
-        raise
+    _team(n_threads - 1).share(sweep, chunks)
 
 
 @cache
-def _pool(n_threads: int) -> ThreadPoolExecutor:
+def _team(n_helpers: int) -> Team:
     """Threads that are kept, because a search asks for a few candidates many times a second."""
-    return ThreadPoolExecutor(n_threads, "channelfit")
+    return Team(n_helpers)
 
 
 if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_team.cache_clear)
 
 
 def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:

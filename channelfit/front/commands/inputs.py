@@ -66,10 +66,9 @@ def _gives_generations_to_stop(file: Path) -> bool:
 
 def _backend_line(scorer: Scorer, asked: str) -> str:
     """Which backend, and why it."""
-    state = backends()
     why = "as asked"
-    if asked == "auto":
-        missing = [f"{name} {row.state}" for name, row in state.items() if not row.usable]
+    if asked == "auto":  # otherwise CuPy, which loads slowly, need not be looked for
+        missing = [f"{name} {row.state}" for name, row in backends().items() if not row.usable]
         why = "; ".join(["auto: the fastest here", *missing])
     return f"backend {scorer.backend}, {scorer.dtype} ({why})"
 

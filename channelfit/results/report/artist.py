@@ -63,6 +63,7 @@ class Artist:
     def __init__(self, child: subprocess.Popen[bytes] | None = None) -> None:
         self._child = child
         self._wanted: tuple[Page, Path] | None = None
+        self._sent = False
 
     def begin(self, page: Page, file: Path) -> None:
         """Say what to draw and where to write it, and return at once."""
@@ -72,6 +73,7 @@ class Artist:
         # a process that is gone has drawn nothing, which `finish` will see
         with contextlib.suppress(OSError):
             self._child.stdin.write(packed(page, file))
+            self._sent = True
             self._child.stdin.close()
 
     def finish(self) -> None:
@@ -86,16 +88,17 @@ class Artist:
     def dismiss(self) -> None:
         """End the process.
 
-        A picture that is being drawn is finished first, so that no half of it is left behind.
+        A picture that is being drawn is finished first, so that no half of it is left behind. A
+        process that was not sent the whole page, because of an interrupt, draws nothing.
         """
         if self._child is None:
             return
-        if self._wanted is None:
+        if not self._sent:
             self._child.kill()
-        self._child.wait()
-        if self._child.stdin is not None:
+        if self._child.stdin is not None:  # until it is closed, the process waits for more
             with contextlib.suppress(OSError):
                 self._child.stdin.close()
+        self._child.wait()
         self._child = None
 
 

@@ -65,7 +65,7 @@ def keep(kind: str, key: str, body: bytes) -> None:
         try:
             partial.write_bytes(_sealed(key, body))
             partial.chmod(0o600)
-            if (folder / key).is_dir():
+            if (folder / key).is_dir() and not (folder / key).is_symlink():
                 shutil.rmtree(folder / key)
             partial.replace(folder / key)
         finally:

@@ -1,17 +1,24 @@
-"""How many cores may be used, and the linear algebra library (BLAS) kept to one of them.
+"""How many cores may be used, threads that share work, and BLAS kept to one of them.
 
-On small matrices its threads mostly wait for each other, longest where other programs keep the
-cores busy; and the rounding of its results depends on how many threads there are.
+On small matrices the threads of BLAS, the linear algebra library, mostly wait for each other,
+longest where other programs keep the cores busy; and the rounding of its results depends on how
+many threads there are.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from queue import SimpleQueue
+from threading import Lock
 from typing import TYPE_CHECKING
+
+from channelfit.reading import memory
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -35,3 +42,105 @@ def _pools() -> ThreadpoolController:
 def usable_cores() -> int:
     """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+class Team:
+    """Threads that are kept, and help the thread that has work to share.
+
+    An interrupt may come at any moment, and in little memory a thread may not start, or end before
+    it does anything. So whoever shares work does all that nobody else has begun, and waits only for
+    threads that have begun with it.
+
+    Arguments:
+        n_helpers: the threads, at most; each is started when there is work for it.
+    """
+
+    def __init__(self, n_helpers: int) -> None:
+        self._most, self._n_started = n_helpers, 0
+        self._there: list[bool] = []  # an entry for each thread that has come to life
+        self._shared: SimpleQueue[_Work] = SimpleQueue()
+
+    def share(self, do: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
+        """Call do(*part) for all parts, here and in the threads. Raises what one of them raised."""
+        work = _Work(do, parts)
+        try:
+            self._call(min(self._most, len(parts) - 1), work)
+            work.finish()
+        except BaseException:  # such as Ctrl-C
+            work.stop()
+            raise
+
+    def _call(self, n_helpers: int, work: _Work) -> None:
+        n_there = len(self._there)
+        for helper in range(n_helpers):
+            if helper < n_there:
+                self._shared.put(work)
+            elif self._n_started < self._most:
+                self._start(work)
+
+    def _start(self, work: _Work) -> None:
+        if not memory.room_for_a_thread():
+            self._most = self._n_started
+            return
+        try:
+            # `threading` would wait until the thread lives, which in little memory is for ever
+            _thread.start_new_thread(self._serve, (work,))
+            self._n_started += 1
+        except RuntimeError:  # there is no room for another thread
+            self._most = self._n_started
+
+    def _serve(self, work: _Work | None) -> None:
+        self._there.append(True)
+        while work is not None:
+            work.help()
+            work = None  # its arrays are not kept while there is nothing to do
+            work = self._shared.get()
+
+
+class _Work:
+    """Parts of a work, which several threads take one after the other until none is left."""
+
+    def __init__(self, do: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
+        self._do, self._left = do, list(parts)
+        self._helpers: list[Lock] = []  # each is locked while a thread helps
+        self._errors: list[BaseException] = []
+
+    def help(self) -> None:
+        """Do parts, in a thread that helps; `finish` raises the errors."""
+        try:
+            busy = Lock()
+        except MemoryError:  # the others do the work
+            return
+        with busy:
+            try:
+                self._helpers.append(busy)
+                self._do_parts()
+            except BaseException as error:
+                self._errors.append(error)
+                self._left.clear()
+
+    def finish(self) -> None:
+        """Do parts, in the thread that shares the work, until all are done."""
+        self._do_parts()
+        for busy in self._helpers:
+            with busy:
+                pass
+        if self._errors:
+            raise self._errors[0]
+
+    def stop(self) -> None:
+        """Let no further part begin, and wait for those that have: they use arrays of the caller.
+
+        It asks again and again, since an interrupt may have come within any wait for a lock.
+        """
+        self._left.clear()
+        while any(busy.locked() for busy in self._helpers):
+            time.sleep(0.001)
+
+    def _do_parts(self) -> None:
+        while self._left:
+            try:
+                part = self._left.pop()
+            except IndexError:  # another thread has just taken the last
+                return
+            self._do(*part)
