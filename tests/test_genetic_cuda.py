@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from truths import slow_but
 
 from channelfit.model.channel import Parameter
+from channelfit.problem.statuses import N_STATUSES
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
@@ -117,8 +118,8 @@ def assert_right_record(
     finite = np.isfinite(cost)
     assert record.best_cost == host.best_cost
     assert record.n_finite == finite.sum()
-    codes = np.clip(status[~finite].astype(int), 1, 4)
-    np.testing.assert_array_equal(record.failures, np.bincount(codes, minlength=5))
+    codes = np.clip(status[~finite].astype(int), 1, N_STATUSES - 1)
+    np.testing.assert_array_equal(record.failures, np.bincount(codes, minlength=N_STATUSES))
     n = min(cost.size, MEDIAN_SAMPLE)
     sample = cost[np.arange(n) * cost.size // n]
     sample = sample[np.isfinite(sample)]
