@@ -709,6 +709,25 @@ def test_sodium_fit() -> None:
 # --- bounds on rates -----------------------------------------------------------------------------
 
 
+def test_bounds_on_a_rate_behind_forty_levels_of_two_definitions_each(folder: Path) -> None:
+    """Each level names the one before it twice: put together they would be 2**40 terms."""
+    levels = {f"d{k}": f"0.5*d{k - 1} + 0.5*d{k - 1}" for k in range(1, 40)}
+    changes = {
+        "definitions": {"d0": "a*exp(z*v)"} | levels,
+        "rates": {"C -> O": "d39", "O -> C": "b"},
+    }
+    within = {"range": ["1.0e-3 /ms", "20 /ms"], "of": "largest"}
+    file = model_with(folder, SURROGATE | {"rates_within": within}, **changes)
+    deep = load_plan(file, backend="reference")
+    plain = load_plan(model_with(folder, SURROGATE | {"rates_within": within}), backend="reference")
+    values = plain.make_optimizer().ask()
+    allowed = [
+        [c.allowed(plan.space.to_physical(values)) for c in plan.constraints]
+        for plan in (deep, plain)
+    ]
+    assert np.array_equal(*allowed)
+
+
 def test_rates_within_bounds_go_with_the_fit(folder: Path) -> None:
     within = {"range": ["1.0e-3 /ms", "20 /ms"], "of": "largest"}
     fit = load_plan(model_with(folder, SURROGATE | {"rates_within": within}), backend="reference")
