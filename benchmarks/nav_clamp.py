@@ -1,13 +1,15 @@
 """Sodium currents of one cell under two clamps: does one set of kinetics explain both?
 
-    python benchmarks/nav_clamp.py [--seconds 120] [--out DIR]
+    python benchmarks/nav_clamp.py [--seconds 75] [--out DIR]
 
-Cell 220314_001_ch1 of Lei et al. 2024 was recorded without compensation of the series resistance and with
-80 % of it compensated. Five fits are made: each recording alone and both together as if the clamp
-were ideal, and both together with what the amplifier did (models/fits/nav_iv_two_clamps.yaml), with the gating
-at the same place of the voltage in both recordings, and shifted between them. The root mean square is that
-of the samples which count in the last of them, for all fits. A peak is the largest inward current
-among these samples, and is compared where the recorded one is above 1 nA.
+Cell 220314_001_ch1 of Lei et al. 2024 was recorded without compensation of the series resistance
+and with 80 % of it compensated. Five fits are made: each recording alone and both together as if
+the clamp were ideal, and both together with what the amplifier did
+(models/fits/nav_iv_two_clamps.yaml), with gating at the same voltages in both recordings, and with
+a shift between them. Fits of one recording are those of models/fits/nav_iv_0cp.yaml and
+nav_iv_80cp.yaml; the others have the scheme and the shift of the file named above. The root mean
+square is that of the samples which count in that file, for all fits. A peak is the largest inward
+current among these samples, and is compared where the recorded one is above 1 nA.
 
 The picture, nav_clamp.png, shows the peaks of data and fits, and some currents.
 """
@@ -45,6 +47,7 @@ COMPENSATED = ("no compensation", "80 % compensated")
 OF_THE_CLAMP = ("rs", "cm", "lag", "late")
 LEAST_PEAK = 1000.0  # pA: a smaller peak is not compared in percent
 SHOWN = (-60.0, -50.0, -35.0, -10.0, 25.0)  # mV, the steps of which currents are drawn
+APART = 5.4  # ms, from one of them to the next in the picture
 ALONE, NAIVE, UNSHIFTED, COUPLED = (
     "each alone, ideal clamp",
     "together, ideal clamp",
@@ -69,7 +72,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Data:
-    """One recording: V of the steps (mV), times (ms), currents (pA), and the samples that count."""
+    """One recording.
+
+    Attributes:
+        steps: mV (n_sweeps,), the voltages of the steps.
+        times: ms (n_times,).
+        current: pA (n_sweeps, n_times).
+        counts: bool, of the same shape: which samples count.
+    """
 
     steps: np.ndarray
     times: np.ndarray
@@ -117,7 +127,6 @@ def optimized(file: Path, folder: Path) -> Fitted:
 def changed(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Path:
     """A variant of the fit of both recordings, with absolute paths, in a folder."""
     document = yaml.safe_load(TOGETHER.read_text())
-    document["model"] = str((FITS / document["model"]).resolve())
     for experiment in document["fit"]["experiments"]:
         experiment["protocol"] = str((FITS / experiment["protocol"]).resolve())
         file = experiment["recording"]["file"]
@@ -145,7 +154,8 @@ def lasting(seconds: float, shifted: bool) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
         document["fit"]["stop"] = {"seconds": seconds}
         if not shifted:
-            document["parameters"]["dv"] = {"value": 0.0, "fixed": True}
+            shift = document["parameters"]["dv"]
+            document["parameters"]["dv"] = shift | {"value": 0.0, "fixed": True}
 
     return change
 
@@ -170,7 +180,8 @@ def rows_of(fits: dict[str, Fitted], data: list[Data]) -> list[Row]:
         note = f"95 %: {ends[0]:.4g} to {ends[1]:.4g}" if ends else found.get("note", "")
         rows.append(Row(f"{COUPLED}: {name}", float(found["value"]), found["unit"], note=note))
     found = fits[UNSHIFTED].summary["parameters"]["rs"]
-    rows.append(Row(f"{UNSHIFTED}: rs", float(found["value"]), found["unit"]))
+    note = found.get("note", "")
+    rows.append(Row(f"{UNSHIFTED}: rs", float(found["value"]), found["unit"], note=note))
     for k, (one, name) in enumerate(zip(data, NAMES, strict=True)):
         model, recorded = one.peaks(fits[COUPLED].currents[k]), one.peaks(one.current)
         for step, ours, theirs in zip(one.steps, model, recorded, strict=True):
@@ -206,15 +217,16 @@ def _currents(axes: Axes, fits: dict[str, Fitted], one: Data, k: int) -> None:
     shown = (t > 0) & (t < 4)
     for place, step in enumerate(SHOWN):
         sweep = int(np.argmin(abs(one.steps - step)))
-        start = 4.6 * place
+        start = APART * place
         there = np.where(one.counts[sweep], one.current[sweep], np.nan)[shown] / 1e3
         axes.plot(start + t[shown], there, color=INK, linewidth=3, alpha=0.35)
         for what in (NAIVE, COUPLED):
             color, line = LOOKS[what]
             model = np.where(one.counts[sweep], fits[what].currents[k][sweep], np.nan)
             axes.plot(start + t[shown], model[shown] / 1e3, line, color=color, linewidth=1.2)
-        axes.text(start + 2, 0.6, f"{step:g} mV", ha="center", fontsize=8)
-    axes.set_xticks([4.6 * p + x for p in range(len(SHOWN)) for x in (0, 2, 4)])
+        label = f"{step:g} mV".replace("-", "\N{MINUS SIGN}")
+        axes.text(start + 2, 0.6, label, ha="center", fontsize=8)
+    axes.set_xticks([APART * p + x for p in range(len(SHOWN)) for x in (0, 2, 4)])
     axes.set_xticklabels([str(x) for _ in SHOWN for x in (0, 2, 4)])
     axes.set(xlabel="time after the step (ms)", ylabel="current (nA)")
 
@@ -222,7 +234,7 @@ def _currents(axes: Axes, fits: dict[str, Fitted], one: Data, k: int) -> None:
 def main() -> None:
     """Fit, print, draw and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each fit with the clamp")
+    parser.add_argument("--seconds", type=float, default=75.0, help="of each fit with the clamp")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     wanted = parser.parse_args()
     data = [data_of(e) for e in load_plan(TOGETHER).problem.experiments]

