@@ -127,3 +127,10 @@ def test_every_byte_of_a_matlab_file_may_be_any_other(tmp_path):
                 read_columns(file)
             except InputError as error:
                 assert error.file == str(file)
+
+
+def test_many_files_in_a_row_have_all_the_memory_each(tmp_path: Path) -> None:
+    """The limit of one file is no measure of what is free for the next."""
+    savemat(tmp_path / "r.mat", {"i": np.arange(1000.0)})
+    for _ in range(60):
+        assert len(read_columns(tmp_path / "r.mat")["i"]) == 1000

@@ -4,6 +4,7 @@ NumPy version, bit for bit, and the loop that does not wait for them."""
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -393,6 +394,7 @@ def test_the_result_has_the_cost_of_the_exact_score():
 
 def test_the_optimizer_of_a_device_is_made_by_its_array_module(monkeypatch):
     monkeypatch.setattr(DeviceGenetic.__init__, "__defaults__", (None, 0.01, None, None, OnHost))
+    monkeypatch.setattr(gpu, "device", lambda: SimpleNamespace(memory_free=10**9))
     settings = {"population": 60, "crossover_rate": 0.3}
     optimizer = make_optimizer("genetic", settings, 2, 1, xp=NumpyInDisguise())
     assert isinstance(optimizer, DeviceGenetic)

@@ -215,13 +215,16 @@ def _called(reader: str, path: Path) -> Mapping[str, np.ndarray | str]:
 
 def _limit_memory() -> None:
     """Take no more memory than there is; elsewhere than on Linux no such limit can be relied on."""
-    free = memory.available()
-    if not sys.platform.startswith("linux") or free is None:
+    if not sys.platform.startswith("linux"):
         return
     import resource  # not on Windows
 
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))  # the last file's limit is not this one's
+    free = memory.available()
+    if free is None:
+        return
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     wanted = taken + int(memory.SHARE * free)
     within = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
     resource.setrlimit(resource.RLIMIT_AS, (within, most))

@@ -76,8 +76,7 @@ def make_optimizer(
             raise InputError(message, key=f"{key}.{setting}")
         if setting in _SIZES and isinstance(own[setting], int):
             each = bytes_a_candidate(n_parameters)
-            on_gpu = xp is not np and gpu.is_available()
-            free = gpu.device().memory_free if on_gpu else None
+            free = None if xp is np else gpu.device().memory_free
             memory.check(own[setting], each, "candidates", key=f"{key}.{setting}", gpu_free=free)
     return (makers or OPTIMIZERS)[name](own, n_parameters, seed, xp, initial)
 
