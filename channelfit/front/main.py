@@ -1,7 +1,8 @@
 """The command line: its verbs, options and help, and the exit codes.
 
 What a verb does stands in `commands`, a file each, which is imported when the verb is called: so
-``--help`` answers at once, and nobody waits for a library that the command does not use.
+``--help`` answers at once, and nobody waits for a library that the command does not use. (The file
+is long because each option of each verb is explained where it is declared.)
 """
 
 from __future__ import annotations
