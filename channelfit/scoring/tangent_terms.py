@@ -18,7 +18,6 @@ from channelfit.problem.run_tree import DATA, KIND, N_SAMPLES, VARYING, RunTree
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels import tangent_tables as columns
 from channelfit.scoring.kernels.tangent_source import TangentSource
-from channelfit.scoring.kernels.tangent_tables import project
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.tangent_plan import Plan, joined
@@ -122,25 +121,6 @@ class Terms(Walk):
         self.create_drives = generated(plans.drives.text, "createRates")
         self.room = self._room(len(plans.voltage))
         self.table = self.flat.reshape(-1, self.plan.width)
-
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Status and products of candidates, see `Walk.normals`."""
-        plan, status = self.plan, np.zeros(len(thetas), np.int64)
-        products = np.zeros((len(thetas), plan.width, plan.width))
-        for c, theta in enumerate(thetas):
-            status[c] = self.fill(theta)
-            if status[c] == OK:
-                project(
-                    self.flat,
-                    plan.matrices,
-                    plan.group_table,
-                    plan.target,
-                    plan.scale,
-                    self.shown,
-                    self.residuals,
-                    products[c],
-                )
-        return status, products
 
     def fill(self, theta: np.ndarray) -> int:
         """Fills the flat array with currents and derivatives; returns a status."""

@@ -46,12 +46,27 @@ class Walk(ABC):
         self.gain = np.empty((2, plan.width))
         self.flags = np.zeros(2, np.int64)
 
-    @abstractmethod
     def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Status (n,) and products (n, width, width) of candidates (n, n_parameters).
 
         Residuals are left as the last one has them, where it is good.
         """
+        plan, status = self.plan, np.zeros(len(thetas), np.int64)
+        products = np.zeros((len(thetas), plan.width, plan.width))
+        for c, theta in enumerate(thetas):
+            status[c] = self.fill(theta)
+            if status[c] == OK:
+                project(
+                    self.flat,
+                    plan.matrices,
+                    plan.group_table,
+                    plan.target,
+                    plan.scale,
+                    self.shown,
+                    self.residuals,
+                    products[c],
+                )
+        return status, products
 
     @abstractmethod
     def fill(self, theta: np.ndarray) -> int:
@@ -224,24 +239,6 @@ class Scheme(Walk):
     def _by_voltage(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         n_rates = len(self.source.rates)
         return np.empty((n, n_rates)), np.empty((n, n_rates, self.source.width))
-
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        plan, status = self.plan, np.zeros(len(thetas), np.int64)
-        products = np.zeros((len(thetas), plan.width, plan.width))
-        for c, theta in enumerate(thetas):
-            status[c] = self.fill(theta)
-            if status[c] == OK:
-                project(
-                    self.flat,
-                    plan.matrices,
-                    plan.group_table,
-                    plan.target,
-                    plan.scale,
-                    self.shown,
-                    self.residuals,
-                    products[c],
-                )
-        return status, products
 
     def fill(self, theta: np.ndarray) -> int:
         """Fills the flat array with currents and derivatives; returns a status."""
