@@ -341,6 +341,11 @@ def test_a_constant_stays_and_noise_shrinks_in_the_filter(tmp_path: Path) -> Non
         ("{lowpass: {cutoff: 2 kHz}}, {lowpass: {cutoff: 2 kHz}}", "", "this is the second"),
         ("{lowpass: {cutoff: 2 kHz, every: 4}}", "      every: 2\n", "give it once"),
         (
+            "{lowpass: {cutoff: 2 kHz}}, {leak: {conductance: 1 nS, reversal: 0 mV}}",
+            "",
+            "condition[2].leak: a leak is subtracted before the low-pass filter",
+        ),
+        (
             "{lowpass: {cutoff: 2 kHz}}",
             "      clamp: {lowpass: {cutoff: 5 kHz}}\n",
             "only one can be modelled",

@@ -199,6 +199,8 @@ def _leak(section: Section, work: _Work) -> None:
     command varies in its window; where it does so only from sweep to sweep, all have one together.
     """
     section.expect(KEYS["condition leak"])
+    if work.low_pass is not None:  # the line would jump with the command, and the current does not
+        raise section.error("a leak is subtracted before the low-pass filter; put it first")
     command = work.protocol.command()
     reversal = section.quantity("reversal", "voltage", None)
     if "conductance" in section:
