@@ -1,0 +1,47 @@
+"""`channelfit init`: its options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front.options import told_options
+
+
+@click.command(short_help="Write a starter fit for recordings.")
+@click.argument("recordings", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="A model file, or the name of a shipped model. [default: one chosen by the data]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FIT.yaml",
+    help="The file to write. [default: NAME-fit.yaml here]",
+)
+@told_options
+def init(**given: Any) -> None:
+    """Write a commented starter fit for RECORDINGS, which can be run at once.
+
+    Protocol, signals, units, masks of capacitive transients, baseline and ranges are filled in from
+    what `channelfit inspect` finds. Without --model a model with one or two gates is chosen by
+    whether the current is inward and inactivates, and the file says why. No file is replaced.
+
+    \b
+    Writes
+      NAME-fit.yaml         the fit
+      NAME-protocol.yaml    what was commanded
+      NAME-model.yaml       the model, unless --model names one
+
+    \b
+    Examples
+      channelfit init cell_3.abf
+      channelfit init cell_3.abf cell_3_tails.abf --model herg_beattie --out cell_3.yaml
+    """
+    from channelfit.front.commands import init as work
+
+    work.init(**given)

@@ -1,0 +1,99 @@
+"""`channelfit optimize`: its options and help."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front import interrupts
+from channelfit.front.options import (
+    backend_option,
+    dtype_option,
+    model_argument,
+    path_option,
+    set_option,
+)
+
+
+@click.command(short_help="Fit the parameters of a model to its data.")
+@model_argument
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
+)
+@backend_option
+@dtype_option("Precision of the search; the result is scored in float64 either way.")
+@path_option
+@click.option(
+    "--chunk",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Candidates in one launch on a GPU, where it must be fewer than the population.",
+)
+@click.option(
+    "--population",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Candidates a generation. [default: the file's]",
+)
+@click.option(
+    "--generations",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Stop after so many generations. [default: the file's]",
+)
+@click.option(
+    "--optimizer",
+    metavar="NAME",
+    help="Search method: hybrid, genetic, swarm, ring, groups, differential, cma, or "
+    "asynchronous_ring for functions on a GPU. If it is not the method in the file, the "
+    "settings in the file are not used. [default: the file's]",
+)
+@set_option
+@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the content of summary.json on standard output and nothing else there.",
+)
+def optimize(**given: Any) -> None:
+    """Fit the parameters of MODEL to its data.
+
+    MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
+    shown on standard error; Ctrl-C ends the search and keeps the best so far (exit code 130).
+
+    \b
+    The results' folder
+      fit.yaml      the model with the fitted values; can be simulated, and fitted again
+      traces.png    data, fit, residual and command voltage
+      history.csv   best and median cost of every generation
+      summary.json  numbers, parameters, seed, versions, machine, why it stopped
+      source.py     the code that was generated for this model (source.cu with a GPU)
+
+    \b
+    Examples
+      channelfit optimize models/model_b.yaml
+      channelfit optimize models/model_b.yaml --population 1120 --generations 50 --seed 3
+      channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
+      channelfit optimize models/k_hh.yaml --json --quiet > summary.json
+    """
+    from channelfit.results.report.artist import hired
+
+    with hired() as artist:  # who gets ready while all else is imported
+        from channelfit.front.commands import optimize as work
+
+        interrupted = work.optimize(**given, artist=artist)
+    if interrupted:
+        sys.exit(interrupts.exit_code())

@@ -1,0 +1,89 @@
+"""`channelfit uncertainty`: its options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front.options import backend_option, set_option
+
+
+@click.command(short_help="How sure a fit is, and what the data leave open.")
+@click.argument("fit", type=click.Path(path_type=Path))
+@click.option(
+    "--profiles",
+    metavar="NAMES",
+    default="",
+    help="Profile likelihoods of these parameters, separated by commas, or all.",
+)
+@click.option(
+    "--families",
+    type=click.IntRange(1),
+    metavar="N",
+    is_flag=False,
+    flag_value=64,
+    help="Look for other fits as good as this one, from N starts. [64 without a number]",
+)
+@click.option(
+    "--posterior",
+    type=click.IntRange(4),
+    metavar="STEPS",
+    is_flag=False,
+    flag_value=2000,
+    help="Sample the posterior, so many steps of every walker. [2000 without a number]",
+)
+@click.option(
+    "--walkers",
+    type=click.IntRange(4),
+    metavar="N",
+    help="Walkers of the posterior. [default: four a parameter, 32 or more]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed of starts and walkers.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the results. [default: the run folder FIT stands in, else uncertainty/ here]",
+)
+@backend_option
+@set_option
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the content of uncertainty.json and nothing else.",
+)
+def uncertainty(**given: Any) -> None:
+    """How sure the fitted values in FIT are, such as fit.yaml of a run folder.
+
+    They are refined by least squares first. Standard errors and intervals come from the curvature
+    of the cost and the noise in the residuals; what the data do not determine is told in words.
+    Profiles follow the cost where it is no parabola; families are equally good fits that nothing
+    connects; the posterior is a sample of all parameters that the data allow.
+
+    \b
+    Writes
+      uncertainty.json, uncertainty.png            always
+      refined.yaml                                 where refining made the fit better
+      profiles.csv, profiles.png                   with --profiles
+      families.png                                 with --families
+      posterior.csv, posterior.png                 with --posterior
+
+    \b
+    Examples
+      channelfit uncertainty runs/cell7/fit.yaml
+      channelfit uncertainty runs/cell7/fit.yaml --profiles all --families
+      channelfit uncertainty runs/cell7/fit.yaml --profiles a12,gmax --posterior 5000
+    """
+    from channelfit.front.commands import studies as work
+
+    work.uncertainty(**given)
