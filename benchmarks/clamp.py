@@ -36,6 +36,7 @@ from channelfit.problem.clamp import Clamp, LowPass
 from channelfit.problem.experiment import Experiment, Problem, n_scored
 from channelfit.problem.protocol import build_protocol
 from channelfit.problem.recording import Recording
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Objective
@@ -253,15 +254,16 @@ def main() -> None:
     wanted = parser.parse_args()
     many = 64 if wanted.quick else 512 if wanted.backend == "cpu" else 65536
     case = FILTER if wanted.low_pass else RESISTANCE
-    rows = [] if wanted.low_pass else speeds(wanted.backend, many)
-    name = "clamp_cuda" if wanted.backend == "cuda" else case.name
+    title = "A low-pass filter" if wanted.low_pass else "A clamp with series resistance"
+    if not wanted.low_pass:
+        device = gpu.device().name if wanted.backend == "cuda" else ""
+        name = f"{case.name}_speed_{wanted.backend}"
+        finish(name, f"{title}: speed", speeds(wanted.backend, many), device, wanted.out)
     if not wanted.speed_only:
         coupled, naive = recovery(case, 2 if wanted.quick else wanted.seeds)
-        rows += rows_of(coupled, naive)
         wanted.out.mkdir(parents=True, exist_ok=True)
         draw(case, coupled, naive, wanted.out / f"{case.name}.png")
-    title = "A low-pass filter" if wanted.low_pass else "A clamp with series resistance"
-    finish(name, title, rows, folder=wanted.out)
+        finish(case.name, title, rows_of(coupled, naive), folder=wanted.out)
 
 
 if __name__ == "__main__":
