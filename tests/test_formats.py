@@ -441,7 +441,7 @@ def hostile_gz(path: Path) -> None:
         ("r.h5", hostile_virtual, "is assembled from other datasets"),
         ("r.h5", hostile_size, "more than 50,000,000 numbers"),
         ("r.nwb", hostile_nwb, "link to another file"),
-        ("r.ibw", hostile_ibw, "the header tells of"),
+        ("r.ibw", hostile_ibw, "not a readable Igor binary wave"),
         ("r.wcp", hostile_wcp, "the header tells of 999,999,999 records"),
         ("r.mat", hostile_mat, "of memory, and this machine has"),
         ("r.csv.gz", hostile_gz, "holds more than"),
