@@ -42,8 +42,10 @@ _QUIET, _COMMAND_RANGE_MV = 1e-4, (10.0, 400.0)
 _STRAYS_MV = 5.0
 #: ms, for lists of steps, which do not say it.
 _USUAL_SAMPLING_MS = 0.1
-#: MOhm and mV beyond which seal and series resistance deserve a word.
-_POOR_SEAL, _LOST_MV = 300.0, 5.0
+#: MOhm: a leak of a lower resistance deserves a word.
+_POOR_SEAL = 300.0
+#: mV: where the series resistance loses more, the membrane cannot be taken to be at the command.
+LOST_MV = 5.0
 #: The share by which peaks, or the current at rest, change over the sweeps before it is told.
 _DRIFT = 0.2
 
@@ -113,6 +115,30 @@ class Inspection:
     def file(self) -> Path:
         """The file that was looked at."""
         return self.contents.file
+
+    def of_the_clamp(self, name: str) -> float | None:
+        """What the file says of the amplifier or the cell, the median over the sweeps.
+
+        Arguments:
+            name: a key of `Contents.clamp`, such as ``series_resistance_MOhm``.
+
+        Returns: the value in the unit that the name ends with; None where the file does not say it.
+        """
+        told = self.contents.clamp.get(name)
+        return None if told is None else float(np.median(np.asarray(told)))
+
+    @property
+    def lost_mV(self) -> float:
+        """How far the membrane is from the command when the current is largest, as the file says.
+
+        That is the largest current times the part of the series resistance that is not compensated;
+        0 where the file says no resistance, or no current is known.
+        """
+        if self.peak is None:
+            return 0.0
+        left = 1.0 - (self.of_the_clamp("compensation") or 0.0)
+        resistance = self.of_the_clamp("series_resistance_MOhm") or 0.0
+        return abs(self.peak.current_pA) * resistance * left / 1e3
 
 
 def inspect_file(path: Path, told: Told | None = None) -> Inspection:
@@ -391,7 +417,7 @@ def _cautions(found: Inspection, same: bool) -> list[Caution]:
 
 def _of_the_cell(found: Inspection) -> list[tuple[str, str]]:
     """What looks wrong with seal, series resistance, noise and stability."""
-    told, peak, clamp = list[tuple[str, str]](), found.peak, found.contents.clamp
+    told, peak = list[tuple[str, str]](), found.peak
     if found.leak is not None and found.leak.seal_MOhm < _POOR_SEAL:
         told.append(
             (
@@ -403,13 +429,13 @@ def _of_the_cell(found: Inspection) -> list[tuple[str, str]]:
         )
     if peak is not None:
         size = abs(peak.current_pA)
-        rs = float(np.median(np.asarray(clamp.get("series_resistance_MOhm", 0.0))))
-        left = 1 - float(np.median(np.asarray(clamp.get("compensation", 0.0))))
-        if rs * left * size / 1e3 > _LOST_MV:
+        if found.lost_mV > LOST_MV:
+            resistance = found.of_the_clamp("series_resistance_MOhm")
+            fraction = found.of_the_clamp("compensation") or 0.0
             told.append(
                 (
-                    f"{size / 1e3:.3g} nA through {rs:.3g} MOhm, {100 * (1 - left):.0f} % "
-                    f"compensated, lose up to {rs * left * size / 1e3:.2g} mV",
+                    f"{size / 1e3:.3g} nA through {resistance:.3g} MOhm, {100 * fraction:.0f} % "
+                    f"compensated, lose up to {found.lost_mV:.2g} mV",
                     "the membrane is not at the command then",
                 )
             )

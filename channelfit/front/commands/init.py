@@ -26,6 +26,7 @@ from channelfit.front.starter import (
     rest_ms,
     shipped_models,
 )
+from channelfit.front.starter_clamp import StarterClamp, starter_clamp
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import load_model
 from channelfit.problem.inspection import Inspection, Told, inspect_file
@@ -38,11 +39,18 @@ from channelfit.reading.texts import printable
 from channelfit.reading.units import shown
 
 
-def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **options: Any) -> None:
+def init(
+    recordings: tuple[Path, ...],
+    model: str | None,
+    out: Path | None,
+    clamp: bool | None,
+    **options: Any,
+) -> None:
     """Writes a starter fit, its protocols and, without a model of the user's own, a model."""
     told = told_of(**options)
     found = [inspect_file(file, told) for file in recordings]
     kinds = [character(each) for each in found]
+    clamps = [starter_clamp(each, clamp) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
     name = _named(recordings[main])
     file = Path(f"{name}-fit.yaml") if out is None else out
@@ -60,7 +68,7 @@ def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **op
     if model_file is None:
         texts[folder / f"{name}-model.yaml"] = _model_text(kinds[main], name)
     head = _head(file, found, kinds[main], name, model_file)
-    texts[file] = "\n".join([*head, *_fit_lines(found, protocols, told, folder), ""])
+    texts[file] = "\n".join([*head, *_fit_lines(found, protocols, clamps, told, folder), ""])
     places = [*commands, *texts]
     _refuse_existing(places)
     with writing(folder):
@@ -78,6 +86,9 @@ def init(recordings: tuple[Path, ...], model: str | None, out: Path | None, **op
         raise
     for place in places:
         click.echo(str(place))
+    for each, amplifier in zip(found, clamps, strict=True):
+        if amplifier is not None:
+            click.echo(f"{each.file.name}: {_clamp_told(amplifier)}", err=True)
     warn(each_once([c for each in found for c in each.cautions] + list(plan.cautions)))
 
 
@@ -214,10 +225,14 @@ def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
 
 
 def _fit_lines(
-    found: Sequence[Inspection], protocols: Sequence[Path], told: Told, folder: Path
+    found: Sequence[Inspection],
+    protocols: Sequence[Path],
+    clamps: Sequence[StarterClamp | None],
+    told: Told,
+    folder: Path,
 ) -> Iterator[str]:
     """The rows of `experiments`."""
-    for each, protocol in zip(found, protocols, strict=True):
+    for each, protocol, clamp in zip(found, protocols, clamps, strict=True):
         yield f"    - {_entry('protocol', protocol.name)}    # from {_comment(each.protocol_from)}"
         yield "      recording:"
         yield f"        {_entry('file', _relative(each.file, folder))}"
@@ -225,6 +240,8 @@ def _fit_lines(
         yield from (f"      {line}" for line in _mask_lines(each))
         if each.contents.clamp:
             yield f"      # the file says: {', '.join(clamp_words(each.contents))}"
+        if clamp is not None:
+            yield from (f"      {line}" for line in _clamp_lines(each, clamp))
 
 
 def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
@@ -268,6 +285,38 @@ def _mask_lines(found: Inspection) -> Iterator[str]:
             f"# a leak of up to {found.leak.conductance_nS:.3g} nS is in these currents, from "
             f"{_comment(found.leak.source)}"
         )
+
+
+def _clamp_lines(found: Inspection, clamp: StarterClamp) -> Iterator[str]:
+    """The clamp as a section, or as comments that become one without their first #."""
+    section = list(clamp.lines(found))
+    if clamp.active:
+        told = (
+            f"The clamp is part of this fit: {clamp.reason} It makes scoring hundreds of times "
+            "slower; `channelfit init --no-clamp` takes the clamp for ideal. To fit the "
+            "resistance, give `parameters` a row `rs: {range: [1, 20], unit: MOhm}` and say "
+            "`series_resistance: rs` (docs/clamp.md)."
+        )
+    else:
+        told = f"The clamp is taken for ideal: {clamp.reason}"
+        if section:
+            told += (
+                " A clamp makes scoring hundreds of times slower. These lines without their first "
+                "# make it part of the fit (docs/clamp.md):"
+            )
+    yield from (f"# {line}" for line in textwrap.wrap(told, 90))
+    yield from (line if clamp.active else f"# {line}" for line in section)
+
+
+def _clamp_told(clamp: StarterClamp) -> str:
+    """What the screen says of a recording's clamp."""
+    if clamp.active:
+        return (
+            f"the clamp is part of the fit: {clamp.reason} This makes scoring hundreds of times "
+            "slower; --no-clamp leaves it out."
+        )
+    told = f"the clamp is taken for ideal: {clamp.reason}"
+    return told + ("" if clamp.resistance_MOhm is None else " --clamp makes it part of the fit.")
 
 
 def _comment(text: str) -> str:

@@ -23,13 +23,21 @@ from channelfit.front.options import told_options
     metavar="FIT.yaml",
     help="The file to write. [default: NAME-fit.yaml here]",
 )
+@click.option(
+    "--clamp/--no-clamp",
+    default=None,
+    help="Fit with the series resistance that the file says, or take the clamp for ideal. "
+    "[default: with it where it loses more than 5 mV]",
+)
 @told_options
 def init(**given: Any) -> None:
     """Write a commented starter fit for RECORDINGS, which can be run at once.
 
     Protocol, signals, units, masks of capacitive transients, baseline and ranges are filled in from
     what `channelfit inspect` finds. Without --model a model with one or two gates is chosen by
-    whether the current is inward and inactivates, and the file says why. No file is replaced.
+    whether the current is inward and inactivates, and the file says why. Where the recording's file
+    says series resistance and capacitance, a `clamp` section takes them into account if more than
+    5 mV are lost, and is written as comments if not. No file is replaced.
 
     \b
     Writes
