@@ -179,7 +179,7 @@ def test_a_sweep_that_is_carried_over_begins_with_a_step_after_a_rest_only() -> 
         assert [p.step_times_ms(k).tolist() for k in range(2)] == [[0.0], expected]
 
 
-@pytest.mark.parametrize("name", [n for n in SHIPPED if n != "herg_ap"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_protocols(name: str) -> None:
     p = load_protocol(PROTOCOLS / f"{name}.yaml")
     assert p.name == name

@@ -161,3 +161,11 @@ def test_a_function_goes_on_from_its_saved_values(tmp_path):
     fit = load_plan(tmp_path / "three" / "fit.yaml")
     result = optimize(fit.make_optimizer(), fit.objective(kinds.make_scorer(fit, "cpu")), first)
     assert result.cost <= costs[2] * (1 + 1e-12)
+
+
+def test_hybrid_with_a_single_start_goes_on_after_its_first_round(tmp_path: Path) -> None:
+    changes = ["fit.optimizer={name: hybrid, scan: 4, starts: 1, agree: 9, patience: 3}"]
+    fit = load_plan(rehearsal(tmp_path), changes)
+    scorer = make_scorer(fit.problem, "cpu")
+    result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
+    assert "without a gain" in result.stop_reason

@@ -212,8 +212,8 @@ class Hybrid(Optimizer):
         unit = objective.sample(self.scan * n_fresh // self.starts, random)
         cost = yield from _scored(objective, unit, "scanning")
         parts.append(_chosen(unit, cost, n_fresh, fresh=True))
-        if found is not None:
-            n = self.starts - n_fresh
+        n = self.starts - n_fresh
+        if found is not None and n:  # a single start is always a fresh one
             unit = _children(objective, found, self.scan * n // self.starts, random)
             cost = yield from _scored(objective, unit, "crossing")
             # The lowest, but not all from where the best lies already; and the lowest of a few.
