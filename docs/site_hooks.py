@@ -77,7 +77,7 @@ def _help_pages() -> str:
     """A section for each command, with its help as the terminal shows it."""
     parts = []
     for name, command in main.commands.items():
-        context = click.Context(command, info_name=f"channelfit {name}", max_content_width=88)
-        context.terminal_width = 88
+        context = click.Context(command, info_name=f"channelfit {name}", max_content_width=80)
+        context.terminal_width = 80
         parts.append(f"## {name}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
     return "\n".join(parts)

@@ -23,7 +23,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,19 +156,16 @@ def _read_fit(document: dict[str, Any], block: Block, folder: Path) -> None:
 # --- a whole page --------------------------------------------------------------------------------
 
 
-def run_page(
-    page: Path, folder: Path, each: Callable[[Block], object] = lambda block: None
-) -> None:
+def run_page(page: Path, folder: Path, **known: object) -> None:
     """Does in `folder`, which is the current one, what the page says.
 
     Arguments:
-        each: is called with a block before it is run.
+        known: what the Python of the page may use without having made it.
     """
     shell = variables(folder)
-    space: dict[str, Any] = {"__name__": "__main__"}
+    space: dict[str, Any] = {"__name__": "__main__", **known}
     printed = ""
     for block in blocks_of(page):
-        each(block)
         if block.language == "bash":
             printed = typed(block.text, folder, shell, str(block))
         elif block.language == "yaml":

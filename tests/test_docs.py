@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from installed import build, share_packages, shell_variables
-from laboratory import RECORDED, laboratory
+from laboratory import RECORDED, laboratory, recorded
 from pages import (
     DOCS,
     LANGUAGES,
@@ -45,8 +45,7 @@ PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted(DOCS.glob("*
 GUIDES = ("first-fit.md", "abf-to-neuron.md")
 #: Pages whose commands take longer than a few seconds.
 LONG = ("recordings.md", "uncertainty.md", "machines.md", "cable.md", "optimizers.md", "python.md")
-#: The pages of README.md's kind have their own tests: their blocks need files of the reader's own.
-RUN = [page for page in PAGES if page.parent == DOCS and page.name not in GUIDES]
+RUN = [page for page in PAGES if page.name not in GUIDES]
 needs_bash = pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="needs bash")
 
 
@@ -209,7 +208,7 @@ def test_no_block_hides_by_being_indented(page: Path) -> None:
 @pytest.mark.parametrize(
     "page",
     [pytest.param(p, marks=pytest.mark.slow if p.name in LONG else ()) for p in RUN],
-    ids=lambda page: page.name,
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_every_block_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -219,7 +218,8 @@ def test_every_block_of_a_page_runs(
         return
     laboratory(tmp_path)
     monkeypatch.chdir(tmp_path)
-    run_page(page, tmp_path)
+    time, current = recorded(tmp_path / "my_steps.yaml", gmax=8.0)
+    run_page(page, tmp_path, time=time, current=current)
     plt.close("all")
 
 
@@ -376,6 +376,8 @@ def test_pages_that_are_made_say_what_the_program_says(site: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    listed = re.findall(r"^ +- ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+    listed = re.findall(
+        r"^ +- (?:Home: )?([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M
+    )
     there = {page.name for page in DOCS.glob("*.md")} | {"published-channels.md"}
     assert sorted(listed) == sorted(there)
