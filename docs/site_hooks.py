@@ -70,7 +70,7 @@ def _printed(words: str, page: Page) -> str:
     if done.returncode:
         log.warning("%s: `channelfit %s` fails: %s", page.file.src_path, words, done.stderr.strip())
         return f"This part is printed by `channelfit {words}`."
-    return done.stdout
+    return re.sub(r"\A# .*\n", "", done.stdout)  # the page has a title of its own
 
 
 def _help_pages() -> str:

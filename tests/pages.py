@@ -186,7 +186,7 @@ def compare_printed(block: Block, printed: str) -> None:
     rest = [" ".join(line.split()) for line in printed.splitlines()]
     for line in block.text.splitlines():
         words = " ".join(line.split())
-        pattern = ".*".join(re.escape(part) for part in words.split("..."))
+        pattern = ".*".join(re.escape(part.strip()) for part in words.split("..."))
         at = next((k for k, seen in enumerate(rest) if re.fullmatch(pattern, seen)), None)
         assert at is not None, f"{block}: {line!r} is not printed:\n{printed}"
         rest = rest[at + 1 :]

@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import yaml
+from browser import NARROW, WIDE, Page
 from installed import build, share_packages, shell_variables
 from laboratory import RECORDED, laboratory, recorded
 from pages import (
@@ -235,6 +236,7 @@ def test_what_is_printed_is_compared() -> None:
 
 
 @needs_bash
+@pytest.mark.slow
 @missing("report")
 def test_from_pip_install_to_a_report_by_the_first_guide_alone(tmp_path: Path) -> None:
     """Every command as printed, in an empty folder that holds the wheel, without a network."""
@@ -243,28 +245,20 @@ def test_from_pip_install_to_a_report_by_the_first_guide_alone(tmp_path: Path) -
     folder.mkdir()
     shutil.copy(wheel, folder)
     shell = shell_variables(folder / ".venv", tmp_path / "cache")
-    lines = []
-    for block in blocks_of(DOCS / "first-fit.md"):
+    install, *others = blocks_of(DOCS / "first-fit.md")
+    first, *rest = install.text.splitlines()
+    assert first == "python -m venv .venv"
+    own = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    typed(first, folder, {**shell, "PATH": own}, str(install))
+    share_packages(folder / ".venv")  # in place of a network, from which pip would fetch them
+    typed("\n".join(rest), folder, shell, str(install))
+    printed = ""
+    for block in others:
         if block.language == "bash":
-            lines += block.text.splitlines()
-            here = folder / ".venv"
-            if lines[-1].startswith("python -m pip") or any("-m venv" in x for x in lines[-3:]):
-                printed = _typed_in_new_environment(lines, folder, shell)
-            else:
-                printed = typed(f". {here}/bin/activate\n{block.text}", folder, shell, str(block))
-        elif block.marker == PRINTS:
+            printed = typed(block.text, folder, shell, str(block))
+        else:
             compare_printed(block, printed)
-    assert (folder / "runs" / "herg" / "report.html").is_file()
-    assert f"channelfit-{channelfit.__version__}-" in (DOCS / "first-fit.md").read_text("utf-8")
-
-
-def _typed_in_new_environment(lines: list[str], folder: Path, shell: dict[str, str]) -> str:
-    """Types lines of which the first makes `.venv`, which then sees the packages of the tests."""
-    assert lines[0] == "python -m venv .venv"
-    plain = {**shell, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    typed(lines[0], folder, plain, lines[0])
-    share_packages(folder / ".venv")
-    return typed("\n".join(lines[1:]), folder, shell, "\n".join(lines))
+    assert "<html" in (folder / "runs" / "herg" / "report.html").read_text("utf-8")[:2000].lower()
 
 
 @needs_bash
@@ -359,6 +353,24 @@ def test_the_site_needs_no_network(site: Path) -> None:
         assert [url for url in requests.found if re.match(r"(https?:)?//", url)] == [], page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", sheet.read_text("utf-8")), sheet
+
+
+def test_the_site_opens_from_a_folder_and_its_search_finds(site: Path, page: Page) -> None:
+    """Without a server: in Chromium, light and dark, narrow and wide, for every page."""
+    here = site.resolve().as_uri()
+    for file in sorted(set(site.glob("*.html")) - {site / "404.html"}):  # which a server shows
+        page.open(file, width=NARROW, dark=True)
+        assert page.overflow() == 0, file.name
+        page.look(WIDE)
+        assert page.overflow() == 0, file.name
+        assert page.errors == [], file.name
+        assert [url for url in page.requests if not url.startswith((here, "data:"))] == []
+    page.open(site / "index.html")
+    page.tab.keyboard.press("/")
+    page.tab.keyboard.type("microscopic reversibility")
+    page.tab.locator(".md-search-result__item").first.wait_for()
+    assert "The mathematics" in page.tab.locator(".md-search-result__list").inner_text()
+    assert page.errors == []
 
 
 def test_pages_that_are_made_say_what_the_program_says(site: Path) -> None:
