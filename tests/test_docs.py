@@ -1,19 +1,39 @@
-"""The pages for users: README.md and docs/*.md. Their links lead somewhere, their files work."""
+"""The pages for users: README.md and docs/*.md. What stands in them is there, and runs."""
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import yaml
+from browser import NARROW, WIDE, Page
+from installed import build, share_packages, shell_variables
+from laboratory import RECORDED, laboratory, recorded
+from pages import (
+    DOCS,
+    LANGUAGES,
+    PRINTS,
+    Block,
+    blocks_of,
+    commands_of,
+    compare_printed,
+    run_page,
+    typed,
+)
 
 import channelfit
 from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
@@ -21,7 +41,19 @@ from channelfit.reading.keys import KEYS
 from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted(DOCS.glob("*.md"))]
+#: Pages that have tests of their own below, because they are typed in a new environment or folder.
+GUIDES = ("first-fit.md", "abf-to-neuron.md")
+#: Pages whose commands take longer than a few seconds.
+LONG = ("recordings.md", "uncertainty.md", "machines.md", "cable.md", "optimizers.md", "python.md")
+RUN = [page for page in PAGES if page.name not in GUIDES]
+needs_bash = pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="needs bash")
+
+
+def missing(*commands: str) -> pytest.MarkDecorator:
+    """Skips a test whose page types commands that this version does not have."""
+    absent = [name for name in commands if name not in main.commands]
+    return pytest.mark.skipif(bool(absent), reason=f"there is no `channelfit {absent}`")
 
 
 def blocks(page: Path, marker: str = "") -> list[str]:
@@ -154,3 +186,210 @@ def test_the_fit_of_several_cells_runs(tmp_path: Path) -> None:
     fit = channelfit.fit(tmp_path / "three_cells.yaml", seed=1, progress=False)
     expected = true | {"gmax[A1]": 4.2, "gmax[B4]": 8.0}
     assert fit.values == pytest.approx(expected, rel=1e-4)
+
+
+# --- every block of every page -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_says_what_becomes_of_it(page: Path) -> None:
+    assert [str(b) for b in blocks_of(page) if b.language not in LANGUAGES] == []
+    for block in blocks_of(page):
+        assert block.marker != PRINTS or block.language == "text", block
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_no_block_hides_by_being_indented(page: Path) -> None:
+    """What is indented by four would be a block without a language, and would not be run."""
+    fenced = re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    assert re.findall(r"\n\n    (?! *[-*\d]).*", fenced) == []
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow if p.name in LONG else ()) for p in RUN],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_block_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From top to bottom, in a folder with the files that the pages name."""
+    if not blocks_of(page):
+        return
+    laboratory(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    time, current = recorded(tmp_path / "my_steps.yaml", gmax=8.0)
+    run_page(page, tmp_path, time=time, current=current)
+    plt.close("all")
+
+
+def test_what_is_printed_is_compared() -> None:
+    block = Block(DOCS / "x.md", 1, "text", PRINTS, "RMS ... pA\nresults runs/a\n")
+    compare_printed(block, "a\nRMS   3 pA\nb\nresults  runs/a\n")
+    for printed in ("RMS 3 nA\nresults runs/a", "results runs/a\nRMS 3 pA"):
+        with pytest.raises(AssertionError, match="is not printed"):
+            compare_printed(block, printed)
+
+
+# --- guides, as a reader types them --------------------------------------------------------------
+
+
+@needs_bash
+@pytest.mark.slow
+@missing("report")
+def test_from_pip_install_to_a_report_by_the_first_guide_alone(tmp_path: Path) -> None:
+    """Every command as printed, in an empty folder that holds the wheel, without a network."""
+    _, wheel = build(tmp_path / "build")
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    shutil.copy(wheel, folder)
+    shell = shell_variables(folder / ".venv", tmp_path / "cache")
+    install, *others = blocks_of(DOCS / "first-fit.md")
+    first, *rest = install.text.splitlines()
+    assert first == "python -m venv .venv"
+    own = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    typed(first, folder, {**shell, "PATH": own}, str(install))
+    share_packages(folder / ".venv")  # in place of a network, from which pip would fetch them
+    typed("\n".join(rest), folder, shell, str(install))
+    printed = ""
+    for block in others:
+        if block.language == "bash":
+            printed = typed(block.text, folder, shell, str(block))
+        else:
+            compare_printed(block, printed)
+    assert "<html" in (folder / "runs" / "herg" / "report.html").read_text("utf-8")[:2000].lower()
+
+
+@needs_bash
+@pytest.mark.slow
+@missing("export")
+def test_from_an_unknown_abf_to_neuron_in_six_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("neuron")
+    page = DOCS / "abf-to-neuron.md"
+    commands = commands_of(b for b in blocks_of(page) if b.marker == "six-commands")
+    assert commands == commands_of(blocks_of(page))
+    assert len(commands) <= 6
+    shutil.copy(RECORDED, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run_page(page, tmp_path)
+    assert (tmp_path / "cell.mod").is_file()
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def spoken() -> list[str]:
+    """Every text that the package holds; a NUL stands for what is filled in."""
+    found = []
+    for file in (ROOT / "channelfit").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [str(getattr(part, "value", "")) for part in node.values]
+                kinds = [isinstance(part, ast.Constant) for part in node.values]
+                found.append(
+                    "".join(p if kind else "\0" for p, kind in zip(parts, kinds, strict=True))
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def quoted() -> list[str]:
+    """The messages that the page quotes: its headings that are code."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    return list(re.findall(r"^### `(.*)`", text, re.M))
+
+
+def test_every_message_that_is_explained_is_one_of_the_program() -> None:
+    texts = spoken()
+    assert len(quoted()) > 25
+    unsaid = []
+    for message in quoted():
+        pattern = ".*".join(re.escape(part.strip()) for part in message.split(".."))
+        if not any(re.search(pattern, text, re.DOTALL) for text in texts):
+            unsaid.append(message)
+    assert unsaid == []
+
+
+# --- the site ------------------------------------------------------------------------------------
+
+
+class Requests(HTMLParser):
+    """What a browser fetches for a page by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag in ("script", "img", "iframe", "source", "video"):
+            self.found.append(given.get("src") or "")
+        elif tag == "link" and given.get("rel") != "canonical":
+            self.found.append(given.get("href") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs")
+    if "schema" not in main.commands:
+        pytest.skip("there is no `channelfit schema`, which writes a page")
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+def test_the_site_needs_no_network(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) >= len(list(DOCS.glob("*.md")))
+    for page in pages:
+        requests = Requests()
+        requests.feed(page.read_text(encoding="utf-8"))
+        assert [url for url in requests.found if re.match(r"(https?:)?//", url)] == [], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", sheet.read_text("utf-8")), sheet
+
+
+def test_the_site_opens_from_a_folder_and_its_search_finds(site: Path, page: Page) -> None:
+    """Without a server: in Chromium, light and dark, narrow and wide, for every page."""
+    here = site.resolve().as_uri()
+    for file in sorted(set(site.glob("*.html")) - {site / "404.html"}):  # which a server shows
+        page.open(file, width=NARROW, dark=True)
+        assert page.overflow() == 0, file.name
+        page.look(WIDE)
+        assert page.overflow() == 0, file.name
+        assert page.errors == [], file.name
+        assert [url for url in page.requests if not url.startswith((here, "data:"))] == []
+    page.open(site / "index.html")
+    page.tab.keyboard.press("/")
+    page.tab.keyboard.type("microscopic reversibility")
+    page.tab.locator(".md-search-result__item").first.wait_for()
+    assert "The mathematics" in page.tab.locator(".md-search-result__list").inner_text()
+    assert page.errors == []
+
+
+def test_pages_that_are_made_say_what_the_program_says(site: Path) -> None:
+    commands = (site / "commands.html").read_text(encoding="utf-8")
+    assert [name for name in main.commands if f'id="{name}"' not in commands] == []
+    keys = (site / "keys.html").read_text(encoding="utf-8")
+    assert "rates_within" in keys
+    assert "junction_potential" in keys
+    api = (site / "api.html").read_text(encoding="utf-8")
+    public = set(channelfit.__all__) - {"__version__"}
+    assert [name for name in sorted(public) if f'id="channelfit.{name}"' not in api] == []
+    mathematics = (site / "mathematics.html").read_text(encoding="utf-8")
+    assert mathematics.count("<math") > 20
+    assert "arithmatex" not in mathematics
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(
+        r"^ +- (?:Home: )?([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M
+    )
+    there = {page.name for page in DOCS.glob("*.md")} | {"published-channels.md"}
+    assert sorted(listed) == sorted(there)

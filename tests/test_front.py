@@ -1,8 +1,6 @@
 """The front door: what a Python user calls, from arrays and files to a fit and back."""
 
 import json
-import re
-import shutil
 import subprocess
 import sys
 import warnings
@@ -416,40 +414,3 @@ def test_importing_loads_nothing_heavy():
     code = "import sys, channelfit; print([m for m in ('numpy', 'sympy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_the_page_for_python_users_runs(tmp_path, monkeypatch):
-    """Its examples one after the other, in a folder with the files that they name."""
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 6
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "protocols", tmp_path / "protocols")
-    space = {"cf": cf}
-    exec(blocks[1][: blocks[1].index("fit = ")], space)  # model and steps
-    truth = {"a": 0.3, "b": 0.05, "z": 0.03, "g": 10.0}
-    random = np.random.default_rng(1)
-    for name, protocol in (("", space["steps"]), ("_cell", "protocols/activation.yaml")):
-        found = cf.simulate(space["model"], protocol, values=truth)
-        noisy = found.current + random.normal(0, 5.0, found.current.shape)
-        space |= {f"current{name}": noisy, f"time{name}": found.time}
-    table = np.column_stack([space["time_cell"] / 1e3, space["current_cell"].T / 1e3])
-    header = ",".join(["t", *(f"sweep_{k}" for k in range(1, table.shape[1]))])
-    np.savetxt("cell7.csv", table, delimiter=",", header=header, comments="")
-    for block in blocks[:2]:
-        exec(block, space)
-    assert space["fit"].values["g"] == pytest.approx(10.0, rel=0.02)
-    exec(blocks[2].replace("cf.fit(", "mapped = cf.fit("), space)
-    assert space["mapped"].values["g"] == pytest.approx(10.0, rel=0.02)
-    exec(blocks[3].replace("60}", "0.5}"), space)
-    shutil.copy("runs/cell7/fit.yaml", "cell7.yaml")
-    document = yaml.safe_load(Path("cell7.yaml").read_text())
-    for row in document["fit"]["experiments"]:
-        row["protocol"] = f"runs/cell7/{row['protocol']}"
-        row["recording"]["file"] = f"runs/cell7/{row['recording']['file']}"
-    Path("cell7.yaml").write_text(yaml.safe_dump(document))
-    exec(blocks[4], space)
-    space["other"] = cf.fit(space["model"], space["steps"], space["current"], name="other", seed=2)
-    space["other"].save("runs/third")
-    exec(blocks[5], space)
-    assert space["sure"].open == []

@@ -445,7 +445,7 @@ def test_shipped_models_are_found_by_name(name: str) -> None:
 
 def commands_of_the_guide() -> list[str]:
     page = (ROOT / "docs" / "recordings.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- four-commands -->\n((?:    .*\n)+)", page)
+    found = re.search(r"<!-- four-commands -->\n```bash\n(.*?)```", page, re.DOTALL)
     assert found is not None
     return [line.strip() for line in found[1].splitlines()]
 

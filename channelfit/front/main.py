@@ -18,7 +18,9 @@ from channelfit import __version__
 from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.front import interrupts
 from channelfit.front.verbs.compare import compare
+from channelfit.front.verbs.completion import completion
 from channelfit.front.verbs.doctor import doctor
+from channelfit.front.verbs.examples import examples
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
@@ -96,6 +98,7 @@ def main() -> None:
 
     \b
     Begin with
+      channelfit examples .                        copy the shipped models here
       channelfit inspect cell_3.abf                what a recording holds
       channelfit init cell_3.abf                   write a first fit for it
       channelfit show models/model_b.yaml          what a model file says
@@ -124,7 +127,9 @@ _VERBS = (
     show,
     validate,
     tune,
+    examples,
     doctor,
+    completion,
     fhn,
 )
 for _verb in _VERBS:

@@ -12,6 +12,7 @@ import numpy as np
 from channelfit.problem.inspection import Inspection
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
+from channelfit.reading.shipped import shipped_folder
 from channelfit.results.report.terminal import number
 
 #: Shares of the peak: less is left at the end of a step of an inactivating current, and a tail that
@@ -239,6 +240,9 @@ def conductance_range(kind: Character) -> list[float]:
 
 def shipped_models() -> dict[str, Path]:
     """The model files that come with the program, by name; empty where they are not installed."""
-    folder = Path(__file__).parents[2] / "models"
-    files = [*sorted(folder.glob("*.yaml")), *sorted(folder.glob("published/*.yaml"))]
+    folder = shipped_folder()
+    if folder is None:
+        return {}
+    models = folder / "models"
+    files = [*sorted(models.glob("*.yaml")), *sorted(models.glob("published/*.yaml"))]
     return {file.stem: file for file in files}

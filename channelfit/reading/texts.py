@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.shipped import hint_at_examples
 
 #: Byte order marks and the encodings of text that begins with them, the longest first.
 _MARKS = (
@@ -38,7 +39,7 @@ def file_size(file: str | os.PathLike[str]) -> int:
     try:
         found = os.stat(file)
     except FileNotFoundError:
-        raise InputError("no such file", file) from None
+        raise InputError(f"no such file{hint_at_examples(file)}", file) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file) from None
     except ValueError:  # it holds a NUL or half of a surrogate pair

@@ -1,0 +1,20 @@
+"""`channelfit examples`: copies of the shipped files, and what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from channelfit.reading.shipped import copy_examples
+
+
+def examples(folder: Path) -> None:
+    """Copies the shipped files and prints each file that it wrote, and how many were there."""
+    written, kept = copy_examples(folder)
+    for place in written:
+        click.echo(str(place))
+    told = f"{len(written)} files written"
+    if kept:
+        told += f"; {len(kept)} were there already with the same content"
+    click.echo(f"{told}. Try: channelfit optimize {folder / 'models' / 'model_b.yaml'}", err=True)

@@ -1,0 +1,208 @@
+"""The pages for users, and how what stands in their fenced blocks is run.
+
+A page is read from top to bottom in one folder, as a reader would follow it. The language of a
+block says what becomes of it:
+
+    bash      each line is typed into bash, exactly as it is printed
+    python    runs with the others of its page, one after another
+    yaml      is read as what it is: a model, a protocol, a function, a fit, or a part of a fit
+    text      is plain: a formula, or what a command prints; below a comment `<!-- prints -->`, all
+              its lines must occur in what the block above it printed, in this order
+    console   is typed by somebody whose computer has what this one may lack, such as a GPU or a
+              second machine: its commands are parsed, and not run
+
+A `yaml` or `python` block that begins with a comment `# name.yaml` or `# name.py` is saved under
+that name for the commands that follow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
+from channelfit.functions.function import build_function
+from channelfit.model.model_file import build_model
+from channelfit.problem.protocol import build_protocol
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+LANGUAGES = {"bash", "python", "yaml", "text", "console"}
+PRINTS = "prints"
+_FENCE = re.compile(
+    r"^(?P<margin> *)```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=margin)```", re.M | re.S
+)
+_NAMED = re.compile(r"# ([\w.-]+\.(?:yaml|py))\b")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page.
+
+    Attributes:
+        language: what stands behind its fence; empty where nothing does.
+        marker: the text of an HTML comment in the line above it, if there is one.
+        name: the file that it is saved as; empty where its first line names none.
+    """
+
+    page: Path
+    line: int
+    language: str
+    marker: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        found = _NAMED.match(self.text)
+        return found[1] if found and self.language in ("yaml", "python") else ""
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in their order."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for fence in _FENCE.finditer(text):
+        before = text[: fence.start()]
+        above = before.rstrip("\n").rpartition("\n")[2].strip()
+        marker = re.fullmatch(r"<!-- ([\w-]+) -->", above)
+        inner = textwrap.dedent(fence["text"])
+        line = before.count("\n") + 1
+        found.append(Block(page, line, fence["language"], marker[1] if marker else "", inner))
+    return found
+
+
+def commands_of(blocks: Iterable[Block]) -> list[str]:
+    """The lines of the bash blocks, without comments and empty lines."""
+    lines = [line for b in blocks if b.language == "bash" for line in b.text.splitlines()]
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+# --- shells --------------------------------------------------------------------------------------
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """A shell's variables in which `channelfit` and `python` are those of the running tests."""
+    programs = folder / ".programs"
+    programs.mkdir(exist_ok=True)
+    for name, words in {"channelfit": '-m channelfit "$@"', "python": '"$@"'}.items():
+        place = programs / name
+        place.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
+        place.chmod(0o755)
+    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{programs}{os.pathsep}{here}"
+    return {**os.environ, "PATH": path, "PYTHONUTF8": "1", "MPLBACKEND": "agg"}
+
+
+def typed(text: str, folder: Path, shell: dict[str, str], name: str) -> str:
+    """What lines print that are typed into bash; fails with all of it if one of them fails."""
+    done = subprocess.run(
+        ["bash", "--norc", "-euo", "pipefail", "-c", text],
+        cwd=folder,
+        env=shell,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, f"{name}\n{text}\n{done.stdout}"
+    return done.stdout
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+#: The model of a part of a fit file, which may be a list of experiments or some keys of `fit`.
+MODEL = "my_channel.yaml"
+
+
+def read_yaml(block: Block, folder: Path) -> None:
+    """Reads a block with the reader that a user's file would have."""
+    document = yaml.safe_load(block.text)
+    if block.name:
+        (folder / block.name).write_text(block.text, encoding="utf-8")
+    if isinstance(document, list):
+        _read_fit({"model": MODEL, "fit": {"experiments": document}}, block, folder)
+    elif "segments" in document:
+        build_protocol(document, str(block))
+    elif {"states", "gates", "currents"} & set(document) and "fit" not in document:
+        build_model(document, str(block))
+    elif {"cost", "outputs"} & set(document):
+        build_function(document, folder / block.page.name)
+    else:
+        fit = {"protocols": ["my_steps.yaml"]} if "experiments" not in document["fit"] else {}
+        _read_fit({"model": MODEL, **document, "fit": fit | document["fit"]}, block, folder)
+
+
+def _read_fit(document: dict[str, Any], block: Block, folder: Path) -> None:
+    place = folder / f"block_{block.line}.yaml"
+    place.write_text(yaml.safe_dump(document), encoding="utf-8")
+    load_plan(place, (), "cpu")
+
+
+# --- a whole page --------------------------------------------------------------------------------
+
+
+def run_page(page: Path, folder: Path, **known: object) -> None:
+    """Does in `folder`, which is the current one, what the page says.
+
+    Arguments:
+        known: what the Python of the page may use without having made it.
+    """
+    shell = variables(folder)
+    space: dict[str, Any] = {"__name__": "__main__", **known}
+    printed = ""
+    for block in blocks_of(page):
+        if block.language == "bash":
+            printed = typed(block.text, folder, shell, str(block))
+        elif block.language == "yaml":
+            read_yaml(block, folder)
+        elif block.language == "python" and block.name:
+            compile(block.text, str(block), "exec")
+            (folder / block.name).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, str(block), "exec"), space)
+        elif block.language == "console":
+            parse_console(block)
+        elif block.marker == PRINTS:
+            compare_printed(block, printed)
+
+
+def compare_printed(block: Block, printed: str) -> None:
+    """Every line of a block stands among what was printed, in order; `...` stands for anything."""
+    rest = [" ".join(line.split()) for line in printed.splitlines()]
+    for line in block.text.splitlines():
+        words = " ".join(line.split())
+        pattern = ".*".join(re.escape(part.strip()) for part in words.split("..."))
+        at = next((k for k, seen in enumerate(rest) if re.fullmatch(pattern, seen)), None)
+        assert at is not None, f"{block}: {line!r} is not printed:\n{printed}"
+        rest = rest[at + 1 :]
+
+
+def parse_console(block: Block) -> None:
+    """The commands of channelfit in a `console` block have these options; the scripts are there."""
+    extras = set(re.findall(r"^(\w+) =$", (ROOT / "setup.cfg").read_text("utf-8"), re.M))
+    for line in re.sub(r"\\\n\s*", "", block.text).splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        if words[:1] == ["channelfit"]:
+            context = click.Context(main)
+            name, command, rest = main.resolve_command(context, words[1:])
+            assert command is not None
+            command.make_context(name, rest, parent=context)
+        for asked in re.findall(r"channelfit(?:-[\w.-]+\.whl)?\[(\w+(?:,\w+)*)\]", line):
+            assert set(asked.split(",")) <= extras, f"{block}: {line}"
+        for script in re.findall(r"benchmarks/\w+\.py", line):
+            assert (ROOT / script).is_file(), f"{block}: {line}"
