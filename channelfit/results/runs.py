@@ -129,23 +129,28 @@ def _without_state(folder: Path) -> FoundRun:
     raise InputError("this is not the folder of a run", folder)
 
 
-def history_of(folder: Path) -> list[tuple[float, float | None, float | None]]:
-    """The generation, best cost and median cost of each row of `history.csv`.
+def history_of(folder: Path, most: int) -> list[tuple[float, float | None, float | None]]:
+    """The generation, best cost and median cost of some rows of `history.csv`.
 
-    A cost that is missing or not finite is None. Empty where there is no such file; lines that are
-    none of its rows are left out.
+    A cost that is missing or not finite is None. Lines that are none of its rows are left out.
+
+    Arguments:
+        most: how many rows there may be: of more, the last and others at even distances are taken.
+
+    Returns: empty where there is no such file.
     """
     body = read_plain(folder / _HISTORY, _MOST[_HISTORY])
-    if body is None:
-        return []
-    lines = csv.reader(body.decode("utf-8", "replace").splitlines())
+    header, *lines = (body or b"").decode("utf-8", "replace").splitlines() or [""]
+    step = max(1, -(-len(lines) // most))
+    lines = lines[(len(lines) - 1) % step :: step]
     try:
-        header = next(lines, [])
-        places = [header.index(name) for name in _COLUMNS]
-        rows = [[_finite(row[k]) if k < len(row) else None for k in places] for row in lines]
+        places = [header.split(",").index(name) for name in _COLUMNS]
+        cells = [
+            [_finite(row[k]) if k < len(row) else None for k in places] for row in csv.reader(lines)
+        ]
     except (ValueError, csv.Error):
         return []
-    return [(row[0], row[1], row[2]) for row in rows if row[0] is not None]
+    return [(row[0], row[1], row[2]) for row in cells if row[0] is not None]
 
 
 def _finite(text: str) -> float | None:

@@ -10,10 +10,12 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from channelfit.front.watching.figures import cost_figure, traces_figure
 from channelfit.front.watching.traces import traces_so_far
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -64,7 +66,7 @@ class Watched:
         self._key = secrets.token_bytes(16)
         self._folders: dict[str, Path] = {}
         self._runs = _Remembered(find_run, "state.json", "summary.json", ".running")
-        self._histories = _Remembered(history_of, "history.csv")
+        self._histories = _Remembered(partial(history_of, most=_POINTS), "history.csv")
         self._traces: dict[Path, _Traces] = {}
         if self.alone:
             self.only = self._id(self.place)
@@ -135,7 +137,7 @@ class Watched:
             told = error.message if isinstance(error, InputError) else str(error)
             return {"name": printable(folder.name), "trouble": told}
         return _run_row(run) | {
-            "history": _thinned(self._histories(folder), run),
+            "history": _history(self._histories(folder), run),
             "report": (folder / REPORT).is_file(),
         }
 
@@ -143,6 +145,14 @@ class Watched:
         """The best fit so far over its data: `experiments`, or a `trouble` in words."""
         one = self._traces.setdefault(folder, _Traces(folder / "fit.yaml"))
         return one.answer()
+
+    def figure(self, folder: Path, of: str) -> Any:
+        """A figure of Bokeh with the costs or the traces of a run; None where there are none."""
+        if of == "cost":
+            history = self.run(folder).get("history")
+            return cost_figure(history) if history else None
+        experiments = self.traces(folder).get("experiments")
+        return traces_figure(experiments[0]) if experiments else None
 
     def report(self, folder: Path) -> bytes | None:
         """The report of a run as it stands in its folder; None where there is none."""
@@ -245,7 +255,7 @@ def _run_row(run: FoundRun) -> Row:
         ("Optimizer", run.text("optimizer")),
         ("Seed", _shown(lambda n: f"{n:.0f}", run.number("seed"))),
         ("Started", _moment(run.text("started"))),
-        ("Last sign", _moment(run.text("updated"))),
+        ("Last sign", _last_sign(run)),
         ("Version", run.text("version")),
     ]
     rows = run.content.get("parameters", {})
@@ -319,6 +329,15 @@ def _moment(iso: str) -> str:
     return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}" if iso else ""
 
 
+def _last_sign(run: FoundRun) -> str:
+    """When a run has last said something; of one that goes on, also how long ago."""
+    moment = run.text("updated")
+    if not moment or run.state != RUNNING:
+        return _moment(moment)
+    ago = (datetime.now().astimezone() - datetime.fromisoformat(moment)).total_seconds()
+    return f"{_moment(moment)}, {duration(math.floor(max(ago, 0)))} ago"
+
+
 def _command(run: FoundRun) -> str:
     words: Sequence[str] = run.content.get("command", ())
     if not words:
@@ -346,17 +365,14 @@ def _parameter_row(name: str, row: Row) -> Row:
     }
 
 
-def _thinned(rows: Sequence[tuple[float, float | None, float | None]], run: FoundRun) -> Row:
-    """The generations with their best and median cost, as few as a picture needs.
+def _history(rows: Sequence[tuple[float, float | None, float | None]], run: FoundRun) -> Row:
+    """Generations with their best and median cost.
 
     The last generation that the run has told of is added where `history.csv` is behind.
     """
     last = run.number("generation")
-    rows = list(rows)
     if last is not None and (not rows or rows[-1][0] < last):
-        rows.append((last, run.number("best_cost"), run.number("median_cost")))
-    step = max(1, -(-len(rows) // _POINTS))
-    rows = rows[::step] + (rows[-1:] if (len(rows) - 1) % step else [])
+        rows = [*rows, (last, run.number("best_cost"), run.number("median_cost"))]
     generation, best, median = zip(*rows, strict=True) if rows else ((), (), ())
     costs = [cost for cost in (*best, *median) if cost is not None]
     return {

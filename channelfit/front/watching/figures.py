@@ -1,4 +1,4 @@
-"""The figures of the page, made by Bokeh without data: the page fills them as they come.
+"""The figures of the page, made by Bokeh; later data the page puts into them itself.
 
 No text of a user is ever given to Bokeh, which would read some of it as formulas; colors are set by
 the page, since they depend on whether the user prefers a dark one.
@@ -6,8 +6,10 @@ the page, since they depend on whether the user prefers a dark one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from bokeh.embed import json_item
 from bokeh.models import BoxZoomTool, ColumnDataSource, HoverTool
 from bokeh.plotting import figure
@@ -15,14 +17,15 @@ from bokeh.plotting import figure
 _HEIGHT = 300
 
 
-def cost_figure(scale: str) -> Any:
+def cost_figure(history: Mapping[str, Any]) -> Any:
     """Best and median cost by generation, as Bokeh's JSON.
 
     Arguments:
-        scale: of the costs, "log" or "linear".
+        history: `generation`, `best` and `median`, in which None is missing, and the `scale` of
+            the costs, "log" or "linear".
     """
-    plot = _figure("generation", "cost", y_axis_type=scale)
-    source = ColumnDataSource({"x": [], "best": [], "median": []}, name="source")
+    plot = _figure("generation", "cost", y_axis_type=history["scale"])
+    source = _source(x=history["generation"], best=history["best"], median=history["median"])
     plot.line("x", "median", source=source, name="second", line_width=1.5)
     best = plot.line("x", "best", source=source, name="first", line_width=2.5)
     plot.scatter("x", "best", source=source, name="marks", size=4)
@@ -31,13 +34,22 @@ def cost_figure(scale: str) -> Any:
     return json_item(plot)
 
 
-def traces_figure() -> Any:
-    """Data and fit by time, as Bokeh's JSON."""
+def traces_figure(experiment: Mapping[str, Any]) -> Any:
+    """Data and fit by time, as Bokeh's JSON.
+
+    Arguments:
+        experiment: `time` (ms), `data` and `fit` (pA), in which None is missing.
+    """
     plot = _figure("time (ms)", "current (pA)")
-    source = ColumnDataSource({"x": [], "data": [], "fit": []}, name="source")
+    source = _source(x=experiment["time"], data=experiment["data"], fit=experiment["fit"])
     plot.line("x", "data", source=source, name="second", line_width=1.2)
     plot.line("x", "fit", source=source, name="first", line_width=1.8)
     return json_item(plot)
+
+
+def _source(**columns: Sequence[float | None]) -> ColumnDataSource:
+    arrays = {name: np.array(values, dtype=float) for name, values in columns.items()}
+    return ColumnDataSource(arrays)
 
 
 def _figure(x: str, y: str, **settings: Any) -> Any:

@@ -27,7 +27,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from channelfit.front.watching.answers import Watched
-from channelfit.front.watching.figures import cost_figure, traces_figure
+from channelfit.reading.apart import give_up
 from channelfit.reading.errors import InputError
 
 #: The interface that no other computer reaches.
@@ -114,10 +114,10 @@ class Server:
                 (within, _Page),
                 (within + "queue", _Queue),
                 (within + r"static/([\w.]+)", _Static),
-                (within + r"figure/(cost|traces)/(log|linear)", _Figure),
                 (run, _Page),
                 (run + "state", _Run),
                 (run + "traces", _TracesOf),
+                (run + r"figure/(cost/log|cost/linear|traces)", _Figure),
                 (run + "report", _Report),
             ],
             default_handler_class=_Nothing,
@@ -137,8 +137,9 @@ class Server:
                 await asyncio.sleep(0.1)
         finally:
             http.stop()
-            self.work.shutdown(wait=False, cancel_futures=True)
-            self.slow_work.shutdown(wait=False, cancel_futures=True)
+            for pool in (self.work, self.slow_work):
+                pool.shutdown(wait=False, cancel_futures=True)
+            give_up()
 
 
 class _Handler(RequestHandler):
@@ -190,6 +191,8 @@ class _Handler(RequestHandler):
         """Sends what a function returns as JSON; it is called beside the event loop."""
         pool = self.server.slow_work if slow else self.server.work
         found = await asyncio.get_running_loop().run_in_executor(pool, find)
+        if found is None:
+            raise HTTPError(404)
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(found, allow_nan=False))
 
@@ -265,11 +268,12 @@ class _TracesOf(_Handler):
 
 
 class _Figure(_Handler):
-    """An empty figure of Bokeh, which the page fills."""
+    """A figure of Bokeh, with the data of this moment."""
 
     async def get(self, *parts: str) -> None:
-        of, scale = parts[1:]
-        await self.answer(partial(cost_figure, scale) if of == "cost" else traces_figure)
+        of = parts[2].partition("/")[0]
+        find = partial(self.server.watched.figure, self.run_folder(parts[1]), of)
+        await self.answer(find, slow=of == "traces")
 
 
 class _Report(_Handler):

@@ -39,11 +39,19 @@
   function setState(node, state) {
     say(node, state);
     node.className = `state ${state}`;
+    show(node, true);
   }
 
+  class NoAnswer extends Error {}
+
   async function ask(address) {
-    const answer = await fetch(address);
-    if (!answer.ok) throw new Error(`answered ${answer.status}`);
+    let answer;
+    try {
+      answer = await fetch(address);
+    } catch {
+      throw new NoAnswer("nobody answers");
+    }
+    if (!answer.ok) throw new NoAnswer(`answered ${answer.status}`);
     return answer.json();
   }
 
@@ -54,12 +62,13 @@
       if (!document.hidden) {
         try {
           await what();
+          show(document.querySelector("main"), true);
           if (find("trouble").dataset.gone) {
             delete find("trouble").dataset.gone;
             sayOrHide(find("trouble"), "");
           }
         } catch (error) {
-          if (!(error instanceof TypeError) && !/^answered/.test(error.message)) throw error;
+          if (!(error instanceof NoAnswer)) throw error;
           find("trouble").dataset.gone = "yes";
           sayOrHide(find("trouble"),
             "The server does not answer, so this page stands still. Is channelfit watch still running?");
@@ -76,28 +85,25 @@
   class Chart {
     constructor(holder) {
       this.holder = holder;
-      this.kind = null;
+      this.address = null; // of the figure that is shown
     }
 
-    // Shows columns of numbers in a figure of a kind, which is made where it is not there yet.
-    async draw(kind, columns) {
+    // Shows columns of numbers in the figure at an address, which is loaded where it is not there.
+    async draw(address, columns) {
       const data = {};
       for (const [name, values] of Object.entries(columns)) {
         data[name] = Float64Array.from(values, (x) => (x === null ? NaN : x));
       }
-      if (this.kind !== kind) {
-        const item = await ask(`${page.base}figure/${kind}`);
-        const figure = Bokeh.Document.from_json(item.doc);
-        [this.plot] = figure.roots();
-        this.fill(data);
-        this.paint();
+      if (this.address !== address) {
+        const item = await ask(page.at + address);
         this.holder.replaceChildren();
-        const views = await Bokeh.embed.add_document_standalone(figure, this.holder);
+        const views = await Bokeh.embed.embed_item(item, this.holder.id);
         this.view = views.roots[0];
-        this.kind = kind;
-      } else {
-        this.fill(data);
+        this.plot = this.view.model;
+        this.address = address;
+        this.paint();
       }
+      this.fill(data);
     }
 
     fill(data) {
@@ -178,11 +184,12 @@
     let experiments = [];
 
     async function drawCost(history, unit) {
-      show(find("cost-part"), history.generation.length > 0);
-      if (!history.generation.length) return;
+      const some = history.best.some((cost) => cost !== null);
+      show(find("cost-part"), some);
+      if (!some) return;
       const shown = JSON.stringify(history);
       if (cost.shown === shown) return;
-      await cost.draw(`cost/${history.scale}`,
+      await cost.draw(`figure/cost/${history.scale}`,
         { x: history.generation, best: history.best, median: history.median });
       cost.plot.left[0].axis_label = unit === "pA^2" ? "cost (pA²)" : "cost";
       cost.shown = shown;
@@ -242,7 +249,7 @@
 
     async function drawExperiment() {
       const one = experiments[Number(find("experiment").value) || 0];
-      await traces.draw("traces/linear", { x: one.time, data: one.data, fit: one.fit });
+      await traces.draw("figure/traces", { x: one.time, data: one.data, fit: one.fit });
       traces.holder.setAttribute("aria-label", `Current by time: data, and the fit so far over them`);
     }
 
