@@ -137,6 +137,7 @@ class Server:
                 await asyncio.sleep(0.1)
         finally:
             http.stop()
+            await http.close_all_connections()
             for pool in (self.work, self.slow_work):
                 pool.shutdown(wait=False, cancel_futures=True)
             give_up()

@@ -3,6 +3,7 @@
 "use strict";
 (() => {
   const EVERY = 1000; // ms between two questions
+  const PATIENCE = 90000; // ms to wait for an answer: traces may take a minute
   const page = document.body.dataset;
 
   // Bokeh makes style elements, which the page's policy allows only with the page's own nonce.
@@ -47,7 +48,7 @@
   async function ask(address) {
     let answer;
     try {
-      answer = await fetch(address);
+      answer = await fetch(address, { signal: AbortSignal.timeout(PATIENCE) });
     } catch {
       throw new NoAnswer("nobody answers");
     }
@@ -82,6 +83,15 @@
 
   // --- figures -------------------------------------------------------------------------------
 
+  // Takes what Bokeh has made out of the way of the Tab key: a figure is a picture, and what can be
+  // done with it by the keyboard stands above it.
+  function skip(root) {
+    for (const one of root.querySelectorAll("*")) {
+      if (one.tabIndex >= 0) one.tabIndex = -1;
+      if (one.shadowRoot) skip(one.shadowRoot);
+    }
+  }
+
   class Chart {
     constructor(holder) {
       this.holder = holder;
@@ -101,6 +111,7 @@
         this.view = views.roots[0];
         this.plot = this.view.model;
         this.address = address;
+        skip(this.holder);
         this.paint();
       }
       this.fill(data);
