@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_INTERRUPTED = 128 + signal.SIGINT
+#: The exit code of a command that Ctrl-C has ended.
+INTERRUPTED = 128 + signal.SIGINT
 #: Seconds after which a signal is given again that came where no exception can be raised.
 _AGAIN = 0.05
 
@@ -135,4 +136,4 @@ def have_come() -> bool:
 
 def exit_code() -> int:
     """130 after Ctrl-C, 143 after SIGTERM; 130 where an interrupt came from elsewhere."""
-    return 128 + _interrupts.seen[0] if _interrupts.seen else _INTERRUPTED
+    return 128 + _interrupts.seen[0] if _interrupts.seen else INTERRUPTED

@@ -29,6 +29,7 @@ from channelfit.front.verbs.simulate import simulate
 from channelfit.front.verbs.tune import tune
 from channelfit.front.verbs.uncertainty import uncertainty
 from channelfit.front.verbs.validate import validate
+from channelfit.front.verbs.watch import watch
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -119,6 +120,7 @@ def main() -> None:
 
 _VERBS = (
     optimize,
+    watch,
     simulate,
     uncertainty,
     compare,

@@ -110,6 +110,12 @@ def end() -> None:
                     pipe.close()
 
 
+def give_up() -> None:
+    """Kill the second process, so that another thread that waits for it gets an `InputError`."""
+    if _child is not None and _child[0] == os.getpid():
+        _child[1].kill()
+
+
 # --- this side ------------------------------------------------------------------------------------
 
 #: The process, and the one that has started it.

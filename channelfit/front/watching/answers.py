@@ -1,0 +1,383 @@
+"""What the page is told: run folders as plain data whose texts can be shown as they stand."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from channelfit.front.watching.figures import cost_figure, traces_figure
+from channelfit.front.watching.traces import traces_so_far
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
+from channelfit.results.report.terminal import duration, number
+from channelfit.results.run_state import RUNNING
+from channelfit.results.runs import (
+    KILLED,
+    UNKNOWN,
+    FoundRun,
+    find_run,
+    history_of,
+    is_run,
+    read_plain,
+)
+
+REPORT = "report.html"
+#: Bytes of the largest report that is shown.
+_REPORT_BYTES = 2**26
+#: Generations that a page draws at most.
+_POINTS = 1500
+#: The traces are computed again after so many times the seconds that they have taken.
+_PAUSE = 5.0
+#: States in the order in which a queue shows them.
+_ORDER = (RUNNING, UNKNOWN, KILLED)
+
+Row = dict[str, Any]
+
+
+class Watched:
+    """A run folder, or a folder of run folders, that is watched.
+
+    A run has an `id` that an address can name. It stands for a folder that was found here, and
+    tells nothing of its path.
+
+    Attributes:
+        place: the folder. alone: whether it is that of a single run.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+
+    def __init__(self, place: Path) -> None:
+        if not place.is_dir():
+            what = "not a folder" if place.exists() else "no such folder"
+            raise InputError(f"{what}; give the folder of a run, or a folder of such", place)
+        self.place = place.absolute()
+        self.alone = is_run(place)
+        self._key = secrets.token_bytes(16)
+        self._folders: dict[str, Path] = {}
+        self._runs = _Remembered(find_run, "state.json", "summary.json", ".running")
+        self._histories = _Remembered(partial(history_of, most=_POINTS), "history.csv")
+        self._traces: dict[Path, _Traces] = {}
+        if self.alone:
+            self.only = self._id(self.place)
+
+    def runs(self) -> list[tuple[str, FoundRun]]:
+        """All runs with their ids: first those that go on, then the others, each newest first.
+
+        Raises:
+            InputError: the folder is no longer there.
+        """
+        found = []
+        for folder in self._candidates():
+            try:
+                if is_run(folder):
+                    found.append((self._id(folder), self._find(folder)))
+            except (InputError, OSError):  # gone in the meantime, or not ours to read
+                continue
+        found.sort(key=lambda one: one[1].text("started") or one[1].text("updated"), reverse=True)
+        found.sort(key=lambda one: _rank(one[1].state))
+        return found
+
+    def _candidates(self) -> list[Path]:
+        if self.alone:
+            return [self.place]
+        try:
+            return [one for one in self.place.iterdir() if one.is_dir()]
+        except OSError:
+            raise InputError("this folder is no longer there", self.place) from None
+
+    def _id(self, folder: Path) -> str:
+        name = str(folder).encode(errors="surrogateescape")
+        digest = hashlib.blake2b(name, key=self._key, digest_size=12).digest()
+        own = base64.urlsafe_b64encode(digest).decode()
+        self._folders[own] = folder
+        return own
+
+    def _find(self, folder: Path) -> FoundRun:
+        found: FoundRun = self._runs(folder)
+        # whether a process still runs, no file tells
+        return find_run(folder) if found.state in (RUNNING, KILLED, UNKNOWN) else found
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def queue(self) -> Row:
+        """The rows of a folder of runs, and how many there are of each state."""
+        try:
+            found = self.runs()
+        except InputError as error:
+            return {"place": printable(str(self.place)), "trouble": error.message, "rows": []}
+        counts: dict[str, int] = {}
+        for _, run in found:
+            counts[run.state] = counts.get(run.state, 0) + 1
+        return {
+            "place": printable(str(self.place)),
+            "counts": ", ".join(f"{n} {state}" for state, n in counts.items()),
+            "rows": [_queue_row(own, run) for own, run in found],
+        }
+
+    def folder(self, own: str) -> Path | None:
+        """The folder of a run that was found; None for an id that was not given to any."""
+        return self._folders.get(own)
+
+    def run(self, folder: Path) -> Row:
+        """All that is told of one run, but its traces."""
+        try:
+            run = self._find(folder)
+        except (InputError, OSError) as error:
+            told = error.message if isinstance(error, InputError) else str(error)
+            return {"name": printable(folder.name), "trouble": told}
+        return _run_row(run) | {
+            "history": _history(self._histories(folder), run),
+            "report": (folder / REPORT).is_file(),
+        }
+
+    def traces(self, folder: Path) -> Row:
+        """The best fit so far over its data: `experiments`, or a `trouble` in words."""
+        one = self._traces.setdefault(folder, _Traces(folder / "fit.yaml"))
+        return one.answer()
+
+    def figure(self, folder: Path, of: str) -> Any:
+        """A figure of Bokeh with the costs or the traces of a run; None where there are none."""
+        if of == "cost":
+            history = self.run(folder).get("history")
+            return cost_figure(history) if history else None
+        experiments = self.traces(folder).get("experiments")
+        return traces_figure(experiments[0]) if experiments else None
+
+    def report(self, folder: Path) -> bytes | None:
+        """The report of a run as it stands in its folder; None where there is none."""
+        return read_plain(folder / REPORT, _REPORT_BYTES)
+
+
+class _Remembered:
+    """What a function has found in a folder, until one of some files in it changes."""
+
+    def __init__(self, find: Callable[[Path], Any], *names: str) -> None:
+        self._find, self._names = find, names
+        self._known: dict[Path, tuple[Any, Any]] = {}
+
+    def __call__(self, folder: Path) -> Any:
+        signature = [_signature(folder / name) for name in self._names]
+        known = self._known.get(folder)
+        if known is None or known[0] != signature:
+            known = self._known[folder] = signature, self._find(folder)
+        return known[1]
+
+
+class _Traces:
+    """The traces of one fit, computed when they are asked for and the fit has changed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._answer = file, Row()
+        self._signature: tuple[int, int, int] | None = None
+        self._again = -math.inf
+        self._lock = Lock()
+
+    def answer(self) -> Row:
+        with self._lock:
+            signature, now = _signature(self._file), time.monotonic()
+            if signature is None:
+                return {"trouble": "No fit has been saved yet."}
+            if signature != self._signature and now >= self._again:
+                self._signature, self._answer = signature, self._computed()
+                ended = time.monotonic()
+                self._again = ended + _PAUSE * (ended - now)
+            return self._answer
+
+    def _computed(self) -> Row:
+        try:
+            return {"experiments": traces_so_far(self._file)}
+        except InputError as error:
+            return {"trouble": printable(f"They cannot be computed: {error}")}
+
+
+def _signature(file: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written anew; None where it is missing."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def _rank(state: str) -> int:
+    return _ORDER.index(state) if state in _ORDER else len(_ORDER)
+
+
+def _queue_row(own: str, run: FoundRun) -> Row:
+    cost, seconds = run.number("best_cost"), run.number("seconds")
+    return {
+        "id": own,
+        "name": run.name,
+        "fit": run.text("name"),
+        "state": run.state,
+        "why": run.why,
+        "cost": _cost(run, cost),
+        "generation": _generation(run),
+        "time": "" if seconds is None else duration(seconds),
+        "left": _left(run),
+        "started": _moment(run.text("started")),
+        "order": {
+            "cost": cost,
+            "generation": run.number("generation"),
+            "time": seconds,
+            "started": run.text("started"),
+        },
+    }
+
+
+def _run_row(run: FoundRun) -> Row:
+    cost = run.number("best_cost")
+    facts = [
+        ("Best cost", _cost(run, cost)),
+        ("RMS", _rms(run, cost)),
+        ("Median cost", _cost(run, run.number("median_cost"))),
+        ("Generation", _generation(run)),
+        ("Time", _shown(duration, run.number("seconds"))),
+        ("Time left", _left(run)),
+        ("Candidates", _shown(lambda n: f"{n:,.0f}", run.number("evaluations"))),
+        ("Candidates a second", _shown(number, run.number("candidates_per_second"))),
+        ("Failed", _shown(lambda share: f"{100 * share:.3g} %", run.number("failed"))),
+        ("Ends", _rules(run)),
+        ("Optimizer", run.text("optimizer")),
+        ("Seed", _shown(lambda n: f"{n:.0f}", run.number("seed"))),
+        ("Started", _moment(run.text("started"))),
+        ("Last sign", _last_sign(run)),
+        ("Version", run.text("version")),
+    ]
+    rows = run.content.get("parameters", {})
+    return {
+        "name": run.name,
+        "fit": run.text("name"),
+        "folder": printable(str(run.folder)),
+        "state": run.state,
+        "why": run.why,
+        "stage": run.text("stage") if run.state == RUNNING else "",
+        "done": _done(run),
+        "facts": [fact for fact in facts if fact[1]],
+        "command": _command(run),
+        "file": run.text("file"),
+        "warnings": run.content.get("warnings", []),
+        "unit": run.text("cost_unit"),
+        "parameters": [_parameter_row(name, row) for name, row in rows.items()],
+    }
+
+
+def _shown(form: Callable[[float], str], value: float | None) -> str:
+    return "" if value is None else form(value)
+
+
+def _cost(run: FoundRun, cost: float | None) -> str:
+    unit = run.text("cost_unit").replace("pA^2", "pA²")
+    return "" if cost is None else f"{number(cost)} {unit}".strip()
+
+
+def _rms(run: FoundRun, cost: float | None) -> str:
+    if cost is None or cost < 0 or run.text("cost_unit") != "pA^2":
+        return ""
+    return f"{number(math.sqrt(cost))} pA"
+
+
+def _generation(run: FoundRun) -> str:
+    done = run.number("generation")
+    most = run.content.get("stop", {}).get("generations")
+    if done is None:
+        return ""
+    return f"{done:.0f} of {most:.0f}" if most and run.state == RUNNING else f"{done:.0f}"
+
+
+def _left(run: FoundRun) -> str:
+    return _shown(duration, run.number("seconds_left")) if run.state == RUNNING else ""
+
+
+def _done(run: FoundRun) -> float | None:
+    """The share of the time that has passed; None where the end is not known."""
+    passed, left = run.number("seconds"), run.number("seconds_left")
+    if run.state != RUNNING or passed is None or left is None or passed + left <= 0:
+        return None
+    return passed / (passed + left)
+
+
+def _rules(run: FoundRun) -> str:
+    """When the search ends, in words."""
+    words = {
+        "generations": "after {:.0f} generations",
+        "evaluations": "after {:.0f} candidates",
+        "seconds": "after {:.6g} s",
+        "cost": "at a cost of {:.6g}",
+        "stagnation": "after {:.0f} generations without a gain",
+    }
+    stop = run.content.get("stop", {})
+    return ", or ".join(words[rule].format(stop[rule]) for rule in words if rule in stop)
+
+
+def _moment(iso: str) -> str:
+    """A date and time on this computer's clock."""
+    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}" if iso else ""
+
+
+def _last_sign(run: FoundRun) -> str:
+    """When a run has last said something; of one that goes on, also how long ago."""
+    moment = run.text("updated")
+    if not moment or run.state != RUNNING:
+        return _moment(moment)
+    ago = (datetime.now().astimezone() - datetime.fromisoformat(moment)).total_seconds()
+    return f"{_moment(moment)}, {duration(math.floor(max(ago, 0)))} ago"
+
+
+def _command(run: FoundRun) -> str:
+    words: Sequence[str] = run.content.get("command", ())
+    if not words:
+        return ""
+    stem = Path(words[0]).name
+    first = "channelfit" if stem in ("__main__.py", "channelfit", "channelfit.exe") else words[0]
+    return " ".join([first, *map(shlex.quote, words[1:])])
+
+
+def _parameter_row(name: str, row: Row) -> Row:
+    value, lower, upper = (row.get(key, math.nan) for key in ("value", "lower", "upper"))
+    within, note = None, row.get("note", "")
+    if lower < upper and value == value:
+        within = min(1.0, max(0.0, (value - lower) / (upper - lower)))
+        if not note and value in (lower, upper):
+            note = f"at {'lower' if value == lower else 'upper'} bound"
+    span = f"{lower:.4g} to {upper:.4g}" if lower <= upper else ""
+    return {
+        "name": name,
+        "value": f"{value:.6g}" if value == value else "",
+        "unit": row.get("unit", ""),
+        "range": span,
+        "within": within,
+        "note": note,
+    }
+
+
+def _history(rows: Sequence[tuple[float, float | None, float | None]], run: FoundRun) -> Row:
+    """Generations with their best and median cost.
+
+    The last generation that the run has told of is added where `history.csv` is behind.
+    """
+    last = run.number("generation")
+    if last is not None and (not rows or rows[-1][0] < last):
+        rows = [*rows, (last, run.number("best_cost"), run.number("median_cost"))]
+    generation, best, median = zip(*rows, strict=True) if rows else ((), (), ())
+    costs = [cost for cost in (*best, *median) if cost is not None]
+    return {
+        "generation": generation,
+        "best": best,
+        "median": median,
+        "scale": "log" if all(cost > 0 for cost in costs) else "linear",
+    }

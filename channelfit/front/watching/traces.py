@@ -1,0 +1,109 @@
+"""The best fit so far over its data, computed from what a run has saved, beside the run itself.
+
+The fit that goes on is not disturbed: `fit.yaml` is read by a process of its own
+(`reading.apart`), which computes the currents once more, with low priority.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.front import kinds
+from channelfit.problem.experiment import Experiment
+from channelfit.reading.apart import read_apart
+from channelfit.reading.errors import InputError
+
+#: Seconds that computing the traces may take.
+_SECONDS = 60.0
+#: Numbers that a page can show at a time, shared by all sweeps of all experiments, and how many
+#: samples are shown of a sweep at least.
+_MOST, _LEAST = 200_000, 200
+#: How much the process that computes gives way to others.
+_NICE = 10
+
+
+def traces_so_far(file: Path) -> list[dict[str, Any]]:
+    """Data and fit of each experiment of a saved fit, as few samples as a picture needs.
+
+    Arguments:
+        file: `fit.yaml` of a run folder.
+
+    Returns: for each experiment its `title`, and `time` (ms), `data` and `fit` (pA), lists of the
+        same length in which sweeps follow each other, apart by a None. Samples without a weight
+        are missing from the data.
+
+    Raises:
+        InputError: the fit cannot be read, has no currents, or takes too long.
+    """
+    found = read_apart(f"{__name__}:compute", file, "a fit", _SECONDS)
+    rows: list[dict[str, Any]] = []
+    while (title := found.get(f"{len(rows)} title")) is not None:
+        row: dict[str, Any] = {"title": str(title)}
+        for name in ("time", "data", "fit"):
+            values = np.asarray(found[f"{len(rows)} {name}"], dtype=float).tolist()
+            row[name] = [None if x != x else x for x in values]
+        rows.append(row)
+    return rows
+
+
+def compute(file: Path) -> dict[str, np.ndarray | str]:
+    """What `traces_so_far` returns, as arrays by the number of the experiment and the name."""
+    if hasattr(os, "nice") and os.nice(0) < _NICE:
+        os.nice(_NICE - os.nice(0))
+    plan = kinds.with_currents(kinds.load_plan(file), "so there are no traces to show")
+    try:
+        values = plan.problem.values()
+    except InputError as error:
+        raise error.at(file) from None
+    scorer = kinds.make_scorer(plan, "cpu")  # a GPU belongs to the search
+    currents = [trace[:, :, 0] for trace in scorer.simulate(values[:, None])]
+    experiments = plan.problem.experiments
+    n_sweeps = sum(len(current) for current in currents)
+    room = max(_LEAST, _MOST // (3 * max(1, n_sweeps)))
+    found: dict[str, np.ndarray | str] = {}
+    for k, (experiment, fit) in enumerate(zip(experiments, currents, strict=True)):
+        found[f"{k} title"] = experiment.title
+        rows = [
+            np.pad(_thinned(sweep, room), ((0, 0), (0, 1)), constant_values=np.nan)
+            for sweep in _sweeps(experiment, fit)
+        ]
+        for name, row in zip(("time", "data", "fit"), np.concatenate(rows, axis=1), strict=True):
+            found[f"{k} {name}"] = row
+    return found
+
+
+def _sweeps(experiment: Experiment, fit: np.ndarray) -> Iterator[np.ndarray]:
+    """Time, data where they count, and fit of each sweep, (3, n_times)."""
+    recording, time = experiment.recording, experiment.protocol.times_ms
+    data = np.full(fit.shape, np.nan)
+    if recording is not None:
+        data = np.where(recording.weight > 0, recording.current_pA, np.nan)
+    for sweep in zip(data, fit, strict=True):
+        yield np.stack([time, *sweep])
+
+
+def _thinned(sweep: np.ndarray, room: int) -> np.ndarray:
+    """Time, data and fit (3, n) of a sweep: of each stretch the extremes of data and of fit.
+
+    Arguments:
+        sweep: (3, n_times); NaN where a sweep has ended or a sample is missing.
+        room: about how many samples are kept at most; all, where there are no more.
+    """
+    rows = sweep[:, np.isfinite(sweep[1:]).any(axis=0)]
+    size = -(-4 * rows.shape[1] // room)
+    if size <= 4:
+        return rows
+    starts = np.arange(0, rows.shape[1], size)
+    picks = [starts]
+    for values in rows[1:]:
+        padded = np.pad(values, (0, len(starts) * size - len(values)), constant_values=np.nan)
+        block = padded.reshape(-1, size)
+        missing = np.isnan(block)
+        picks.append(starts + np.where(missing, np.inf, block).argmin(axis=1))
+        picks.append(starts + np.where(missing, -np.inf, block).argmax(axis=1))
+    return rows[:, np.unique(np.minimum(np.concatenate(picks), rows.shape[1] - 1))]
