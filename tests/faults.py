@@ -66,7 +66,7 @@ _PROGRAMS = (
     [
         "-c",
         "from channelfit.front import interrupts; interrupts.begin(); "
-        "from channelfit.results import run_folder as f; f.SAVE_EVERY = 0; "
+        "from channelfit.results import run_folder as f; f.SAVE_EVERY = f.TELL_EVERY = 0; "
         "from channelfit.__main__ import program; program()",
     ],
 )

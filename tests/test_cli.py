@@ -24,7 +24,7 @@ MODEL_A = ROOT / "models" / "model_a.yaml"
 MODEL_B = ROOT / "models" / "model_b.yaml"
 RAMP = ROOT / "protocols" / "ramp.yaml"
 RECOVERY = ROOT / "protocols" / "recovery.yaml"
-FILES = {"fit.yaml", "history.csv", "traces.png", "summary.json", "source.py"}
+FILES = {"fit.yaml", "history.csv", "traces.png", "state.json", "summary.json", "source.py"}
 
 
 def run(*arguments: object) -> Result:

@@ -19,7 +19,7 @@ from channelfit.results import run_folder
 from channelfit.results.run_folder import Claim
 
 MODEL = Path(__file__).parents[1] / "models" / "model_b.yaml"
-NUMBERS = {"source.py", "history.csv", "summary.json"}
+NUMBERS = {"source.py", "history.csv", "state.json", "summary.json"}
 SMALL = ["--population", "8", "--generations", "2", "--quiet"]
 
 
@@ -135,7 +135,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_of_a_file(too_long, left, whole,
     assert ("the values that were found: " in said.stderr) == (too_long == "data_2.csv")
     folder = tmp_path / "full"
     assert ({p.name for p in folder.iterdir()} if folder.exists() else set()) == left
-    for name in left - {"summary.json", "history.csv"}:  # in which times stand
+    for name in left - {"summary.json", "state.json", "history.csv"}:  # in which times stand
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
@@ -151,6 +151,7 @@ def test_simulate_on_a_full_disk(tmp_path):
 
 def test_a_disk_that_is_full_for_a_while_does_not_end_the_search(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(run_folder, "TELL_EVERY", 0.0)
     write, refused = run_folder.write_text, []
 
     def full_at_first(path: Path, text: str) -> None:

@@ -20,6 +20,7 @@ from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, arrival_times
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder
+from channelfit.results.computer import machine
 from channelfit.results.report.terminal import PlainConsole
 from channelfit.scoring.machine.threads import usable_cores
 
@@ -68,7 +69,7 @@ def summary_of(
         )
     return {
         "channelfit": __version__,
-        "machine": run_folder.machine(),
+        "machine": machine(),
         **run.facts,
         "nodes": cable.n_nodes,
         "dx": cable.dx,

@@ -282,8 +282,8 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
     told_already: set[str] = set()
 
     def tell(fault: InputError | None, then: str) -> None:
-        if fault is not None and str(fault) not in told_already:
-            told_already.add(str(fault))
+        if fault is not None and fault.message not in told_already:  # of a full disk, once
+            told_already.add(fault.message)
             screen.warn([Caution(str(fault.file), fault.message, then)])
 
     def on_generation(progress: Progress) -> None:
@@ -303,6 +303,9 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
             why = "; ".join(plan.failing_examples())
             raise InputError(f"{error}; for instance {why}", plan.file) if why else error from None
         screen.begin("judging the fit")
+        if folder is not None:
+            with held():
+                tell(folder.begin("judging the fit"), "the results are written nevertheless")
         with compilations_shown(screen):
             winner = kinds.rescore(plan, scorer, result.values)
             if folder is not None:
@@ -310,10 +313,10 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
             summary = kinds.summarize(plan, result, scorer, winner)
             if folder is not None:
                 all_is_done()
-                folder.finish(result, summary)
-    except BaseException:
+                tell(folder.finish(result, summary), "all results are written")
+    except BaseException as error:
         if folder is not None:
             with held():
-                tell(folder.abandon(), "the results are lost")
+                tell(folder.abandon(error), "the results are lost")
         raise
     return Fit(plan, scorer, result, winner, summary)

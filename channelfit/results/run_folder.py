@@ -6,10 +6,11 @@
 ``traces.png``    data, fit, residual and command voltage
 ``summary.json``  numbers, seed, versions, machine, stop reason
 ``source.py``     the generated code that scored the candidates (``source.cu`` of a GPU)
+``state.json``    whether the run goes on, how far it is and how it ended (`run_state`)
 
 Each file is written under another name and then moved into place, so that none is ever half
-there. While the search runs, what it has so far is saved every few seconds, and the file `.running`
-keeps other runs out of the folder.
+there. While the search runs, what it has so far is saved every few seconds, its numbers every
+second, and the file `.running` keeps other runs out of the folder.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import itertools
 import json
 import math
 import os
-import platform
 import re
 import tempfile
 import time
@@ -33,14 +33,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit import __version__
 from channelfit.reading.errors import InputError
+from channelfit.results.computer import machine, versions
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 #: Seconds between two saves of a running search.
 SAVE_EVERY = 5.0
+#: Seconds between two writings of its numbers, where one takes less than `_TELLS_IN`; if it takes
+#: longer, they are as much rarer, so that the search never spends more than a hundredth on them.
+TELL_EVERY, _TELLS_IN = 1.0, 0.01
 #: The file that tells other runs that a folder is in use.
 _RUNNING = ".running"
 _TAKEN = "another run is using this folder, or was killed in it; give --out a new folder"
@@ -96,7 +99,7 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
     if not os.access(parent, os.W_OK):
         raise InputError(f"cannot be written to: no permission in {parent}", folder)
-    if found == [_RUNNING]:
+    if _RUNNING in found:
         raise InputError(_TAKEN, folder)
     if found:
         raise InputError(
@@ -121,7 +124,7 @@ class Claim:
     """A folder that one run has taken for itself alone, before it begins to work.
 
     The file `.running` in the folder says so to every other run; it goes when the run ends, and a
-    run that was killed leaves it there.
+    run that was killed leaves it there. `state` is what `state.json` says.
 
     Arguments:
         folder: new, or there and empty; it is made, with the folders above it.
@@ -141,6 +144,8 @@ class Claim:
         except OSError as error:
             raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
         self.path, self._made = folder, missing
+        self.state = RunState()
+        self.tell()  # what cannot be written now is told of when the search begins
 
     @classmethod
     def by_name(cls, name: str) -> Claim:
@@ -150,8 +155,21 @@ class Claim:
         claim._made = [folder]
         return claim
 
+    def tell(self) -> InputError | None:
+        """Writes `state.json`. Returns why that was not possible; None where it was."""
+        try:
+            write_text(self.path / STATE, self.state.text())
+        except InputError as fault:
+            return fault
+        return None
+
     def release(self) -> None:
-        """Ends the claim, and takes away the folders that it has made and nothing has filled."""
+        """Ends the claim, and takes away the folders that it has made and nothing has filled.
+
+        A run that has not said how it ended has nothing to show, and so no state.
+        """
+        if not self.state.ended:
+            (self.path / STATE).unlink(missing_ok=True)
         (self.path / _RUNNING).unlink(missing_ok=True)
         for folder in self._made:
             try:
@@ -242,7 +260,13 @@ class RunFolder:
     _rows: list[Sequence[float | None]] = field(default_factory=list)
     _saved: float = field(default_factory=time.monotonic)
     _saved_cost: float = math.inf
+    _told: float = -math.inf
+    _telling: float = 0.0
     _best: tuple[float, np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        self.claim.state.plan(self.fit)
+        self.claim.tell()
 
     @property
     def path(self) -> Path:
@@ -254,6 +278,11 @@ class RunFolder:
         if scorer.source_text:
             name = "source.cu" if scorer.backend == "cuda" else "source.py"
             write_text(self.path / name, scorer.source_text)
+
+    def begin(self, stage: str) -> InputError | None:
+        """Says in the state what is being done now; returns why that could not be written."""
+        self.claim.state.content["stage"] = stage
+        return self.claim.tell()
 
     def record(self, progress: Progress) -> InputError | None:
         """Takes in a generation; saves the state of the search every few seconds.
@@ -269,49 +298,58 @@ class RunFolder:
                 progress.evaluations,
                 progress.seconds,
                 progress.best_cost,
-                None,
-                None,
+                progress.median_cost,
+                progress.failed,
             )
         )
         if progress.parameters is not None:
             self._best = progress.best_cost, progress.parameters
-        if not self._best or time.monotonic() - self._saved < SAVE_EVERY:
+        faults, now = [], time.monotonic()
+        if self._best and now - self._saved >= SAVE_EVERY:
+            faults.append(self._save_best())
+            self._saved = time.monotonic()
+        if now - self._told >= TELL_EVERY * max(1.0, self._telling / _TELLS_IN):
+            begun = time.monotonic()
+            self.claim.state.progress(progress, self.fit)
+            faults += [self._save_rows(), self.claim.tell()]
+            self._told = time.monotonic()
+            self._telling = self._told - begun
+        return _first(faults)
+
+    def _save_best(self) -> InputError | None:
+        """Saves the best candidate, unless it has been; returns why that was not possible."""
+        if self._best is None or self._best[0] >= self._saved_cost:
             return None
-        fault = self._save_so_far()
-        self._saved = time.monotonic()
-        return fault
-
-    def _save_so_far(self) -> InputError | None:
-        """Saves the best candidate, unless it has been saved, and the generations.
-
-        Returns: why one of them could not be saved; None where both were.
-        """
-        fault = None
         try:
-            if self._best and self._best[0] < self._saved_cost:
-                self._save_fit(self._best[1])
-                self._saved_cost = self._best[0]
-        except InputError as error:
-            fault = error
+            self._save_fit(self._best[1])
+        except InputError as fault:
+            return fault
+        self._saved_cost = self._best[0]
+        return None
+
+    def _save_rows(self) -> InputError | None:
+        """Saves the generations so far; returns why that was not possible."""
         try:
             self._save_history(self._rows)
-        except InputError as error:
-            fault = fault or error
-        return fault
+        except InputError as fault:
+            return fault
+        return None
 
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
         """Begins with the picture, which takes long, and goes on."""
         page = page_of(self.fit, winner, result.evaluations)
         self.artist.begin(page, self.path / "traces.png")
 
-    def finish(self, result: FitResult, summary: dict[str, Any]) -> None:
+    def finish(self, result: FitResult, summary: dict[str, Any]) -> InputError | None:
         """Writes everything, and waits for the picture that `begin_drawing` has begun.
 
         Each file is written, whichever others could not be.
 
+        Returns: why `state.json` could not be written, without which no result is lost.
+
         Raises:
-            InputError: a file cannot be written; the message holds the values where they are in no
-                file.
+            InputError: another file cannot be written; the message holds the values where they are
+                in no file.
         """
         steps: tuple[Callable[[], None], ...] = (
             lambda: self._save_fit(result.values),
@@ -327,6 +365,7 @@ class RunFolder:
             except InputError as error:
                 faults[k] = error
         self._ended = True
+        untold = self._end(result, summary, _first(faults.values()))
         self.claim.release()
         if 0 in faults:
             found = ", ".join(f"{name} = {value!r}" for name, value in result.parameters.items())
@@ -334,12 +373,33 @@ class RunFolder:
             raise InputError(told, faults[0].file)
         for fault in faults.values():
             raise fault
+        return untold
+
+    def _end(
+        self, result: FitResult, summary: dict[str, Any], fault: InputError | None
+    ) -> InputError | None:
+        """Says in the state how the search ended; returns why that could not be written."""
+        state, reason = FINISHED, result.stop_reason
+        if fault is not None:
+            state, reason = FAILED, str(fault)
+        elif reason == INTERRUPTED:
+            state = INTERRUPTED
+        rows = result.history.tolist()
+        news = dict(zip(_HISTORY, rows[-1], strict=True)) if rows else {}
+        told = ("seconds", "candidates_per_second", "parameters")
+        news |= {key: summary[key] for key in told if key in summary}
+        news |= {"evaluations": result.evaluations, "best_cost": summary["cost"]}
+        self.claim.state.end(state, reason, **news)
+        return self.claim.tell()
 
     def _finish_drawing(self, result: FitResult) -> None:
         self.artist.finish()
 
-    def abandon(self) -> InputError | None:
+    def abandon(self, error: BaseException | None = None) -> InputError | None:
         """After a failure: what there is so far, or no folder at all when there is nothing.
+
+        Arguments:
+            error: what has ended the run.
 
         Returns: why what there is could not be saved; None where it was.
         """
@@ -347,7 +407,11 @@ class RunFolder:
             return None
         fault = None
         if self._rows:
-            fault = self._save_so_far()
+            if isinstance(error, KeyboardInterrupt):
+                self.claim.state.end(INTERRUPTED, "interrupted before it was done")
+            else:
+                self.claim.state.end(FAILED, str(error) or type(error).__name__)
+            fault = _first([self._save_best(), self._save_rows(), self.claim.tell()])
         else:
             for name in ("source.py", "source.cu"):
                 (self.path / name).unlink(missing_ok=True)
@@ -369,6 +433,11 @@ class RunFolder:
         writer.writerow(_HISTORY)
         writer.writerows(["" if x is None else x for x in row] for row in rows)
         write_text(self.path / "history.csv", text.getvalue())
+
+
+def _first(faults: Iterable[InputError | None]) -> InputError | None:
+    """The first that is one; None where none is."""
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> Page:
@@ -503,54 +572,6 @@ def _ties(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def versions(on_gpu: bool = False) -> dict[str, str]:
-    """Of what computes: Python, channelfit and the libraries under it."""
-    found = {"channelfit": __version__, "python": platform.python_version()}
-    from importlib import metadata  # loads slowly, and only a finished run needs it
-
-    for name in ("numpy", "scipy", "sympy", "llvmlite"):
-        found[name] = metadata.version(name)
-    return found | (_gpu_versions() if on_gpu else {})
-
-
-def _gpu_versions() -> dict[str, str]:
-    found = gpu.device()
-    return {
-        "cupy": str(gpu.cupy().__version__),
-        "cuda": ".".join(map(str, found.runtime_version)),
-        "driver": ".".join(map(str, found.driver_version)),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """Where it was computed."""
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "architecture": platform.machine(),
-        "processor": processor(),
-        "cores": usable_cores(),
-    }
-
-
-def processor() -> str:
-    """The processor as LLVM calls it, for which the kernels are compiled."""
-    import llvmlite.binding as llvm
-
-    return str(llvm.get_host_cpu_name())
-
-
 def json_text(data: object) -> str:
     """Strict JSON: what is not finite becomes null."""
-    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, (np.integer, np.bool_)):
-        return value.item()
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return value
+    return json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

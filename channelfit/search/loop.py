@@ -96,6 +96,8 @@ class Progress:
             this pace; None when none of them is on.
         parameters: (n_parameters,) the best so far in base units, None while no cost was finite.
         stage: what the search is doing, empty where it does the same from first to last.
+        median_cost: as in a row of the history, and failed: the share of this generation's
+            candidates without a cost.
     """
 
     generation: int
@@ -107,6 +109,8 @@ class Progress:
     seconds_left: float | None
     parameters: np.ndarray | None
     stage: str = ""
+    median_cost: float = math.nan
+    failed: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,9 +276,7 @@ def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
     seconds = time.perf_counter() - tally.started
     n_candidates = generation.n_candidates
     generations, evaluations = tally.generations + 1, tally.evaluations + n_candidates
-    # a stage may score nothing: all that it tried lay outside of what is allowed
-    failed = int(generation.failures.sum()) / max(1, n_candidates)
-    row = (generations, evaluations, seconds, best, generation.median, failed)
+    row = (generations, evaluations, seconds, best, generation.median, generation.failed)
     if best < math.inf and not best >= tally.milestone - tolerance * abs(tally.milestone):
         tally.milestone, tally.milestone_generation = best, generations
     tally.cost, tally.values, tally.failures = best, values, failures
@@ -330,6 +332,8 @@ def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progres
         seconds_left=max(min(left), 0.0) if left else None,
         parameters=None if tally.values is None else tally.values.copy(),
         stage=generation.stage,
+        median_cost=generation.median,
+        failed=generation.failed,
     )
 
 

@@ -110,6 +110,14 @@ class Generation:
     failures: np.ndarray = field(default_factory=lambda: np.zeros(N_STATUSES, np.int64))
     stage: str = ""
 
+    @property
+    def failed(self) -> float:
+        """The share of the candidates that failed; 0 of none.
+
+        A stage may score nothing, where all that it tried lay outside of what is allowed.
+        """
+        return int(self.failures.sum()) / max(1, self.n_candidates)
+
 
 @dataclass(frozen=True, eq=False)
 class Scored:

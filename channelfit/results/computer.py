@@ -1,0 +1,46 @@
+"""What computes: the versions of the libraries, and the machine."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from channelfit import __version__
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import usable_cores
+
+
+def versions(on_gpu: bool = False) -> dict[str, str]:
+    """Of what computes: Python, channelfit and the libraries under it."""
+    found = {"channelfit": __version__, "python": platform.python_version()}
+    from importlib import metadata  # loads slowly, and only a finished run needs it
+
+    for name in ("numpy", "scipy", "sympy", "llvmlite"):
+        found[name] = metadata.version(name)
+    return found | (_gpu_versions() if on_gpu else {})
+
+
+def _gpu_versions() -> dict[str, str]:
+    found = gpu.device()
+    return {
+        "cupy": str(gpu.cupy().__version__),
+        "cuda": ".".join(map(str, found.runtime_version)),
+        "driver": ".".join(map(str, found.driver_version)),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Where it was computed."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": processor(),
+        "cores": usable_cores(),
+    }
+
+
+def processor() -> str:
+    """The processor as LLVM calls it, for which the kernels are compiled."""
+    import llvmlite.binding as llvm
+
+    return str(llvm.get_host_cpu_name())
