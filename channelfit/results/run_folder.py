@@ -24,7 +24,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.results import resuming
 from channelfit.results.computer import machine, versions
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.quality import Quality, pooled, quality
@@ -42,6 +43,7 @@ from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, R
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
 if TYPE_CHECKING:
@@ -124,7 +126,8 @@ class Claim:
     """A folder that one run has taken for itself alone, before it begins to work.
 
     The file `.running` in the folder says so to every other run; it goes when the run ends, and a
-    run that was killed leaves it there. `state` is what `state.json` says.
+    run that was killed leaves it there. `state` is what `state.json` says, and `goes_on` whether an
+    earlier run is resumed.
 
     Arguments:
         folder: new, or there and empty; it is made, with the folders above it.
@@ -144,8 +147,33 @@ class Claim:
         except OSError as error:
             raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
         self.path, self._made = folder, missing
-        self.state = RunState()
+        self.state, self.goes_on = RunState(), False
         self.tell()  # what cannot be written now is told of when the search begins
+
+    @classmethod
+    def resumed(cls, folder: Path) -> Claim:
+        """Takes over the folder of a run that was interrupted, failed or was killed.
+
+        Of several that want it at the same moment one gets it.
+
+        Raises:
+            InputError: the run has finished or still goes on, or the folder holds none.
+        """
+        mark = folder / _RUNNING
+        resuming.check_stopped(folder, mark.exists())
+        claim = cls.__new__(cls)
+        with _writing(folder):
+            try:
+                if mark.exists():
+                    taken = mark.with_name(f"{_RUNNING}.{os.getpid()}")
+                    mark.rename(taken)
+                    taken.unlink()
+                mark.touch(exist_ok=False)
+            except (FileExistsError, FileNotFoundError):
+                raise InputError(_TAKEN, folder) from None
+        claim.path, claim._made, claim.state, claim.goes_on = folder, [], RunState(), True
+        claim.tell()
+        return claim
 
     @classmethod
     def by_name(cls, name: str) -> Claim:
@@ -168,7 +196,10 @@ class Claim:
 
         A run that has not said how it ended has nothing to show, and so no state.
         """
-        if not self.state.ended:
+        if self.goes_on and not self.state.ended:
+            self.state.end(INTERRUPTED, "it could not be resumed")
+            self.tell()
+        elif not self.state.ended:
             (self.path / STATE).unlink(missing_ok=True)
         (self.path / _RUNNING).unlink(missing_ok=True)
         for folder in self._made:
@@ -255,6 +286,7 @@ class RunFolder:
     claim: Claim
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
+    journal: Journal | None = None
     _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
@@ -278,6 +310,30 @@ class RunFolder:
         if scorer.source_text:
             name = "source.cu" if scorer.backend == "cuda" else "source.py"
             write_text(self.path / name, scorer.source_text)
+
+    def open_journal(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> Journal:
+        """What the search is told is kept from now on; of a resumed run it is what it was told.
+
+        Arguments:
+            arguments: of the command; None for a call from Python.
+
+        Raises:
+            InputError: the run that is to go on was another one, or nothing can be written.
+        """
+        if (self.path / resuming.RESUME).exists():
+            resuming.check_same(self.path, self.fit, scorer)
+        else:
+            text = resuming.text_of(self.fit, scorer, arguments)
+            write_text(self.path / resuming.RESUME, text)
+        self.journal = Journal(self.path / resuming.JOURNAL)
+        return self.journal
+
+    def _close_journal(self, keep: bool) -> None:
+        """Ends the journal; of a run that has finished nothing is kept to go on with."""
+        if self.journal is not None:
+            self.journal.close(keep)
+            if not keep:
+                (self.path / resuming.RESUME).unlink(missing_ok=True)
 
     def begin(self, stage: str) -> InputError | None:
         """Says in the state what is being done now; returns why that could not be written."""
@@ -329,6 +385,8 @@ class RunFolder:
 
     def _save_rows(self) -> InputError | None:
         """Saves the generations so far; returns why that was not possible."""
+        if not self._rows:
+            return None
         try:
             self._save_history(self._rows)
         except InputError as fault:
@@ -365,6 +423,7 @@ class RunFolder:
             except InputError as error:
                 faults[k] = error
         self._ended = True
+        self._close_journal(bool(faults) or result.stop_reason == INTERRUPTED)
         untold = self._end(result, summary, _first(faults.values()))
         self.claim.release()
         if 0 in faults:
@@ -406,7 +465,9 @@ class RunFolder:
         if self._ended:
             return None
         fault = None
-        if self._rows:
+        something = bool(self._rows) or self.claim.goes_on
+        self._close_journal(something)
+        if something:
             if isinstance(error, KeyboardInterrupt):
                 self.claim.state.end(INTERRUPTED, "interrupted before it was done")
             else:
