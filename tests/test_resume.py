@@ -409,7 +409,7 @@ def test_a_finished_run_and_no_run_are_refused(recorded: np.ndarray, tmp_path: P
     with pytest.raises(InputError, match="this run has finished"):
         fitted(recorded, "genetic", tmp_path / "run", resume=True)
     (tmp_path / "empty").mkdir()
-    for place, why in (("empty", "holds no run that can go on"), ("none", "is no folder")):
+    for place, why in (("empty", "holds nothing to go on with"), ("none", "is no folder")):
         with pytest.raises(InputError, match=why):
             fitted(recorded, "genetic", tmp_path / place, resume=True)
 
@@ -434,7 +434,7 @@ def fit_file(folder: Path) -> Path:
         f"  protocols: [{STEPS}]\n"
         "  surrogate: {noise: 5, seed: 1}\n"
         "  optimizer: {name: genetic, population: 300}\n"
-        "  stop: {generations: 3000}\n"
+        "  stop: {generations: 1200}\n"
     )
     return file
 
@@ -486,7 +486,7 @@ def test_options_beside_resume_are_refused(tmp_path: Path) -> None:
 def test_nothing_to_resume_is_told(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["optimize", "--resume", str(tmp_path)])
     assert done.exit_code == 2
-    assert "holds no run that can go on" in done.output
+    assert "holds nothing to go on with" in done.output
     done = CliRunner().invoke(main, ["optimize"])
     assert done.exit_code == 2
     assert "Missing argument" in done.output
@@ -509,3 +509,71 @@ def test_hostile_arguments_are_checked_as_typed_ones(cut_run: Path, known: dict[
     done = CliRunner().invoke(main, ["optimize", "--resume", str(cut_run)])
     assert done.exit_code == 2
     assert "Traceback" not in done.output
+
+
+# --- studies of a fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [["--profiles", "gmax"], ["--posterior", "12"]])
+def test_a_study_that_was_cut_off_goes_on(
+    wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "--posterior" in wanted:
+        pytest.importorskip("emcee")
+        pytest.importorskip("corner")
+    file = fit_file(tmp_path)
+    words = ["uncertainty", str(file), "--backend", "cpu", "--seed", "3", *wanted]
+
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(main, [*words, *more])
+
+    whole = run("--out", str(tmp_path / "whole"))
+    assert whole.exit_code == 0, whole.output
+    keep, answers = Journaled._keep, []
+
+    def counted(self: Journaled, *given: Any) -> None:
+        keep(self, *given)
+        answers.append(1)
+        if len(answers) == 20:
+            raise KeyboardInterrupt
+
+    out = ["--out", str(tmp_path / "cut")]
+    with monkeypatch.context() as patched:
+        patched.setattr(Journaled, "_keep", counted)
+        assert run(*out).exit_code == 130
+    left = sorted(p.name for p in (tmp_path / "cut").iterdir())
+    assert left == [resuming.STUDY_JOURNAL, resuming.STUDY_RESUME]
+    refused = run(*out)
+    assert refused.exit_code == 2
+    assert "--resume goes on with it" in refused.output
+    other = run(*out, "--resume", "--families", "4")
+    assert other.exit_code == 2
+    assert "wanted families was 0 and is 4" in other.output
+    done = run(*out, "--resume")
+    assert done.exit_code == 0, done.output
+    files = [p.name for p in (tmp_path / "whole").iterdir()]
+    assert sorted(files) == sorted(p.name for p in (tmp_path / "cut").iterdir())
+    for name in files:
+        if not name.endswith(".png"):
+            assert (tmp_path / "cut" / name).read_bytes() == (
+                tmp_path / "whole" / name
+            ).read_bytes()
+
+
+def test_a_study_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--out", str(out)]
+    done = CliRunner().invoke(main, [*words, "--profiles", "nobody"])
+    assert done.exit_code == 2
+    assert not out.exists()
+    done = CliRunner().invoke(main, [*words, "--resume"])
+    assert done.exit_code == 2
+    assert "holds nothing to go on with" in done.output
+
+
+def test_a_journal_belongs_to_one_process(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    with pytest.raises(InputError, match="another process is using it"):
+        Journal(tmp_path / "j")
+    journal.close(keep=True)
+    Journal(tmp_path / "j").close(keep=False)

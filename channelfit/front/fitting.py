@@ -310,7 +310,10 @@ def run(
             with held():
                 tell(folder.record(progress), "the search goes on, and saves again later")
                 if folder.journal is not None:
-                    tell(folder.journal.fault, "the search goes on, but after a kill it could go on from here only")
+                    tell(
+                        folder.journal.fault,
+                        "the search goes on, but after a kill it could go on from here only",
+                    )
 
     try:
         objective, clock = plan.objective(scorer), clocks.perf_counter

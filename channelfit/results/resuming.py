@@ -22,10 +22,11 @@ from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 from channelfit.results.computer import processor, versions
+from channelfit.results.files import make_folder, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
-from channelfit.search.journal import differences
+from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
     from channelfit.scoring.scorer import Scorer
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: The files of a run folder that are there until the run has finished.
 RESUME, JOURNAL = "resume.json", "journal.bin"
+#: The same of a study of a fit, which may stand in the folder of the fit.
+STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bin"
 #: Differences that are told one by one.
 _TOLD = 5
 
@@ -43,7 +46,7 @@ def arguments_of(folder: Path) -> tuple[dict[str, Any], Path]:
     Raises:
         InputError: the folder holds no run that can go on, or its `resume.json` is damaged.
     """
-    content = _content(folder)
+    content = _content(folder / RESUME)
     arguments, directory = content.get("arguments"), content.get("directory")
     if not isinstance(arguments, dict) or not isinstance(directory, str):
         raise InputError(
@@ -76,37 +79,80 @@ def identity(plan: FitPlan, scorer: Scorer) -> dict[str, Any]:
     return plain_text
 
 
-def text_of(plan: FitPlan, scorer: Scorer, arguments: Mapping[str, Any] | None) -> str:
+def text_of(found: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> str:
     """What `resume.json` holds.
 
     Arguments:
+        found: an `identity`.
         arguments: of the command; None for a call from Python.
     """
     content = {
-        "identity": identity(plan, scorer),
+        "identity": found,
         "arguments": None if arguments is None else plain(arguments),
         "directory": os.getcwd(),
     }
     return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
 
 
-def check_same(folder: Path, plan: FitPlan, scorer: Scorer) -> None:
+def check_same(file: Path, now: Mapping[str, Any]) -> None:
     """Refuses to go on with a run of which anything has changed.
+
+    Arguments:
+        file: the `resume.json` of the earlier run.
+        now: the `identity` of this one.
 
     Raises:
         InputError: with each difference: what it was, and what it is.
     """
-    earlier = _content(folder).get("identity")
+    earlier = _content(file).get("identity")
     if not isinstance(earlier, dict):
-        raise InputError("is damaged: it does not say what was fitted", folder / RESUME)
-    told = differences(earlier, identity(plan, scorer))
+        raise InputError("is damaged: it does not say what was fitted", file)
+    told = differences(earlier, now)
     if told:
         more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
         raise InputError(
             "cannot go on to the same result, since what it depends on has changed: "
-            f"{'; '.join(told[:_TOLD])}{more}. Fit again into a new folder",
-            folder,
+            f"{'; '.join(told[:_TOLD])}{more}. Begin again in a new folder",
+            file,
         )
+
+
+class KeptStudy:
+    """The journal of a study of a fit, in the folder of its results.
+
+    Arguments:
+        folder: where the results will be.
+        found: the `identity` of the fit, and what is wanted of it.
+        resume: whether to go on with what an earlier study has left there.
+
+    Raises:
+        InputError: there is something to go on with and it is not wanted, or the other way round;
+            or something has changed since; or the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, found: Mapping[str, Any], resume: bool) -> None:
+        self._resume, journal = folder / STUDY_RESUME, folder / STUDY_JOURNAL
+        self._made = False
+        if resume:
+            check_same(self._resume, found)
+        elif self._resume.exists():
+            raise InputError(
+                "was left by a study that was cut off: --resume goes on with it; to begin anew "
+                f"remove this file and {journal.name}",
+                self._resume,
+            )
+        else:
+            self._made = make_folder(folder)
+            write_text(self._resume, text_of(found))
+        self.journal = Journal(journal)
+
+    def close(self, keep: bool) -> None:
+        """Ends the journal; of a study that has finished nothing is kept."""
+        self.journal.close(keep)
+        if not keep:
+            self._resume.unlink(missing_ok=True)
+            if self._made and not any(self._resume.parent.iterdir()):
+                self._resume.parent.rmdir()
 
 
 def check_stopped(folder: Path, running: bool) -> None:
@@ -124,7 +170,7 @@ def check_stopped(folder: Path, running: bool) -> None:
     state = read_json(folder / STATE) if (folder / STATE).is_file() else {}
     if state.get("state") == FINISHED:
         raise InputError("this run has finished; there is nothing to go on with", folder)
-    _content(folder)
+    _content(folder / RESUME)
     if not running:
         return
     process = state.get("process")
@@ -141,14 +187,14 @@ def check_stopped(folder: Path, running: bool) -> None:
         )
 
 
-def _content(folder: Path) -> dict[str, Any]:
-    if not (folder / RESUME).is_file():
+def _content(file: Path) -> dict[str, Any]:
+    if not file.is_file():
         raise InputError(
-            "holds no run that can go on: there is no resume.json, as while files are still read "
+            f"holds nothing to go on with: there is no {file.name}, as while files are still read "
             "and when a run has finished",
-            folder,
+            file.parent,
         )
-    return read_json(folder / RESUME)
+    return read_json(file)
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:

@@ -24,8 +24,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -36,6 +35,7 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
 from channelfit.results.computer import machine, versions
+from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
@@ -110,18 +110,6 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def make_folder(folder: Path) -> bool:
-    """Makes the folder unless it is there; whether it did. Raises InputError when it cannot."""
-    try:
-        before = folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
-    return not before
-
-
 class Claim:
     """A folder that one run has taken for itself alone, before it begins to work.
 
@@ -162,7 +150,7 @@ class Claim:
         mark = folder / _RUNNING
         resuming.check_stopped(folder, mark.exists())
         claim = cls.__new__(cls)
-        with _writing(folder):
+        with writing(folder):
             try:
                 if mark.exists():
                     taken = mark.with_name(f"{_RUNNING}.{os.getpid()}")
@@ -207,30 +195,6 @@ class Claim:
                 folder.rmdir()
             except OSError:  # something is in it, and so in those above it
                 break
-
-
-def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing; a file that was there before stays until then.
-
-    Raises:
-        InputError: no permission, no space.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    with _writing(path):
-        try:
-            partial.write_text(text, encoding="utf-8", newline="\n")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """A full disk, or a place without permission, becomes an InputError."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,11 +284,11 @@ class RunFolder:
         Raises:
             InputError: the run that is to go on was another one, or nothing can be written.
         """
+        found = resuming.identity(self.fit, scorer)
         if (self.path / resuming.RESUME).exists():
-            resuming.check_same(self.path, self.fit, scorer)
+            resuming.check_same(self.path / resuming.RESUME, found)
         else:
-            text = resuming.text_of(self.fit, scorer, arguments)
-            write_text(self.path / resuming.RESUME, text)
+            write_text(self.path / resuming.RESUME, resuming.text_of(found, arguments))
         self.journal = Journal(self.path / resuming.JOURNAL)
         return self.journal
 
@@ -418,7 +382,7 @@ class RunFolder:
         faults = {}
         for k, step in enumerate(steps):
             try:
-                with _writing(self.path):
+                with writing(self.path):
                     step()
             except InputError as error:
                 faults[k] = error
@@ -481,7 +445,7 @@ class RunFolder:
 
     def _save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:
-            with _writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
+            with writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_data(self.fit, Path(temporary))
                 for file in Path(temporary).iterdir():
                     file.replace(self.path / file.name)

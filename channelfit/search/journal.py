@@ -13,8 +13,10 @@ end, and it is cut off when the file is opened again.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
+import sys
 import time
 import zlib
 from collections import deque
@@ -42,7 +44,12 @@ _TYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "|i1", "<i4", "<i8", "|
 _QUESTIONS = ("score", "preview", "linearize", "score_cell")
 #: What else a search may want of a scorer. A single candidate is quickly scored again, and is also
 #: after an interrupt, which is no part of the search.
-_TOLD = ("backend", "dtype", "path", "source_text", "source_hash", "xp", "chunk", "rescore")
+_TOLD = (
+    *("backend", "dtype", "path", "source_text", "source_hash", "xp", "chunk"),
+    *("rescore", "simulate"),
+)
+#: A byte beyond every journal, which is locked where only bytes can be.
+_LOCKED_AT = 1 << 40
 #: Seconds between two writings to the disk.
 _WRITE_EVERY = 1.0
 #: Bytes that may be written freely, and the bytes a second of the search beyond them. A scorer that
@@ -78,7 +85,7 @@ class Journal:
         fault: why the journal could not be written; None while it can.
 
     Raises:
-        InputError: the file cannot be read or written, or is no journal of this form.
+        InputError: the file cannot be read or written, is no journal of this form, or is in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,6 +100,7 @@ class Journal:
         try:
             mode = "r+b" if path.exists() else "w+b"
             file: IO[bytes] = open(path, mode)  # noqa: SIM115 - until `close`
+            _lock(file, path)
             self._earlier = self._read(file)
         except OSError as error:
             raise InputError(f"cannot be used: {error.strerror or error}", path) from None
@@ -211,6 +219,30 @@ class Journal:
                 self._cut(file, place)
                 return
             yield payload
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Keeps a file for this process alone, until it is closed or the process ends.
+
+    Raises:
+        InputError: another process has it.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt  # there on Windows only
+
+            file.seek(_LOCKED_AT)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            file.seek(0)
+        else:
+            import fcntl  # there on all but Windows
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            raise InputError("another process is using it", path) from None
+        raise
 
 
 def _arrays(payload: bytes, count: int) -> list[np.ndarray]:
