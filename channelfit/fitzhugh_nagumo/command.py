@@ -273,6 +273,7 @@ def fhn(
     from channelfit.fitzhugh_nagumo.memory import check_host
     from channelfit.fitzhugh_nagumo.simulation import simulate
     from channelfit.results import run_folder
+    from channelfit.results.files import make_folder
 
     if out is not None:
         run_folder.check_folder(out)
@@ -314,7 +315,7 @@ def fhn(
     if initial.partition(":")[0] not in NAMED_STATES:
         summary["initial_state"] = {"x": cable.x.tolist(), "v": v.tolist(), "w": w.tolist()}
     folder = out or run_folder.default_folder("fhn")
-    run_folder.make_folder(folder)
+    make_folder(folder)
     outputs.write(run, folder, suffix, animation, threshold, summary)
     if as_json:
         click.echo(run_folder.json_text(summary), nl=False)

@@ -21,6 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder
 from channelfit.results.computer import machine
+from channelfit.results.files import write_text
 from channelfit.results.report.terminal import PlainConsole
 from channelfit.scoring.machine.threads import usable_cores
 
@@ -154,8 +155,8 @@ def write(
     rows = [",".join(["x", *names])]
     for place, *times in zip(run.x.tolist(), *(t.tolist() for t in arrived), strict=True):
         rows.append(",".join([f"{place:.9g}", *("" if t != t else f"{t:.9g}" for t in times)]))
-    run_folder.write_text(folder / "arrival.csv", "\n".join(rows) + "\n")
-    run_folder.write_text(folder / "summary.json", run_folder.json_text(summary))
+    write_text(folder / "arrival.csv", "\n".join(rows) + "\n")
+    write_text(folder / "summary.json", run_folder.json_text(summary))
     pictures.save(pictures.frames_figure(run), folder / "frames.png")
     pictures.save(pictures.space_time_figure(run, 0, threshold), folder / "space_time.png")
     if animation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time as clocks
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,11 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.results.run_folder import RunFolder
+from channelfit.results.run_folder import Claim, RunFolder
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import cautions_of, plan_search
 from channelfit.search.joined_files import build_fitted_model
+from channelfit.search.journal import Journaled
 from channelfit.search.loop import Progress, optimize
 from channelfit.search.plan import FitPlan
 
@@ -56,6 +58,7 @@ def fit(
     dtype: str = "float64",
     path: str = "auto",
     folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
     progress: bool | None = None,
 ) -> Fit:
     """Fits the parameters of a model to recorded currents.
@@ -85,6 +88,8 @@ def fit(
         path: how currents are computed; auto chooses.
         folder: where to write the run as it goes on, as ``channelfit optimize`` does; new or empty.
             Without one nothing is written, until `Fit.save`.
+        resume: whether to go on with the run in that folder, which was interrupted or killed, to
+            the result that it would have had. All other arguments must be those of that run.
         progress: whether to show the search; None shows it in notebooks and on terminals.
 
     Returns: a `Fit`: values, standard errors, what the data leave open, traces, pictures.
@@ -132,7 +137,11 @@ def fit(
     with screen_for(plan.name, progress) as screen:
         with compilations_shown(screen), nothing_collected():
             scorer = prepared(plan, backend, dtype, path, screen)
-        made = None if folder is None else kinds.open_folder(Path(folder), plan)
+        if resume and folder is None:
+            raise InputError("resume needs the folder of the run that is to go on", _CALL)
+        place = None if folder is None else Path(folder)
+        claim = Claim.resumed(place) if resume and place is not None else place
+        made = None if claim is None else kinds.open_folder(claim, plan)
         return run(plan, scorer, made, screen)
 
 
@@ -273,10 +282,19 @@ def conditioning_notes(plan: FitPlan) -> list[tuple[str, str]]:
     ]
 
 
-def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchScreen) -> Fit:
+def run(
+    plan: FitPlan,
+    scorer: Scorer,
+    folder: RunFolder | None,
+    screen: SearchScreen,
+    arguments: Mapping[str, Any] | None = None,
+) -> Fit:
     """Searches, scores the winner once more, judges it, and writes the folder if there is one.
 
-    After a failure the folder keeps what there is so far.
+    After a failure the folder keeps what there is so far, and what the search needs to go on.
+
+    Arguments:
+        arguments: of the command, by which the run can be resumed; None for a call from Python.
     """
 
     told_already: set[str] = set()
@@ -291,17 +309,30 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
         if folder is not None:
             with held():
                 tell(folder.record(progress), "the search goes on, and saves again later")
+                if folder.journal is not None:
+                    tell(
+                        folder.journal.fault,
+                        "the search goes on, but after a kill it could go on from here only",
+                    )
 
     try:
+        objective, clock = plan.objective(scorer), clocks.perf_counter
+        optimizer = plan.make_optimizer(scorer.xp)
+        kept: Journaled | None = None
         if folder is not None:
             folder.save_source(scorer)
+            if optimizer.repeats_itself:
+                journal = folder.open_journal(scorer, arguments)
+                kept = Journaled(scorer, journal)
+                objective.scorer, clock = kept, journal.clock
         screen.begin("scoring the first generation")
-        optimizer = plan.make_optimizer(scorer.xp)
         try:
-            result = optimize(optimizer, plan.objective(scorer), plan.stop_rules, on_generation)
+            result = optimize(optimizer, objective, plan.stop_rules, on_generation, clock)
         except InputError as error:
             why = "; ".join(plan.failing_examples())
             raise InputError(f"{error}; for instance {why}", plan.file) if why else error from None
+        if kept is not None:
+            kept.settle()
         screen.begin("judging the fit")
         if folder is not None:
             with held():

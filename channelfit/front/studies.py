@@ -22,7 +22,8 @@ from channelfit.front.table import table_of
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
-from channelfit.results.run_folder import json_text, make_folder, titles, write_text
+from channelfit.results.files import make_folder, write_text
+from channelfit.results.run_folder import json_text, titles
 from channelfit.results.uncertainty.assessment import (
     Assessment,
     as_plain,

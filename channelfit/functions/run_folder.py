@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from channelfit.functions.fit_file import FunctionPlan
+from channelfit.results.files import write_text
 from channelfit.results.run_folder import (
     RunFolder,
     parameter_rows,
     provenance,
     titles,
-    write_text,
 )
 from channelfit.search.loop import FitResult
 from channelfit.search.saved_fit import saved_text

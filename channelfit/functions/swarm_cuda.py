@@ -375,6 +375,7 @@ class RingSearch(Optimizer):
     """
 
     name = "asynchronous_ring"
+    repeats_itself = False  # its particles wait for nobody
 
     def __init__(
         self, population: int = 64, seed: int = 0, iterations: int = 100, initial: Any = None

@@ -24,8 +24,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +33,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.results import resuming
 from channelfit.results.computer import machine, versions
+from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
@@ -42,6 +43,7 @@ from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, R
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
 if TYPE_CHECKING:
@@ -108,23 +110,12 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def make_folder(folder: Path) -> bool:
-    """Makes the folder unless it is there; whether it did. Raises InputError when it cannot."""
-    try:
-        before = folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
-    return not before
-
-
 class Claim:
     """A folder that one run has taken for itself alone, before it begins to work.
 
     The file `.running` in the folder says so to every other run; it goes when the run ends, and a
-    run that was killed leaves it there. `state` is what `state.json` says.
+    run that was killed leaves it there. `state` is what `state.json` says, and `goes_on` whether an
+    earlier run is resumed.
 
     Arguments:
         folder: new, or there and empty; it is made, with the folders above it.
@@ -144,8 +135,33 @@ class Claim:
         except OSError as error:
             raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
         self.path, self._made = folder, missing
-        self.state = RunState()
+        self.state, self.goes_on = RunState(), False
         self.tell()  # what cannot be written now is told of when the search begins
+
+    @classmethod
+    def resumed(cls, folder: Path) -> Claim:
+        """Takes over the folder of a run that was interrupted, failed or was killed.
+
+        Of several that want it at the same moment one gets it.
+
+        Raises:
+            InputError: the run has finished or still goes on, or the folder holds none.
+        """
+        mark = folder / _RUNNING
+        resuming.check_stopped(folder, mark.exists())
+        claim = cls.__new__(cls)
+        with writing(folder):
+            try:
+                if mark.exists():
+                    taken = mark.with_name(f"{_RUNNING}.{os.getpid()}")
+                    mark.rename(taken)
+                    taken.unlink()
+                mark.touch(exist_ok=False)
+            except (FileExistsError, FileNotFoundError):
+                raise InputError(_TAKEN, folder) from None
+        claim.path, claim._made, claim.state, claim.goes_on = folder, [], RunState(), True
+        claim.tell()
+        return claim
 
     @classmethod
     def by_name(cls, name: str) -> Claim:
@@ -168,7 +184,10 @@ class Claim:
 
         A run that has not said how it ended has nothing to show, and so no state.
         """
-        if not self.state.ended:
+        if self.goes_on and not self.state.ended:
+            self.state.end(INTERRUPTED, "it could not be resumed")
+            self.tell()
+        elif not self.state.ended:
             (self.path / STATE).unlink(missing_ok=True)
         (self.path / _RUNNING).unlink(missing_ok=True)
         for folder in self._made:
@@ -176,30 +195,6 @@ class Claim:
                 folder.rmdir()
             except OSError:  # something is in it, and so in those above it
                 break
-
-
-def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing; a file that was there before stays until then.
-
-    Raises:
-        InputError: no permission, no space.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    with _writing(path):
-        try:
-            partial.write_text(text, encoding="utf-8", newline="\n")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """A full disk, or a place without permission, becomes an InputError."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +250,7 @@ class RunFolder:
     claim: Claim
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
+    journal: Journal | None = None
     _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
@@ -278,6 +274,30 @@ class RunFolder:
         if scorer.source_text:
             name = "source.cu" if scorer.backend == "cuda" else "source.py"
             write_text(self.path / name, scorer.source_text)
+
+    def open_journal(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> Journal:
+        """What the search is told is kept from now on; of a resumed run it is what it was told.
+
+        Arguments:
+            arguments: of the command; None for a call from Python.
+
+        Raises:
+            InputError: the run that is to go on was another one, or nothing can be written.
+        """
+        found = resuming.identity(self.fit, scorer)
+        if (self.path / resuming.RESUME).exists():
+            resuming.check_same(self.path / resuming.RESUME, found)
+        else:
+            write_text(self.path / resuming.RESUME, resuming.text_of(found, arguments))
+        self.journal = Journal(self.path / resuming.JOURNAL)
+        return self.journal
+
+    def _close_journal(self, keep: bool) -> None:
+        """Ends the journal; of a run that has finished nothing is kept to go on with."""
+        if self.journal is not None:
+            self.journal.close(keep)
+            if not keep:
+                (self.path / resuming.RESUME).unlink(missing_ok=True)
 
     def begin(self, stage: str) -> InputError | None:
         """Says in the state what is being done now; returns why that could not be written."""
@@ -329,6 +349,8 @@ class RunFolder:
 
     def _save_rows(self) -> InputError | None:
         """Saves the generations so far; returns why that was not possible."""
+        if not self._rows:
+            return None
         try:
             self._save_history(self._rows)
         except InputError as fault:
@@ -360,11 +382,12 @@ class RunFolder:
         faults = {}
         for k, step in enumerate(steps):
             try:
-                with _writing(self.path):
+                with writing(self.path):
                     step()
             except InputError as error:
                 faults[k] = error
         self._ended = True
+        self._close_journal(bool(faults) or result.stop_reason == INTERRUPTED)
         untold = self._end(result, summary, _first(faults.values()))
         self.claim.release()
         if 0 in faults:
@@ -406,7 +429,9 @@ class RunFolder:
         if self._ended:
             return None
         fault = None
-        if self._rows:
+        something = bool(self._rows) or self.claim.goes_on
+        self._close_journal(something)
+        if something:
             if isinstance(error, KeyboardInterrupt):
                 self.claim.state.end(INTERRUPTED, "interrupted before it was done")
             else:
@@ -420,7 +445,7 @@ class RunFolder:
 
     def _save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:
-            with _writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
+            with writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_data(self.fit, Path(temporary))
                 for file in Path(temporary).iterdir():
                     file.replace(self.path / file.name)

@@ -191,11 +191,13 @@ class _Tally:
     """What the loop has seen so far.
 
     Attributes:
+        clock: tells the time in seconds. started: what it told when the search began.
         exact: a best cost, and what the scorer's `rescore` made of it.
         milestone, milestone_generation: the last best cost that was a gain worth counting, and
         when.
     """
 
+    clock: Callable[[], float]
     started: float
     generations: int = 0
     evaluations: int = 0
@@ -214,6 +216,7 @@ def optimize(
     objective: Objective,
     stop: StopRules,
     on_generation: Callable[[Progress], object] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> FitResult:
     """Search for the parameters of lowest cost.
 
@@ -225,13 +228,14 @@ def optimize(
         objective: scores them.
         stop: when to stop.
         on_generation: called after every generation.
+        clock: tells the time in seconds; of a search that goes on it has counted the time before.
 
     Raises: InputError when no stop rule is on and the optimizer has no end of its own, and when no
     candidate had a finite cost.
     """
     if not (stop.any or optimizer.ends_by_itself):
         raise InputError("at least one rule must say when to stop", key="stop")
-    tally = _Tally(started=time.perf_counter())
+    tally = _Tally(clock, started=clock())
     reason: str | None = None
     try:
         for generation in optimizer.search(
@@ -273,7 +277,7 @@ def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
     if generation.best < best:
         best, values = generation.best, generation.values
     failures = tally.failures + generation.failures
-    seconds = time.perf_counter() - tally.started
+    seconds = tally.clock() - tally.started
     n_candidates = generation.n_candidates
     generations, evaluations = tally.generations + 1, tally.evaluations + n_candidates
     row = (generations, evaluations, seconds, best, generation.median, generation.failed)
@@ -357,7 +361,7 @@ def _result(tally: _Tally, optimizer: Optimizer, objective: Objective, reason: s
         cost=cost,
         generations=tally.generations,
         evaluations=tally.evaluations,
-        seconds=time.perf_counter() - tally.started,
+        seconds=tally.clock() - tally.started,
         history=np.array(tally.history, dtype=HISTORY_COLUMNS),
         stop_reason=reason,
         seed=optimizer.seed,

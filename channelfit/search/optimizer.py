@@ -36,10 +36,13 @@ class Optimizer(ABC):
         ends_by_itself: whether the search has an end of its own, so that no stop rule is needed.
         ended: why the search ended by itself, in words; empty as long as it has not.
         agreement: what independent starts of the search came to; None where it has no such starts.
+        repeats_itself: whether the same seed and the same scores lead to the same search, so that
+            one which was cut off can be repeated from its journal.
     """
 
     seed: int
     ends_by_itself: ClassVar[bool] = False
+    repeats_itself: ClassVar[bool] = True
     ended: str = ""
     agreement: Agreement | None = None
 

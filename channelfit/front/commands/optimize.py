@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from channelfit.front.interrupts import held
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
+from channelfit.results import resuming
 from channelfit.results import run_folder as runs
 from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist
@@ -30,8 +32,27 @@ from channelfit.search.plan import FitPlan
 _MOST_ROWS = 64
 
 
+def words_of_the_run(run: Path, parameters: Sequence[click.Parameter]) -> list[str]:
+    """What was typed to begin a run, as the command line takes it; paths as they are from here.
+
+    Raises:
+        InputError: the run cannot go on.
+    """
+    resuming.check_stopped(run, running=False)
+    known, directory = resuming.arguments_of(run)
+    words: list[str] = []
+    for parameter in parameters:
+        value = known.get(parameter.name or "")
+        for each in value if isinstance(value, list) else [value]:
+            if each is None or each is False or isinstance(parameter, click.Argument):
+                continue
+            words += [parameter.opts[0]] if each is True else [parameter.opts[0], str(each)]
+    return [*words, "--", str(directory / str(known.get("model")))]
+
+
 def optimize(
     model: Path,
+    resume: Path | None,
     out: Path | None,
     seed: int | None,
     backend: str,
@@ -48,9 +69,24 @@ def optimize(
 ) -> bool:
     """Fits a model to its data, and prints what came out; whether the search was interrupted."""
     claim = None
+    asked = {
+        "model": str(model),
+        "seed": seed,
+        "backend": backend,
+        "dtype": dtype,
+        "path": path,
+        "chunk": chunk,
+        "population": population,
+        "generations": generations,
+        "optimizer": optimizer,
+        "overrides": overrides,
+    }
     try:
         with held():
-            claim = runs.Claim(out) if out is not None else None
+            if resume is not None:
+                claim = runs.Claim.resumed(resume)
+            elif out is not None:
+                claim = runs.Claim(out)
         options = as_overrides(model, overrides, seed, population, generations, optimizer)
         with terminal.SearchScreen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
@@ -60,7 +96,7 @@ def optimize(
             with held():
                 claim = claim or runs.Claim.by_name(fit.name)
             folder = kinds.open_folder(claim, fit, artist)
-            summary = run(fit, scorer, folder, screen).summary
+            summary = run(fit, scorer, folder, screen, asked).summary
     finally:
         with held():
             if claim is not None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.interrupts import all_is_done
+from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Wanted, contended, study
+from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
 from channelfit.results.comparison import file_names, told_apart
 from channelfit.results.report import terminal
+from channelfit.results.resuming import KeptStudy, identity
+from channelfit.results.run_state import plain
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.journal import Journaled
+from channelfit.search.plan import FitPlan
 
 
 def uncertainty(
@@ -25,6 +32,7 @@ def uncertainty(
     walkers: int | None,
     seed: int,
     out: Path | None,
+    resume: bool,
     backend: str,
     overrides: tuple[str, ...],
     as_json: bool,
@@ -37,19 +45,37 @@ def uncertainty(
         scorer = make_scorer(with_currents(plan), backend)
         names = tuple(name.strip() for name in profiles.split(",") if name.strip())
         wanted = Wanted(names, families or 0, posterior or 0, walkers, seed)
-        found = study(plan, scorer, plan.problem.values(), wanted, screen.begin)
-        screen.begin("drawing")
         folder = out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
-        files, summary = found.save(folder), found.summary
-        all_is_done()
+        kept = KeptStudy(folder, _identity(plan, scorer, wanted), resume)
+        worth = True
+        try:
+            answers: Any = Journaled(scorer, kept.journal)
+            found = study(plan, answers, plan.problem.values(), wanted, screen.begin)
+            screen.begin("drawing")
+            files, summary = found.save(folder), found.summary
+            all_is_done()
+            worth = False
+        except InputError:
+            worth = False  # what cannot be used cannot be gone on with either
+            raise
+        finally:
+            with held():
+                kept.close(keep=worth)
     if as_json:
         click.echo(runs.json_text(summary), nl=False)
         return
     _print_uncertainty(summary)
     for file in files:
         click.echo(printable(str(file)))
+
+
+def _identity(plan: FitPlan, scorer: Scorer, wanted: Wanted) -> dict[str, Any]:
+    """All that a study depends on: the fit, and what is wanted to be known of it."""
+    asked = {f"wanted {name}": plain(value) for name, value in asdict(wanted).items()}
+    values = {"values": [float(value) for value in plan.problem.values()]}
+    return {**identity(plan, scorer), **asked, **values}
 
 
 def _print_uncertainty(summary: dict[str, Any]) -> None:

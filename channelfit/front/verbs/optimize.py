@@ -12,14 +12,20 @@ from channelfit.front import interrupts
 from channelfit.front.options import (
     backend_option,
     dtype_option,
-    model_argument,
     path_option,
     set_option,
 )
 
 
 @click.command(short_help="Fit the parameters of a model to its data.")
-@model_argument
+@click.argument("model", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with a run that was interrupted or killed, to the result that it would have had. "
+    "MODEL and options are those of that run.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -68,7 +74,8 @@ from channelfit.front.options import (
     is_flag=True,
     help="Print the content of summary.json on standard output and nothing else there.",
 )
-def optimize(**given: Any) -> None:
+@click.pass_context
+def optimize(context: click.Context, /, **given: Any) -> None:
     """Fit the parameters of MODEL to its data.
 
     MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
@@ -88,7 +95,12 @@ def optimize(**given: Any) -> None:
       channelfit optimize models/model_b.yaml --population 1120 --generations 50 --seed 3
       channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
       channelfit optimize models/k_hh.yaml --json --quiet > summary.json
+      channelfit optimize --resume runs/cell7
     """
+    if given["resume"] is not None:
+        given = _of_the_run(context, given)
+    elif given["model"] is None:
+        raise click.MissingParameter(ctx=context, param=optimize.params[0])
     from channelfit.results.report.artist import hired
 
     with hired() as artist:  # who gets ready while all else is imported
@@ -97,3 +109,25 @@ def optimize(**given: Any) -> None:
         interrupted = work.optimize(**given, artist=artist)
     if interrupted:
         sys.exit(interrupts.exit_code())
+
+
+#: Options that may stand beside `--resume`: they say what is printed, not what is done.
+_BESIDE = ("resume", "quiet", "as_json")
+
+
+def _of_the_run(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the run that is to go on, checked as if they had been typed again."""
+    for parameter in optimize.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _BESIDE and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{parameter.get_error_hint(context)} cannot stand beside --resume: a run goes on "
+                "with its own model and options, or its result would be another one.",
+                context,
+            )
+    from channelfit.front.commands.optimize import words_of_the_run
+
+    typed = words_of_the_run(given["resume"], optimize.params)
+    again = optimize.make_context("optimize", typed, parent=context.parent)
+    return {**again.params, **{name: given[name] for name in _BESIDE}}

@@ -54,6 +54,12 @@ from channelfit.front.options import backend_option, set_option
     metavar="DIR",
     help="Folder for the results. [default: the run folder FIT stands in, else uncertainty/ here]",
 )
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with what an interrupted or killed call with the same arguments has left in the "
+    "folder of the results.",
+)
 @backend_option
 @set_option
 @click.option(

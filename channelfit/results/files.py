@@ -1,0 +1,46 @@
+"""Files and folders of results, written whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from channelfit.reading.errors import InputError
+
+
+def make_folder(folder: Path) -> bool:
+    """Makes the folder unless it is there; whether it did. Raises InputError when it cannot."""
+    try:
+        before = folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+    return not before
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole text or nothing; a file that was there before stays until then.
+
+    Raises:
+        InputError: no permission, no space.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        try:
+            partial.write_text(text, encoding="utf-8", newline="\n")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A full disk, or a place without permission, becomes an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", path) from None

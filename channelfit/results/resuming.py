@@ -1,0 +1,240 @@
+"""What a run folder keeps so that a run that was cut off can go on: `resume.json` and a journal.
+
+`resume.json` is written before the search begins. It holds the arguments of the command, and what
+the result depends on: the fit's file as it was read, the data, the generated code, the versions and
+the machine. A run that is resumed compares all of that with what is there now, and goes on only if
+nothing differs, since its result could not be that of an uninterrupted run otherwise. The journal
+(`search.journal`) holds what the search was told so far. Both go when the run has finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.reading.documents import read_json
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
+from channelfit.results.computer import processor, versions
+from channelfit.results.files import make_folder, write_text
+from channelfit.results.processes import host, still_runs
+from channelfit.results.run_state import FINISHED, STATE, plain
+from channelfit.scoring.machine import gpu
+from channelfit.search.journal import Journal, differences
+
+if TYPE_CHECKING:
+    from channelfit.scoring.scorer import Scorer
+    from channelfit.search.plan import FitPlan
+
+#: The files of a run folder that are there until the run has finished.
+RESUME, JOURNAL = "resume.json", "journal.bin"
+#: The same of a study of a fit, which may stand in the folder of the fit.
+STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bin"
+#: Differences that are told one by one.
+_TOLD = 5
+
+
+def arguments_of(folder: Path) -> tuple[dict[str, Any], Path]:
+    """The arguments of the command that began a run, and the folder in which it was called.
+
+    Raises:
+        InputError: the folder holds no run that can go on, or its `resume.json` is damaged.
+    """
+    content = _content(folder / RESUME)
+    arguments, directory = content.get("arguments"), content.get("directory")
+    if not isinstance(arguments, dict) or not isinstance(directory, str):
+        raise InputError(
+            "was not begun by `channelfit optimize`; in Python call `fit` again with the same "
+            "arguments and resume=True",
+            folder / RESUME,
+        )
+    return arguments, Path(directory)
+
+
+def identity(plan: FitPlan, scorer: Scorer) -> dict[str, Any]:
+    """All that the result of a search depends on, by name, as JSON holds it."""
+    on_gpu = scorer.backend == "cuda"
+    found: dict[str, Any] = {
+        **_flat("model", plan.document),
+        **_flat("fit", plan.section),
+        "optimizer": plan.optimizer,
+        "seed": plan.seed,
+        **dict(_data(plan)),
+        "backend": scorer.backend,
+        "precision": scorer.dtype,
+        "path": getattr(scorer, "path", ""),
+        "generated code": scorer.source_hash,
+        **{f"version of {name}": version for name, version in versions(on_gpu).items()},
+        "processor": processor(),
+    }
+    if on_gpu:
+        found["GPU"] = gpu.device().name
+    plain_text: dict[str, Any] = json.loads(json.dumps(plain(found), default=str))
+    return plain_text
+
+
+def text_of(found: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> str:
+    """What `resume.json` holds.
+
+    Arguments:
+        found: an `identity`.
+        arguments: of the command; None for a call from Python.
+    """
+    content = {
+        "identity": found,
+        "arguments": None if arguments is None else plain(arguments),
+        "directory": os.getcwd(),
+    }
+    return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
+
+
+def check_same(file: Path, now: Mapping[str, Any]) -> None:
+    """Refuses to go on with a run of which anything has changed.
+
+    Arguments:
+        file: the `resume.json` of the earlier run.
+        now: the `identity` of this one.
+
+    Raises:
+        InputError: with each difference: what it was, and what it is.
+    """
+    earlier = _content(file).get("identity")
+    if not isinstance(earlier, dict):
+        raise InputError("is damaged: it does not say what was fitted", file)
+    told = differences(earlier, now)
+    if told:
+        more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        raise InputError(
+            "cannot go on to the same result, since what it depends on has changed: "
+            f"{'; '.join(told[:_TOLD])}{more}. Begin again in a new folder",
+            file,
+        )
+
+
+class KeptStudy:
+    """The journal of a study of a fit, in the folder of its results.
+
+    Arguments:
+        folder: where the results will be.
+        found: the `identity` of the fit, and what is wanted of it.
+        resume: whether to go on with what an earlier study has left there.
+
+    Raises:
+        InputError: there is something to go on with and it is not wanted, or the other way round;
+            or something has changed since; or the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, found: Mapping[str, Any], resume: bool) -> None:
+        self._resume, journal = folder / STUDY_RESUME, folder / STUDY_JOURNAL
+        self._made = False
+        if resume:
+            check_same(self._resume, found)
+        elif self._resume.exists():
+            raise InputError(
+                "was left by a study that was cut off: --resume goes on with it; to begin anew "
+                f"remove this file and {journal.name}",
+                self._resume,
+            )
+        else:
+            self._made = make_folder(folder)
+            write_text(self._resume, text_of(found))
+        self.journal = Journal(journal)
+
+    def close(self, keep: bool) -> None:
+        """Ends the journal; of a study that has finished nothing is kept."""
+        self.journal.close(keep)
+        if not keep:
+            self._resume.unlink(missing_ok=True)
+            if self._made and not any(self._resume.parent.iterdir()):
+                self._resume.parent.rmdir()
+
+
+def check_stopped(folder: Path, running: bool) -> None:
+    """Refuses to take over a folder whose run has finished, or still goes on.
+
+    Arguments:
+        running: whether a run has marked the folder as its own.
+
+    Raises:
+        InputError: the run has finished, still runs, or may run on another computer; or there is
+            nothing that could go on.
+    """
+    if not folder.is_dir():
+        raise InputError("is no folder of a run", folder)
+    state = read_json(folder / STATE) if (folder / STATE).is_file() else {}
+    if state.get("state") == FINISHED:
+        raise InputError("this run has finished; there is nothing to go on with", folder)
+    _content(folder / RESUME)
+    if not running:
+        return
+    process = state.get("process")
+    process = process if isinstance(process, dict) else {}
+    runs = still_runs(process)
+    if runs:
+        raise InputError(f"this run still goes on, as process {process.get('pid')}", folder)
+    if runs is None:
+        where = process.get("host", "another computer")
+        raise InputError(
+            f"was begun on {shown(where)}, and this is {shown(host())}: it cannot be seen from "
+            "here whether that run has ended; if it has, remove the file .running",
+            folder,
+        )
+
+
+def _content(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise InputError(
+            f"holds nothing to go on with: there is no {file.name}, as while files are still read "
+            "and when a run has finished",
+            file.parent,
+        )
+    return read_json(file)
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """The leaves of nested mappings and lists, by dotted key."""
+    if isinstance(value, Mapping):
+        rows = [(f"{name}.{key}", each) for key, each in value.items()]
+    elif isinstance(value, list | tuple):
+        rows = [(f"{name}[{k}]", each) for k, each in enumerate(value, 1)]
+    else:
+        return {name: value}
+    found: dict[str, Any] = {}
+    for key, each in rows:
+        found |= _flat(key, each)
+    return found
+
+
+def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
+    """A hash of each recording with its weights and its command, or of a function's table."""
+    if not plan.has_currents:
+        data = getattr(plan.problem, "data", None)
+        if data is not None:
+            tables = (data.inputs, data.targets, data.scales)
+            yield "data", _hash(*(values for table in tables for values in table.values()))
+        return
+    for number, experiment in enumerate(plan.problem.experiments, 1):
+        protocol, recording = experiment.protocol, experiment.recording
+        yield f"command of experiment {number}", _hash(protocol.times_ms, repr(protocol))
+        if recording is not None:
+            yield (
+                f"recording of experiment {number}",
+                _hash(recording.current_pA, recording.weight, recording.time_ms),
+            )
+
+
+def _hash(*parts: np.ndarray | str) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            found.update(part.encode())
+        else:
+            found.update(f"{part.dtype}{part.shape}".encode())
+            found.update(np.ascontiguousarray(part).tobytes())
+    return found.hexdigest()[:16]

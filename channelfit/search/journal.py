@@ -1,0 +1,328 @@
+"""What a search was told by its scorer, written down, so that a search that was cut off goes on.
+
+All that a search learns comes from its scorer, and all else of it follows from the seed. So the
+answers of the scorer, in their order, are the state of any search, whichever optimizer it is. A
+search that is resumed begins anew and asks the same questions; as long as the journal has the
+answers they are read from it, which takes nearly no time, and then the scorer goes on. The result
+is the same to the bit as if nothing had happened.
+
+The file is only ever added to, answer after answer, each with its length and its checksum: a
+process that is killed, or a disk that is full, leaves at most an answer that is not whole at the
+end, and it is cut off when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.arrays import array_module
+from channelfit.scoring.machine.gpu import Readback
+
+#: How the file begins: what it is, and in which form.
+_BEGINS = b"channelfit journal 1\n"
+#: Before each answer: the length of what follows, and its checksum.
+_HEAD = struct.Struct("<II")
+#: An answer: seconds since the search began, the question, its checksum, and the number of arrays.
+_ANSWER = struct.Struct("<dBIB")
+#: An array: its type and its shape.
+_ARRAY = struct.Struct("<B4I")
+_TYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "|i1", "<i4", "<i8", "|b1"))
+#: The questions whose answers are kept.
+_QUESTIONS = ("score", "preview", "linearize", "score_cell")
+#: What else a search may want of a scorer. A single candidate is quickly scored again, and is also
+#: after an interrupt, which is no part of the search.
+_TOLD = (
+    *("backend", "dtype", "path", "source_text", "source_hash", "xp", "chunk"),
+    *("rescore", "simulate"),
+)
+#: A byte beyond every journal, which is locked where only bytes can be.
+_LOCKED_AT = 1 << 40
+#: Seconds between two writings to the disk.
+_WRITE_EVERY = 1.0
+#: Bytes that may be written freely, and the bytes a second of the search beyond them. A scorer that
+#: answers faster has computed the answers again sooner than they would be read.
+_FREE, _PACE = 64 << 20, 16 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Arrays that a scorer has returned, by the names of `Score` and `Linearization`."""
+
+    cost: Any
+    status: Any
+    gradient: Any = None
+    curvature: Any = None
+
+    def arrays(self) -> list[Any]:
+        """Those that there are."""
+        every = (self.cost, self.status, self.gradient, self.curvature)
+        return [a for a in every if a is not None]
+
+
+class Journal:
+    """The answers of a scorer in a file: those of an earlier run first, then new ones.
+
+    Arguments:
+        path: the file; it is made where there is none, and what is not whole at its end is cut off.
+
+    Attributes:
+        replayed: answers that were read.
+        complete: whether every answer was written; a very fast scorer's, or what finds no room on
+            the disk, are not, and a resumed search asks for those again.
+        fault: why the journal could not be written; None while it can.
+
+    Raises:
+        InputError: the file cannot be read or written, is no journal of this form, or is in use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.replayed = 0
+        self.complete = True
+        self.fault: InputError | None = None
+        self._elapsed = 0.0
+        self._begun = time.perf_counter()
+        self._written = time.monotonic()
+        self._waiting: list[bytes] = []
+        try:
+            mode = "r+b" if path.exists() else "w+b"
+            file: IO[bytes] = open(path, mode)  # noqa: SIM115 - until `close`
+            _lock(file, path)
+            self._earlier = self._read(file)
+        except OSError as error:
+            raise InputError(f"cannot be used: {error.strerror or error}", path) from None
+        self._file: IO[bytes] | None = file
+
+    def clock(self) -> float:
+        """How long the search has taken, s, with what earlier runs spent on their answers."""
+        if self._earlier is not None:
+            return self._elapsed
+        return self._elapsed + time.perf_counter() - self._begun
+
+    def next(self, question: int, check: int) -> list[np.ndarray] | None:
+        """The next answer of an earlier run; None where there is none any more.
+
+        Arguments:
+            question: its place in `_QUESTIONS`.
+            check: the checksum of what was asked; 0 where it is not known.
+
+        Raises:
+            InputError: the earlier run asked something else at this place.
+        """
+        if self._earlier is None:
+            return None
+        payload = next(self._earlier, None)
+        if payload is None:
+            self._end_of_earlier()
+            return None
+        elapsed, asked, known, count = _ANSWER.unpack_from(payload)
+        if (asked, known) != (question, check):
+            raise InputError(
+                f"answer {self.replayed + 1} of the earlier run was to another question, so that "
+                "this run would not be the same; fit again into a new folder",
+                self.path,
+            )
+        self._elapsed = elapsed
+        self.replayed += 1
+        return _arrays(payload, count)
+
+    def add(self, question: int, check: int, arrays: list[np.ndarray]) -> None:
+        """Keeps an answer, and writes what there is about once a second."""
+        if not self.complete:
+            return
+        parts = [_ANSWER.pack(self.clock(), question, check, len(arrays))]
+        for array in arrays:
+            shape = array.shape + (0,) * (4 - array.ndim)
+            parts.append(_ARRAY.pack(_TYPES.index(array.dtype) | array.ndim << 4, *shape))
+            parts.append(np.ascontiguousarray(array).tobytes())
+        payload = b"".join(parts)
+        self._waiting += [_HEAD.pack(len(payload), zlib.crc32(payload)), payload]
+        if time.monotonic() - self._written > _WRITE_EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Writes what is waiting to the disk; what cannot be written ends the journal."""
+        if self._file is None or not self._waiting or self._earlier is not None:
+            return
+        place = self._file.tell()
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        if place + len(data) > _FREE + _PACE * self.clock():
+            self.complete = False
+            return
+        try:
+            self._file.write(data)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self.complete = False
+            self.fault = InputError(f"cannot be written: {error.strerror or error}", self.path)
+            # what is not whole is cut off when the file is read again
+        self._written = time.monotonic()
+
+    def close(self, keep: bool) -> None:
+        """Writes what is waiting, if it is to be kept; else the file goes."""
+        if self._file is None:
+            return
+        if keep:
+            self.write()
+        self._file.close()
+        self._file = None
+        if not keep:
+            self.path.unlink(missing_ok=True)
+
+    def _cut(self, file: IO[bytes], place: int) -> None:
+        """Takes what is not whole off the end, and goes there."""
+        file.seek(place)
+        file.truncate()
+
+    def _end_of_earlier(self) -> None:
+        self._earlier = None
+        self._begun = time.perf_counter()
+        self._written = time.monotonic()
+
+    def _read(self, file: IO[bytes]) -> Iterator[bytes] | None:
+        """The whole answers of a file; None where it is empty, which becomes a journal."""
+        begins = file.read(len(_BEGINS))
+        if begins == _BEGINS:
+            return self._answers(file)
+        if not _BEGINS.startswith(begins):
+            raise InputError("this is no journal of a fit of this version", self.path)
+        file.seek(0)
+        file.truncate()
+        file.write(_BEGINS)
+        return None
+
+    def _answers(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Each whole answer; what follows the last one is cut off."""
+        end = os.fstat(file.fileno()).st_size
+        while True:
+            place = file.tell()
+            head = file.read(_HEAD.size)
+            length, check = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
+            whole = _ANSWER.size <= length <= end - place - _HEAD.size
+            payload = file.read(length) if whole else b""
+            if not whole or zlib.crc32(payload) != check:
+                self._cut(file, place)
+                return
+            yield payload
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Keeps a file for this process alone, until it is closed or the process ends.
+
+    Raises:
+        InputError: another process has it.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt  # there on Windows only
+
+            file.seek(_LOCKED_AT)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            file.seek(0)
+        else:
+            import fcntl  # there on all but Windows
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            raise InputError("another process is using it", path) from None
+        raise
+
+
+def _arrays(payload: bytes, count: int) -> list[np.ndarray]:
+    """The arrays of an answer."""
+    found, place = [], _ANSWER.size
+    for _ in range(count):
+        code, *shape = _ARRAY.unpack_from(payload, place)
+        place += _ARRAY.size
+        dtype, shape = _TYPES[code & 15], shape[: code >> 4]
+        n = int(np.prod(shape))
+        found.append(np.frombuffer(payload, dtype, n, place).reshape(shape).copy())
+        place += n * dtype.itemsize
+    return found
+
+
+class Journaled:
+    """A scorer whose answers are in a journal, or come into it.
+
+    It has the methods and the properties that the scorer has, as far as a search uses them.
+
+    Arguments:
+        scorer: what answers when the journal has no answer any more.
+        journal: where the answers are.
+    """
+
+    def __init__(self, scorer: Any, journal: Journal) -> None:
+        self._scorer, self._journal = scorer, journal
+        self._coming: deque[tuple[int, int, list[Readback]]] = deque()
+        # as attributes of their own, since `isinstance` of a protocol looks for those
+        for name in _TOLD:
+            if hasattr(scorer, name):
+                setattr(self, name, getattr(scorer, name))
+        for question, name in enumerate(_QUESTIONS):
+            if hasattr(scorer, name):
+                setattr(self, name, self._asked(question, getattr(scorer, name)))
+
+    def _asked(self, question: int, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(parameters: Any, *more: Any) -> Any:
+            xp = array_module(parameters)
+            check = 0  # what lies on a GPU is not waited for
+            if xp is np:
+                check = zlib.crc32(np.ascontiguousarray(parameters).tobytes(), question)
+                check = zlib.crc32(repr(more).encode(), check)
+            known = self._journal.next(question, check)
+            if known is not None:
+                return Answer(*(array if xp is np else xp.asarray(array) for array in known))
+            answer = ask(parameters, *more)
+            self._keep(question, check, _named(answer))
+            return answer
+
+        return asked
+
+    def _keep(self, question: int, check: int, arrays: list[Any]) -> None:
+        """Keeps an answer; those of a GPU come when they come, in their order."""
+        if not self._journal.complete:
+            return
+        self._coming.append((question, check, [Readback(array) for array in arrays]))
+        while self._coming and all(one.arrived for one in self._coming[0][2]):
+            self._take()
+
+    def _take(self) -> None:
+        question, check, arrays = self._coming.popleft()
+        self._journal.add(question, check, [one.read() for one in arrays])
+
+    def settle(self) -> None:
+        """Waits for what is still on its way from a GPU."""
+        while self._coming:
+            self._take()
+
+
+def _named(answer: Any) -> list[Any]:
+    names = ("cost", "status", "gradient", "curvature")
+    return [getattr(answer, name) for name in names if getattr(answer, name, None) is not None]
+
+
+def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two runs, in words: each name with what it was and what it is."""
+    told = []
+    for name in [*earlier, *(k for k in now if k not in earlier)]:
+        was, is_now = earlier.get(name, "not there"), now.get(name, "not there")
+        if was != is_now:
+            told.append(f"{name} was {was} and is {is_now}")
+    return told
