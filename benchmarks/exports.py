@@ -135,6 +135,39 @@ def _advance(h: Any, until_ms: float, fixed_step_ms: float | None) -> None:
     h.t = until_ms
 
 
+# --- Myokit
+
+
+def in_myokit(text: str, protocol: Protocol, tolerance: float = 1e-10) -> np.ndarray:
+    """The current of an exported .mmt under steps, (n_sweeps, n_times) pA, in Myokit (CVODES).
+
+    Arguments:
+        text: as exported for the holding potential of the protocol.
+        tolerance: absolute and relative, of the integrator.
+    """
+    import myokit  # optional, and takes long to load
+
+    model = myokit.parse_model(text[: text.index("[[protocol]]")])
+    channel = next(c for c in model.components() if c.name() != "membrane")
+    current = channel.get("i_total" if channel.has_variable("i_total") else "i")
+    simulation = myokit.Simulation(model)
+    simulation.set_tolerance(tolerance, tolerance)
+    out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
+    for sweep, segments in enumerate(protocol.sweeps):
+        command = myokit.Protocol()
+        for segment in segments:
+            assert isinstance(segment.wave, Constant)
+            length = segment.end_ms - segment.start_ms
+            command.schedule(segment.wave.v_mV, segment.start_ms, length)
+        simulation.set_protocol(command)
+        simulation.reset()
+        # a sample at a jump belongs to the new voltage
+        times = protocol.times_ms[: protocol.n_times(sweep)] + 1e-9
+        log = simulation.run(times[-1] + 1e-6, log=[current.qname()], log_times=times)
+        out[sweep, : len(times)] = log[current.qname()]
+    return out
+
+
 def apart(theirs: np.ndarray, own: np.ndarray) -> float:
     """The largest difference over the largest current; no number is as far off as can be."""
     error = np.nan_to_num(np.abs(theirs - own), nan=np.inf).max()

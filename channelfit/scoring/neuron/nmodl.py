@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,7 +78,7 @@ _RESERVED = frozenset(_RESERVED_WORDS.split())
 #: Names of which there are too many to list: blocks and functions of this file, and what NEURON
 #: calls its own functions and the columns of its tables. An underscore at the end frees a name.
 _RESERVED_FORMS = re.compile(
-    r"(scheme|choice)\d*|(hoc|nrn|npy|nmodl|node|cvode|random)_\w*[^\W_]|\w+_columnindex"
+    r"(scheme|choice|resting)\d*|(hoc|nrn|npy|nmodl|node|cvode|random)_\w*[^\W_]|\w+_columnindex"
 )
 
 
@@ -430,8 +430,7 @@ class Writer:
     def _initial(self) -> str:
         lines, local = ["    rates(v)"], ""
         lines += [f"    {self._value_of(gate)} = {self._limit(gate)}" for gate in self.gates]
-        if any(_tree(chain) is None for chain in self.schemes):
-            lines.append("    SOLVE scheme STEADYSTATE sparse")
+        lines += self._settled([chain for chain in self.schemes if _tree(chain) is None])
         for chain in self.schemes:
             steps = _tree(chain)
             if steps is None:
@@ -448,6 +447,10 @@ class Writer:
             lines.append(f"    total = {' + '.join(states)}")
             lines += [f"    {s} = {s}/total" for s in states]
         return "\n".join(filter(None, ["INITIAL {", local, *lines, "}"])) + "\n"
+
+    def _settled(self, cyclic: Sequence[Chain]) -> list[str]:
+        """The lines that put schemes to their steady state where it is no simple product."""
+        return ["    SOLVE scheme STEADYSTATE sparse"] if cyclic else []
 
     def _value_of(self, gate: Chain) -> str:
         """The name of the variable that says how far a gate is open."""
