@@ -100,7 +100,9 @@ class _Printer(LatexPrinter):  # type: ignore[misc]
     """Prints SymPy expressions as formulas."""
 
     def __init__(self) -> None:
-        super().__init__({"order": "none", "mul_symbol": r" \, ", "fold_short_frac": False})
+        super().__init__(
+            {"order": "none", "mul_symbol": r" \, ", "fold_short_frac": False, "ln_notation": True}
+        )
 
     def _print_Symbol(self, node: sympy.Symbol, style: str = "plain") -> str:
         if node == V:
@@ -109,6 +111,21 @@ class _Printer(LatexPrinter):  # type: ignore[misc]
 
     def _print_Float(self, node: sympy.Float) -> str:
         return quantity(float(node), 15)
+
+    def _print_Add(self, node: sympy.Add, order: str | None = None) -> str:
+        # a number comes last, and a minus never first where that can be: V - 5, not -5 + V
+        parts = sorted((part.is_number, str(self._print(part))) for part in node.args)
+        parts.sort(key=lambda part: (part[1].startswith("-"), part[0]))
+        (_, text), *others = parts
+        for _, part in others:
+            text += f" - {part[1:].strip()}" if part.startswith("-") else f" + {part}"
+        return text
+
+    def _print_ExpBase(self, node: sympy.Function, exp: str | None = None) -> str:
+        text = rf"\exp\left({self._print(node.args[0])}\right)"
+        return text if exp is None else f"{{{text}}}^{{{exp}}}"
+
+    _print_exp = _print_ExpBase
 
     def _print_exprel(self, node: sympy.Function, exp: str | None = None) -> str:
         text = rf"\operatorname{{exprel}}\left({self._print(node.args[0])}\right)"

@@ -122,10 +122,9 @@ def provenance_of(
     told, source = (str(document.get(key) or "").strip() for key in ("description", "source"))
     if not fitted:
         return Provenance(file, told, source)
-    fit = document.get("fit")
-    names = dict.fromkeys(_files(fit.get("experiments") if isinstance(fit, Mapping) else None))
+    names = dict.fromkeys(_files(as_mapping(document.get("fit")).get("experiments")))
     facts = {key: summary.get(key) for key in _FACTS}
-    facts["version"] = (summary.get("versions") or {}).get("channelfit")
+    facts["version"] = as_mapping(summary.get("versions")).get("channelfit")
     return Provenance(
         file,
         told,
@@ -142,9 +141,15 @@ _FACTS = ("rms_pA", "rms_relative_to_peak", "cost", "seed", "optimizer", "finish
 
 
 def _protocols(summary: Mapping[str, Any]) -> Iterator[str]:
-    for row in summary.get("experiments") or ():
+    rows = summary.get("experiments")
+    for row in rows if isinstance(rows, list) else ():
         if isinstance(row, Mapping) and row.get("protocol"):
             yield str(row["protocol"])
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """A mapping of plain data; an empty one in place of anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _files(value: object) -> Iterator[str]:

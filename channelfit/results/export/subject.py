@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
 from channelfit.reading.units import parse_quantity
-from channelfit.results.export.provenance import Provenance, provenance_of
+from channelfit.results.export.provenance import Provenance, as_mapping, provenance_of
 from channelfit.search.fit_file import first_temperature, read_fit_document
 
 #: mV, where an exported channel begins if no protocol says where it was held.
@@ -212,10 +212,13 @@ def _channel(
     channel = build_model(document, file, first_temperature(fit), clamps)
     if CELSIUS not in channel.parameter_names and channel.temperature_C is not None:
         channel = build_model(document, file, channel.temperature_C, clamps)
+    named = experiments_of(fit, "cell") if isinstance(fit, Mapping) else []
     cells = dict.fromkeys(name for p in channel.parameters for name, _ in p.cells)
+    cells |= dict.fromkeys(str(name) for name in named if name is not None)
     if cell is not None:
-        if cells and cell not in cells:
-            raise InputError(f'the model knows no cell "{cell}". Known: {", ".join(cells)}', file)
+        if cell not in cells:
+            known = ", ".join(cells) or "none"
+            raise InputError(f'the model knows no cell "{cell}". Known: {known}', file)
         return channel.of_cell(cell)
     apart = [p for p in channel.parameters if p.per_cell and p.name in channel.used_names()]
     if apart:
@@ -247,8 +250,7 @@ def _rows_of_these_values(
     summary: Mapping[str, Any], parameters: Sequence[Parameter], cell: str | None
 ) -> dict[str, Mapping[str, Any]]:
     """What a summary says of each parameter; nothing where it is of other values."""
-    rows = summary.get("parameters", {})
-    found = {}
+    rows, found = as_mapping(summary.get("parameters")), {}
     for p in parameters:
         if p.name == CELSIUS:
             continue
@@ -260,12 +262,16 @@ def _rows_of_these_values(
 
 
 def _known(row: Mapping[str, Any]) -> Known:
-    interval = row.get("interval")
+    """What a row of a summary says; what is no number there is left out."""
+    interval, error = row.get("interval"), row.get("standard_error")
     pair = None
-    if isinstance(interval, list) and len(interval) == 2 and None not in interval:
+    if isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval)):
         pair = float(interval[0]), float(interval[1])
-    error = row.get("standard_error")
-    return Known(pair, None if error is None else float(error), str(row.get("note", "")))
+    return Known(pair, error if _is_number(error) else None, str(row.get("note", "")))
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _holding(fit: object, file: Path | None) -> float:
@@ -301,8 +307,7 @@ def _membranes(
     cell: str | None,
 ) -> list[Membrane]:
     """All that a model, its recordings and its clamps say of the size of the cell."""
-    fit = document.get("fit")
-    fit = fit if isinstance(fit, Mapping) else {}
+    fit = as_mapping(document.get("fit"))
     current = document.get("current")
     places: list[tuple[str, Any]] = [
         ("the model's current", current),
