@@ -21,6 +21,7 @@ from channelfit.front.verbs.compare import compare
 from channelfit.front.verbs.completion import completion
 from channelfit.front.verbs.doctor import doctor
 from channelfit.front.verbs.examples import examples
+from channelfit.front.verbs.export import export
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
@@ -126,6 +127,7 @@ _VERBS = (
     compare,
     inspect,
     init,
+    export,
     show,
     validate,
     tune,

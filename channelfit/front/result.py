@@ -7,7 +7,7 @@ import html
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from channelfit.front.table import table_of
 from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.plain import write_text
 from channelfit.results.report.terminal import result_lines, result_table
 from channelfit.results.run_folder import json_text, page_of
 from channelfit.scoring.scorer import Scorer
@@ -51,6 +52,8 @@ class Fit:
         True
         >>> fit.save("runs/b").name
         'b'
+        >>> fit.export("b.mod", ion="k", capacitance=20).name
+        'b.mod'
     """
 
     def __init__(
@@ -192,6 +195,50 @@ class Fit:
             made.abandon()
             raise
         return made.path
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        ion: str | Sequence[str] = (),
+        suffix: str | None = None,
+        capacitance: float | None = None,
+        point_process: bool = False,
+        cell: str | None = None,
+        overwrite: bool = False,
+    ) -> Path:
+        """Writes the fitted channel for another program, chosen by the ending of the file.
+
+        ``.mod`` is NMODL for NEURON, ``.mmt`` a model for Myokit, ``.py`` functions that need
+        nothing but Python, ``.tex`` the equations and parameters as LaTeX, ``.json`` everything.
+
+        Arguments:
+            path: the file to write.
+            ion: NMODL: the ion that carries the current, such as ``na``; of several currents
+                ``NAME=na`` each.
+            suffix: the name of the mechanism; the model's by default.
+            capacitance: NMODL: of the cell, pF, from which the density in S/cm2 follows at
+                1 uF/cm2; by default what model, recording or clamp say.
+            point_process: NMODL: whether to write all channels of the cell (nS), not a density.
+            cell: the cell whose own values are taken.
+            overwrite: whether a file of that name may be replaced.
+
+        Returns: the file.
+
+        Raises: InputError for what cannot be exported, or a file that exists already.
+        """
+        kinds.with_currents(self.plan, "so there is no channel to export")
+        from channelfit.results.export import kinds as languages  # loads SymPy's LaTeX printer
+        from channelfit.results.export.nmodl import Settings
+        from channelfit.results.export.subject import subject_of
+
+        place, plan = Path(path), self.plan
+        document = fit_document(plan, self.result.values, plan.file.parent)
+        subject = subject_of(document, plan.file, plan.model_file, self.summary, cell)
+        ions = (ion,) if isinstance(ion, str) else tuple(ion)
+        settings = Settings(ions, suffix, capacitance, point_process)
+        text = languages.exported(subject, languages.kind_of(place), settings)
+        return write_text(text, place, overwrite)
 
     @property
     def _rows(self) -> dict[str, dict[str, Any]]:

@@ -496,6 +496,7 @@ def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -
             }
             for e, part in zip(fit.problem.experiments, winner.parts, strict=True)
         ],
+        "membrane": _membrane(fit.document),
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
         "warnings": [asdict(caution) for caution in fit.cautions],
         "agreement": result.agreement,
@@ -506,6 +507,16 @@ def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -
         "largest_deviation_from_float64_pA": winner.deviation_pA,
         **provenance(fit, result, scorer),
     }
+
+
+def _membrane(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The size of the cell by which a raw model multiplies densities; a saved fit has the product.
+
+    None where it has no such size.
+    """
+    current = document.get("current")
+    given = current if isinstance(current, Mapping) else {}
+    return {key: given[key] for key in ("area", "capacitance") if given.get(key)} or None
 
 
 def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def read_plan(document: dict[str, Any], file: Path, model_file: Path) -> FitPlan
         InputError: anything that cannot be used, with file, key and what would be right.
     """
     raw = document.get("fit")
-    model = build_fitted_model(document, file, model_file, _temperature_of_one(raw))
+    model = build_fitted_model(document, file, model_file, first_temperature(raw))
     document.pop("fit", None)
     if raw is None:
         raise InputError(
@@ -223,7 +223,7 @@ def _experiments(section: Section, model: ChannelModel) -> list[Experiment]:
     return experiments
 
 
-def _temperature_of_one(raw: object) -> float | None:
+def first_temperature(raw: object) -> float | None:
     """The first temperature of an experiment in a raw fit section, degC; None without any.
 
     One that cannot be read is refused where the experiment is.

@@ -10,17 +10,20 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import sympy
+
 from channelfit.model.channel import Chain, ChannelModel, Parameter, Transition
 from channelfit.model.evaluation import evaluate
-from channelfit.scoring.neuron.nmodl_printer import Functions, NmodlPrinter, number
+from channelfit.scoring.neuron.nmodl_printer import LIBRARY, Functions, NmodlPrinter, number
 
 Kind = Literal["point_process", "density"]
 
-_UNITS = {
+#: How NMODL writes a base unit.
+UNITS = {
     "mV": "(mV)",
     "ms": "(ms)",
     "1/ms": "(/ms)",
@@ -29,7 +32,8 @@ _UNITS = {
     "nS": "(nS)",
     "": "(1)",
 }
-_SPANS = {
+#: What an abbreviation of a unit stands for, in the words of NEURON's table.
+SPANS = {
     "(mV)": "millivolt",
     "(nA)": "nanoamp",
     "(mA)": "milliamp",
@@ -74,7 +78,7 @@ _RESERVED = frozenset(_RESERVED_WORDS.split())
 #: Names of which there are too many to list: blocks and functions of this file, and what NEURON
 #: calls its own functions and the columns of its tables. An underscore at the end frees a name.
 _RESERVED_FORMS = re.compile(
-    r"(scheme|choice)\d*|(hoc|nrn|npy|nmodl|node|cvode|random)_\w*[^\W_]|\w+_columnindex"
+    r"(scheme|choice|resting)\d*|(hoc|nrn|npy|nmodl|node|cvode|random)_\w*[^\W_]|\w+_columnindex"
 )
 
 
@@ -103,14 +107,14 @@ def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | Non
             the channels of a whole cell, with the conductance in nS.
         mechanism: the name of the mechanism, by default that of the model.
     """
-    return _Writer(model, kind, mechanism).text()
+    return Writer(model, kind, mechanism).text()
 
 
 def nmodl_names(
     model: ChannelModel, kind: Kind = "density", mechanism: str | None = None
 ) -> NmodlNames:
     """The names that `nmodl_text` uses with the same arguments."""
-    return _Writer(model, kind, mechanism).names
+    return Writer(model, kind, mechanism).names
 
 
 def is_gate(chain: Chain) -> bool:
@@ -126,18 +130,22 @@ def is_gate(chain: Chain) -> bool:
 # --- names
 
 
-class _Names:
+class Names:
     """Gives every quantity a name of its own that NEURON accepts."""
 
     def __init__(self, mechanism: str) -> None:
         self.taken = {mechanism}
 
+    def take(self, name: str) -> None:
+        """Keeps a name, and those that NEURON derives from it, from all others."""
+        self.taken.update(_shadows(name))
+
     def claim(self, wanted: str) -> str:
         """The wanted name, with underscores at its end if others have it already."""
         name = wanted
-        while _is_reserved(name) or any(n in self.taken for n in _shadows(name)):
+        while is_reserved(name) or any(n in self.taken for n in _shadows(name)):
             name += "_"
-        self.taken.update(_shadows(name))
+        self.take(name)
         return name
 
 
@@ -146,34 +154,45 @@ def _shadows(name: str) -> tuple[str, str, str]:
     return name, f"D{name}", f"{name}0"
 
 
-def _is_reserved(name: str) -> bool:
+def is_reserved(name: str) -> bool:
     """Whether a name has a meaning in NMODL, in NEURON or in this file."""
     return name in _RESERVED or _RESERVED_FORMS.fullmatch(name) is not None
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
     """The name of a mechanism, made from any text."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     name = name if re.match(r"[A-Za-z]", name) else f"channel_{name}"
-    return name + "_" if _is_reserved(name) else name
+    return name + "_" if is_reserved(name) else name
 
 
 # --- the file
 
 
-class _Writer:
+class Writer:
     """Writes the blocks of a file.
 
-    Where two quantities want the same name, the one that claims it first keeps it.
+    Where two quantities want the same name, the one that claims it first keeps it. What a file is
+    for (the oracle here, or a modeller in `results.export.nmodl`) decides on the blocks that say
+    what flows; names, states, reactions and their start are the same.
+
+    Attributes:
+        first_names: names that the file needs for itself, claimed before all others.
+        library: the FUNCTION blocks that expressions may need, by name.
     """
+
+    first_names: tuple[str, ...] = ()
+    library: Mapping[str, str] = LIBRARY
 
     def __init__(self, model: ChannelModel, kind: Kind, mechanism: str | None) -> None:
         if kind not in ("point_process", "density"):
             raise ValueError(f'kind "{kind}" is neither "point_process" nor "density"')
         self.model, self.kind = model, kind
         self.point = kind == "point_process"
-        mechanism = _identifier(mechanism or model.name)
-        names = _Names(mechanism)
+        mechanism = identifier(mechanism or model.name)
+        names = self.claimed = Names(mechanism)
+        for name in self.first_names:
+            names.take(name)
         self.instant = [c for c in model.chains if c.instant]
         moving = [c for c in model.chains if not c.instant]
         # NEURON's CVODE takes one block of equations: gates beside a scheme are schemes too
@@ -209,15 +228,19 @@ class _Writer:
             for term, suffix in some.items()
         }
         self.names = NmodlNames(mechanism, self.parameter, self.state)
-        self.functions = Functions()
+        self.functions = Functions(self.library)
         translated = {**self.parameter, **self.definition}
         self.printer = NmodlPrinter(translated, self.definition, self.functions)
+
+    def flowing(self) -> list[sympy.Expr]:
+        """The expressions of what flows that the file computes."""
+        return [term.drive if self.point else term.shape for term in self.model.terms]
 
     def _used(self) -> set[str]:
         """The names of parameters and definitions that the rates and the current depend on."""
         model = self.model
         pending = [t.rate for c in model.chains for t in c.transitions]
-        pending += [term.drive if self.point else term.shape for term in model.terms]
+        pending += self.flowing()
         definitions = dict(model.definitions)
         used: set[str] = set()
         while pending:
@@ -265,8 +288,8 @@ class _Writer:
                 "is as small as the tolerance."
             )
         paragraphs.append("Written by channelfit.")
-        lines = [f"TITLE {_plain(model.name)}", "", "COMMENT"]
-        for paragraph in filter(None, map(_plain, paragraphs)):
+        lines = [f"TITLE {plain_ascii(model.name)}", "", "COMMENT"]
+        for paragraph in filter(None, map(plain_ascii, paragraphs)):
             lines += textwrap.wrap(paragraph, 96)
         return "\n".join([*lines, "ENDCOMMENT", ""])
 
@@ -321,13 +344,13 @@ class _Writer:
 
     def _unit_block(self) -> str:
         units = ["(mV)", "(nA)", "(nS)"] if self.point else ["(mV)", "(mA)", "(S)", "(nS)"]
-        return "\n".join(["UNITS {", *(f"    {u} = ({_SPANS[u]})" for u in units), "}", ""])
+        return "\n".join(["UNITS {", *(f"    {u} = ({SPANS[u]})" for u in units), "}", ""])
 
     def _parameters(self) -> str:
         rows = []
         for p in self._kept_parameters():
             note = "held fixed" if p.fixed else f"searched from {p.lower:g} to {p.upper:g}"
-            unit = _UNITS.get(p.unit, "(1)")
+            unit = UNITS.get(p.unit, "(1)")
             rows.append((self.parameter[p.name], number(_value(p)), unit, note))
         if self._fixed_reversal:
             rows.append(("erev", number(float(self.model.reversal)), "(mV)", "reversal potential"))
@@ -406,11 +429,8 @@ class _Writer:
 
     def _initial(self) -> str:
         lines, local = ["    rates(v)"], ""
-        for gate in self.gates:
-            a, b = self._gate_rates(gate)
-            lines.append(f"    {self.state[gate.name, gate.states[1]]} = {a}/({a} + {b})")
-        if any(_tree(chain) is None for chain in self.schemes):
-            lines.append("    SOLVE scheme STEADYSTATE sparse")
+        lines += [f"    {self._value_of(gate)} = {self._limit(gate)}" for gate in self.gates]
+        lines += self._settled([chain for chain in self.schemes if _tree(chain) is None])
         for chain in self.schemes:
             steps = _tree(chain)
             if steps is None:
@@ -428,9 +448,23 @@ class _Writer:
             lines += [f"    {s} = {s}/total" for s in states]
         return "\n".join(filter(None, ["INITIAL {", local, *lines, "}"])) + "\n"
 
+    def _settled(self, cyclic: Sequence[Chain]) -> list[str]:
+        """The lines that put schemes to their steady state where it is no simple product."""
+        return ["    SOLVE scheme STEADYSTATE sparse"] if cyclic else []
+
     def _value_of(self, gate: Chain) -> str:
         """The name of the variable that says how far a gate is open."""
         return str(self.state[gate.name, gate.states[1]])
+
+    def _limit(self, gate: Chain) -> str:
+        """Where a gate ends at a voltage that stands still."""
+        a, b = self._gate_rates(gate)
+        return f"{a}/({a} + {b})"
+
+    def _approach(self, gate: Chain) -> str:
+        """The derivative of a gate."""
+        (a, b), x = self._gate_rates(gate), self._value_of(gate)
+        return f"{a}*(1 - {x}) - {b}*{x}"
 
     def _gate_rates(self, gate: Chain) -> tuple[str, str]:
         out = next(k for k, t in enumerate(gate.transitions) if t.target == gate.states[1])
@@ -468,10 +502,7 @@ class _Writer:
         if not self.gates:
             return ""
         lines = ["    rates(v)"]
-        for gate in self.gates:
-            a, b = self._gate_rates(gate)
-            x = self.state[gate.name, gate.states[1]]
-            lines.append(f"    {x}' = {a}*(1 - {x}) - {b}*{x}")
+        lines += [f"    {self._value_of(gate)}' = {self._approach(gate)}" for gate in self.gates]
         return "\n".join(["DERIVATIVE gates {   : exact while v stands still", *lines, "}", ""])
 
     def _rates(self) -> str:
@@ -487,15 +518,23 @@ class _Writer:
             if name in self.definition:
                 lines.append(f"    {self.definition[name]} = {self.printer.text(expression)}")
         for chain in self.model.chains:
-            if chain.instant:
-                assert chain.limit is not None
-                lines.append(f"    {self._value_of(chain)} = {self.printer.text(chain.limit)}")
-                continue
-            for k, t in enumerate(chain.transitions):
-                lines.append(f"    {self.rate[chain.name, k]} = {self.printer.text(t.rate)}")
-        for term, name in self.drive.items():
-            lines.append(f"    {name} = {self.printer.text(term.shape)}")
+            lines += [f"    {line}" for line in self._rates_of(chain)]
+        lines += [f"    {line}" for line in self._extra_rates()]
         return "\n".join(["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""])
+
+    def _extra_rates(self) -> list[str]:
+        """The lines that set what else follows the voltage at once."""
+        return [f"{name} = {self.printer.text(term.shape)}" for term, name in self.drive.items()]
+
+    def _rates_of(self, chain: Chain) -> list[str]:
+        """The lines that set the rates of a chain, or where it is at once."""
+        if chain.instant:
+            assert chain.limit is not None
+            return [f"{self._value_of(chain)} = {self.printer.text(chain.limit)}"]
+        return [
+            f"{self.rate[chain.name, k]} = {self.printer.text(t.rate)}"
+            for k, t in enumerate(chain.transitions)
+        ]
 
 
 #: Up to so many states, products of ratios of ordinary rates do not overflow.
@@ -509,7 +548,7 @@ def _value(p: Parameter) -> float:
     return float(middle)
 
 
-def _plain(text: str) -> str:
+def plain_ascii(text: str) -> str:
     """The text as one line of printable ASCII that cannot end the comment in which it stands."""
     shown = "".join(c if c.isprintable() or c.isspace() else "?" for c in text)
     ascii_text = shown.encode("ascii", "replace").decode()

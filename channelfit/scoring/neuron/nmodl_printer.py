@@ -16,20 +16,8 @@ from sympy.printing.precedence import PRECEDENCE, precedence
 
 from channelfit.model.terms import V
 
-
-@dataclass
-class Functions:
-    """The FUNCTION blocks that printed expressions need, by name."""
-
-    blocks: dict[str, str] = field(default_factory=dict)
-
-    def need(self, name: str) -> str:
-        """Adds a function of the library, and returns its name."""
-        self.blocks[name] = _LIBRARY[name]
-        return name
-
-
-_LIBRARY = {
+#: What NMODL has no function for.
+LIBRARY = {
     "exprel": """\
 FUNCTION exprel(x) {   : (exp(x) - 1)/x without the loss of digits near 0
     if (x == 0) {
@@ -52,6 +40,22 @@ FUNCTION larger(x, y) {
 }
 """,
 }
+
+
+@dataclass
+class Functions:
+    """The FUNCTION blocks that printed expressions need, by name.
+
+    library: those that there are; blocks: those that are needed.
+    """
+
+    library: Mapping[str, str] = field(default_factory=lambda: LIBRARY)
+    blocks: dict[str, str] = field(default_factory=dict)
+
+    def need(self, name: str) -> str:
+        """Adds a function of the library, and returns its name."""
+        self.blocks[name] = self.library[name]
+        return name
 
 
 class NmodlPrinter(CodePrinter):  # type: ignore[misc]

@@ -1,0 +1,74 @@
+"""`channelfit export`: its options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front.options import set_option
+
+
+@click.command(short_help="A fitted channel for NEURON, Myokit, Python, LaTeX.")
+@click.argument("fit", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["nmodl", "myokit", "python", "latex", "json"]),
+    help="The language. [default: by the ending of --out]",
+)
+@click.option(
+    "--ion",
+    "ions",
+    metavar="ION",
+    multiple=True,
+    help="NMODL: the ion that carries the current, such as na, whose reversal potential is then "
+    "the cell's. Of several currents NAME=na, which may be given several times.",
+)
+@click.option("--suffix", metavar="NAME", help="Name of the mechanism. [default: the model's]")
+@click.option(
+    "--capacitance",
+    type=float,
+    metavar="PF",
+    help="NMODL: of the cell (pF), from which the density in S/cm2 follows at 1 uF/cm2. "
+    "[default: what model, recording or clamp say]",
+)
+@click.option(
+    "--point-process",
+    is_flag=True,
+    help="NMODL: all channels of the cell (nS) in place of a density.",
+)
+@click.option("--cell", metavar="NAME", help="The cell whose own values are taken.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file to write, which must not exist. [default: NAME.mod, .mmt, .py, .tex or .json "
+    "here]",
+)
+@set_option
+def export(**given: Any) -> None:
+    """Write the channel of FIT for other programs: a run folder, its fit.yaml or a model file.
+
+    The file's header says where model and values come from: source, data with their hashes,
+    protocols, error, seed, versions. Parameters have units, and the fit's 95 % intervals.
+
+    \b
+    Writes
+      nmodl     NAME.mod    a mechanism for NEURON
+      myokit    NAME.mmt    a model for Myokit
+      python    NAME.py     functions that need nothing but Python
+      latex     NAME.tex    the equations and a table of the parameters
+      json      NAME.json   everything, for any program
+
+    \b
+    Examples
+      channelfit export runs/cell_3 --to nmodl --ion na --capacitance 18
+      channelfit export runs/cell_3 --to nmodl --point-process --out ina.mod
+      channelfit export models/na_hh.yaml --to myokit
+      channelfit export runs/cell_3 --out channel.tex
+    """
+    from channelfit.front.commands import export as work
+
+    work.export(**given)

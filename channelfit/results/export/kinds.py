@@ -1,0 +1,51 @@
+"""The languages that a channel can be exported to, and the endings of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from channelfit.reading.errors import InputError
+from channelfit.results.export.latex import latex
+from channelfit.results.export.myokit import myokit
+from channelfit.results.export.nmodl import Settings, nmodl
+from channelfit.results.export.plain_data import plain_data
+from channelfit.results.export.python import python
+from channelfit.results.export.subject import Subject
+
+#: By the name of a language, the ending of its files and what writes the text.
+KINDS: dict[str, tuple[str, Callable[[Subject, Settings], str]]] = {
+    "nmodl": (".mod", nmodl),
+    "myokit": (".mmt", myokit),
+    "python": (".py", python),
+    "latex": (".tex", latex),
+    "json": (".json", plain_data),
+}
+
+
+def exported(subject: Subject, kind: str, settings: Settings) -> str:
+    """The text of a channel in a language.
+
+    Arguments:
+        kind: one of `KINDS`.
+        settings: of which all but NMODL take the name alone.
+
+    Raises: InputError for what the language cannot say, and settings that it does not have.
+    """
+    if kind != "nmodl" and (
+        settings.ions or settings.point_process or settings.capacitance_pF is not None
+    ):
+        raise InputError(
+            f"ions, --capacitance and --point-process are NMODL's; {kind} has the current of the "
+            "whole cell in pA"
+        )
+    return KINDS[kind][1](subject, settings)
+
+
+def kind_of(path: Path) -> str:
+    """The language of a file by its ending. Raises InputError for one that none has."""
+    for kind, (ending, _) in KINDS.items():
+        if path.suffix.lower() == ending:
+            return kind
+    known = ", ".join(f"{ending} ({kind})" for kind, (ending, _) in KINDS.items())
+    raise InputError(f"the ending of the file says to what to export. Known: {known}", path)

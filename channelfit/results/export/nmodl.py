@@ -1,0 +1,528 @@
+"""NMODL of a fitted channel as a modeller keeps it: ions, densities, temperature, provenance.
+
+The oracle's text (`scoring.neuron.nmodl`) is compared with this program's own numbers; this one
+belongs into a cell. The current may be that of an ion, whose reversal potential or concentrations
+the cell then decides; the conductance is a density; `celsius` is NEURON's own where the rates
+depend on the temperature; and the header says what the numbers are and how sure they are.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from channelfit.model.channel import (
+    CELSIUS,
+    FARADAY,
+    GAS_CONSTANT,
+    ZERO_CELSIUS,
+    Chain,
+    ChannelModel,
+    Parameter,
+    Term,
+)
+from channelfit.model.evaluation import evaluate
+from channelfit.model.terms import product, symbol
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
+from channelfit.results.export.digits import cost_of_six_digits
+from channelfit.results.export.ions import (
+    VALENCES,
+    check_apart,
+    exclusive_part,
+    ions_of,
+    live_factors,
+    variables,
+)
+from channelfit.results.export.subject import Known, Membrane, Subject
+from channelfit.scoring.neuron.nmodl import (
+    SPANS,
+    UNITS,
+    Writer,
+    identifier,
+    is_reserved,
+    plain_ascii,
+)
+from channelfit.scoring.neuron.nmodl_printer import LIBRARY, number
+
+#: Mechanisms and point processes that NEURON has built in.
+_BUILT_IN_WORDS = """
+hh pas extracellular capacitance morphology fastpas IClamp SEClamp VClamp AlphaSynapse ExpSyn
+Exp2Syn APCount NetStim IntFire1 IntFire2 IntFire4 PatternStim NetCon OClamp LinearMechanism KSChan
+SectionRef Section CVode
+"""
+_BUILT_IN = frozenset(_BUILT_IN_WORDS.split())
+_UNITS = UNITS | {
+    "pA": "(pA)",
+    "mM": "(mM)",
+    "1/mM/ms": "(/mM/ms)",
+    "um3/ms": "(um3/ms)",
+    "pF": "(pF)",
+    "degC": "(degC)",
+}
+_SPANS = SPANS | {"(pA)": "picoamp", "(mM)": "milli/liter", "(pF)": "picofarad"}
+#: The library of the oracle, with exponentials alone, as published files write it.
+_LIBRARY = {
+    **LIBRARY,
+    "exprel": """\
+FUNCTION exprel(x) {   : (exp(x) - 1)/x, which is 1 at 0
+    if (fabs(x) < 1e-4) {
+        exprel = 1 + x/2*(1 + x/3)
+    } else {
+        exprel = (exp(x) - 1)/x
+    }
+}
+""",
+}
+#: A share of the largest current that nobody need be told of.
+_NEGLIGIBLE = 1e-9
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a channel is to be written as NMODL.
+
+    Attributes:
+        ions: an ion such as ``na``, or ``CURRENT=na`` for each of several currents.
+        suffix: the name of the mechanism; the model's by default.
+        capacitance_pF: of the cell, from which the density follows.
+        point_process: whether to write the channels of the whole cell, in nS.
+    """
+
+    ions: tuple[str, ...] = ()
+    suffix: str | None = None
+    capacitance_pF: float | None = None
+    point_process: bool = False
+
+
+def nmodl(subject: Subject, settings: Settings) -> str:
+    """The channel as NMODL.
+
+    Raises:
+        InputError: an ion or a name that cannot be, or a cell of unknown size.
+    """
+    if settings.point_process and settings.capacitance_pF is not None:
+        raise InputError("a point process is a whole cell's; leave --capacitance out")
+    membrane = None if settings.point_process else subject.membrane(settings.capacitance_pF)
+    return _Mechanism(subject, settings, membrane).text()
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """One current of the file.
+
+    Attributes:
+        term: of the model, as the file writes it: sizes and reversal potentials are its names.
+        model_term: of the model itself.
+        ion: whose current it is; None for an unspecific one.
+        current, conductance: the names of its variables.
+        density: the name of its gbar or pbar; None in a point process.
+        reversal: the name of a parameter for a reversal potential that is a number in the model.
+        rectification: the name of the variable of a rectification; None where there is none.
+    """
+
+    term: Term
+    model_term: Term
+    ion: str | None
+    current: str
+    conductance: str
+    density: str | None
+    reversal: str | None
+    rectification: str | None
+
+
+class _Mechanism(Writer):
+    """Writes the file, block by block."""
+
+    library = _LIBRARY
+
+    def __init__(self, subject: Subject, settings: Settings, membrane: Membrane | None) -> None:
+        self.subject, self.membrane = subject, membrane
+        channel = subject.channel
+        file = subject.provenance.file
+        self.ions = ions_of(channel, settings.ions, file)
+        for term in channel.terms:
+            if term.name in self.ions:
+                check_apart(channel, term, self.ions[term.name], file)
+        of_ions = (name for ion in self.ions.values() for name in variables(ion))
+        self.first_names = ("celsius", "e", *dict.fromkeys(of_ions))
+        terms = tuple(self._written(term) for term in channel.terms)
+        self.sizes = {term.name: exclusive_part(channel, term) for term in channel.terms}
+        written = replace(channel, terms=terms)
+        used = written.used_names() | {CELSIUS}
+        written = replace(
+            written, parameters=tuple(p for p in channel.parameters if p.name in used)
+        )
+        super().__init__(
+            written,
+            "point_process" if settings.point_process else "density",
+            _mechanism_name(settings.suffix, channel),
+        )
+        self.inf_tau = {
+            chain.name: (
+                self.claimed.claim(f"{chain.name}inf"),
+                self.claimed.claim(f"{chain.name}tau"),
+            )
+            for chain in self.gates
+            if chain.limit is not None and not chain.instant
+        }
+        for name in self.inf_tau:
+            for k in range(2):
+                del self.rate[name, k]
+        self.drive, self.density = {}, {}
+        self.flows = [self._flow_of(*pair) for pair in zip(terms, channel.terms, strict=True)]
+        names = dict(self.printer.names)
+        if CELSIUS in self.parameter:
+            self.parameter[CELSIUS] = names[CELSIUS] = "celsius"
+        for flow in self.flows:
+            name = flow.model_term.name
+            names[f"size of {name}"] = flow.density or ""
+            names[f"reversal of {name}"] = flow.reversal or ""
+            names |= {f"ion {own}": own for own in variables(flow.ion or "")}
+        self.printer.names = names
+
+    def _written(self, term: Term) -> Term:
+        """A term in which ions and densities are symbols of the file."""
+        ion = self.ions.get(term.name)
+        if self.membrane is not None:
+            live = live_factors(self.subject.channel, term)
+            size = product(symbol(f"size of {term.name}"), *live)
+            part = "permeability" if term.permeability is not None else "conductance"
+            term = replace(term, **{part: size})
+        if term.ion is not None:
+            if ion is not None:
+                inside, outside = symbol(f"ion {ion}i"), symbol(f"ion {ion}o")
+                term = replace(term, ion=replace(term.ion, inside=inside, outside=outside))
+            return term
+        assert term.reversal is not None
+        if ion is not None:
+            return replace(term, reversal=symbol(f"ion e{ion}"))
+        if not term.reversal.free_symbols:
+            return replace(term, reversal=symbol(f"reversal of {term.name}"))
+        return term
+
+    def _flow_of(self, term: Term, model_term: Term) -> _Flow:
+        ion = self.ions.get(term.name)
+        alone = len(self.model.terms) == 1
+        ending = "" if alone or term.name == "current" else f"_{term.name}"
+        current = f"i{ion}" if ion else (self.claimed.claim(f"i{ending}") if ending else "i")
+        size = "p" if term.ion else "g"
+        density = None
+        if self.membrane is not None:
+            density = f"{size}bar" if not ending else self.claimed.claim(f"{size}bar{ending}")
+        reversal = None
+        if term.reversal is not None and term.reversal == symbol(f"reversal of {term.name}"):
+            reversal = "e" if not ending else self.claimed.claim(f"e{ending}")
+        rectification = None
+        if term.rectification is not None:
+            rectification = self.claimed.claim(f"rectification{ending}")
+        conductance = self.claimed.claim(f"{size}{ending}")
+        return _Flow(term, model_term, ion, current, conductance, density, reversal, rectification)
+
+    def flowing(self) -> list[sympy.Expr]:
+        """The expressions of what flows that the file computes."""
+        return [term.drive for term in self.model.terms]
+
+    # --- the header
+
+    def _title(self) -> str:
+        subject, provenance = self.subject, self.subject.provenance
+        paragraphs = [provenance.description, *provenance.sentences()]
+        if subject.cell:
+            paragraphs.append(f"The values are those of the cell {subject.cell}.")
+        paragraphs += [*self._of_the_temperature(), *self._of_the_ions(), *self._of_the_size()]
+        if (cost := cost_of_six_digits(subject)) > _NEGLIGIBLE:
+            paragraphs.append(
+                "Digits: NEURON keeps six of a PARAMETER's value. With these the current under "
+                f"steps from -120 to +60 mV differs by {cost:.1g} of its peak from that of all "
+                "digits, which may be set from Python or hoc."
+            )
+        if self.schemes:
+            paragraphs.append(
+                "METHOD sparse is implicit Euler, whose error is proportional to dt; with CVODE it "
+                "is as small as the tolerance."
+            )
+        lines = [f"TITLE {plain_ascii(self.model.name)}", "", "COMMENT"]
+        for paragraph in filter(None, map(plain_ascii, paragraphs)):
+            lines += [*textwrap.wrap(paragraph, 96), ""]
+        return "\n".join([*lines[:-1], "ENDCOMMENT", ""])
+
+    def _of_the_temperature(self) -> list[str]:
+        told = self.subject.temperature_C
+        if self.subject.warm:
+            return [
+                "Temperature: what follows it reads celsius, which NEURON sets to 6.3 degC. The "
+                f"values were found at {told:g} degC; for that, set celsius = {told:g}."
+            ]
+        if told is None:
+            return []
+        return [f"Temperature: the rates hold at {told:g} degC, whatever celsius says."]
+
+    def _of_the_ions(self) -> list[str]:
+        found, values = [], self.subject.values
+        for flow in self.flows:
+            ion, term = flow.ion, flow.model_term
+            if ion is None:
+                continue
+            if term.ion is None:
+                own = float(evaluate(term.reversal, values))
+                found.append(
+                    f"Reversal: e{ion} is the cell's. The model's own reversal potential was "
+                    f"{own:.6g} mV; for that, set e{ion} = {own:.6g} in the section."
+                )
+            else:
+                inside, outside = (
+                    float(evaluate(x, values)) for x in (term.ion.inside, term.ion.outside)
+                )
+                found.append(
+                    f"Concentrations: {ion}i and {ion}o are the cell's. The model's own were "
+                    f"{inside:.6g} mM inside and {outside:.6g} mM outside."
+                )
+        return found
+
+    def _of_the_size(self) -> list[str]:
+        if self.membrane is None:
+            return ["Size: a point process is all channels of the cell that was recorded."]
+        sizes = [f"{self._whole(flow):.6g} {_size_unit(flow)}" for flow in self.flows]
+        names = [str(flow.density) for flow in self.flows]
+        pairs = ", ".join(f"{n} from {s}" for n, s in zip(names, sizes, strict=True))
+        return [f"Density: {pairs} of a whole cell; {self.membrane.told}."]
+
+    def _whole(self, flow: _Flow) -> float:
+        """The conductance, nS, or permeability, um3/ms, of the whole cell."""
+        return float(evaluate(flow.model_term.size, self.subject.values))
+
+    # --- the blocks
+
+    def _neuron(self) -> str:
+        name = self.names.mechanism
+        lines = [f"    {'POINT_PROCESS' if self.point else 'SUFFIX'} {name}"]
+        for ion in dict.fromkeys(self.ions.values()):
+            flows = [flow for flow in self.flows if flow.ion == ion]
+            reads = [f"e{ion}" if any(f.term.ion is None for f in flows) else ""]
+            reads += [f"{ion}i, {ion}o" if any(f.term.ion for f in flows) else ""]
+            known = "" if ion in ("na", "k", "ca") else f" VALENCE {self._valence(flows[0])}"
+            read = ", ".join(filter(None, reads))
+            lines.append(f"    USEION {ion} READ {read} WRITE i{ion}{known}")
+        unspecific = [flow.current for flow in self.flows if flow.ion is None]
+        if unspecific:
+            lines.append(f"    NONSPECIFIC_CURRENT {', '.join(unspecific)}")
+        shown_names = [row[0] for row in self._rows() if row[0] != "celsius"]
+        shown_names += unspecific + [flow.conductance for flow in self.flows]
+        shown_names += [flow.rectification for flow in self.flows if flow.rectification]
+        shown_names += [name for pair in self.inf_tau.values() for name in pair]
+        shown_names += [*self.rate.values(), *map(self._value_of, self.instant)]
+        for line in textwrap.wrap(", ".join(shown_names), 82, break_long_words=False):
+            lines.append(f"    RANGE {line.rstrip(',')}")
+        return "\n".join(["NEURON {", *lines, "    THREADSAFE", "}", ""])
+
+    def _valence(self, flow: _Flow) -> int:
+        return flow.term.ion.valence if flow.term.ion else VALENCES[str(flow.ion)]
+
+    def _unit_block(self) -> str:
+        needed = ["(mV)", *(("(nA)", "(nS)") if self.point else ("(mA)", "(S)"))]
+        told = " ".join(row[2] for row in self._rows())
+        needed += [unit for unit in _SPANS if unit.strip("()") in re.findall(r"\w+", told)]
+        if any(flow.ion and flow.term.ion for flow in self.flows):
+            needed.append("(mM)")
+        lines = [f"    {unit} = ({_SPANS[unit]})" for unit in dict.fromkeys(needed)]
+        return "\n".join(["UNITS {", *lines, "}", ""])
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, value, unit and comment of each PARAMETER."""
+        rows = []
+        for flow in self.flows:
+            if flow.density is not None:
+                rows.append(self._density_row(flow))
+        for flow in self.flows:
+            if flow.reversal is not None:
+                reversal = number(float(evaluate(flow.model_term.reversal, {})))
+                rows.append((flow.reversal, reversal, "(mV)", "reversal potential"))
+        for p in self.model.parameters:
+            if p.name != CELSIUS and p.value is not None:
+                known = self.subject.known.get(p.name, Known())
+                unit = _UNITS.get(p.unit, "(1)")
+                fitted = self.subject.provenance.fitted
+                rows.append(
+                    (self.parameter[p.name], number(p.value), unit, _note(p, known, fitted))
+                )
+        return rows
+
+    def _density_row(self, flow: _Flow) -> tuple[str, str, str, str]:
+        assert self.membrane is not None
+        assert flow.density is not None
+        factor = self.membrane.density
+        part = self.sizes[flow.model_term.name]
+        values = self.subject.values
+        value = factor * float(evaluate(part, values))
+        names = sorted(s.name for s in part.free_symbols)
+        note = "held fixed" if not names else f"from {', '.join(names)}"
+        known = self.subject.known.get(names[0], Known()) if len(names) == 1 else Known()
+        if known.interval is not None:
+            ends = [
+                factor * float(evaluate(part, {**values, names[0]: end})) for end in known.interval
+            ]
+            note += f", 95 % {min(ends):.5g} to {max(ends):.5g}"
+        return flow.density, number(value), "(cm/s)" if flow.term.ion else "(S/cm2)", note
+
+    def _parameters(self) -> str:
+        rows = self._rows()
+        widths = [max((len(row[k]) for row in rows), default=0) for k in range(3)]
+        lines = [
+            f"    {name:<{widths[0]}} = {value:<{widths[1]}} {unit:<{widths[2]}}   : {note}"
+            for name, value, unit, note in rows
+        ]
+        if self._needs_celsius:
+            lines.append("    celsius (degC)")
+        return "\n".join(["PARAMETER {", *lines, "}", ""]) if lines else ""
+
+    @property
+    def _needs_celsius(self) -> bool:
+        return CELSIUS in self.used
+
+    def _assigned(self) -> str:
+        rows = [("v", "(mV)")]
+        flow_unit, size_unit = ("(nA)", "(nS)") if self.point else ("(mA/cm2)", "(S/cm2)")
+        for flow in self.flows:
+            rows.append((flow.current, flow_unit))
+            if flow.term.ion:
+                rows.append((flow.conductance, "(um3/ms)" if self.point else "(cm/s)"))
+                rows += [(f"{flow.ion}{end}", "(mM)") for end in "io"] if flow.ion else []
+            else:
+                rows.append((flow.conductance, size_unit))
+                rows += [(f"e{flow.ion}", "(mV)")] if flow.ion else []
+            rows += [(flow.rectification, "(1)")] if flow.rectification else []
+        for inf, tau in self.inf_tau.values():
+            rows += [(inf, "(1)"), (tau, "(ms)")]
+        rows += [(name, "(/ms)") for name in self.rate.values()]
+        rows += [(self._value_of(gate), "(1)") for gate in self.instant]
+        return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in dict.fromkeys(rows)), "}", ""])
+
+    def _breakpoint(self) -> str:
+        lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
+        lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
+        at_once = self.instant or any(flow.rectification for flow in self.flows)
+        lines += ["    rates(v)"] if at_once else []
+        sums: dict[str, list[str]] = {}
+        for flow in self.flows:
+            size = self.printer.operand(flow.term.size)
+            opened = [self._open(self.model.chains[k]) for k in flow.term.chains]
+            lines.append(f"    {flow.conductance} = {'*'.join([size, *opened])}")
+            scale = ["(0.001)"] if self.point else []
+            bend = [flow.rectification] if flow.rectification else []
+            whole = "*".join([*scale, flow.conductance, *bend, self._force(flow)])
+            sums.setdefault(flow.current, []).append(whole)
+        lines += [f"    {name} = {' + '.join(parts)}" for name, parts in sums.items()]
+        return "\n".join(["BREAKPOINT {", *lines, "}", ""])
+
+    def _force(self, flow: _Flow) -> str:
+        """What drives the current of open channels."""
+        term = flow.term
+        if term.ion is None:
+            assert term.reversal is not None
+            return f"(v - {self.printer.operand(term.reversal)})"
+        self.functions.need("exprel")
+        self.functions.blocks["ghk"] = _GHK
+        inside, outside = (self.printer.text(x) for x in (term.ion.inside, term.ion.outside))
+        return f"ghk(v, {inside}, {outside}, {term.ion.valence})"
+
+    def _limit(self, gate: Chain) -> str:
+        """Where a gate ends at a voltage that stands still."""
+        names = self.inf_tau.get(gate.name)
+        return names[0] if names else super()._limit(gate)
+
+    def _settled(self, cyclic: Sequence[Chain]) -> list[str]:
+        """The lines that put schemes to their steady state, each by a LINEAR block of its own.
+
+        NEURON's STEADYSTATE is one implicit step of 1e9 ms, which misses the steady state by a
+        millionth where a rate is as slow as 1e-3/ms.
+        """
+        for k, chain in enumerate(cyclic):
+            self.functions.blocks[f"resting{k or ''}"] = self._linear(f"resting{k or ''}", chain)
+        return [f"    SOLVE resting{k or ''}" for k in range(len(cyclic))]
+
+    def _linear(self, name: str, chain: Chain) -> str:
+        """The equations of a scheme's steady state: no net flow into any state, and a sum of 1."""
+        lines = []
+        for state in chain.states[:-1]:
+            flows = []
+            for k, t in enumerate(chain.transitions):
+                if state in (t.source, t.target):
+                    sign = "-" if t.source == state else "+"
+                    flows.append(
+                        f"{sign} {self.state[chain.name, t.source]}*{self._flow(chain, k)}"
+                    )
+            lines.append(f"    ~ {' '.join(flows).removeprefix('+ ')} = 0")
+        every = " + ".join(str(self.state[chain.name, state]) for state in chain.states)
+        return "\n".join([f"LINEAR {name} {{", *lines, f"    ~ {every} = 1", "}", ""])
+
+    def _approach(self, gate: Chain) -> str:
+        """The derivative of a gate."""
+        names = self.inf_tau.get(gate.name)
+        if names is None:
+            return super()._approach(gate)
+        return f"({names[0]} - {self._value_of(gate)})/{names[1]}"
+
+    def _rates_of(self, chain: Chain) -> list[str]:
+        """The lines that set the rates of a chain, or where it is at once."""
+        names = self.inf_tau.get(chain.name)
+        if names is None:
+            return super()._rates_of(chain)
+        pairs = zip(names, (chain.limit, chain.tau), strict=True)
+        return [f"{name} = {self.printer.text(expression)}" for name, expression in pairs]
+
+    def _extra_rates(self) -> list[str]:
+        """The lines that set what else follows the voltage at once."""
+        return [
+            f"{flow.rectification} = {self.printer.text(flow.term.rectification)}"
+            for flow in self.flows
+            if flow.rectification
+        ]
+
+
+_GHK = f"""\
+FUNCTION ghk(v (mV), ci (mM), co (mM), z) (0.001 coul/cm3) {{   : Goldman, Hodgkin and Katz
+    LOCAL u
+    u = 0.001*z*{FARADAY!r}*v/({GAS_CONSTANT!r}*(celsius + {ZERO_CELSIUS!r}))
+    ghk = 0.001*z*{FARADAY!r}*(ci/exprel(-u) - co/exprel(u))
+}}
+"""
+
+
+def _note(p: Parameter, known: Known, fitted: bool) -> str:
+    """The comment behind a parameter."""
+    if p.fixed:
+        return "held fixed"
+    if known.interval is not None:
+        return f"95 % {known.interval[0]:.5g} to {known.interval[1]:.5g}"
+    if fitted:
+        return "fitted; the data give no interval"
+    return f"a value of the model, not fitted; range {p.lower:g} to {p.upper:g}"
+
+
+def _size_unit(flow: _Flow) -> str:
+    return "um3/ms" if flow.term.ion else "nS"
+
+
+# --- the name
+
+
+def _mechanism_name(suffix: str | None, channel: ChannelModel) -> str:
+    """The name of the mechanism. Raises InputError for one that NEURON would not take."""
+    if suffix is None:
+        name = identifier(channel.name)
+        return f"{name}_" if name in _BUILT_IN else name
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,39}", suffix) or is_reserved(suffix):
+        raise InputError(
+            f"{shown(suffix)} cannot name a mechanism; use a letter, then up to 39 letters, digits "
+            "or _, and no word of NMODL, such as na_fit"
+        )
+    if suffix in _BUILT_IN:
+        raise InputError(
+            f"NEURON has a mechanism of its own that is called {suffix}; choose another"
+        )
+    return suffix
