@@ -19,6 +19,7 @@ from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.front import interrupts
 from channelfit.front.verbs.compare import compare
 from channelfit.front.verbs.doctor import doctor
+from channelfit.front.verbs.import_model import import_model
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
@@ -121,6 +122,7 @@ _VERBS = (
     compare,
     inspect,
     init,
+    import_model,
     show,
     validate,
     tune,
