@@ -94,6 +94,8 @@ def _tell(made: Imported, proof: Proof | None, why: str) -> None:
         return
     for told, error in proof.runs:
         click.echo(f"  {told}: largest error {error:.1e} of the peak")
+    if proof.note:
+        click.echo(printable(f"  note: {proof.note}"))
     verdict = "agrees with" if proof.error <= TOLERANCE else "DIFFERS from"
     click.echo(f"{verdict} the original: largest error {proof.error:.1e} of the peak")
     if proof.table is not None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from channelfit.model.imports.equations import Equations
 from channelfit.model.imports.gating import Gating
-from channelfit.model.imports.nodes import computed
+from channelfit.model.imports.nodes import ONE, computed
 from channelfit.model.imports.trial import VOLTAGES, values_of
 
 Array = npt.NDArray[np.float64]
@@ -24,6 +24,7 @@ def check_start(found: Equations, opening: Gating) -> None:
     Raises:
         InputError: the first state that does not, with its line and by how much.
     """
+    _note_signs(found, opening)
     values = values_of(found, {"v": VOLTAGES[::20]})
     for state, gate in opening.gates.items():
         if state not in found.steady:
@@ -42,6 +43,20 @@ def check_start(found: Equations, opening: Gating) -> None:
         for state, wanted in zip(scheme.states, occupied, strict=True):
             if state not in found.steady and state not in opening.dependent:
                 _compare(found, state, wanted, values)
+
+
+def _note_signs(found: Equations, opening: Gating) -> None:
+    """Note where a time constant is below 0, so that the gate runs away from its limit."""
+    volts = VOLTAGES[(VOLTAGES > -120) & (VOLTAGES < 60)]
+    values = values_of(found, {"v": volts})
+    for state, gate in opening.gates.items():
+        tau = np.broadcast_to(computed(gate.keys.get("tau", ONE), values), volts.shape)
+        if (tau < 0).any():
+            wrong = volts[tau < 0]
+            found.notes.append(
+                f"the time constant of {state} is below 0 between {wrong.min():.0f} and "
+                f"{wrong.max():.0f} mV: there the file itself does not settle"
+            )
 
 
 def _compare(found: Equations, state: str, wanted: Any, values: Mapping[str, Any]) -> None:
