@@ -22,6 +22,7 @@ from channelfit.front.verbs.completion import completion
 from channelfit.front.verbs.doctor import doctor
 from channelfit.front.verbs.examples import examples
 from channelfit.front.verbs.export import export
+from channelfit.front.verbs.import_model import import_model
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
@@ -128,6 +129,7 @@ _VERBS = (
     inspect,
     init,
     export,
+    import_model,
     show,
     validate,
     tune,

@@ -52,6 +52,23 @@ def neuron_hoc() -> Any:
     return h
 
 
+def neuron_parser() -> Any:
+    """NEURON's parser of NMODL: the module ``neuron.nmodl``.
+
+    Raises:
+        NeuronUnavailable: NEURON is not installed, or is older than 9.
+    """
+    neuron_hoc()
+    try:
+        from neuron import nmodl  # optional, and takes long to load
+    except ImportError as error:
+        raise NeuronUnavailable(
+            f"NEURON's parser of NMODL cannot be imported ({error}); it comes with NEURON 9: "
+            'pip install "neuron>=9"'
+        ) from error
+    return nmodl
+
+
 def compile_mechanism(text: str, cache: Path | None = None) -> str:
     """Compiles a mechanism, loads it into NEURON, and returns its new name.
 

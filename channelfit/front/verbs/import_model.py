@@ -1,0 +1,55 @@
+"""`channelfit import`: its options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command("import", short_help="A model of NEURON or Myokit as a model file.")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--fit",
+    metavar="NAME,..",
+    help="Parameters that are to be searched, by their names in FILE, with commas between them. "
+    "The largest conductance is one in any case; all others keep their values.",
+)
+@click.option(
+    "--current",
+    metavar="NAME",
+    help="Of a Myokit model: the variable that is the channel's current, such as ikr.IKr.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="MODEL.yaml",
+    help="The model file to write; without it, the name of FILE with .yaml in this folder.",
+)
+@click.option(
+    "--unproven",
+    is_flag=True,
+    help="Write the model file even where the proof fails or cannot be had.",
+)
+def import_model(**given: Any) -> None:
+    """Translate FILE, a .mod of NEURON, or a .mmt or .cellml of Myokit, into a model file.
+
+    The original is then run beside the translation under two families of voltage steps, and the
+    largest error is told. What cannot be translated is refused by name and line.
+
+    \b
+    Examples
+      channelfit import na3.mod
+      channelfit import na3.mod --fit tha,qa --out na3.yaml
+      channelfit import beattie-2017.mmt --current ikr.IKr
+
+    \b
+    Exit codes
+      0    translated, proven and written
+      1    the proof found an error above its tolerance; nothing is written without --unproven
+      2    FILE cannot be translated; one message says what and where
+    """
+    from channelfit.front.commands import import_model as work
+
+    work.import_model(**given)

@@ -1,0 +1,1 @@
+"""Models of other programs, NMODL and Myokit, translated into a model file."""

@@ -1,0 +1,458 @@
+"""A model file written from the equations of a foreign model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.imports.equations import Equations, Given
+from channelfit.model.imports.flowing import FAR, Flowing, flows
+from channelfit.model.imports.gating import Gating, gating
+from channelfit.model.imports.nodes import (
+    Node,
+    factors,
+    joined,
+    name,
+    number,
+    number_text,
+    parts,
+    replaced,
+    written,
+)
+from channelfit.model.imports.start import check_start
+from channelfit.model.model_file import build_model
+from channelfit.model.scope import RESERVED
+from channelfit.reading.documents import parse_yaml
+from channelfit.reading.errors import InputError
+
+#: um2: the membrane that a density is written for. No ratio of currents depends on it.
+AREA = 1000.0
+#: S/cm2, uS: a largest conductance that the file leaves at 0.
+_CONDUCTANCE = 1e-3
+#: Units of a file that a model file knows under another name.
+_UNITS = {
+    "mV": "mV",
+    "millivolt": "mV",
+    "ms": "ms",
+    "/ms": "1/ms",
+    "1/ms": "1/ms",
+    "ms-1": "1/ms",
+    "/mV": "1/mV",
+    "1/mV": "1/mV",
+    "mM": "mM",
+}
+_SIZES = {
+    "S/cm2": ("S/cm2", 1.0),
+    "mho/cm2": ("S/cm2", 1.0),
+    "siemens/cm2": ("S/cm2", 1.0),
+    "siemens/cm/cm": ("S/cm2", 1.0),
+    "S/cm/cm": ("S/cm2", 1.0),
+    "mS/cm2": ("mS/cm2", 1e-3),
+    "pS/um2": ("pS/um2", 1e-4),
+    "picosiemens/um2": ("pS/um2", 1e-4),
+    "nS": ("nS", 1e-3),
+    "uS": ("uS", 1.0),
+    "microsiemens": ("uS", 1.0),
+    "umho": ("uS", 1.0),
+    "pS": ("pS", 1e-6),
+}
+_MAXIMAL = re.compile(r"(?i)^(g|p)\w*(bar|max)|^(gbar|gmax|pbar|pmax|perm)|^g\w*$")
+#: Definitions that are used once and are not longer than this are put in where they are used.
+_SHORT, _LONGEST, _DEEPEST = 24, 60, 30
+
+
+@dataclass
+class Imported:
+    """A model file made of a foreign one.
+
+    Attributes:
+        text: of the model file.
+        model: what it says.
+        names: the foreign program's names of parameters, by those in the model file.
+        largest: the parameters that are taken for largest conductances.
+        area: um2, where the file has a density; else None.
+    """
+
+    text: str
+    model: ChannelModel
+    names: dict[str, Given] = field(default_factory=dict)
+    largest: tuple[str, ...] = ()
+    area: float | None = None
+
+
+def imported(found: Equations, title: str, source: str, fit: Collection[str] = ()) -> Imported:
+    """The model file that says what the equations say.
+
+    Arguments:
+        found: the equations of the foreign model.
+        title: the model's name.
+        source: a sentence that says which file it was.
+        fit: parameters that are to be searched, by their names in the foreign file.
+
+    Raises:
+        InputError: what no model file can say, or a parameter that is not there.
+    """
+    opening = gating(found)
+    check_start(found, opening)
+    products = flows(found, opening)
+    writer = _Writer(found, opening, products, title, source, frozenset(fit))
+    try:
+        return writer.document(units=True)
+    except InputError as error:
+        first = error
+    try:
+        return writer.document(units=False)
+    except InputError:
+        raise first from None
+
+
+class _Writer:
+    def __init__(
+        self,
+        found: Equations,
+        opening: Gating,
+        products: list[Flowing],
+        title: str,
+        source: str,
+        fit: frozenset[str],
+    ) -> None:
+        self.found, self.opening, self.products = found, opening, products
+        self.title, self.source, self.fit = title, source, fit
+        self.definitions = self._tidy()
+        self.largest = {id(one): self._largest(one) for one in products}
+        self._check_fit()
+        self.words = self._words()
+
+    # what is used
+
+    def _roots(self) -> Iterator[Node]:
+        """Every expression that the model file will hold beside definitions."""
+        for one in self.products:
+            yield one.conductance
+            yield one.reversal
+            if one.rectification is not None:
+                yield one.rectification
+            for gate, _ in one.gates.values():
+                yield from gate.keys.values()
+            if one.scheme is not None:
+                yield from one.scheme.rates.values()
+
+    def _change(self, by: dict[str, Node]) -> None:
+        """Put expressions in place of names everywhere."""
+        for one in self.products:
+            one.conductance = replaced(one.conductance, by)
+            one.reversal = replaced(one.reversal, by)
+            if one.rectification is not None:
+                one.rectification = replaced(one.rectification, by)
+            for gate, _ in one.gates.values():
+                gate.keys.update({key: replaced(node, by) for key, node in gate.keys.items()})
+            if one.scheme is not None:
+                for way, rate in one.scheme.rates.items():
+                    one.scheme.rates[way] = replaced(rate, by)
+
+    def _tidy(self) -> dict[str, Node]:
+        """The definitions that are needed; short ones that are used once are put in their place."""
+        found = self.found
+        needed = {key: found.definitions[key] for key in found.used(list(self._roots()))}
+        counts = dict.fromkeys(needed, 0)
+        hosts: dict[str, int] = {}
+        for root in [*needed.values(), *self._roots()]:
+            for part in parts(root):
+                if part.op == "name" and part.args[0] in counts:
+                    counts[part.args[0]] += 1
+                    hosts[part.args[0]] = root.size
+        by: dict[str, Node] = {}
+        kept: dict[str, Node] = {}
+        for key, node in needed.items():
+            node = replaced(node, by)
+            plain = node.is_number or (node.op == "neg" and node.args[0].is_number)
+            once = counts[key] == 1 and node.size <= _SHORT and hosts[key] + node.size <= _LONGEST
+            if plain or (once and not self._in_condition(key, needed)):
+                by[key] = node
+            else:
+                kept[key] = node
+        self._change(by)
+        return kept
+
+    def _in_condition(self, key: str, needed: dict[str, Node]) -> bool:
+        """Whether a name stands in a condition, where no long expression belongs."""
+        for root in [*needed.values(), *self._roots()]:
+            if key in root.names:
+                for part in parts(root):
+                    if part.op == "if" and key in part.args[0].names:
+                        return needed[key].size > 8
+        return False
+
+    def _parameters(self) -> dict[str, Given]:
+        used: set[str] = set()
+        for node in (*self.definitions.values(), *self._roots()):
+            used |= node.names
+        return {key: given for key, given in self.found.parameters.items() if key in used}
+
+    def _largest(self, one: Flowing) -> str | None:
+        """The parameter that is the largest conductance of what flows; None where none is."""
+        above = [
+            node.args[0]
+            for node, under in factors(one.conductance)
+            if not under and node.op == "name"
+        ]
+        known = [key for key in above if key in self.found.parameters]
+        by_unit = [key for key in known if _plain(self.found.parameters[key].unit) in _SIZES]
+        by_name = [key for key in known if _MAXIMAL.match(key.rpartition(".")[2])]
+        return next(iter((*by_unit, *by_name)), known[0] if len(known) == 1 else None)
+
+    def _check_fit(self) -> None:
+        used = self._parameters()
+        own = {given.own or key: key for key, given in used.items()}
+        for key in sorted(self.fit):
+            if key not in own and key not in used:
+                raise InputError(
+                    f"there is no parameter {key} on which the current depends; there are "
+                    f"{', '.join(sorted(own))}",
+                    None,
+                    "--fit",
+                )
+
+    # names
+
+    def _words(self) -> dict[str, str]:
+        """A name that a model file may use, for each foreign one."""
+        result = {"v": "v", "celsius": "celsius"}
+        taken = {"v", "celsius", "leak"}
+        foreign = [*self._parameters()]
+        for one in self.products:
+            foreign += [*one.gates, *(one.scheme.states if one.scheme else ())]
+        for key in dict.fromkeys([*foreign, *self.definitions]):
+            base = self.found.bases.get(key, key)
+            base = re.sub(r"\W", "_", base, flags=re.ASCII).strip("_")[:36] or "x"
+            base = base if base[0].isalpha() else f"x{base}"
+            base = f"{base}_" if base in RESERVED else base
+            word, n = base, 1
+            while word in taken:
+                n += 1
+                word = f"{base}_{n}"
+            taken.add(word)
+            result[key] = word
+        return result
+
+    def _text(self, node: Node) -> str:
+        by = {key: name(self.words[key]) for key in node.names if self.words[key] != key}
+        return written(replaced(node, by))
+
+    # the document
+
+    def document(self, units: bool) -> Imported:
+        """The model file, with the units of parameters where it knows them."""
+        lines = list(self._head())
+        if any("celsius" in node.names for node in (*self.definitions.values(), *self._roots())):
+            celsius = self.found.celsius
+            lines.append(f"temperature: {number_text(20.0 if celsius is None else celsius)} degC")
+        body = list(self._body(units))
+        definitions = {self.words[key]: self._text(node) for key, node in self.definitions.items()}
+        if definitions:
+            lines.append("definitions:")
+            lines += [f"  {key}: {text}" for key, text in definitions.items()]
+        lines += body
+        lines.append("parameters:")
+        rows = list(self._rows(units))
+        lines += rows
+        text = "\n".join(lines) + "\n"
+        model = build_model(parse_yaml(text), None)
+        if units and model.cautions:
+            raise InputError(str(model.cautions[0]))
+        names = {self.words[key]: given for key, given in self._parameters().items()}
+        largest = tuple(
+            dict.fromkeys(self.words[key] for key in self.largest.values() if key is not None)
+        )
+        return Imported(text, model, names, largest, AREA if self.found.density else None)
+
+    def _head(self) -> Iterator[str]:
+        yield f"# {_comment(self.source)}"
+        for note in dict.fromkeys(self.found.notes):
+            yield f"# {_comment(note)}"
+        yield f"name: {_quoted(_name(self.title))}"
+        if self.found.title:
+            yield f"description: {_quoted(_comment(self.found.title))}"
+        yield f"source: {_quoted(_comment(self.source))}"
+
+    def _body(self, units: bool) -> Iterator[str]:
+        opened = [one for one in self.products if not one.always_open]
+        leaks = [one for one in self.products if one.always_open]
+        leak = None
+        if leaks and (opened or len(leaks) > 1) and leaks[0].rectification is None:
+            leak = leaks.pop(0)
+        rest = opened + leaks
+        if len(rest) == 1:
+            yield from self._opening(rest[0], "")
+            yield "current:"
+            yield from self._flow(rest[0], units, "  ")
+            if self._per_area(units):
+                yield self._area("  ")
+        else:
+            if self._per_area(units):
+                yield "current:"
+                yield self._area("  ")
+            yield "currents:"
+            for key, one in self._named(rest):
+                yield f"  {key}:"
+                yield from self._opening(one, "    ")
+                yield from self._flow(one, units, "    ")
+        if leak is not None:
+            yield "leak:"
+            yield from self._flow(leak, units, "  ")
+
+    def _per_area(self, units: bool) -> bool:
+        """Whether a parameter is written per area of membrane."""
+        return any(self._unit(key, units) in _PER_AREA for key in self.largest.values() if key)
+
+    def _area(self, indent: str) -> str:
+        return (
+            f"{indent}area: {number_text(AREA)} um2  # of the membrane; chosen here, since the "
+            "file has a density"
+        )
+
+    def _named(self, rest: list[Flowing]) -> Iterator[tuple[str, Flowing]]:
+        seen: dict[str, int] = {}
+        for one in rest:
+            base = re.sub(r"\W", "_", one.name, flags=re.ASCII).strip("_")[:30] or "i"
+            base = f"{base}_" if base in RESERVED or base == "leak" else base
+            seen[base] = seen.get(base, 0) + 1
+            yield (base if seen[base] == 1 else f"{base}_{seen[base]}"), one
+
+    def _opening(self, one: Flowing, indent: str) -> Iterator[str]:
+        if one.scheme is not None:
+            states = [self.words[s] for s in one.scheme.states]
+            yield f"{indent}states: [{', '.join(states)}]"
+            yield f"{indent}rates:"
+            for (a, b), rate in one.scheme.rates.items():
+                yield f"{indent}  {self.words[a]} -> {self.words[b]}: {self._text(rate)}"
+        if one.gates or one.scheme is None:
+            yield f"{indent}gates:"
+        for key, (gate, power) in one.gates.items():
+            yield f"{indent}  {self.words[key]}:"
+            if power != 1:
+                yield f"{indent}    power: {power}"
+            for what, node in gate.keys.items():
+                yield f"{indent}    {what}: {self._text(node)}"
+        if one.always_open:
+            yield f"{indent}  always: {{inf: 1, tau: 0}}"
+
+    def _flow(self, one: Flowing, units: bool, indent: str) -> Iterator[str]:
+        if one.scheme is not None:
+            if all(w == 1 for w in one.weights.values()):
+                yield f"{indent}open: [{', '.join(self.words[s] for s in one.weights)}]"
+            else:
+                rows = ", ".join(
+                    f"{self.words[s]}: {number_text(w)}" for s, w in one.weights.items()
+                )
+                yield f"{indent}open: {{{rows}}}"
+        yield f"{indent}conductance: {self._text(self._conductance(one, units))}"
+        yield f"{indent}reversal: {self._text(one.reversal)}" + (
+            "  # far away: the rectification holds all that the current has of the voltage"
+            if one.reversal == number(FAR)
+            else ""
+        )
+        if one.rectification is not None:
+            yield f"{indent}rectification: {self._text(one.rectification)}"
+
+    def _conductance(self, one: Flowing, units: bool) -> Node:
+        """The conductance, nS: the file's own, times what a unit of the file is in ours."""
+        scale = self.found.per_pA * (AREA if self.found.density else 1.0)
+        key = self.largest[id(one)]
+        unit = self._unit(key, units) if key is not None else None
+        if key is not None and unit is not None and unit in _BASE:
+            scale /= _BASE[unit] * (AREA if unit in _PER_AREA else 1.0)
+        return joined([*factors(one.conductance), (number(scale), False)])
+
+    def _unit(self, key: str, units: bool) -> str | None:
+        """The unit that a parameter has in the model file; None where it is written without."""
+        if not units:
+            return None
+        plain = _plain(self.found.parameters[key].unit)
+        if key in self.largest.values():
+            known = _SIZES.get(plain)
+            if known is None or (known[0] in _PER_AREA) != self.found.density:
+                return None
+            return known[0]
+        return _UNITS.get(plain)
+
+    def _rows(self, units: bool) -> Iterator[str]:
+        positive = self._below_a_line()
+        for key, given in self._parameters().items():
+            unit = self._unit(key, units)
+            value = given.value
+            largest = key in self.largest.values()
+            if largest and value == 0:
+                value = _CONDUCTANCE
+            row = []
+            if largest or key in self.fit or given.own in self.fit:
+                low, high, scale = _range(value, unit or given.unit, largest, key in positive)
+                row.append(f"range: [{number_text(low)}, {number_text(high)}]")
+                row += ["scale: log"] if scale == "log" else []
+            if unit is not None:
+                row.append(f"unit: {unit}")
+            row.append(f"value: {number_text(value)}")
+            if not (largest or key in self.fit or given.own in self.fit):
+                row.append("fixed: true")
+            told = []
+            if given.own and given.own != self.words[key]:
+                told.append(f"{given.own} in the file")
+            if given.unit and unit is None:
+                told.append(f"({_plain(given.unit)})")
+            if largest and given.value == 0:
+                told.append("0 in the file")
+            remark = f"  # {_comment('; '.join(told))}" if told else ""
+            yield f"  {self.words[key]}: {{{', '.join(row)}}}{remark}"
+
+    def _below_a_line(self) -> set[str]:
+        """Parameters that something is divided by, which must not change their sign."""
+        found: set[str] = set()
+        for node in (*self.definitions.values(), *self._roots()):
+            for part in parts(node):
+                if part.op == "/" and part.args[1].op == "name":
+                    found.add(part.args[1].args[0])
+        return found
+
+
+#: nS of one of these units, or nS of one of them on 1 um2.
+_BASE = {"S/cm2": 10.0, "mS/cm2": 1e-2, "pS/um2": 1e-3, "nS": 1.0, "uS": 1e3, "pS": 1e-3}
+_PER_AREA = {"S/cm2", "mS/cm2", "pS/um2"}
+
+
+def _range(value: float, unit: str, largest: bool, positive: bool) -> tuple[float, float, str]:
+    """Where a parameter is searched: by a factor where it is positive, by an addend else."""
+    if largest:
+        return _neat(value / 100), _neat(value * 100), "log"
+    if unit == "mV" and not positive:
+        return value - 30.0, value + 30.0, "linear"
+    if value > 0:
+        by = 3.0 if unit in ("mV", "1/mV", "") else 10.0
+        return _neat(value / by), _neat(value * by), "log"
+    if value < 0:
+        return _neat(3 * value), _neat(value / 3), "linear"
+    return -1.0, 1.0, "linear"
+
+
+def _neat(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _plain(unit: str) -> str:
+    return re.sub(r"\s", "", unit)
+
+
+def _comment(text: str) -> str:
+    """A text from a foreign file that cannot leave the line of its comment."""
+    shown = "".join(c if c.isascii() and c.isprintable() else " " for c in text)
+    return " ".join(shown.split())[:300]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _name(text: str) -> str:
+    """A text as the name of a model."""
+    return re.sub(r"[^A-Za-z0-9_ .,+()-]", "_", text).lstrip("_ .,+()-")[:80] or "imported"

@@ -1,0 +1,112 @@
+"""What a foreign model says, whichever language it was written in: its equations as expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from channelfit.model.imports.nodes import Node, replaced
+from channelfit.reading.errors import InputError
+
+
+@dataclass(frozen=True)
+class Given:
+    """A number of a foreign model that has a name.
+
+    Attributes:
+        value: in the unit of its file.
+        unit: as the file writes it; empty where it has none.
+        line: where it stands.
+        kind: "" for a parameter of the file, "reversal" or "concentration" for what the file reads
+            of an ion.
+        own: its name in the foreign program, where that differs.
+    """
+
+    value: float
+    unit: str = ""
+    line: int = 0
+    kind: str = ""
+    own: str = ""
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """A transition between two states: rates there and back, 1/ms."""
+
+    source: str
+    target: str
+    forth: Node
+    back: Node
+    line: int = 0
+
+
+@dataclass
+class Equations:
+    """The equations of a channel.
+
+    Attributes:
+        title: what the file calls itself.
+        parameters: by name.
+        definitions: named expressions, each after those that it uses; of v, parameters and states.
+        bases: what the file calls that which a definition stands for, by the definition's name.
+        states: where each is declared, by name.
+        rhs: the derivatives of states, 1/ms.
+        reactions: of KINETIC blocks.
+        initial: the expression from which a state starts.
+        steady: states that start from the steady state because the file says so.
+        equations: left and right sides of linear equations that say where states start.
+        currents: by name, in the unit of the file.
+        per_pA: which current, pA, is one of the file's unit; for a density, that through 1 um2.
+        density: whether currents are per area of membrane.
+        celsius: the temperature, degC, that the file gives; None where it uses none.
+        lines: where things stand, by name.
+        notes: what the reader of the model file should know.
+    """
+
+    title: str = ""
+    parameters: dict[str, Given] = field(default_factory=dict)
+    definitions: dict[str, Node] = field(default_factory=dict)
+    bases: dict[str, str] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+    rhs: dict[str, Node] = field(default_factory=dict)
+    reactions: list[Reaction] = field(default_factory=list)
+    initial: dict[str, Node] = field(default_factory=dict)
+    steady: set[str] = field(default_factory=set)
+    equations: list[tuple[Node, Node]] = field(default_factory=list)
+    currents: dict[str, Node] = field(default_factory=dict)
+    per_pA: float = 1.0
+    density: bool = False
+    celsius: float | None = None
+    lines: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def refusal(self, message: str, name: str = "") -> InputError:
+        """The error for what cannot be translated, at the line of a name."""
+        line = self.lines.get(name) or self.states.get(name)
+        return InputError(message, None, f"line {line}" if line else None)
+
+    def dependent(self, names: frozenset[str]) -> frozenset[str]:
+        """These names and those of all definitions that depend on them."""
+        found = set(names)
+        for defined, node in self.definitions.items():
+            if node.names & found:
+                found.add(defined)
+        return frozenset(found)
+
+    def expanded(self, node: Node, names: frozenset[str]) -> Node:
+        """An expression in which definitions that depend on these names are written out."""
+        hidden = self.dependent(names) - names
+        while node.names & hidden:
+            by = {key: self.definitions[key] for key in node.names & hidden}
+            node = replaced(node, by)
+        return node
+
+    def used(self, nodes: list[Node]) -> Iterator[str]:
+        """The names of definitions on which expressions depend, in their order."""
+        wanted: set[str] = set()
+        for node in nodes:
+            wanted |= node.names
+        for defined, node in reversed(self.definitions.items()):
+            if defined in wanted:
+                wanted |= node.names
+        return (defined for defined in self.definitions if defined in wanted)

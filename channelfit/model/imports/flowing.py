@@ -1,0 +1,228 @@
+"""What flows through a foreign channel: each current taken apart into what a model file can say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from channelfit.model.imports.equations import Equations
+from channelfit.model.imports.gating import Gate, Gating, Scheme
+from channelfit.model.imports.nodes import (
+    ONE,
+    ZERO,
+    Monomial,
+    Node,
+    NotPolynomial,
+    factors,
+    joined,
+    make,
+    name,
+    number,
+    polynomial,
+    replaced,
+    times,
+)
+
+#: mV: beyond any voltage, where a current that has no reversal potential is made to have one.
+FAR = 1000.0
+_V = frozenset(("v",))
+
+
+@dataclass
+class Flowing:
+    """One product of a current: what opens, and what flows then.
+
+    Attributes:
+        name: of the foreign current.
+        gates: with their powers, by the name of their state.
+        scheme: what is multiplied by them; None where there is none.
+        weights: the relative conductance of each of its states that conducts.
+        conductance: in the unit of the file; a current per mV.
+        reversal: mV.
+        rectification: what else the current has of the voltage.
+    """
+
+    name: str
+    gates: dict[str, tuple[Gate, int]] = field(default_factory=dict)
+    scheme: Scheme | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+    conductance: Node = ONE
+    reversal: Node = ZERO
+    rectification: Node | None = None
+
+    @property
+    def always_open(self) -> bool:
+        """Whether nothing opens or closes it."""
+        return not self.gates and self.scheme is None
+
+
+def flows(found: Equations, opening: Gating) -> list[Flowing]:
+    """All that flows, product by product.
+
+    Raises:
+        InputError: a current that is no sum of products of what is open.
+    """
+    result: list[Flowing] = []
+    for current, node in found.currents.items():
+        result += _of_one(found, opening, current, node)
+    if not result:
+        raise found.refusal("every current is 0", next(iter(found.currents)))
+    return result
+
+
+def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list[Flowing]:
+    states = frozenset((*found.states, *opening.dependent))
+    node = replaced(found.expanded(node, states), {})
+    node = _complemented(node, opening)
+    known = states | opening.gates.keys()
+    try:
+        terms = polynomial(node, known)
+    except NotPolynomial as error:
+        raise found.refusal(
+            f"{current} is no sum of products of its states (it has {error.args[0]!r} of them)",
+            current,
+        ) from None
+    unmoved = known - opening.gates.keys() - {s for one in opening.schemes for s in one.states}
+    for monomial in terms:
+        for state, _ in monomial:
+            if state in unmoved:
+                raise found.refusal(f"{state} has no equation", state)
+    _gates_of_two(opening, terms)
+    grouped: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Node]] = {}
+    for monomial, coefficient in terms.items():
+        if coefficient == ZERO:
+            continue
+        scheme_states = [(s, n) for s, n in monomial if s not in opening.gates]
+        gates = tuple((s, n) for s, n in monomial if s in opening.gates)
+        if len(scheme_states) > 1 or any(n > 1 for _, n in scheme_states):
+            told = "*".join(f"{s}^{n}" if n > 1 else s for s, n in scheme_states)
+            raise found.refusal(f"{current} has the product {told} of occupancies", current)
+        state = scheme_states[0][0] if scheme_states else ""
+        scheme = opening.scheme_of(state) if state else None
+        row = grouped.setdefault((id(scheme) if scheme else 0, gates), {})
+        row[state] = coefficient
+    result = []
+    for (_, gates), row in grouped.items():
+        result += _flowing(found, opening, current, gates, row)
+    return result
+
+
+def _complemented(node: Node, opening: Gating) -> Node:
+    """A current in which 1 - m, of a gate m, is a gate of its own."""
+    if node.is_atom:
+        return node
+    args = tuple(_complemented(arg, opening) for arg in node.args)
+    if node.op == "-" and args[0] == ONE and args[1].op == "name":
+        state = args[1].args[0]
+        if state in opening.gates:
+            shut = f"{state}_shut"
+            opening.gates[shut] = opening.gates[state].complement()
+            return name(shut)
+    return make(node.op, *args)
+
+
+def _gates_of_two(opening: Gating, terms: dict[Monomial, Node]) -> None:
+    """Schemes of two states become gates where a current has more of them than one occupancy."""
+    for scheme in [one for one in opening.schemes if len(one.states) == 2]:
+        own = set(scheme.states)
+        plain = all(
+            len(monomial) == 1 and monomial[0][1] == 1
+            for monomial in terms
+            if own & {s for s, _ in monomial}
+        )
+        if plain:
+            continue
+        opening.schemes.remove(scheme)
+        for state in scheme.states:
+            other = next(s for s in scheme.states if s != state)
+            opening.gates[state] = Gate(
+                {
+                    "alpha": scheme.rates.get((other, state), ZERO),
+                    "beta": scheme.rates.get((state, other), ZERO),
+                }
+            )
+
+
+def _flowing(
+    found: Equations,
+    opening: Gating,
+    current: str,
+    gates: tuple[tuple[str, int], ...],
+    row: dict[str, Node],
+) -> list[Flowing]:
+    """What flows through the same gates; states of a scheme share it where drives are the same."""
+    shares: list[tuple[Node, dict[str, float]]] = []
+    for state, coefficient in row.items():
+        constant, rest = _share(coefficient)
+        for drive, weights in shares:
+            if drive == rest and constant * next(iter(weights.values())) > 0:
+                weights[state] = constant
+                break
+        else:
+            shares.append((rest, {state: constant}))
+    result = []
+    for rest, weights in shares:
+        one = Flowing(current, {s: (opening.gates[s], n) for s, n in gates})
+        if next(iter(weights)):
+            one.scheme = opening.scheme_of(next(iter(weights)))
+            largest = max(weights.values(), key=abs)
+            one.weights = {state: w / largest for state, w in weights.items()}
+        else:
+            largest = weights[""]
+        _drive(found, one, times(number(largest), rest))
+        result.append(one)
+    return result
+
+
+def _share(node: Node) -> tuple[float, Node]:
+    """The number in a product, and the rest of it."""
+    rows = factors(node)
+    constant = joined([row for row in rows if row[0].is_number])
+    return constant.value, joined([row for row in rows if not row[0].is_number])
+
+
+# --- the drive -----------------------------------------------------------------------------------
+
+
+def _drive(found: Equations, one: Flowing, drive: Node) -> None:
+    """Conductance, reversal potential and rectification of the current of an open channel."""
+    moving = found.dependent(_V)
+    rows = factors(drive)
+    still = [row for row in rows if not row[0].names & moving]
+    other = [row for row in rows if row[0].names & moving]
+    for k, (node, under) in enumerate(other):
+        line = None if under else linear_in_v(found, node)
+        if line is None or line[0] == ZERO:
+            continue
+        slope, one.reversal = line
+        rest = other[:k] + other[k + 1 :]
+        one.conductance = joined([*still, *factors(slope)])
+        one.rectification = joined(rest) if rest else None
+        return
+    line = linear_in_v(found, joined(other)) if other else None
+    if line is not None and line[0] != ZERO:
+        one.conductance, one.reversal = joined([*still, *factors(line[0])]), line[1]
+        return
+    # A current such as that of Goldman, Hodgkin and Katz: as if it reversed far away.
+    one.reversal = number(FAR)
+    away = make("-", name("v"), number(FAR))
+    one.conductance = joined(still)
+    one.rectification = joined([*other, (away, True)])
+
+
+def linear_in_v(found: Equations, node: Node) -> tuple[Node, Node] | None:
+    """Slope and root of an expression that is a straight line in v; None where it is none."""
+    node = found.expanded(node, _V)
+    if node.op == "-" and node.args[0] == name("v") and "v" not in node.args[1].names:
+        return ONE, node.args[1]
+    if node.op == "-" and node.args[1] == name("v") and "v" not in node.args[0].names:
+        return number(-1.0), node.args[0]
+    try:
+        terms = polynomial(node, _V)
+    except NotPolynomial:
+        return None
+    if not terms.keys() <= {(), (("v", 1),)}:
+        return None
+    slope = terms.get((("v", 1),), ZERO)
+    if slope == ZERO:
+        return slope, ZERO
+    return slope, joined([(make("neg", terms.get((), ZERO)), False), (slope, True)])

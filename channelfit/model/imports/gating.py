@@ -1,0 +1,259 @@
+"""What opens a foreign channel: derivatives and reactions sorted into gates and schemes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from channelfit.model.imports.equations import Equations, Reaction
+from channelfit.model.imports.nodes import (
+    ONE,
+    ZERO,
+    Node,
+    NotPolynomial,
+    add,
+    factors,
+    joined,
+    make,
+    name,
+    polynomial,
+)
+from channelfit.model.imports.trial import same_values
+from channelfit.reading.errors import InputError
+
+
+@dataclass
+class Gate:
+    """A gate: `inf` and `tau`, or `alpha` and `beta`, by the keys of a model file."""
+
+    keys: dict[str, Node]
+
+    @property
+    def limit(self) -> Node:
+        """The steady state."""
+        if "inf" in self.keys:
+            return self.keys["inf"]
+        alpha, beta = self.keys["alpha"], self.keys["beta"]
+        return make("/", alpha, make("+", alpha, beta))
+
+    def complement(self) -> Gate:
+        """The gate that is open where this one is closed."""
+        if "inf" in self.keys:
+            return Gate({"inf": make("-", ONE, self.keys["inf"]), "tau": self.keys["tau"]})
+        return Gate({"alpha": self.keys["beta"], "beta": self.keys["alpha"]})
+
+
+@dataclass
+class Scheme:
+    """States and the rates between them, 1/ms."""
+
+    states: list[str]
+    rates: dict[tuple[str, str], Node] = field(default_factory=dict)
+
+
+@dataclass
+class Gating:
+    """All that opens, and which of it each state belongs to.
+
+    Attributes:
+        gates: by the name of their state.
+        schemes: each with its states.
+        dependent: a state that is 1 less the sum of others, by name, and that expression.
+    """
+
+    gates: dict[str, Gate] = field(default_factory=dict)
+    schemes: list[Scheme] = field(default_factory=list)
+    dependent: dict[str, Node] = field(default_factory=dict)
+
+    def scheme_of(self, state: str) -> Scheme | None:
+        """The scheme that a state belongs to; None for a gate."""
+        return next((scheme for scheme in self.schemes if state in scheme.states), None)
+
+
+def gating(found: Equations) -> Gating:
+    """Gates and schemes of equations.
+
+    Raises:
+        InputError: equations that are not linear in their states, or none at all for a state.
+    """
+    states = frozenset(found.states)
+    result = Gating()
+    rhs = {key: found.expanded(node, states) for key, node in found.rhs.items()}
+    for group in _groups(found, rhs):
+        reactions = [r for r in found.reactions if r.source in group or r.target in group]
+        if reactions and any(state in rhs for state in group):
+            raise found.refusal(f"{group[0]} has a reaction and a derivative of its own", group[0])
+        if reactions:
+            result.schemes.append(_reacting(found, group, reactions))
+        elif len(group) == 1:
+            result.gates[group[0]] = gate_of(found, group[0], rhs[group[0]])
+        else:
+            result.schemes.append(_coupled(found, group, rhs, result))
+    return result
+
+
+def _groups(found: Equations, rhs: dict[str, Node]) -> list[list[str]]:
+    """The states that depend on each other, in the order of the file."""
+    linked: dict[str, set[str]] = {s: {s} for s in found.states}
+    pairs = [(r.source, r.target) for r in found.reactions]
+    pairs += [(s, other) for s, node in rhs.items() for other in node.names & found.states.keys()]
+    for a, b in pairs:
+        if linked[a] is not linked[b]:
+            merged = linked[a] | linked[b]
+            for state in merged:
+                linked[state] = merged
+    moved = {s for pair in pairs for s in pair} | rhs.keys()
+    seen: set[str] = set()
+    groups = []
+    for state in found.states:
+        if state in moved and state not in seen:
+            groups.append([s for s in found.states if s in linked[state]])
+            seen |= linked[state]
+    return groups
+
+
+def gate_of(found: Equations, state: str, rhs: Node) -> Gate:
+    """The gate whose derivative is given: by inf and tau, or by rates, as the file writes it."""
+    relaxing = _relaxing(state, rhs) or _by_rates(state, rhs)
+    if relaxing is not None:
+        return relaxing
+    try:
+        terms = polynomial(rhs, frozenset((state,)))
+    except NotPolynomial:
+        terms = {((state, 2),): ONE}
+    if not terms.keys() <= {(), ((state, 1),)}:
+        raise found.refusal(f"{state}' is not linear in {state}", state)
+    slope = terms.get(((state, 1),), ZERO)
+    if slope == ZERO:
+        raise found.refusal(f"{state}' does not depend on {state}: it never settles", state)
+    fall = make("neg", slope)
+    return Gate({"inf": make("/", terms.get((), ZERO), fall), "tau": make("/", ONE, fall)})
+
+
+def _relaxing(state: str, rhs: Node) -> Gate | None:
+    """(inf - m)/tau, in whatever order its factors stand."""
+    rows = factors(rhs)
+    moving = [row for row in rows if state in row[0].names]
+    if len(moving) != 1 or moving[0][1]:
+        return None
+    inner, rest = moving[0][0], [row for row in rows if row is not moving[0]]
+    if inner.op != "-":
+        return None
+    left, right = inner.args
+    if right == name(state) and state not in left.names:
+        inf = left
+    elif left == name(state) and state not in right.names:
+        inf, rest = right, [*rest, (make("neg", ONE), False)]
+    else:
+        return None
+    return Gate({"inf": inf, "tau": joined([(node, not under) for node, under in rest])})
+
+
+def _by_rates(state: str, rhs: Node) -> Gate | None:
+    """alpha (1 - m) - beta m, in whatever order its terms stand."""
+    alpha = beta = ZERO
+    for term, negative in _terms(rhs):
+        rows = factors(term)
+        moving = [row for row in rows if state in row[0].names]
+        if len(moving) != 1 or moving[0][1]:
+            return None
+        rest = joined([row for row in rows if row is not moving[0]])
+        if moving[0][0] == make("-", ONE, name(state)) and not negative:
+            alpha = add(alpha, rest)
+        elif moving[0][0] == name(state) and negative:
+            beta = add(beta, rest)
+        else:
+            return None
+    return Gate({"alpha": alpha, "beta": beta})
+
+
+def _terms(node: Node, negative: bool = False) -> list[tuple[Node, bool]]:
+    """The terms of a sum, each with whether it is subtracted."""
+    if node.op in ("+", "-"):
+        left, right = node.args
+        return _terms(left, negative) + _terms(right, negative ^ (node.op == "-"))
+    if node.op == "neg":
+        return _terms(node.args[0], not negative)
+    return [(node, negative)]
+
+
+def _reacting(found: Equations, group: list[str], reactions: list[Reaction]) -> Scheme:
+    """The scheme of reactions; rates between the same two states add up."""
+    scheme = Scheme(group)
+    moving = found.dependent(frozenset(found.states))
+    for reaction in reactions:
+        there, back = (reaction.source, reaction.target), (reaction.target, reaction.source)
+        if there[0] == there[1]:
+            raise found.refusal(f"a reaction of {there[0]} with itself", there[0])
+        for way, rate in ((there, reaction.forth), (back, reaction.back)):
+            if rate.names & moving:
+                raise InputError(
+                    f"the rate from {way[0]} to {way[1]} depends on a state",
+                    None,
+                    f"line {reaction.line}",
+                )
+            if rate != ZERO:
+                scheme.rates[way] = add(scheme.rates[way], rate) if way in scheme.rates else rate
+    return scheme
+
+
+def _coupled(found: Equations, group: list[str], rhs: dict[str, Node], result: Gating) -> Scheme:
+    """The scheme of derivatives that are linear in each other.
+
+    What leaves a state and arrives at no other one of them goes to a state that has no derivative:
+    1 less the sum of the others.
+    """
+    matrix = {}
+    for state in group:
+        try:
+            terms = polynomial(rhs[state], frozenset(group))
+        except (NotPolynomial, KeyError):
+            terms = {((state, 2),): ONE}
+        if any(sum(n for _, n in key) > 1 for key in terms):
+            raise found.refusal(f"{state}' is not linear in {', '.join(group)}", state)
+        matrix[state] = terms
+    return _markov(found, group, matrix, result)
+
+
+def _markov(
+    found: Equations,
+    group: list[str],
+    matrix: dict[str, dict[tuple[tuple[str, int], ...], Node]],
+    result: Gating,
+) -> Scheme:
+    constant = {state: terms.get((), ZERO) for state, terms in matrix.items()}
+    closed = all(node == ZERO for node in constant.values())
+    scheme = Scheme(list(group))
+    for target in group:
+        for source in group:
+            if source != target:
+                rate = matrix[target].get(((source, 1),), ZERO)
+                if not closed:
+                    rate = add(rate, constant[target])
+                    rate = ZERO if same_values(found, rate, ZERO) else rate
+                if rate != ZERO:
+                    scheme.rates[source, target] = rate
+    rest = None
+    if not closed:
+        rest = next(s for s in (f"rest{k or ''}" for k in range(99)) if s not in found.states)
+        scheme.states.append(rest)
+        for target in group:
+            if constant[target] != ZERO:
+                scheme.rates[rest, target] = constant[target]
+        total = ONE
+        for state in group:
+            total = make("-", total, name(state))
+        result.dependent[rest] = total
+    for source in group:
+        leaving = make("neg", add(matrix[source].get(((source, 1),), ZERO), constant[source]))
+        there = ZERO
+        for (a, _), rate in scheme.rates.items():
+            if a == source:
+                there = add(there, rate)
+        if same_values(found, leaving, there):
+            continue
+        if rest is None:
+            raise found.refusal(
+                f"what leaves {source} is not what arrives at {', '.join(group)}", source
+            )
+        scheme.rates[source, rest] = make("-", leaving, there)
+    return scheme

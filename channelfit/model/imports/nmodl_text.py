@@ -1,0 +1,120 @@
+"""The text of a .mod file: without its comments, and refused where compiling it could do harm.
+
+NMODL may hold C (`VERBATIM`) and other files (`INCLUDE`). What is parsed here, and what the proof
+compiles, is the text that remains when comments are blanked; a text in which either word remains,
+or a character that NMODL has no use for, goes no further.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from channelfit.reading.errors import InputError
+
+#: Characters of a file.
+LONGEST = 300_000
+_COMMENT = re.compile(r"[:?][^\n]*")
+_BLOCK = re.compile(r"\bCOMMENT\b")
+_END = re.compile(r"\bENDCOMMENT\b[^\n]*")
+_TITLE = re.compile(r"[ \t]*TITLE\b([^\n]*)")
+#: A word and why a file that has it is refused.
+_REFUSED = {
+    "VERBATIM": "C code, which cannot be translated and is never compiled",
+    "ENDVERBATIM": "C code, which cannot be translated and is never compiled",
+    "INCLUDE": "another file, which is not read",
+    "POINTER": "a variable of another mechanism",
+    "BBCOREPOINTER": "a variable of another mechanism",
+    "EXTERNAL": "a variable of another mechanism",
+    "NET_RECEIVE": "events of a network; this is no channel that the voltage gates",
+    "RANDOM": "random numbers; a channel is simulated as its mean",
+    "FUNCTION_TABLE": "a table that is filled from outside the file",
+    "ARTIFICIAL_CELL": "no channel",
+    "ELECTRODE_CURRENT": "the current of an electrode, not of a membrane",
+    "CONSTRUCTOR": "a block that runs when a mechanism is placed",
+    "DESTRUCTOR": "a block that runs when a mechanism is removed",
+    "BEFORE": "a block that runs beside the equations",
+    "AFTER": "a block that runs beside the equations",
+    "LONGITUDINAL_DIFFUSION": "diffusion along the cell",
+    "COMPARTMENT": "a volume whose concentrations move",
+    "NONLINEAR": "equations that are not linear",
+    "DISCRETE": "a block that counts steps of time",
+    "PARTIAL": "partial differential equations",
+    "WATCH": "events that depend on a threshold",
+    "WHILE": "a loop whose end cannot be known",
+    "while": "a loop whose end cannot be known",
+}
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_STRANGE = re.compile(r"[^A-Za-z0-9_\s{}()\[\]<>=!&|+\-*/^~.,;'%\"]")
+_STRING = re.compile(r'"[^"\n]*"')
+
+
+@dataclass(frozen=True)
+class NmodlText:
+    """A .mod file as it is parsed and compiled.
+
+    Attributes:
+        text: its lines, comments blanked, none taken out: line numbers are those of the file.
+        title: what stands behind TITLE.
+    """
+
+    text: str
+    title: str
+
+
+def read_nmodl(data: bytes, file: object = None) -> NmodlText:
+    """A .mod file without its comments.
+
+    Raises:
+        InputError: it is too long, or holds a word or a character that is refused, with the line.
+    """
+    if len(data) > LONGEST:
+        raise InputError(f"{len(data)} bytes; a mechanism has at most {LONGEST}", str(file))
+    text = (
+        data.decode("latin-1")
+        .replace("\r\n", "\n")
+        .replace("\r", "\n")
+        .removeprefix("\xef\xbb\xbf")
+    )
+    lines, title, inside = [], "", 0
+    for k, line in enumerate(text.split("\n")):
+        if inside:
+            end = _END.search(line)
+            inside = 0 if end else inside
+            lines.append("")
+            continue
+        found = _TITLE.match(line)
+        if found and not title:
+            title = " ".join(found[1].split())
+        line = "" if found else _COMMENT.sub("", line)
+        begun = _BLOCK.search(line)
+        if begun:
+            if line[: begun.start()].strip():
+                raise _at("COMMENT behind other text; it stands at the start of a line", k, file)
+            inside = 0 if _END.search(line) else k + 1
+            line = ""
+        lines.append(line.rstrip())
+    if inside:
+        raise _at("a COMMENT that has no ENDCOMMENT", inside - 1, file)
+    for k, line in enumerate(lines):
+        _check(line, k, file)
+    return NmodlText("\n".join(lines) + "\n", title)
+
+
+def _check(line: str, k: int, file: object) -> None:
+    for word in _WORD.findall(line):
+        if word in _REFUSED:
+            raise _at(f"{word}: {_REFUSED[word]}", k, file)
+    # the two words that reach outside the file are refused however they are spelled
+    for word in ("VERBATIM", "INCLUDE"):
+        if word in line.upper():
+            raise _at(f"{word}: {_REFUSED[word]}", k, file)
+    strange = _STRANGE.search(line)
+    if strange:
+        raise _at(f"a character that NMODL has no use for, {strange[0]!a}", k, file)
+    if '"' in line:
+        raise _at(f"a text in quotes, {_STRING.search(line) and 'as printf has'}", k, file)
+
+
+def _at(message: str, k: int, file: object) -> InputError:
+    return InputError(message, None if file is None else str(file), f"line {k + 1}")

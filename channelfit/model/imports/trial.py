@@ -1,0 +1,65 @@
+"""Foreign expressions tried out in numbers, where a question about them has no easier answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import parse_expression
+from channelfit.model.imports.equations import Equations
+from channelfit.model.imports.nodes import Node, computed, written
+from channelfit.model.singularities import remove_singularities
+from channelfit.reading.errors import InputError
+
+Array = npt.NDArray[np.float64]
+#: Voltages, mV, at which expressions are compared: none of them is a number that a file would name.
+VOLTAGES = np.linspace(-137.231, 97.417, 401)
+
+
+def values_of(found: Equations, at: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of parameters and of all definitions that have one.
+
+    Arguments:
+        found: the equations.
+        at: of the voltage, the states and whatever else has no value of its own.
+    """
+    values: dict[str, Any] = {key: given.value for key, given in found.parameters.items()}
+    values["celsius"] = 20.0 if found.celsius is None else found.celsius
+    values |= at
+    for key, node in found.definitions.items():
+        if node.names <= values.keys():
+            values[key] = computed(node, values)
+    return values
+
+
+def never_seen(found: Equations, key: str, used: Iterable[Node]) -> bool:
+    """Whether a name changes no value although conditions mention it, at any of `VOLTAGES`."""
+    states = {state: np.full(VOLTAGES.size, 0.5) for state in found.states}
+    results = []
+    for value in (0.25, 0.75):
+        values = values_of(found, {"v": VOLTAGES, **states, key: value})
+        known = [computed(node, values) for node in used if node.names <= values.keys()]
+        results.append(known)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*results, strict=True))
+
+
+def limit(node: Node, values: Mapping[str, Any]) -> float:
+    """The value of an expression, by its limit where it is 0/0; NaN where it cannot be had."""
+    try:
+        expression = remove_singularities(parse_expression(written(node), node.names))
+    except InputError:
+        return float("nan")
+    return float(np.asarray(evaluate(expression, values)))
+
+
+def same_values(found: Equations, left: Node, right: Node) -> bool:
+    """Whether two expressions of v and parameters agree to 1e-9 at all of `VOLTAGES`."""
+    values = values_of(found, {"v": VOLTAGES})
+    a, b = (np.broadcast_to(computed(node, values), VOLTAGES.shape) for node in (left, right))
+    return bool(
+        np.allclose(a, b, rtol=1e-9, atol=1e-12 * float(np.nanmax(np.abs(b), initial=1e-3)))
+    )
