@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
+import browser
 import platformdirs
 import pytest
 from hypothesis import settings
@@ -50,3 +53,18 @@ def pytest_configure(config: pytest.Config) -> None:
         folder.cleanup()
 
     config.add_cleanup(forget)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for the tests of a file; they are skipped where there is none."""
+    with browser.chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[browser.Page]:
+    """A tab of its own for a test; see `browser`."""
+    tab = browser.Page(chromium)
+    yield tab
+    tab.close()
