@@ -110,8 +110,13 @@ def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | None, ...]:
     return tuple(found)
 
 
-def run_of(label: str, page: Page, facts: Facts) -> Run:
-    """Put together what a report says of one fit, which has no page of traces if it has none."""
+def run_of(label: str, page: Page | None, facts: Facts) -> Run:
+    """Put together what a report says of one fit.
+
+    Arguments:
+        label: what tells it from others in the same report.
+        page: its traces; None for a fit of a function, which has none.
+    """
     summary = _steerless(json.loads(facts.summary_json))
     model = None
     if facts.model_json:
@@ -122,7 +127,9 @@ def run_of(label: str, page: Page, facts: Facts) -> Run:
             told["celsius"],
             words_of_clamps(told["section"]),
         )
-    return Run(label, summary, page.panels, model, facts.reversals_mV, facts.history)
+    panels = () if page is None else page.panels
+    name = printable(label)
+    return Run(name, summary, panels, model, facts.reversals_mV, facts.history)
 
 
 def _steerless(value: Any) -> Any:
