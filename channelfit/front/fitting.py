@@ -273,10 +273,19 @@ def conditioning_notes(plan: FitPlan) -> list[tuple[str, str]]:
     ]
 
 
-def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchScreen) -> Fit:
+def run(
+    plan: FitPlan,
+    scorer: Scorer,
+    folder: RunFolder | None,
+    screen: SearchScreen,
+    command: str = "",
+) -> Fit:
     """Searches, scores the winner once more, judges it, and writes the folder if there is one.
 
     After a failure the folder keeps what there is so far.
+
+    Arguments:
+        command: the command line that asked for it, for the summary; empty for a call of Python.
     """
 
     told_already: set[str] = set()
@@ -308,6 +317,7 @@ def run(plan: FitPlan, scorer: Scorer, folder: RunFolder | None, screen: SearchS
             if folder is not None:
                 folder.begin_drawing(result, winner)
             summary = kinds.summarize(plan, result, scorer, winner)
+            summary |= {"command": command} if command else {}
             if folder is not None:
                 all_is_done()
                 folder.finish(result, summary)

@@ -37,6 +37,7 @@ import numpy as np
 
 from channelfit import __version__
 from channelfit.reading.errors import InputError
+from channelfit.results.file_hashes import file_hashes
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.page_content import facts_of
 from channelfit.results.report.quality import Quality, pooled, quality
@@ -439,6 +440,7 @@ def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any
         "backend": scorer.backend,
         "dtype": scorer.dtype,
         "source_hash": result.source_hash,
+        "files": file_hashes(fit),
         "search_cost": result.cost,
         "versions": versions(on_gpu),
         "machine": machine() | ({"gpu": gpu.device().name} if on_gpu else {}),

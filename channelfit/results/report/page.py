@@ -24,7 +24,7 @@ from matplotlib.colors import to_hex
 
 from channelfit.model.channel import ChannelModel
 from channelfit.results.report import page_words, sweeps
-from channelfit.results.report.page_content import Run, Shown, side_by_side
+from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
 from channelfit.results.report.page_figures import (
     MOST_SAMPLES,
     Figures,
@@ -37,7 +37,7 @@ from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
 from channelfit.results.report.residuals import Autocorrelation, autocorrelation
 from channelfit.results.report.scheme import scheme_figure
-from channelfit.results.report.step_families import Family, measured
+from channelfit.results.report.step_families import Family, measured, parts_of
 from channelfit.results.report.terminal import error_text, quality_texts
 from channelfit.results.report.texts import one_line
 from channelfit.results.report.uncertainty import interval_text
@@ -351,44 +351,25 @@ def _family(figures: Figures, number: int, shown: Shown, family: Family | str) -
     """Figures and tables of a family of steps, or why there are none."""
     if isinstance(family, str):
         return {"left_out": [family], "figures": [], "table": []}
-    groups: list[tuple[str, str, list[int]]] = []
-    for k, curve in enumerate(family.curves):
-        title = {"pA": "I–V", "": "Shares of the greatest", "ms": "Time courses"}[curve.unit]
-        own = title == "I–V" and groups and groups[0][0] == "I–V"
-        if own:
-            groups[0][2].append(k)
-        else:
-            groups.append(("I–V" if title == "I–V" else curve.name, curve.unit, [k]))
     drawn = []
-    for k, (title, unit, members) in enumerate(groups):
+    for k, part in enumerate(parts_of(family)):
         series = [
             one
-            for m in members
-            for one in curve_series(family.curves[m], shown.runs, second=m != members[0])
+            for place, curve in enumerate(part.curves)
+            for one in curve_series(curve, shown.runs, second=place > 0)
         ]
-        unit_text = f"({unit})" if unit else "(share)"
-        quantity = {"pA": "current", "ms": "time", "": "relative"}[unit]
         place = draw_curves(
             figures,
             f"e{number}-family{k}",
             f"{family.x_name} ({family.x_unit})",
-            f"{quantity} {unit_text}",
+            part.label,
             series,
-            zero=unit == "pA",
+            zero=part.unit == "pA",
         )
-        notes = []
-        for m in members:
-            curve = family.curves[m]
-            if curve.data_fit:
-                notes.append(f"data: {curve.data_fit}")
-            notes += [f"fit: {text}" for text in curve.result_fits if text]
+        notes = [f"data: {curve.data_fit}" for curve in part.curves if curve.data_fit]
+        notes += [f"fit: {text}" for curve in part.curves for text in curve.result_fits if text]
         notes = [note.replace("-", "−") for note in notes]
-        caption = title[:1].upper() + title[1:]
-        if title == "I–V":
-            marks = ("", " (squares, dashed)")
-            names = [family.curves[m].name + mark for m, mark in zip(members, marks, strict=False)]
-            caption = f"I–V: {' and '.join(names)}"
-        drawn.append({"place": place, "caption": caption, "notes": notes})
+        drawn.append({"place": place, "caption": part.title, "notes": notes})
     head = [f"{family.x_name} ({family.x_unit})"]
     columns: list[np.ndarray] = []
     for curve in family.curves:
@@ -439,21 +420,11 @@ def _bar(row: Mapping[str, Any]) -> dict[str, float] | None:
     lower, upper = row["lower"], row["upper"]
     if lower is None or not lower < upper or row.get("note") == "fixed":
         return None
-    log = "relative_error" in row and lower > 0
-
-    def percent(x: float) -> float:
-        if log:
-            x = max(x, lower)
-            share = math.log(x / lower) / math.log(upper / lower)
-        else:
-            share = (x - lower) / (upper - lower)
-        return round(100 * min(max(share, 0.0), 1.0), 2)
-
-    found = {"at": percent(row["value"])}
+    found = {"at": round(100 * place_in_range(row, row["value"]), 2)}
     interval = row.get("interval")
     if interval and None not in interval:
-        low, high = percent(interval[0]), percent(interval[1])
-        found |= {"low": low, "width": round(high - low, 2)}
+        low, high = (100 * place_in_range(row, end) for end in interval)
+        found |= {"low": round(low, 2), "width": round(high - low, 2)}
     return found
 
 

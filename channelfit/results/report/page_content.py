@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,20 @@ def _steerless(value: Any) -> Any:
     if isinstance(value, list):
         return [_steerless(one) for one in value]
     return printable(value) if isinstance(value, str) else value
+
+
+def place_in_range(row: Mapping[str, Any], value: float) -> float:
+    """Where a value lies in the range of a parameter, from 0 to 1; of the logarithm where the
+    range was searched on a logarithmic scale.
+
+    Arguments:
+        row: of the parameter, as in ``summary.json``.
+    """
+    lower, upper = row["lower"], row["upper"]
+    value = min(max(value, lower), upper)
+    if "relative_error" in row and lower > 0:
+        return math.log(value / lower) / math.log(upper / lower)
+    return float((value - lower) / (upper - lower))
 
 
 # --- several fits beside each other --------------------------------------------------------------

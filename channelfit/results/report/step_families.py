@@ -39,7 +39,12 @@ _LEAST_CHANGE, _ABOVE_NOISE = 0.05, 4.0
 #: Samples of an exponential, at least; the share of their variance that it must account for; and
 #: how many times as long as the samples its time constant may be.
 _FEWEST, _EXPLAINED, _LONGEST = 8, 0.9, 2.0
-_CONSTANTS = ("time constant of the rise", "time constant of the decay")
+#: The measures of the course of a current, each with the name of its file.
+_COURSES = (
+    ("time to half of the largest current", "half_rise"),
+    ("time constant of the rise", "rise"),
+    ("time constant of the decay", "decay"),
+)
 #: Points of a Boltzmann curve, at least.
 _FEWEST_POINTS = 5
 
@@ -51,6 +56,7 @@ class Curve:
     Attributes:
         name: what it is, in words.
         unit: of its values; empty for a share.
+        file: a short name for a file of its figure.
         x: (n_sweeps,) in the family's unit, increasing.
         data: (n_sweeps,), NaN where it cannot be told; None without a recording.
         results: the same of the fit, and of each rival.
@@ -60,6 +66,7 @@ class Curve:
 
     name: str
     unit: str
+    file: str
     x: np.ndarray
     data: np.ndarray | None
     results: tuple[np.ndarray, ...]
@@ -87,6 +94,41 @@ class Family:
     x_unit: str
     curves: tuple[Curve, ...]
     left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands in one figure: one curve, or two of the same quantity.
+
+    Attributes:
+        title: what is shown, in words.
+        unit: of the curves.
+        label: of the vertical axis.
+        file: the figure's name, without its kind.
+    """
+
+    title: str
+    unit: str
+    label: str
+    file: str
+    curves: tuple[Curve, ...]
+
+
+def parts_of(family: Family) -> list[Part]:
+    """The figures of a family: largest current and that at the end stand together."""
+    labels = {"pA": "current (pA)", "": "share of the greatest", "ms": "time (ms)"}
+    currents = tuple(curve for curve in family.curves if curve.unit == "pA")
+    parts = []
+    if currents:
+        marks = ("", " (squares, dashed)")
+        names = [curve.name + mark for curve, mark in zip(currents, marks, strict=False)]
+        title = f"I–V: {' and '.join(names)}"
+        parts.append(Part(title, "pA", labels["pA"], "iv", currents))
+    for curve in family.curves:
+        if curve not in currents:
+            title = curve.name[:1].upper() + curve.name[1:]
+            parts.append(Part(title, curve.unit, labels[curve.unit], curve.file, (curve,)))
+    return parts
 
 
 def measured(traces: Traces, reversal_mV: float | None = None) -> Family | str:
@@ -191,6 +233,7 @@ class _Steps:
         self,
         name: str,
         unit: str,
+        file: str,
         x: np.ndarray,
         measure: Callable[[np.ndarray], np.ndarray],
         words: Callable[[np.ndarray, np.ndarray], str] | None = None,
@@ -200,9 +243,10 @@ class _Steps:
         data = None if traces.data is None else measure(traces.data)[self.order]
         results = tuple(measure(result)[self.order] for result in traces.results)
         if words is None:
-            return Curve(name, unit, x, data, results)
+            return Curve(name, unit, file, x, data, results)
         data_fit = "" if data is None else words(x, data)
-        return Curve(name, unit, x, data, results, data_fit, tuple(words(x, r) for r in results))
+        result_fits = tuple(words(x, r) for r in results)
+        return Curve(name, unit, file, x, data, results, data_fit, result_fits)
 
     def peaks(self, segment: int, current: np.ndarray) -> np.ndarray:
         """The largest current, in size, of a segment of every sweep: (n_sweeps,) pA."""
@@ -239,8 +283,8 @@ def _end(y: np.ndarray) -> float:
 
 def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float | None) -> Family:
     curves = [
-        steps.curve("largest current", "pA", x, partial(steps.peaks, place)),
-        steps.curve("current at the end", "pA", x, partial(steps.ends, place)),
+        steps.curve("largest current", "pA", "iv", x, partial(steps.peaks, place)),
+        steps.curve("current at the end", "pA", "iv", x, partial(steps.ends, place)),
     ]
     left_out = []
     after = _same_after(steps.traces.protocol, place)
@@ -260,11 +304,17 @@ def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float
             return _share(steps.peaks(place, current) / drive)
 
         curves.append(
-            steps.curve("conductance at the largest current", "", x, conductance, _boltzmann_words)
+            steps.curve(
+                "conductance at the largest current",
+                "",
+                "conductance",
+                x,
+                conductance,
+                _boltzmann_words,
+            )
         )
-    courses = ("time to half of the largest current", *_CONSTANTS)
-    for row, name in enumerate(courses):
-        curves.append(steps.curve(name, "ms", x, partial(_times, steps, place, row)))
+    for row, (name, file) in enumerate(_COURSES):
+        curves.append(steps.curve(name, "ms", file, x, partial(_times, steps, place, row)))
     return _family("voltage of the step", "mV", curves, left_out)
 
 
@@ -298,7 +348,8 @@ def _shares_after(
     wave = steps.traces.protocol.sweeps[0][after].wave
     assert isinstance(wave, Constant)
     name = f"largest current of the step after it, to {wave.v_mV:g} mV"
-    return steps.curve(name, "", x, lambda c: _share(steps.peaks(after, c)), words)
+    file = "availability" if words is _boltzmann_words else "recovery"
+    return steps.curve(name, "", file, x, lambda c: _share(steps.peaks(after, c)), words)
 
 
 def _share(values: np.ndarray) -> np.ndarray:
