@@ -288,6 +288,7 @@ def run(
     folder: RunFolder | None,
     screen: SearchScreen,
     arguments: Mapping[str, Any] | None = None,
+    command: str = "",
 ) -> Fit:
     """Searches, scores the winner once more, judges it, and writes the folder if there is one.
 
@@ -295,6 +296,7 @@ def run(
 
     Arguments:
         arguments: of the command, by which the run can be resumed; None for a call from Python.
+        command: the command line that asked for it, for the summary; empty for a call of Python.
     """
 
     told_already: set[str] = set()
@@ -342,6 +344,7 @@ def run(
             if folder is not None:
                 folder.begin_drawing(result, winner)
             summary = kinds.summarize(plan, result, scorer, winner)
+            summary |= {"command": command} if command else {}
             if folder is not None:
                 all_is_done()
                 tell(folder.finish(result, summary), "all results are written")

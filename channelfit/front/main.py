@@ -26,6 +26,7 @@ from channelfit.front.verbs.import_model import import_model
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
+from channelfit.front.verbs.report import report
 from channelfit.front.verbs.show import show
 from channelfit.front.verbs.simulate import simulate
 from channelfit.front.verbs.tune import tune
@@ -126,6 +127,7 @@ _VERBS = (
     simulate,
     uncertainty,
     compare,
+    report,
     inspect,
     init,
     export,

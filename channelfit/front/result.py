@@ -174,7 +174,7 @@ class Fit:
         return traces_picture(page_of(self.plan, self._winner, self.result.evaluations))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes a run folder: ``fit.yaml``, ``summary.json``, ``history.csv``, a picture, source.
+        """Writes a run folder: ``report.html``, ``fit.yaml``, ``summary.json``, a picture, and more.
 
         ``fit.yaml`` can be read by `load`, simulated and fitted again, here and by the command
         line. Data and protocols that were given as arrays are written beside it.
@@ -239,6 +239,24 @@ class Fit:
         settings = Settings(ions, suffix, capacitance, point_process)
         text = languages.exported(subject, languages.kind_of(place), settings)
         return write_text(text, place, overwrite)
+
+    def report(
+        self, file: str | os.PathLike[str] = "report.html", figures: Sequence[str] = ()
+    ) -> Path:
+        """Writes one page that tells all of the fit, and the traces as CSV beside it.
+
+        Arguments:
+            file: the page; a report that is there is replaced, and no other file.
+            figures: kinds of files in which the figures are wanted for print, "pdf", "svg" or
+                "png"; they are written into the folder ``figures`` beside the page.
+
+        Returns: the page.
+
+        Raises: InputError when it cannot be written, or would replace a file that is no report.
+        """
+        from channelfit.front.reports import save_report  # loads Bokeh
+
+        return save_report([self], [Path(file)], Path(file), figures)[0]
 
     @property
     def _rows(self) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""The run folder of a function: as that of a channel, with a picture of the costs."""
+"""The run folder of a function: as that of a channel, with a picture of the costs.
+
+Its report has what a function has: parameters, convergence, provenance and a paragraph of methods.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,7 @@ class FunctionRunFolder(RunFolder):
         from channelfit.results.report.plots import save
 
         save(convergence_figure(self.fit.problem, result), self.path / "convergence.png")
+        self.artist.finish()
 
     def _save_fit(self, values: np.ndarray) -> None:
         write_text(self.path / "fit.yaml", saved_text(self.fit.saved(values, self.path)))

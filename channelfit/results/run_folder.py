@@ -3,7 +3,9 @@
 ``fit.yaml``      the model with the fitted values, and its fit section: can be simulated, and
                   fitted again; simulated data lie beside it (``data*.csv``)
 ``history.csv``   a row a generation
+``report.html``   all that follows in one page, with figures to zoom: the file to send to others
 ``traces.png``    data, fit, residual and command voltage
+``traces.csv``    the same as a table, with a number in its name where there are several experiments
 ``summary.json``  numbers, seed, versions, machine, stop reason
 ``source.py``     the generated code that scored the candidates (``source.cu`` of a GPU)
 ``state.json``    whether the run goes on, how far it is and how it ended (`run_state`)
@@ -35,8 +37,10 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
 from channelfit.results.computer import machine, versions
+from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
+from channelfit.results.report.page_content import facts_of
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
     from channelfit.search.loop import FitResult, Progress
     from channelfit.search.plan import FitPlan
 
+#: What the report of a run is called.
+REPORT = "report.html"
 #: Seconds between two saves of a running search.
 SAVE_EVERY = 5.0
 #: Seconds between two writings of its numbers, where one takes less than `_TELLS_IN`; if it takes
@@ -363,7 +369,8 @@ class RunFolder:
         self.artist.begin(page, self.path / "traces.png")
 
     def finish(self, result: FitResult, summary: dict[str, Any]) -> InputError | None:
-        """Writes everything, and waits for the picture that `begin_drawing` has begun.
+        """Writes everything, and waits for the picture that `begin_drawing` has begun and for the
+        report.
 
         Each file is written, whichever others could not be.
 
@@ -379,6 +386,8 @@ class RunFolder:
             lambda: write_text(self.path / "summary.json", json_text(summary)),
             lambda: self._finish_drawing(result),
         )
+        facts = facts_of(self.fit, result, json_text(summary))
+        self.artist.report(facts, self.path / REPORT)
         faults = {}
         for k, step in enumerate(steps):
             try:
@@ -536,6 +545,7 @@ def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any
         "backend": scorer.backend,
         "dtype": scorer.dtype,
         "source_hash": result.source_hash,
+        "files": file_hashes(fit),
         "search_cost": result.cost,
         "versions": versions(on_gpu),
         "machine": machine() | ({"gpu": gpu.device().name} if on_gpu else {}),

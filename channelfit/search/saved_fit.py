@@ -21,7 +21,7 @@ from channelfit.search.joined_files import moved
 from channelfit.search.plan import FitPlan
 
 #: Where a saved fit has told what its values are, what the model was described as follows.
-_BEFORE = " Of the model before this fit: "
+OF_THE_MODEL = " Of the model before this fit: "
 #: What stands above a saved fit.
 _SAVED = """\
 # Saved by channelfit: each value below is the best that a search found. `start: values` in the fit
@@ -152,9 +152,9 @@ def _retell(document: dict[str, Any], plan: FitPlan) -> None:
     )
     told = {"description": f"Values fitted to {data}.", "source": "The values are those of a fit."}
     for key, text in told.items():
-        first, mark, before = str(document.get(key) or "").strip().partition(_BEFORE)
+        first, mark, before = str(document.get(key) or "").strip().partition(OF_THE_MODEL)
         before = before if mark else first
-        document[key] = text + (_BEFORE + before if before else "")
+        document[key] = text + (OF_THE_MODEL + before if before else "")
 
 
 def _with_data(plan: FitPlan, section: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +98,7 @@ def optimize(
             with held():
                 claim = claim or runs.Claim.by_name(fit.name)
             folder = kinds.open_folder(claim, fit, artist)
-            summary = run(fit, scorer, folder, screen, asked).summary
+            summary = run(fit, scorer, folder, screen, asked, _command()).summary
     finally:
         with held():
             if claim is not None:
@@ -108,6 +110,11 @@ def optimize(
     else:
         _print_result(summary, folder.path)
     return bool(summary["stop_reason"] == "interrupted")
+
+
+def _command() -> str:
+    """The command line of this process, as a shell takes it."""
+    return shlex.join(["channelfit", *sys.argv[1:]])
 
 
 def _set_chunk(scorer: Scorer, chunk: int | None) -> None:

@@ -83,8 +83,10 @@ def optimize(context: click.Context, /, **given: Any) -> None:
 
     \b
     The results' folder
+      report.html   one page that tells all of it, with figures to zoom, to send to others
       fit.yaml      the model with the fitted values; can be simulated, and fitted again
       traces.png    data, fit, residual and command voltage
+      traces.csv    the same as a table (traces_1.csv .. of several experiments)
       history.csv   best and median cost of every generation
       summary.json  numbers, parameters, seed, versions, machine, why it stopped
       source.py     the code that was generated for this model (source.cu with a GPU)

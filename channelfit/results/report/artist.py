@@ -1,12 +1,13 @@
-"""The picture of a fit, drawn by another process while this one goes on.
+"""The picture and the report of a fit, made by another process while this one goes on.
 
-Loading Matplotlib and drawing a picture take as long as a whole search. So a second process is
-started together with the command. It loads Matplotlib while the first one loads everything else
-and searches; it is sent what to draw as soon as that is known, and draws while the first one works
-out how sure the fit is. If the second process fails, the first one draws the picture itself.
+Loading Matplotlib and Bokeh and drawing take as long as a whole search. So a second process is
+started together with the command. It loads both while the first one loads everything else and
+searches. It is sent the traces as soon as they are known, of which it draws the picture and writes
+the tables while the first one works out how sure the fit is; then it is sent the numbers, and
+writes the report. If the second process fails, the first one does all of it itself.
 
-Sent are a few kinds of dataclasses (`_KINDS`) as JSON, and their arrays in NumPy's own format
-without objects: nothing that could be run.
+Sent are messages, each with its length before it, of a few kinds of dataclasses (`_KINDS`) as JSON,
+and their arrays in NumPy's own format without objects: nothing that could be run.
 
 NumPy is imported inside functions here: the second process is to be started before the first one
 has loaded it.
@@ -18,10 +19,12 @@ import contextlib
 import importlib
 import io
 import json
+import queue
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -29,8 +32,11 @@ from typing import TYPE_CHECKING, Any
 from channelfit.scoring.machine.threads import usable_cores
 
 if TYPE_CHECKING:
+    from channelfit.results.report.page_content import Facts
     from channelfit.results.report.traces import Page
 
+#: Bytes of the length before a message.
+_LENGTH = 8
 #: The program of the second process. It imports from where this one does and, by -P, not from the
 #: folder that the user is in.
 _SERVE = (
@@ -39,6 +45,7 @@ _SERVE = (
 )
 #: Dataclasses that may be sent, and the modules they stand in.
 _KINDS = {
+    "Facts": "channelfit.results.report.page_content",
     "Page": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",
@@ -51,10 +58,10 @@ _KINDS = {
 
 
 class Artist:
-    """Draws one picture, in another process where that saves time.
+    """Draws the picture of a fit and writes its report, in another process where that saves time.
 
-    Where it does not, because Matplotlib is loaded already or there is a single core, the picture
-    is drawn in this process.
+    Where it does not, because Matplotlib is loaded already or there is a single core, both are made
+    in this process.
 
     Arguments:
         child: the process that draws; None to draw here.
@@ -63,27 +70,54 @@ class Artist:
     def __init__(self, child: subprocess.Popen[bytes] | None = None) -> None:
         self._child = child
         self._wanted: tuple[Page, Path] | None = None
+        self._told: tuple[Facts, Path] | None = None
         self._sent = False
 
     def begin(self, page: Page, file: Path) -> None:
         """Say what to draw and where to write it, and return at once."""
         self._wanted = page, file
+        self._send(page, file)
+
+    def report(self, facts: Facts, file: Path) -> None:
+        """Say what a report of the page that was drawn last is to tell, and return at once.
+
+        Arguments:
+            file: the report, beside which the tables of the traces are written.
+        """
+        self._told = facts, file
+        self._send(facts, file)
+
+    def _send(self, what: Page | Facts, file: Path) -> None:
         if self._child is None or self._child.stdin is None:
             return
+        self._sent = False
         # a process that is gone has drawn nothing, which `finish` will see
         with contextlib.suppress(OSError):
-            self._child.stdin.write(packed(page, file))
+            message = packed(what, file)
+            self._child.stdin.write(len(message).to_bytes(_LENGTH, "big") + message)
+            self._child.stdin.flush()
             self._sent = True
-            self._child.stdin.close()
 
     def finish(self) -> None:
-        """Wait until the picture is written. Raises what drawing it raised."""
-        if self._wanted is None:
+        """Wait until all is written. Raises what drawing it raised."""
+        if self._wanted is None and self._told is None:
             return
-        page, file = self._wanted
-        if self._child is None or self._child.wait() != 0:
-            draw(page, file)
-        self._wanted = self._child = None
+        done = False
+        if self._child is not None:
+            self._end_messages()
+            done = self._child.wait() == 0
+        if not done:
+            if self._wanted is not None:
+                draw(*self._wanted)
+            if self._told is not None:
+                write_report(self._wanted and self._wanted[0], *self._told)
+        self._wanted = self._told = self._child = None
+
+    def _end_messages(self) -> None:
+        """Until its pipe is closed, the process waits for more."""
+        if self._child is not None and self._child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._child.stdin.close()
 
     def dismiss(self) -> None:
         """End the process.
@@ -95,9 +129,7 @@ class Artist:
             return
         if not self._sent:
             self._child.kill()
-        if self._child.stdin is not None:  # until it is closed, the process waits for more
-            with contextlib.suppress(OSError):
-                self._child.stdin.close()
+        self._end_messages()
         self._child.wait()
         self._child = None
 
@@ -142,15 +174,48 @@ def _started() -> subprocess.Popen[bytes] | None:
 
 
 def serve() -> None:
-    """Run the process that draws: load Matplotlib and try it, wait for a page, draw it, and end."""
-    received = io.BytesIO()
-    # read at once, however long loading takes: who sends must not wait
-    reader = Thread(target=lambda: received.write(sys.stdin.buffer.read()))
+    """Run the process that draws: load what it needs and try it, then do what messages say."""
+    messages: queue.Queue[bytes] = queue.Queue()
+    # read at once, however long loading and drawing take: who sends must not wait
+    reader = Thread(target=_read_messages, args=(messages,))
     reader.start()
     draw(_sketch(), io.BytesIO())
-    reader.join()
-    if received.tell():
-        draw(*unpacked(received.getvalue()))
+    from channelfit.results.report import page as loaded_here_while_there_is_time  # noqa: F401
+
+    page = None
+    while message := messages.get():
+        what, file = unpacked(message)
+        if hasattr(what, "panels"):
+            page = what
+            draw(page, file)
+        else:
+            write_report(page, what, file)
+
+
+def _read_messages(messages: queue.Queue[bytes]) -> None:
+    """Pass on each message that comes whole, and an empty one at the end."""
+    source = sys.stdin.buffer
+    while len(head := source.read(_LENGTH)) == _LENGTH:
+        size = int.from_bytes(head, "big")
+        if len(message := source.read(size)) < size:  # an interrupt came while it was sent
+            break
+        messages.put(message)
+    messages.put(b"")
+
+
+def write_report(page: Page | None, facts: Facts, file: Path) -> None:
+    """Write the report of one fit, and the tables of its traces beside it.
+
+    Arguments:
+        page: its traces; None for a fit of a function, which has none.
+    """
+    from channelfit.results.report.page import report_page, save_page  # loads Bokeh
+    from channelfit.results.report.page_content import run_of
+    from channelfit.results.report.traces_table import save_tables
+
+    run = run_of(file.absolute().parent.name, page, facts)
+    tables = save_tables(run.panels, file.parent)
+    save_page(report_page([run], [[table.name for table in tables]]), file)
 
 
 def _sketch() -> Page:
@@ -183,25 +248,25 @@ def draw(page: Page, file: Path | io.BytesIO) -> None:
 # --- from one process to the other -------------------------------------------------------------
 
 
-def packed(page: Page, file: Path) -> bytes:
-    """Pack a page, and the file to draw it into, as bytes for `unpacked`."""
+def packed(what: Page | Facts, file: Path) -> bytes:
+    """Pack a page or facts, and the file to write, as bytes for `unpacked`."""
     import numpy as np  # see above
 
     arrays: dict[str, Any] = {}
-    text = json.dumps([str(file.absolute()), _plain(page, arrays)])
+    text = json.dumps([str(file.absolute()), _plain(what, arrays)])
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, text=np.frombuffer(text.encode(), np.uint8), **arrays)
     return out.getvalue()
 
 
-def unpacked(sent: bytes) -> tuple[Page, Path]:
-    """Return the page and the file that `packed` has packed."""
+def unpacked(sent: bytes) -> tuple[Any, Path]:
+    """Return the page or the facts, and the file, that `packed` has packed."""
     import numpy as np  # see above
 
     with np.load(io.BytesIO(sent), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    file, page = json.loads(arrays.pop("text").tobytes())
-    return _built(page, arrays), Path(file)
+    file, what = json.loads(arrays.pop("text").tobytes())
+    return _built(what, arrays), Path(file)
 
 
 def _plain(value: Any, arrays: dict[str, Any]) -> Any:
@@ -214,7 +279,9 @@ def _plain(value: Any, arrays: dict[str, Any]) -> Any:
         arrays[name] = value
         return {"array": name}
     if kind in _KINDS:
-        return {"kind": kind} | {k: _plain(v, arrays) for k, v in vars(value).items()}
+        return {"kind": kind} | {
+            one.name: _plain(getattr(value, one.name), arrays) for one in fields(value)
+        }
     if isinstance(value, tuple):
         return [_plain(one, arrays) for one in value]
     return value.item() if isinstance(value, np.generic) else value

@@ -295,7 +295,7 @@ def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], room:
 
 def _handles(panels: Sequence[Traces]) -> list[Any]:
     """Return lines for a legend, drawn as the data and the results are."""
-    beneath = [_is_noisy(p) for p in panels if p.data is not None]
+    beneath = [is_noisy(p) for p in panels if p.data is not None]
     data = [Line2D([], [], color=INK, linewidth=_THIN)] * (not all(beneath))
     data += [Line2D([], [], color=DATA, linewidth=3.0)] * any(beneath)
     broad = _BROAD if not all(beneath) else 1.4
@@ -336,7 +336,7 @@ class _Cell:
         self.colors = sweeps.colors(self.key)
         self.shown = _shown(traces)
         self.factor, self.unit = current_unit(_largest(self.shown))
-        self.noisy = _is_noisy(traces)
+        self.noisy = is_noisy(traces)
         #: Results less data, (n_results, n_sweeps, n_times) pA; NaN where nothing counts.
         self.apart = np.empty((0, 0, 0))
         if traces.data is not None:
@@ -447,8 +447,8 @@ class _Cell:
                 draw_trace(axis, t, hidden[part] * self.factor, MASKED, 0.8, zorder=1.2)
 
 
-def _is_noisy(traces: Traces) -> bool:
-    """Whether the noise makes a band that is broader than the line of a fit."""
+def is_noisy(traces: Traces) -> bool:
+    """Whether the noise of a recording makes a band that is broader than the line of a fit."""
     if traces.data is None:
         return False
     seen = _where_weighted(traces, traces.data)

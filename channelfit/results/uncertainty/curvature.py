@@ -318,7 +318,7 @@ def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
     standard deviations.
     """
     rows, masks = _residuals(problem, traces)
-    products, pairs = _lagged(rows), _lagged(masks)
+    products, pairs = lagged_products(rows), lagged_products(masks)
     n = float(pairs[0])
     if not products[0] > 0:
         return 1.0
@@ -352,7 +352,7 @@ def _residuals(
     return rows, masks
 
 
-def _lagged(rows: Sequence[np.ndarray]) -> np.ndarray:
+def lagged_products(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Sum products of samples that are k apart, over all rows, for k = 0, 1, ..
 
     Computed by the Fourier transform. Returns: (n_times of the longest row,).

@@ -1,0 +1,97 @@
+"""Reports of fits that are there already: the page of one or of several, and figures for print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from channelfit.reading.errors import InputError
+from channelfit.results.comparison import file_names, told_apart
+from channelfit.results.run_folder import REPORT, json_text, make_folder, page_of
+
+if TYPE_CHECKING:
+    from channelfit.front.result import Fit
+    from channelfit.results.report.page_content import Run
+
+#: The page of several runs, and the folder of figures for print.
+SEVERAL, FIGURES = "reports.html", "figures"
+KINDS = ("pdf", "svg", "png")
+
+
+def save_report(
+    fits: Sequence[Fit], runs: Sequence[Path], out: Path | None, kinds: Sequence[str]
+) -> list[Path]:
+    """Write the report of one fit, or of several side by side.
+
+    Arguments:
+        fits: one or more, with where each is from.
+        runs: a run folder, or a fit file, for each fit.
+        out: the page; None for `report.html` in the folder of a single run, and `reports.html` in
+            the current folder for several.
+        kinds: of files in which the figures are wanted for print: "pdf", "svg", "png".
+
+    Returns: the files that were written: the page, tables of the traces beside it, figures.
+
+    Raises:
+        InputError: an unknown kind of file; a page that cannot be written, or would replace a file
+            that is no report.
+    """
+    # Bokeh and Matplotlib load slowly
+    from channelfit.results.report.page import report_page, save_page
+    from channelfit.results.report.print_figures import save_figures
+    from channelfit.results.report.traces_table import save_tables
+
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(f'unknown kind of figure "{kind}"; known: {", ".join(KINDS)}')
+    file = out or (_folder(runs[0]) / REPORT if len(fits) == 1 else Path(SEVERAL))
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise InputError("a page was expected: a name that ends in .html", file)
+    _refuse_others(file)
+    make_folder(file.parent)
+    names = [run / "fit.yaml" if run.is_dir() else run for run in runs]
+    labels = told_apart(file_names(names))
+    told = [_run(fit, label) for fit, label in zip(fits, labels, strict=True)]
+    try:
+        tables = save_tables(told[0].panels, file.parent) if len(fits) == 1 else []
+        save_page(report_page(told, [[table.name for table in tables]] if tables else ()), file)
+        files = [file, *tables]
+        if kinds:
+            make_folder(file.parent / FIGURES)
+            files += save_figures(told, file.parent / FIGURES, kinds)
+    except OSError as error:
+        place = error.filename or file
+        raise InputError(f"cannot be written: {error.strerror or error}", place) from None
+    return files
+
+
+def _folder(run: Path) -> Path:
+    """The folder of a run; the current one for a file that lies in none."""
+    if run.is_dir():
+        return run
+    return run.parent if run.name == "fit.yaml" else Path()
+
+
+def _refuse_others(file: Path) -> None:
+    """A report replaces a report, and nothing else."""
+    from channelfit.results.report.page import GENERATOR
+
+    try:
+        with file.open("rb") as opened:
+            if GENERATOR.encode() in opened.read(4096):
+                return
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file) from None
+    raise InputError("this file is no report of channelfit, and is not replaced", file)
+
+
+def _run(fit: Fit, label: str) -> Run:
+    """What a report tells of a fit."""
+    from channelfit.results.report.page_content import facts_of, run_of
+
+    plan, result = fit.plan, fit.result
+    page = page_of(plan, fit._winner, result.evaluations) if plan.has_currents else None
+    return run_of(label, page, facts_of(plan, result, json_text(fit.summary)))

@@ -1,0 +1,47 @@
+"""`channelfit report`: its options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front.options import backend_option
+
+
+@click.command(short_help="A page that tells all of a fit, and its figures for print.")
+@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.html",
+    help="The page. [default: report.html in the run's folder; reports.html here for several runs]",
+)
+@click.option(
+    "--figures",
+    metavar="KINDS",
+    help="Write the figures for print as well, into the folder figures/ beside the page: pdf, svg "
+    "or png, or several of them with commas between.",
+)
+@backend_option
+def report(**given: Any) -> None:
+    """Make the report of RUN again: one page, complete in itself, that tells all of a fit.
+
+    RUN is a folder that `optimize` wrote, or its fit.yaml. Of several, one page shows them side by
+    side: recordings that they share are drawn once, with the fit of each.
+
+    The page holds the scheme, fit and data with a choice of sweeps and of times, residuals, I-V,
+    activation and time constants where the protocol is a family of steps, the parameters with
+    their intervals, what is not determined, what looked wrong, how to repeat it, a paragraph of
+    methods and what to cite. The traces are written as CSV beside it.
+
+    \b
+    Examples
+      channelfit report runs/model_b-20260102-030405
+      channelfit report runs/cell7 --figures pdf,svg
+      channelfit report runs/three_states runs/four_states --out both.html
+    """
+    from channelfit.front.commands import report as work
+
+    work.report(**given)

@@ -1,0 +1,509 @@
+"""The report of a fit, or of several beside each other: one page that needs nothing else.
+
+The page is one file: styles, scripts, figures and samples are in it, and its policy
+(`Content-Security-Policy`) forbids it to ask anybody for anything, and scripts other than its own
+two. Texts of a user's files are escaped by the templates, and come into no script and no figure.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import bokeh
+import numpy as np
+from jinja2 import Environment, FileSystemLoader
+from matplotlib.colors import to_hex
+
+from channelfit.model.channel import ChannelModel
+from channelfit.results.report import page_words, sweeps
+from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
+from channelfit.results.report.page_figures import (
+    MOST_SAMPLES,
+    Figures,
+    Series,
+    curve_series,
+    draw_curves,
+    draw_traces,
+)
+from channelfit.results.report.plots import styled
+from channelfit.results.report.quality import quality
+from channelfit.results.report.residuals import Autocorrelation, autocorrelation
+from channelfit.results.report.scheme import scheme_figure
+from channelfit.results.report.step_families import Family, measured, parts_of
+from channelfit.results.report.terminal import error_text, quality_texts
+from channelfit.results.report.texts import one_line
+from channelfit.results.report.uncertainty import interval_text
+
+#: By this line a page of this program is told from other files.
+GENERATOR = '<meta name="generator" content="channelfit '
+#: More parameters than this have no table of correlations.
+_MOST_CORRELATED = 24
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str:
+    """The report of one fit, or of several beside each other, as the text of an HTML file.
+
+    Arguments:
+        runs: one or more.
+        files: for each run, names of the files beside the page that hold its traces.
+    """
+    figures = Figures()
+    shown = side_by_side(runs)
+    budget = MOST_SAMPLES // max(1, len(shown))
+    context = {
+        "runs": runs,
+        "several": len(runs) > 1,
+        "title": runs[0].title if len(runs) == 1 else f"{len(runs)} fits side by side",
+        "verdicts": [_verdict(run) for run in runs],
+        "wrong": [page_words.what_looked_wrong(run.summary) for run in runs],
+        "schemes": [
+            None if run.model is None else scheme_svg(run.model, f"scheme{k}")
+            for k, run in enumerate(runs)
+        ],
+        "rates": [None if run.model is None else _rates(run.model) for run in runs],
+        "experiments": [_experiment(figures, runs, k, one, budget) for k, one in enumerate(shown)],
+        "parameters": [_parameters(run.summary) for run in runs],
+        "together": _together(runs),
+        "undetermined": [page_words.undetermined(run.summary) for run in runs],
+        "correlations": [_correlations(run.summary) for run in runs],
+        "large_correlations": [page_words.large_correlations(run.summary) for run in runs],
+        "convergence": _convergence(figures, runs),
+        "agreement": [page_words.agreement_words(run.summary) for run in runs],
+        "provenance": [_provenance(run.summary) for run in runs],
+        "files": [list(one) for one in files] or [[] for _ in runs],
+        "methods": [page_words.methods(run) for run in runs],
+        "citation": list(dict.fromkeys(row for run in runs for row in page_words.citation(run))),
+        "version": runs[0].summary["versions"]["channelfit"],
+    }
+    script, library = _text("page.js"), _library()
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hash(library)} {_hash(script)}",
+            "style-src 'unsafe-inline'",
+            "img-src data: blob:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            **context,
+            policy=policy,
+            style=_text("page.css"),
+            script=script,
+            library=library,
+            figures=figures.as_plain(),
+        )
+    )
+
+
+def save_page(text: str, file: Path) -> None:
+    """Write a page to a file, which is never seen half written."""
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters["short"] = _short
+    made.policies["json.dumps_kwargs"] = {}  # Bokeh's documents refer to what stood before
+    return made
+
+
+@cache
+def _text(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _library() -> str:
+    """BokehJS without widgets and tables, minified; a parser of HTML would change other ends of
+    lines, and then the text would not be the one that the policy allows.
+    """
+    file = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+    return file.read_text(encoding="utf-8").replace("\r\n", "\n").replace("</script", "<\\/script")
+
+
+def _hash(script: str) -> str:
+    """What the policy of a page calls a script that it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _short(value: object, digits: int = 4) -> str:
+    """A number with a few digits; a dash where there is none."""
+    if not isinstance(value, int | float | np.floating) or not math.isfinite(value):
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}".replace("-", "−")
+
+
+# --- sections ------------------------------------------------------------------------------------
+
+
+def _verdict(run: Run) -> list[tuple[str, str]]:
+    """The few numbers that a reader looks for first, each with its name."""
+    summary = run.summary
+    found: list[tuple[str, str]] = []
+    if summary.get("rms_pA") is not None:
+        share = summary["rms_relative_to_peak"]
+        of_peak = f" ({100 * share:.2g} % of the peak)" if share else ""
+        found.append(("RMS of the residuals", f"{_short(summary['rms_pA'], 3)} pA{of_peak}"))
+        words = quality_texts(summary, short=True)
+        if "explained" in words:
+            found.append(("Variance explained", words["explained"]))
+    else:
+        found.append(("Cost", _short(summary["cost"], 5)))
+    free = [r for r in summary["parameters"].values() if r.get("note") not in ("fixed", "tied")]
+    found.append(("Free parameters", str(len(free))))
+    sure = summary.get("uncertainty")
+    if sure:
+        n = len(sure["undetermined"])
+        found.append(("Not determined", "nothing" if n == 0 else f"{n}, see below"))
+    agreement = summary.get("agreement")
+    if agreement:
+        arrived, starts = agreement["arrived"], agreement["independent_starts"]
+        found.append(("Starts that agree", f"{arrived} of {starts}"))
+    return found
+
+
+def scheme_svg(model: ChannelModel, salt: str) -> str:
+    """The scheme as an SVG element for a page, in the colors of the page.
+
+    Arguments:
+        salt: of the ids in it, which must differ between pictures of one page.
+    """
+    out = io.StringIO()
+    with styled({"svg.fonttype": "path", "svg.hashsalt": salt}):
+        scheme_figure(model).savefig(
+            out,
+            format="svg",
+            transparent=True,
+            bbox_inches="tight",
+            pad_inches=0.03,
+            metadata={"Date": None, "Creator": None},
+        )
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"\s*\n\s*", " ", text)
+    for color, name in _SCHEME_COLORS.items():
+        text = text.replace(color, f"var(--{name})")
+    head, rest = text.split(">", 1)
+    head = re.sub(r' (width|height)="([\d.]+)pt"', r' data-\1="\2"', head)
+    width = float(re.findall(r'data-width="([\d.]+)"', head)[0])
+    head = re.sub(r' data-(width|height)="[\d.]+"', "", head)
+    style = f'style="width: {width * 96 / 72:.0f}px"'
+    return f'{head} {style} aria-hidden="true" focusable="false">{rest}'
+
+
+#: Colors of a drawn scheme, and what they are called in the page's style.
+_SCHEME_COLORS = {
+    "#222222": "ink",
+    "#666666": "muted",
+    "#ffffff": "paper",
+    "#0072b2": "open",
+    "#004f7c": "open-edge",
+}
+
+
+def _rates(model: ChannelModel) -> list[tuple[str, str, str]]:
+    """Every transition as text: from, to, and its rate."""
+    return [
+        (t.source, t.target, f"{t.multiplicity}*({t.rate})" if t.multiplicity > 1 else str(t.rate))
+        for chain in model.chains
+        for t in chain.transitions
+    ]
+
+
+def _experiment(
+    figures: Figures, runs: Sequence[Run], number: int, shown: Shown, budget: int
+) -> dict[str, Any]:
+    """All that a page shows of one recording."""
+    traces = shown.traces
+    places = draw_traces(figures, number, shown, budget)
+    samples = figures.samples[-1]
+    key = sweeps.key_of(traces.protocol)
+    shades = sweeps.colors(key)
+    samples["ramps"] = {
+        "light": [to_hex(c) for c in shades],
+        "dark": [to_hex(_lighter(c)) for c in shades],
+    }
+    reversal = runs[shown.runs[0]].reversals_mV[shown.places[0]]
+    family = measured(traces, reversal)
+    first = runs[shown.runs[0]]
+    whose = "" if len(shown.runs) == len(runs) else f" ({first.label})"
+    told = first.summary["experiments"][shown.places[0]]
+    return {
+        "number": number,
+        "title": f"{one_line(traces.title) or traces.protocol.name}{whose}",
+        "description": told.get("protocol_description", ""),
+        "recording": told.get("recording", ""),
+        "held_out": told.get("weight") == 0,
+        "runs": shown.runs,
+        "labels": [runs[k].label for k in shown.runs],
+        "places": places,
+        "data": traces.data is not None,
+        "step": samples["step"],
+        "time": samples["time"],
+        "span": samples["span"],
+        "zooms": samples["zooms"],
+        "thinned": samples["thinned"],
+        "total": samples["total"],
+        "key": key.label,
+        "values": [f"{value:g}".replace("-", "−") for value in key.values],
+        "shades": list(zip(samples["ramps"]["light"], samples["ramps"]["dark"], strict=True)),
+        "order": np.argsort(key.values, kind="stable").tolist(),
+        "sweeps": _sweeps(traces),
+        "residuals": _residuals(figures, number, shown),
+        "family": _family(figures, number, shown, family),
+    }
+
+
+def _lighter(color: sweeps.Color) -> sweeps.Color:
+    """The color of a sweep on a dark ground."""
+    red, green, blue = (0.3 + 0.7 * part for part in color)
+    return red, green, blue
+
+
+def _sweeps(traces: Any) -> list[list[dict[str, str]]]:
+    """Numbers of each sweep under each fit: [sweep][fit], as text."""
+    rows = []
+    for k in range(traces.protocol.n_sweeps):
+        own = []
+        for result in traces.results:
+            part = slice(k, k + 1)
+            if traces.data is None:
+                own.append({"fit_peak": _short(_peak(result[part]))})
+                continue
+            weight = None if traces.weight is None else traces.weight[part]
+            data = traces.data[part]
+            found = quality(result[part], data, weight)
+            use = np.isfinite(data) if weight is None else (weight > 0) & np.isfinite(data)
+            own.append(
+                {
+                    "samples": f"{np.count_nonzero(use):,}",
+                    "data_peak": _short(_peak(np.where(use, data, np.nan))),
+                    "fit_peak": _short(_peak(np.where(use, result[part], np.nan))),
+                    "rms": _short(found.rms_pA if found.weight else math.nan, 3),
+                }
+            )
+        rows.append(own)
+    return rows
+
+
+def _peak(values: np.ndarray) -> float:
+    """The largest current in size, with its sign; NaN where none is known."""
+    known = values[np.isfinite(values)]
+    return float(known[np.argmax(np.abs(known))]) if known.size else math.nan
+
+
+def _residuals(figures: Figures, number: int, shown: Shown) -> dict[str, Any]:
+    """The autocorrelation of the residuals of an experiment, or why there is none."""
+    traces = shown.traces
+    if traces.data is None:
+        return {"left_out": "there is no recording to compare with"}
+    series, found = list[Series](), list[Autocorrelation]()
+    for run, result in zip(shown.runs, traces.results, strict=True):
+        one = autocorrelation(result - traces.data, traces.weight, traces.protocol.sampling_ms)
+        if isinstance(one, str):
+            return {"left_out": one}
+        series.append(Series(one.lags_ms, one.values, f"run{run}"))
+        found.append(one)
+    band = max(one.band for one in found)
+    edges = np.array([0.0, float(series[0].x[-1])])
+    for side in (-band, band):
+        series.append(Series(edges, np.full(2, side), "muted", line="dashed"))
+    place = draw_curves(
+        figures,
+        f"e{number}-autocorrelation",
+        "lag (ms)",
+        "autocorrelation",
+        series,
+        zero=True,
+        height=210,
+    )
+    table = [
+        (_short(float(lag), 3), [_short(one.at(lag), 2) for one in found])
+        for lag in found[0].shown_lags_ms
+    ]
+    return {"place": place, "band": band, "table": table, "left_out": ""}
+
+
+def _family(figures: Figures, number: int, shown: Shown, family: Family | str) -> dict[str, Any]:
+    """Figures and tables of a family of steps, or why there are none."""
+    if isinstance(family, str):
+        return {"left_out": [family], "figures": [], "table": []}
+    drawn = []
+    for k, part in enumerate(parts_of(family)):
+        series = [
+            one
+            for place, curve in enumerate(part.curves)
+            for one in curve_series(curve, shown.runs, second=place > 0)
+        ]
+        place = draw_curves(
+            figures,
+            f"e{number}-family{k}",
+            f"{family.x_name} ({family.x_unit})",
+            part.label,
+            series,
+            zero=part.unit == "pA",
+        )
+        notes = [f"data: {curve.data_fit}" for curve in part.curves if curve.data_fit]
+        notes += [f"fit: {text}" for curve in part.curves for text in curve.result_fits if text]
+        notes = [note.replace("-", "−") for note in notes]
+        drawn.append({"place": place, "caption": part.title, "notes": notes})
+    head = [f"{family.x_name} ({family.x_unit})"]
+    columns: list[np.ndarray] = []
+    for curve in family.curves:
+        unit_text = f" ({curve.unit})" if curve.unit else ""
+        if curve.data is not None:
+            head.append(f"{curve.name}, data{unit_text}")
+            columns.append(curve.data)
+        for run, result in zip(shown.runs, curve.results, strict=True):
+            which = f" {run + 1}" if len(shown.runs) > 1 else ""
+            head.append(f"{curve.name}, fit{which}{unit_text}")
+            columns.append(result)
+    x = family.curves[0].x if family.curves else np.empty(0)
+    table = [
+        [_short(float(x[k]), 5), *(_short(float(c[k]), 4) for c in columns)] for k in range(len(x))
+    ]
+    return {"left_out": list(family.left_out), "figures": drawn, "head": head, "table": table}
+
+
+def _parameters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the table of parameters, as text, with where each lies in its range."""
+    rows = []
+    for name, row in summary["parameters"].items():
+        interval, error = row.get("interval"), error_text(row)
+        value = row["value"]
+        text = f"{value:.5g}"
+        spread = ""
+        if interval and None not in interval:
+            value_text, _, inside = interval_text(value, *interval).partition(" (")
+            text, spread = value_text, inside.rstrip(")")
+        rows.append(
+            {
+                "name": name,
+                "value": text.replace("-", "−"),
+                "error": error,
+                "interval": spread.replace("-", "−"),
+                "unit": "" if row["unit"] == "1" else row["unit"],
+                "range": "" if row["lower"] is None else f"{row['lower']:.4g} – {row['upper']:.4g}",
+                "note": row.get("note", ""),
+                "true": f"{row['true_value']:.5g}" if "true_value" in row else "",
+                "bar": _bar(row),
+            }
+        )
+    return rows
+
+
+def _bar(row: Mapping[str, Any]) -> dict[str, float] | None:
+    """Where a value and its interval lie in the range, in percent; None where nothing tells."""
+    lower, upper = row["lower"], row["upper"]
+    if lower is None or not lower < upper or row.get("note") == "fixed":
+        return None
+    found = {"at": round(100 * place_in_range(row, row["value"]), 2)}
+    interval = row.get("interval")
+    if interval and None not in interval:
+        low, high = (100 * place_in_range(row, end) for end in interval)
+        found |= {"low": round(low, 2), "width": round(high - low, 2)}
+    return found
+
+
+def _together(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The parameters of several runs: those of one name share a row."""
+    names = dict.fromkeys(name for run in runs for name in run.summary["parameters"])
+    tables = [{row["name"]: row for row in _parameters(run.summary)} for run in runs]
+    rows = []
+    for name in names:
+        own = [table.get(name) for table in tables]
+        unit = next(row["unit"] for row in own if row)
+        rows.append({"name": name, "unit": unit, "cells": own})
+    return rows
+
+
+def _correlations(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The table of correlations; None where there is none, or too large a one."""
+    told = (summary.get("uncertainty") or {}).get("correlations")
+    if not told or not 1 < len(told["parameters"]) <= _MOST_CORRELATED:
+        return None
+    return {
+        "names": told["parameters"],
+        "rows": [
+            [None if value is None else round(float(value), 2) for value in row]
+            for row in told["matrix"]
+        ],
+    }
+
+
+def _convergence(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
+    """The lowest cost against the candidates scored so far."""
+    of_currents = all(run.summary.get("rms_pA") is not None for run in runs)
+    series, tables = list[Series](), list[list[tuple[str, ...]]]()
+    for k, run in enumerate(runs):
+        history = run.history
+        if not len(history):
+            tables.append([])
+            continue
+        best = np.sqrt(history[:, 3]) if of_currents else history[:, 3]
+        series.append(Series(history[:, 1], best, f"run{k}"))
+        picks = np.unique(np.linspace(0, len(best) - 1, min(len(best), 10)).round().astype(int))
+        tables.append(
+            [
+                (_short(int(history[p, 0])), _short(int(history[p, 1])), _short(float(best[p]), 5))
+                for p in picks
+            ]
+        )
+    if not any(np.isfinite(one.y).any() for one in series):
+        return {"place": "", "tables": tables, "of_currents": of_currents}
+    label = "lowest RMS so far (pA)" if of_currents else "lowest cost so far"
+    both_log = all(np.nanmin(one.y) > 0 for one in series)
+    place = draw_curves(
+        figures, "convergence", "candidates scored", label, series, (True, both_log), height=240
+    )
+    return {"place": place, "tables": tables, "of_currents": of_currents}
+
+
+def _provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How a fit can be repeated: names and what stands for each."""
+    version = ", ".join(f"{name} {text}" for name, text in summary["versions"].items())
+    place = summary["machine"]
+    settings = ", ".join(f"{key} {value}" for key, value in summary["settings"].items())
+    stop = ", ".join(f"{key} {value}" for key, value in (summary.get("stop") or {}).items())
+    rows = [
+        ("Command", summary.get("command") or "not recorded"),
+        ("File", summary["file"]),
+        ("Finished", summary.get("finished", "")),
+        ("Seed", str(summary["seed"])),
+        ("Search", f"{summary['optimizer']}{f' ({settings})' if settings else ''}"),
+        ("Rules to stop", stop or "the method's own"),
+        ("Stopped since", summary["stop_reason"]),
+        (
+            "Scored",
+            f"{summary['evaluations']:,} candidates in {summary['generations']:,} generations, "
+            f"{summary['seconds']:.3g} s",
+        ),
+        ("Backend", f"{summary['backend']}, {summary['dtype']}"),
+        ("Generated code", f"hash {summary.get('source_hash') or 'not recorded'}"),
+        ("Versions", version),
+        ("Machine", ", ".join(f"{key} {value}" for key, value in place.items())),
+    ]
+    return [(name, str(text)) for name, text in rows if text]

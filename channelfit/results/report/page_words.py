@@ -1,0 +1,248 @@
+"""The sentences of a report: what looked wrong, a paragraph of methods with the numbers in it, and
+what to cite.
+
+They are plain text; whoever puts them into a page escapes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from channelfit.results.report.page_content import Run
+from channelfit.results.report.quality import explained
+from channelfit.results.report.traces import Traces
+from channelfit.search.agreement import in_words
+from channelfit.search.saved_fit import OF_THE_MODEL
+
+#: What the searches are, as a sentence goes on after "searched with".
+_SEARCHES = {
+    "hybrid": "a scan of random candidates whose best were refined by least squares",
+    "genetic": "a genetic algorithm",
+    "swarm": "a particle swarm",
+    "ring": "a particle swarm on a ring",
+    "groups": "a particle swarm in groups",
+    "differential": "differential evolution",
+    "cma": "CMA-ES",
+}
+_LARGE_CORRELATION = 0.95
+
+
+def what_looked_wrong(summary: Mapping[str, Any]) -> list[str]:
+    """Everything that a reader should know before he trusts a fit, a sentence each."""
+    found = [
+        f"{row['place']}: {row['value']}; {row['advice']}" for row in summary.get("warnings", ())
+    ]
+    found += list(summary.get("strange_rates", ()))
+    agreement = summary.get("agreement")
+    if agreement and not agreement["agree"] and not agreement["perfect"]:
+        found.append(f"Independent starts: {agreement_words(summary)}")
+    if summary.get("stop_reason") == "interrupted":
+        found.append("The search was interrupted: these are the best values until then.")
+    sure = summary.get("uncertainty") or {}
+    remarks = sure.get("remarks", ())
+    found += [remark for remark in remarks if not remark.startswith("the residuals look indep")]
+    failed = summary.get("failed_candidates") or {}
+    if failed:
+        what = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
+        examples = "; ".join(summary.get("failing_examples", ()))
+        found.append(f"Candidates failed: {what}{f' (such as {examples})' if examples else ''}")
+    for one in summary.get("experiments", ()):
+        share = one.get("variance_explained")
+        if share is not None and share < 0:
+            found.append(
+                f"{one['protocol']}: the fit follows the recording worse than its mean would"
+            )
+    for name, row in summary.get("parameters", {}).items():
+        if str(row.get("note", "")).startswith("at ") and not any(name in text for text in remarks):
+            found.append(f"{name} is {row['note']}")
+    return [_sentence(text) for text in found]
+
+
+def agreement_words(summary: Mapping[str, Any]) -> str:
+    """Whether independent starts of the search agree; empty where it had none."""
+    found = summary.get("agreement")
+    return in_words(found, "pA" if "rms_pA" in summary else None) if found else ""
+
+
+def undetermined(summary: Mapping[str, Any]) -> list[str]:
+    """What the data do not determine, a sentence each."""
+    rows = (summary.get("uncertainty") or {}).get("undetermined", ())
+    return [_sentence(row["text"]) for row in rows]
+
+
+def large_correlations(summary: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    """Pairs of parameters of which the data determine a combination better than each alone."""
+    told = (summary.get("uncertainty") or {}).get("correlations")
+    if not told:
+        return []
+    names, matrix = told["parameters"], told["matrix"]
+    pairs = [
+        (names[i], names[j], float(matrix[i][j]))
+        for i in range(len(names))
+        for j in range(i)
+        if matrix[i][j] is not None and abs(matrix[i][j]) > _LARGE_CORRELATION
+    ]
+    return sorted(pairs, key=lambda pair: -abs(pair[2]))
+
+
+def methods(run: Run) -> str:
+    """A paragraph for the methods of a paper, with the numbers of this fit in it."""
+    summary = run.summary
+    parts = [_what_was_fitted(run), *_data(run), _cost(run), _search(summary), _quality(summary)]
+    return " ".join(part for part in parts if part)
+
+
+def _what_was_fitted(run: Run) -> str:
+    summary = run.summary
+    free = [row for row in summary["parameters"].values() if row.get("note") not in _NOT_FREE]
+    n = len(free)
+    what = f"The {n} free parameter{'s' * (n != 1)} of the "
+    if run.model is None:
+        return f"{what}function {summary['model']} were fitted."
+    states = sum(len(chain.states) for chain in run.model.chains if not chain.is_gate)
+    gates = [chain.name for chain in run.model.chains if chain.is_gate]
+    parts = [f"{states} states"] if states else []
+    parts += [f"the gate{'s' * (len(gates) > 1)} {_listed(gates)}"] if gates else []
+    model = f"model {summary['model']} ({_listed(parts)})"
+    source = f", after {_source(run.model.source)}," if run.model.source else ""
+    simulated = summary.get("surrogate") is not None
+    to = "currents simulated from known values" if simulated else "voltage-clamp recordings"
+    return f"{what}{model}{source} were fitted to {to}."
+
+
+#: Notes of parameters that no search has found.
+_NOT_FREE = ("fixed", "tied")
+
+
+def _data(run: Run) -> list[str]:
+    parts = []
+    for told, panel in zip(run.summary.get("experiments", ()), run.panels, strict=True):
+        n, h = panel.protocol.n_sweeps, panel.protocol.sampling_ms
+        text = f"{panel.title}: {n} sweep{'s' * (n != 1)} sampled every {h:g} ms"
+        if told.get("recording"):
+            text += f" ({_bare(told['recording'])})"
+        counted, known = _counted(panel)
+        if counted < known:
+            text += f", of which {counted:,} of {known:,} samples counted"
+        if told.get("weight") == 0:
+            text += ", held out of the fit"
+        conditioning = told.get("conditioning")
+        parts.append(text + (f"; {'; '.join(conditioning)}" if conditioning else ""))
+    return [f"The data were {'; '.join(parts)}."] if parts else []
+
+
+def _counted(panel: Traces) -> tuple[int, int]:
+    """How many samples count, and how many there are."""
+    known = sum(panel.protocol.n_times(k) for k in range(panel.protocol.n_sweeps))
+    if panel.weight is None:
+        return known, known
+    return int(np.count_nonzero(panel.weight > 0)), known
+
+
+def _cost(run: Run) -> str:
+    summary = run.summary
+    if "experiments" not in summary:
+        return ""
+    version = summary["versions"]["channelfit"]
+    return (
+        "The weighted mean square of the difference between the simulated and the recorded current "
+        f"was minimized with channelfit {version}, each parameter within the range given in the "
+        f"table ({summary['backend']} backend, {summary['dtype']})."
+    )
+
+
+def _search(summary: Mapping[str, Any]) -> str:
+    what = _SEARCHES.get(summary["optimizer"], f"the method {summary['optimizer']}")
+    settings = ", ".join(f"{key} {value}" for key, value in summary["settings"].items())
+    told = f" ({settings})" if settings else ""
+    text = (
+        f"The space was searched with {what}{told}, beginning with seed {summary['seed']}; "
+        f"{summary['evaluations']:,} candidates were scored in {summary['seconds']:.3g} s, and the "
+        f"search ended since {_ended(summary['stop_reason'])}."
+    )
+    words = agreement_words(summary)
+    return f"{text} {_sentence(words)}" if words else text
+
+
+def _ended(reason: str) -> str:
+    return "it was interrupted" if reason == "interrupted" else f"of this rule: {reason}"
+
+
+def _quality(summary: Mapping[str, Any]) -> str:
+    if "rms_pA" not in summary or summary["rms_pA"] is None:
+        return ""
+    text = f"The root mean square of the residuals was {summary['rms_pA']:.3g} pA"
+    share, peak = summary["rms_relative_to_peak"], summary["peak_pA"]
+    if share:
+        text += f", {100 * share:.2g} % of the largest current of {peak:.4g} pA"
+    part = summary["variance_explained"]
+    if part is not None and math.isfinite(part):
+        text += f"; the fit explains {explained(part)} of the variance"
+    return f"{text}.{_errors(summary)}"
+
+
+def _errors(summary: Mapping[str, Any]) -> str:
+    sure = summary.get("uncertainty") or {}
+    if "noise_pA" not in sure:
+        return ""
+    level = f"{100 * sure['level']:g} %"
+    noise, time = sure["noise_pA"], sure["correlation_time_samples"]
+    if sure["noise_assumed"]:
+        from_what = (
+            f"for an assumed noise of {noise:.3g} pA in every sample, since the data have none"
+        )
+    else:
+        from_what = f"for noise of {noise:.3g} pA in every sample, as found in the residuals"
+        if time > 1:
+            from_what += f", and widened for residuals that are correlated over {time:.3g} samples"
+    return (
+        f" Standard errors and {level} intervals follow from the curvature of the cost at the fit "
+        f"{from_what}."
+    )
+
+
+def citation(run: Run) -> list[tuple[str, str]]:
+    """What to cite, each with what it is cited for."""
+    version = run.summary["versions"]["channelfit"]
+    year = str(run.summary.get("finished", ""))[:4] or "n.d."
+    found = [
+        (
+            "the program",
+            f"channelfit, version {version} ({year}): kinetic models of ion channels, fitted to "
+            "voltage-clamp recordings. Computer software.",
+        )
+    ]
+    if run.model is not None and run.model.source:
+        found.append(("the model", _source(run.model.source) + "."))
+    for told in run.summary.get("experiments", ()):
+        if told.get("protocol_source"):
+            found.append((f"the protocol {told['protocol']}", _bare(told["protocol_source"]) + "."))
+    if run.summary.get("source"):
+        found.append(("the data", _bare(run.summary["source"]) + "."))
+    return list(dict.fromkeys(found))
+
+
+def _sentence(text: str) -> str:
+    """A text as a sentence; a name at its beginning stays as it is."""
+    text = text.strip()
+    if text.startswith("the "):
+        text = f"T{text[1:]}"
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _bare(text: str) -> str:
+    """A text in one line, without the full stop at its end."""
+    return " ".join(text.split()).rstrip(".")
+
+
+def _source(text: str) -> str:
+    """Where a model is from, also where a fit has saved it with what its values are."""
+    return _bare(text.partition(OF_THE_MODEL)[2] or text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

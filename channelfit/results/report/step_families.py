@@ -1,0 +1,509 @@
+"""What electrophysiologists measure in a family of steps, of a recording and of a model alike.
+
+In a family one segment differs between the sweeps: its voltage, or how long it lasts. Measured are
+
+I-V             the largest current of the step, and the mean of its last tenth
+conductance     the largest current over the driving force, as a share of the greatest
+step after it   the largest current of a following segment at one voltage, as a share of the
+                greatest: a tail, a test pulse, or what has recovered during the step
+half rise       the time from the step's start to half of its largest current
+rise, decay     time constants of single exponentials, fitted to the current from half of the
+                largest on, where it stays there, or from the largest on, where it declines
+
+The same samples are used of the recording and of the model: those that count in the fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from channelfit.problem.measures import noise_pA
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import Constant
+from channelfit.results.report.traces import Traces
+
+#: Samples of which a peak is the mean, so that noise does not make it.
+_SMOOTH = 5
+#: The share of a step at its end that counts as its end.
+_END = 0.1
+#: mV from the reversal potential within which a current says nothing about a conductance.
+_NEAR_REVERSAL = 8.0
+#: A change of the current is fitted where it is larger than this share of the largest current of
+#: the family and than so many standard deviations of the noise.
+_LEAST_CHANGE, _ABOVE_NOISE = 0.05, 4.0
+#: Samples of an exponential, at least; the share of their variance that it must account for; and
+#: how many times as long as the samples its time constant may be.
+_FEWEST, _EXPLAINED, _LONGEST = 8, 0.9, 2.0
+#: The measures of the course of a current, each with the name of its file.
+_COURSES = (
+    ("time to half of the largest current", "half_rise"),
+    ("time constant of the rise", "rise"),
+    ("time constant of the decay", "decay"),
+)
+#: Points of a Boltzmann curve, at least.
+_FEWEST_POINTS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One quantity against what differs between the sweeps.
+
+    Attributes:
+        name: what it is, in words.
+        unit: of its values; empty for a share.
+        file: a short name for a file of its figure.
+        x: (n_sweeps,) in the family's unit, increasing.
+        data: (n_sweeps,), NaN where it cannot be told; None without a recording.
+        results: the same of the fit, and of each rival.
+        data_fit, result_fits: the Boltzmann curve or the exponential through each, in words; empty
+            where there is none.
+    """
+
+    name: str
+    unit: str
+    file: str
+    x: np.ndarray
+    data: np.ndarray | None
+    results: tuple[np.ndarray, ...]
+    data_fit: str = ""
+    result_fits: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no value could be told."""
+        rows = (*self.results, *([] if self.data is None else [self.data]))
+        return not any(np.isfinite(row).any() for row in rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A family of steps, measured.
+
+    Attributes:
+        x_name, x_unit: what differs between the sweeps: voltage (mV) or duration (ms).
+        curves: what could be told.
+        left_out: what could not, and why, a sentence each.
+    """
+
+    x_name: str
+    x_unit: str
+    curves: tuple[Curve, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands in one figure: one curve, or two of the same quantity.
+
+    Attributes:
+        title: what is shown, in words.
+        unit: of the curves.
+        label: of the vertical axis.
+        file: the figure's name, without its kind.
+    """
+
+    title: str
+    unit: str
+    label: str
+    file: str
+    curves: tuple[Curve, ...]
+
+
+def parts_of(family: Family) -> list[Part]:
+    """The figures of a family: largest current and that at the end stand together."""
+    labels = {"pA": "current (pA)", "": "share of the greatest", "ms": "time (ms)"}
+    currents = tuple(curve for curve in family.curves if curve.unit == "pA")
+    parts = []
+    if currents:
+        marks = ("", " (squares, dashed)")
+        names = [curve.name + mark for curve, mark in zip(currents, marks, strict=False)]
+        title = f"I–V: {' and '.join(names)}"
+        parts.append(Part(title, "pA", labels["pA"], "iv", currents))
+    for curve in family.curves:
+        if curve not in currents:
+            title = curve.name[:1].upper() + curve.name[1:]
+            parts.append(Part(title, curve.unit, labels[curve.unit], curve.file, (curve,)))
+    return parts
+
+
+def measured(traces: Traces, reversal_mV: float | None = None) -> Family | str:
+    """Measure a family of steps.
+
+    Arguments:
+        traces: recording and fit of one experiment.
+        reversal_mV: of the model's current; None where it has none of its own.
+
+    Returns: the family, or why the experiment is none.
+    """
+    found = _varied(traces.protocol)
+    if isinstance(found, str):
+        return found
+    place, what = found
+    order = np.argsort(what.values, kind="stable")
+    steps = _Steps(traces, place, order)
+    if what.unit == "ms":
+        return _recovery(steps, what.values[order], place)
+    return _voltage_family(steps, what.values[order], place, reversal_mV)
+
+
+# --- which protocols are families ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Varied:
+    """What differs between the sweeps, (n_sweeps,): mV or ms."""
+
+    values: np.ndarray
+    unit: str
+
+
+def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
+    """Find the segment that differs between the sweeps, and how; or say why there is none."""
+    if protocol.n_sweeps < 3:
+        n = protocol.n_sweeps
+        return f"it is no family of steps: it has {n} sweep{'s' * (n > 1)}"
+    if len({len(sweep) for sweep in protocol.sweeps}) > 1:
+        return "it is no family of steps: its sweeps have different numbers of segments"
+    voltages, lasting = [], []
+    for place, column in enumerate(zip(*protocol.sweeps, strict=True)):
+        if len({segment.wave for segment in column}) > 1:
+            if not all(isinstance(segment.wave, Constant) for segment in column):
+                return "it is no family of steps: what differs between its sweeps is no step"
+            voltages.append(place)
+        if len({round(segment.end_ms - segment.start_ms, 6) for segment in column}) > 1:
+            lasting.append(place)
+    if len(voltages) == 1 and not lasting:
+        waves = [sweep[voltages[0]].wave for sweep in protocol.sweeps]
+        values = np.array([wave.v_mV for wave in waves if isinstance(wave, Constant)])
+        return _distinct(voltages[0], _Varied(values, "mV"))
+    if len(lasting) == 1 and not voltages:
+        pieces = [sweep[lasting[0]] for sweep in protocol.sweeps]
+        if all(isinstance(piece.wave, Constant) for piece in pieces):
+            values = np.array([piece.end_ms - piece.start_ms for piece in pieces])
+            return _distinct(lasting[0], _Varied(values, "ms"))
+    if not voltages and not lasting:
+        return "it is no family of steps: all its sweeps are alike"
+    return "it is no family of steps: more than one segment differs between its sweeps"
+
+
+def _distinct(place: int, what: _Varied) -> tuple[int, _Varied] | str:
+    if len(np.unique(what.values.round(6))) < len(what.values):
+        return "it is no family of steps: some of its sweeps are alike"
+    return place, what
+
+
+# --- measures ------------------------------------------------------------------------------------
+
+
+class _Steps:
+    """The samples of a family that count, of the recording and of each result.
+
+    Arguments:
+        place: of the segment that differs.
+        order: of the sweeps, so that what differs increases.
+    """
+
+    def __init__(self, traces: Traces, place: int, order: np.ndarray) -> None:
+        protocol = traces.protocol
+        self.traces, self.place, self.order = traces, place, order
+        self.t = protocol.times_ms
+        self.ranges = [protocol.sample_ranges(k) for k in range(protocol.n_sweeps)]
+        self.starts = [[s.start_ms for s in sweep] for sweep in protocol.sweeps]
+        self.counted = np.ones_like(traces.result, dtype=bool)
+        if traces.weight is not None:
+            self.counted &= traces.weight > 0
+        if traces.data is not None:
+            self.counted &= np.isfinite(traces.data)
+        rows = [traces.result] if traces.data is None else [traces.data]
+        self.noise = noise_pA(rows[0]) if traces.data is not None else 0.0
+
+    def of(self, sweep: int, segment: int, current: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Times from the segment's start, ms, and currents, pA, of the samples that count."""
+        a, b = self.ranges[sweep][segment]
+        use = self.counted[sweep, a:b]
+        since = self.t[a:b][use] - self.starts[sweep][segment]
+        return since, current[sweep, a:b][use]
+
+    def curve(
+        self,
+        name: str,
+        unit: str,
+        file: str,
+        x: np.ndarray,
+        measure: Callable[[np.ndarray], np.ndarray],
+        words: Callable[[np.ndarray, np.ndarray], str] | None = None,
+    ) -> Curve:
+        """A curve of a measure, (n_sweeps, n_times) pA -> (n_sweeps,) in the protocol's order."""
+        traces = self.traces
+        data = None if traces.data is None else measure(traces.data)[self.order]
+        results = tuple(measure(result)[self.order] for result in traces.results)
+        if words is None:
+            return Curve(name, unit, file, x, data, results)
+        data_fit = "" if data is None else words(x, data)
+        result_fits = tuple(words(x, r) for r in results)
+        return Curve(name, unit, file, x, data, results, data_fit, result_fits)
+
+    def peaks(self, segment: int, current: np.ndarray) -> np.ndarray:
+        """The largest current, in size, of a segment of every sweep: (n_sweeps,) pA."""
+        found = np.full(len(current), math.nan)
+        for k in range(len(current)):
+            _, y = self.of(k, segment, current)
+            if y.size:
+                smooth = _smoothed(y)
+                found[k] = smooth[np.argmax(np.abs(smooth))]
+        return found
+
+    def ends(self, segment: int, current: np.ndarray) -> np.ndarray:
+        """The mean of the last tenth of a segment of every sweep: (n_sweeps,) pA."""
+        found = np.full(len(current), math.nan)
+        for k in range(len(current)):
+            _, y = self.of(k, segment, current)
+            if y.size:
+                found[k] = _end(y)
+        return found
+
+
+def _smoothed(y: np.ndarray) -> np.ndarray:
+    """The running mean of a few samples, (n,); shorter at both ends."""
+    if y.size < 2 * _SMOOTH:
+        return y
+    kernel = np.ones(_SMOOTH)
+    count = np.convolve(np.ones_like(y), kernel, "same")
+    return np.asarray(np.convolve(y, kernel, "same") / count)
+
+
+def _end(y: np.ndarray) -> float:
+    return float(y[-max(1, round(_END * y.size)) :].mean())
+
+
+def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float | None) -> Family:
+    curves = [
+        steps.curve("largest current", "pA", "iv", x, partial(steps.peaks, place)),
+        steps.curve("current at the end", "pA", "iv", x, partial(steps.ends, place)),
+    ]
+    left_out = []
+    after = _same_after(steps.traces.protocol, place)
+    if after is not None:
+        curves.append(_shares_after(steps, x, after, _boltzmann_words))
+    if reversal_mV is None:
+        left_out.append(
+            "conductance: the model's current has no single reversal potential to divide by"
+        )
+    else:
+        volts = np.empty(len(x))
+        volts[steps.order] = x
+
+        def conductance(current: np.ndarray) -> np.ndarray:
+            drive = volts - reversal_mV
+            drive[np.abs(drive) < _NEAR_REVERSAL] = math.nan
+            return _share(steps.peaks(place, current) / drive)
+
+        curves.append(
+            steps.curve(
+                "conductance at the largest current",
+                "",
+                "conductance",
+                x,
+                conductance,
+                _boltzmann_words,
+            )
+        )
+    for row, (name, file) in enumerate(_COURSES):
+        curves.append(steps.curve(name, "ms", file, x, partial(_times, steps, place, row)))
+    return _family("voltage of the step", "mV", curves, left_out)
+
+
+def _recovery(steps: _Steps, x: np.ndarray, place: int) -> Family:
+    after = _same_after(steps.traces.protocol, place)
+    if after is None:
+        return _family("duration of the step", "ms", [], ["no step of one kind follows"])
+    return _family(
+        "duration of the step", "ms", [_shares_after(steps, x, after, _recovery_words)], []
+    )
+
+
+def _family(name: str, unit: str, curves: Sequence[Curve], left_out: Sequence[str]) -> Family:
+    empty = [f"{curve.name}: it could be told in no sweep" for curve in curves if curve.is_empty]
+    return Family(name, unit, tuple(c for c in curves if not c.is_empty), (*left_out, *empty))
+
+
+def _same_after(protocol: Protocol, place: int) -> int | None:
+    """The segment after one, if it holds the same voltage for as long in all sweeps."""
+    after = place + 1
+    if after >= len(protocol.sweeps[0]):
+        return None
+    pieces = [sweep[after] for sweep in protocol.sweeps]
+    alike = len({(p.wave, round(p.end_ms - p.start_ms, 6)) for p in pieces}) == 1
+    return after if alike and isinstance(pieces[0].wave, Constant) else None
+
+
+def _shares_after(
+    steps: _Steps, x: np.ndarray, after: int, words: Callable[[np.ndarray, np.ndarray], str]
+) -> Curve:
+    wave = steps.traces.protocol.sweeps[0][after].wave
+    assert isinstance(wave, Constant)
+    name = f"largest current of the step after it, to {wave.v_mV:g} mV"
+    file = "availability" if words is _boltzmann_words else "recovery"
+    return steps.curve(name, "", file, x, lambda c: _share(steps.peaks(after, c)), words)
+
+
+def _share(values: np.ndarray) -> np.ndarray:
+    """Values over the one that is largest in size; NaN where all are 0 or none is known."""
+    size = np.abs(values)
+    if not np.isfinite(size).any() or not np.nanmax(size) > 0:
+        return np.full_like(values, math.nan)
+    return np.asarray(values / values[np.nanargmax(size)])
+
+
+# --- courses of time -----------------------------------------------------------------------------
+
+
+def _times(steps: _Steps, place: int, row: int, current: np.ndarray) -> np.ndarray:
+    """Of every sweep the half rise, or the time constant of rise or decay: (n_sweeps,) ms.
+
+    Arguments:
+        row: 0, 1 or 2, which of these.
+    """
+    found = np.full((3, len(current)), math.nan)
+    scale = np.abs(steps.peaks(place, current))
+    if not np.isfinite(scale).any():
+        return np.asarray(found[row])
+    least = max(_LEAST_CHANGE * float(np.nanmax(scale)), _ABOVE_NOISE * steps.noise)
+    for k in range(len(current)):
+        t, y = steps.of(k, place, current)
+        if y.size < 2 * _FEWEST:
+            continue
+        smooth, end = _smoothed(y), _end(y)
+        at = int(np.argmax(np.abs(smooth)))
+        peak, first = float(smooth[at]), float(smooth[0])
+        declines = abs(peak - end) > least and (peak - end) * peak > 0
+        rises = abs(peak - first) > least and (peak - first) * peak > 0
+        if rises:
+            half = (first + peak) / 2
+            beyond = int(np.argmax((smooth - half) * math.copysign(1.0, peak) >= 0))
+            found[0, k] = t[beyond]
+            if not declines:
+                found[1, k] = time_constant(t[beyond:], y[beyond:])
+        if declines:
+            found[2, k] = time_constant(t[at:], y[at:])
+    return np.asarray(found[row])
+
+
+def time_constant(t: np.ndarray, y: np.ndarray) -> float:
+    """The time constant of the exponential that follows a current best, ms.
+
+    Of all time constants that of the least squares is chosen; offset and amplitude follow from it
+    by linear regression.
+
+    Arguments:
+        t: (n,) ms, increasing. y: (n,) pA.
+
+    Returns: NaN where there are too few samples, or no exponential follows them.
+    """
+    if y.size < _FEWEST:
+        return math.nan
+    since, spread = t - t[0], float(np.sum((y - y.mean()) ** 2))
+    lasts, step = float(since[-1]), float(since[1])
+    if not spread > 0 or not step > 0:
+        return math.nan
+
+    def left(log_tau: np.ndarray) -> np.ndarray:
+        """The sum of squares that is left, for each logarithm of a time constant."""
+        shape = np.exp(-since / np.exp(log_tau)[:, None])
+        shape -= shape.mean(axis=1, keepdims=True)
+        power = np.maximum((shape**2).sum(axis=1), 1e-300)
+        return np.asarray(spread - (shape @ (y - y.mean())) ** 2 / power)
+
+    low, high = math.log(step / 2), math.log(4 * _LONGEST * lasts)
+    for _ in range(5):  # each search is nine times as fine as the one before
+        grid = np.linspace(low, high, 19)
+        best = int(np.argmin(left(grid)))
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, 18)]
+    log_tau = (low + high) / 2
+    explained = 1 - float(left(np.array([log_tau]))[0]) / spread
+    tau = math.exp(log_tau)
+    return tau if explained > _EXPLAINED and step <= tau <= _LONGEST * lasts else math.nan
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Boltzmann:
+    """The curve ``bottom + (top - bottom) / (1 + exp((half - v) / slope))``; mV.
+
+    The slope is negative where the curve falls with the voltage.
+    """
+
+    half_mV: float
+    slope_mV: float
+    bottom: float
+    top: float
+
+
+def boltzmann(v: np.ndarray, y: np.ndarray) -> Boltzmann | None:
+    """The Boltzmann curve that follows shares best; None where none does.
+
+    Arguments:
+        v: (n,) mV, increasing. y: (n,) shares; NaN is left out.
+
+    Returns: None for fewer than five points, where a straight line or a constant would do as well,
+        and where the half-activation lies outside of the voltages.
+    """
+    from scipy.optimize import least_squares  # SciPy loads slowly
+
+    use = np.isfinite(y)
+    v, y = v[use], y[use]
+    if v.size < _FEWEST_POINTS or np.ptp(y) < 0.3:
+        return None
+    rising = np.corrcoef(v, y)[0, 1] > 0
+    middle = float(v[np.argmin(np.abs(y - (y.min() + y.max()) / 2))])
+    start = [middle, 8.0 if rising else -8.0, float(y.min()), float(y.max())]
+
+    def apart(p: np.ndarray) -> np.ndarray:
+        power = np.clip((p[0] - v) / p[1], -300, 300)
+        return np.asarray(p[2] + (p[3] - p[2]) / (1 + np.exp(power)) - y)
+
+    sign = math.copysign(1.0, start[1])
+    slopes = sorted((sign * 0.5, sign * 60.0))
+    bounds = ([v[0], slopes[0], -1.5, -1.5], [v[-1], slopes[1], 1.5, 1.5])
+    found = least_squares(apart, np.clip(start, *bounds), bounds=bounds)
+    left = float(np.sum(found.fun**2)) / float(np.sum((y - y.mean()) ** 2))
+    half, slope, bottom, top = (float(value) for value in found.x)
+    inside = v[0] < half < v[-1] and 0.51 < abs(slope) < 59
+    return Boltzmann(half, slope, bottom, top) if left < 0.05 and inside and top > bottom else None
+
+
+def _boltzmann_words(v: np.ndarray, y: np.ndarray) -> str:
+    found = boltzmann(v, y)
+    if found is None:
+        return ""
+    return f"half at {found.half_mV:.1f} mV, slope {found.slope_mV:.1f} mV"
+
+
+def _recovery_words(t: np.ndarray, y: np.ndarray) -> str:
+    use = np.isfinite(y)
+    if use.sum() < _FEWEST_POINTS:
+        return ""
+    tau = _uneven_time_constant(t[use], y[use])
+    return f"time constant {tau:.3g} ms" if math.isfinite(tau) else ""
+
+
+def _uneven_time_constant(t: np.ndarray, y: np.ndarray) -> float:
+    """As `time_constant`, of a few points at any times."""
+    grid = np.linspace(math.log(np.diff(t).min() / 4), math.log(2 * t[-1]), 4001)
+    shape = np.exp(-t / np.exp(grid)[:, None])
+    shape -= shape.mean(axis=1, keepdims=True)
+    about = y - y.mean()
+    spread = float(about @ about)
+    if not spread > 0:
+        return math.nan
+    explained = (shape @ about) ** 2 / np.maximum((shape**2).sum(axis=1), 1e-300) / spread
+    best = int(np.argmax(explained))
+    inside = 0 < best < len(grid) - 1 and explained[best] > _EXPLAINED
+    return float(math.exp(grid[best])) if inside else math.nan

@@ -1,0 +1,291 @@
+"use strict";
+// What the page does beside showing text: it hands Bokeh the samples that the chosen sweeps and the
+// chosen part of the time need, and paints the figures in the colors of the page, light or dark.
+// Nothing here evaluates text, and nothing is fetched.
+
+const told = JSON.parse(document.getElementById("figures").textContent);
+const COLUMNS = 900; // stretches of which the extremes are drawn
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+let model = null; // Bokeh's document, once it is there
+
+// --- samples ---------------------------------------------------------------------------------
+
+function bytes(text) {
+  const raw = atob(text), out = new Uint8Array(raw.length);
+  for (let k = 0; k < raw.length; k++) out[k] = raw.charCodeAt(k);
+  return out.buffer;
+}
+const floats = (text) => new Float32Array(bytes(text));
+const counts = (text) => new Uint32Array(bytes(text));
+
+function unpacked(sweep) {
+  return {
+    at: sweep.at ? counts(sweep.at) : null,
+    corners: counts(sweep.corners),
+    command: floats(sweep.command),
+    data: sweep.data ? floats(sweep.data) : null,
+    fits: sweep.fits.map(floats),
+    apart: sweep.apart ? sweep.apart.map(floats) : [],
+    within: sweep.within,
+  };
+}
+
+// The place of the first number that is not below x, of `at` or of 0, 1, 2, ...
+function place(at, size, x) {
+  if (at === null) return Math.max(0, Math.min(size, Math.ceil(x)));
+  let low = 0, high = size;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (at[middle] < x) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// The part of a line between two times, as the least and the largest of each of many stretches.
+// Of stretches [a, b) alone, where they are given; NaN parts one from the next.
+function thinned(at, y, step, from, to, stretches) {
+  const xs = [], ys = [];
+  const first = Math.max(0, place(at, y.length, from / step) - 1);
+  const last = Math.min(y.length, place(at, y.length, to / step) + 1);
+  const size = Math.max(1, Math.floor((last - first) / COLUMNS / 2) * 2);
+  const time = (k) => step * (at === null ? k : at[k]);
+  for (const [a, b] of stretches || [[0, y.length]]) {
+    const begin = Math.max(first, a), end = Math.min(last, b);
+    if (begin >= end) continue;
+    if (xs.length) { xs.push(time(begin)); ys.push(NaN); }
+    for (let k = begin; k < end; k += size) {
+      let low = k, high = k;
+      for (let j = k + 1; j < Math.min(k + size, end); j++) {
+        if (y[j] < y[low]) low = j;
+        if (y[j] > y[high]) high = j;
+      }
+      const one = Math.min(low, high), two = Math.max(low, high);
+      xs.push(time(one)); ys.push(y[one]);
+      if (two !== one) { xs.push(time(two)); ys.push(y[two]); }
+    }
+    const final = end - 1;
+    if (size > 1) { xs.push(time(final)); ys.push(y[final]); }
+  }
+  return [xs, ys];
+}
+
+function outside(stretches, size) {
+  const found = [];
+  let before = 0;
+  for (const [a, b] of stretches) {
+    if (a > before) found.push([Math.max(0, before - 1), Math.min(size, a + 1)]);
+    before = b;
+  }
+  if (before < size) found.push([Math.max(0, before - 1), size]);
+  return found;
+}
+
+// --- the figures of one experiment -----------------------------------------------------------
+
+class Experiment {
+  constructor(number, told) {
+    this.number = number;
+    this.told = told;
+    this.sweeps = told.sweeps.map(unpacked);
+    this.chosen = null; // all sweeps
+    this.waiting = false;
+    const element = (what) => document.getElementById(`e${number}-${what}`);
+    this.choice = element("sweep");
+    this.from = element("from");
+    this.to = element("to");
+    if (this.choice) this.choice.addEventListener("change", () => this.choose());
+    for (const input of [this.from, this.to]) input.addEventListener("change", () => this.zoom());
+    element("whole").addEventListener("click", () => this.show(...this.told.span));
+    told.zooms.forEach((ends, k) =>
+      element(`zoom${k}`).addEventListener("click", () => this.show(...ends)));
+  }
+
+  begin() {
+    const plot = (what) => {
+      const id = plotOf(`e${this.number}-${what}-plot`);
+      return id === undefined ? null : model.get_model_by_id(id);
+    };
+    this.plots = {command: plot("command"), current: plot("current"), residual: plot("residual")};
+    this.range = this.plots.command.x_range;
+    for (const name of ["start", "end"]) {
+      this.range.properties[name].change.connect(() => this.later());
+    }
+    this.tell();
+  }
+
+  choose() {
+    this.chosen = this.choice.value === "all" ? null : Number(this.choice.value);
+    this.draw();
+  }
+
+  zoom() {
+    const from = Number(this.from.value), to = Number(this.to.value);
+    if (this.from.value !== "" && this.to.value !== "" && to > from) this.show(from, to);
+    else this.tell();
+  }
+
+  show(from, to) {
+    this.range.setv({start: from, end: to});
+  }
+
+  tell() {
+    const digits = Math.max(0, Math.ceil(-Math.log10(this.told.step)) + 1);
+    this.from.value = String(Number(this.range.start.toFixed(digits)));
+    this.to.value = String(Number(this.range.end.toFixed(digits)));
+  }
+
+  later() { // the ends of a range change one after the other
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.tell();
+      this.draw();
+    });
+  }
+
+  draw() {
+    const {step} = this.told, from = this.range.start, to = this.range.end;
+    const shown = this.sweeps.map((_, k) => k).filter((k) => this.chosen === null || k === this.chosen);
+    const put = (what, line, color) => {
+      const source = model.get_model_by_name(`e${this.number}-${what}`);
+      if (source === null) return [];
+      const found = shown.map((k) => line(this.sweeps[k])).map((one) => one || [[], []]);
+      const ys = found.map((one) => one[1]);
+      source.data = {xs: found.map((one) => one[0]), ys, color: shown.map(color)};
+      return ys;
+    };
+    const hold = (what, lines, share) => {
+      const found = this.plots[what] && ends(lines, share);
+      if (found) this.plots[what].y_range.setv(found);
+    };
+    const noted = styles();
+    const ramp = this.told.ramps[dark.matches ? "dark" : "light"];
+    const several = this.told.runs.length > 1;
+    const own = (k) => ramp[k];
+    const scale = this.told.apart_scale;
+    hold("command", put("command", (s) => thinned(s.corners, s.command, step, from, to),
+      several ? () => noted.data : own), 0.1);
+    const counted = [...put("data",
+      (s) => s.data && thinned(s.at, s.data, step, from, to, s.within), () => noted.data)];
+    put("hidden", (s) => s.data && thinned(s.at, s.data, step, from, to, outside(s.within, s.data.length)),
+      () => noted.hidden);
+    const left = [];
+    this.told.runs.forEach((run, f) => {
+      const color = several ? () => noted.runs[run % noted.runs.length] : own;
+      counted.push(...put(`fit${f}`, (s) => thinned(s.at, s.fits[f], step, from, to), color));
+      left.push(...put(`apart${f}`,
+        (s) => s.data && thinned(s.at, apart(s, f, scale), step, from, to, s.within), color));
+    });
+    hold("current", counted, 0.05);
+    hold("residual", left, 0.08);
+  }
+}
+
+function apart(sweep, f, scale) {
+  sweep.apart[f] = sweep.apart[f] || sweep.fits[f].map((y, k) => scale * (y - sweep.data[k]));
+  return sweep.apart[f];
+}
+
+// The least and the largest of some lines, with room on either side.
+function ends(lines, share) {
+  let low = Infinity, high = -Infinity;
+  for (const line of lines) {
+    for (const y of line) {
+      if (y < low) low = y;
+      if (y > high) high = y;
+    }
+  }
+  if (low > high) return null;
+  const room = share * (high - low) || 0.1 * Math.abs(high) || 1;
+  return {start: low - room, end: high + room};
+}
+
+// --- colors ----------------------------------------------------------------------------------
+
+function styles() {
+  const css = getComputedStyle(document.documentElement);
+  const of = (name) => css.getPropertyValue(name).trim();
+  return {
+    ink: of("--ink"), muted: of("--muted"), rule: of("--rule"),
+    data: of("--data"), hidden: of("--hidden"),
+    runs: [0, 1, 2, 3, 4, 5].map((k) => of(`--run${k}`)),
+  };
+}
+
+function colorOf(tag, noted) {
+  if (tag === "data") return noted.ink;
+  if (tag === "muted" || tag === "zero") return noted.muted;
+  return noted.runs[Number(tag.slice(3)) % noted.runs.length];
+}
+
+function paint() {
+  const noted = styles();
+  for (const plot of model.roots()) {
+    for (const part of [...plot.below, ...plot.left]) {
+      part.setv({
+        axis_label_text_color: noted.ink, major_label_text_color: noted.ink,
+        axis_line_color: noted.muted, major_tick_line_color: noted.muted,
+      });
+    }
+    for (const part of plot.center) {
+      if (part.type === "Grid") part.grid_line_color = noted.rule;
+      if (part.type === "Span") part.line_color = noted.muted;
+    }
+    for (const renderer of plot.renderers) {
+      if (!renderer.tags.length) continue;
+      const color = colorOf(renderer.tags[0], noted);
+      const filled = renderer.glyph.type === "Scatter" ? {fill_color: null} : {};
+      renderer.glyph.setv({line_color: color, ...filled});
+    }
+  }
+  experiments.forEach((one) => one.draw());
+}
+
+// --- begin -----------------------------------------------------------------------------------
+
+const plotOf = (place) =>
+  (Object.entries(told.items[0].roots).find(([, element]) => element === place) || [])[0];
+const experiments = told.experiments.map((one, k) => new Experiment(k, one));
+
+// Bokeh's figures take the focus, but no key does anything there: the inputs beside them do.
+function unfocusable(root) {
+  for (const part of root.querySelectorAll("*")) {
+    if (part.tabIndex >= 0 && part.classList.contains("bk-events")) part.tabIndex = -1;
+    if (part.shadowRoot) unfocusable(part.shadowRoot);
+  }
+}
+
+async function begin() {
+  if (told.items.length) {
+    if (window.matchMedia("(pointer: coarse)").matches) {
+      // a finger that scrolls the page must not draw boxes
+      for (const one of Object.values(told.docs)) {
+        for (const root of one.roots) delete root.attributes.toolbar;
+      }
+    }
+    await Bokeh.embed.embed_items(told.docs, told.items);
+    model = Bokeh.documents[0];
+    experiments.forEach((one) => one.begin());
+    paint();
+    document.querySelectorAll(".plot").forEach(unfocusable);
+    dark.addEventListener("change", paint);
+  }
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
+}
+
+for (const button of document.querySelectorAll("button[data-copies]")) {
+  button.addEventListener("click", async () => {
+    const source = document.getElementById(button.dataset.copies);
+    window.getSelection().selectAllChildren(source);
+    const said = button.nextElementSibling;
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      said.textContent = "Copied.";
+    } catch (refused) {
+      said.textContent = "Selected: copy it with the keyboard.";
+    }
+  });
+}
+
+begin();

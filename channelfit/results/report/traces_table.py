@@ -1,0 +1,63 @@
+"""The traces of a run as tables: time, and of every sweep the command, the recording and the fit.
+
+The headings hold no text of a user's file, which a spreadsheet might take for a formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.results.report.traces import Traces
+
+
+def table_names(n_experiments: int) -> list[str]:
+    """The names of the files: a number for each experiment, where there are several."""
+    if n_experiments == 1:
+        return ["traces.csv"]
+    return [f"traces_{k + 1}.csv" for k in range(n_experiments)]
+
+
+def save_tables(panels: Sequence[Traces], folder: Path) -> list[Path]:
+    """Write a table of each experiment into a folder; none of them is ever seen half written."""
+    files = []
+    for name, panel in zip(table_names(len(panels)), panels, strict=True):
+        file = folder / name
+        partial = file.with_name(f".{name}.partial")
+        try:
+            partial.write_text(table_text(panel), encoding="utf-8", newline="\n")
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
+        files.append(file)
+    return files
+
+
+def table_text(traces: Traces) -> str:
+    """One experiment as CSV: a row a sample, nine digits, empty cells where nothing is known.
+
+    Columns: time (ms), and for each sweep its command (mV), data (pA) and weight where there is a
+    recording, and fit (pA).
+    """
+    protocol = traces.protocol
+    command = protocol.command()
+    heads, columns = ["time (ms)"], [protocol.times_ms.round(9)]
+    for k in range(protocol.n_sweeps):
+        heads.append(f"sweep {k + 1} command (mV)")
+        columns.append(command[k])
+        over = np.isnan(command[k])  # the sweep has ended
+        if traces.data is not None:
+            weight = np.ones_like(traces.result) if traces.weight is None else traces.weight
+            heads += [f"sweep {k + 1} data (pA)", f"sweep {k + 1} weight"]
+            columns += [traces.data[k], np.where(over, np.nan, weight[k])]
+        heads.append(f"sweep {k + 1} fit (pA)")
+        columns.append(np.where(over, np.nan, traces.result[k]))
+    cells = [_cells(column) for column in columns]
+    rows = map(",".join, zip(*cells, strict=True))
+    return "\n".join([",".join(heads), *rows]) + "\n"
+
+
+def _cells(column: np.ndarray) -> list[str]:
+    return ["" if x != x else f"{x:.9g}" for x in column.tolist()]
