@@ -22,6 +22,7 @@ from channelfit.front.verbs.doctor import doctor
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
+from channelfit.front.verbs.schema import schema
 from channelfit.front.verbs.show import show
 from channelfit.front.verbs.simulate import simulate
 from channelfit.front.verbs.tune import tune
@@ -125,6 +126,7 @@ _VERBS = (
     validate,
     tune,
     doctor,
+    schema,
     fhn,
 )
 for _verb in _VERBS:
