@@ -514,7 +514,10 @@ def test_quantities_have_units_and_expressions_name_parameters() -> None:
         ({"pipette_capacitance": 3}, "add compensation: {lag: 10 us}"),
         ({"cancellation": 1}, "no capacitance to cancel"),
         ({"leak": {"reversal": 0}}, '"conductance" is missing'),
-        ({"lowpass": {"poles": 11, "cutoff": 5}}, "1 to 10 poles were expected, not 11"),
+        (
+            {"lowpass": {"poles": 11, "cutoff": 5}},
+            "a whole number, from 1 to 10, was expected, not 11",
+        ),
         ({"lowpass": {"cutoff": 0}}, "a frequency above 0 was expected"),
         ({"resistance": 5}, 'unknown key "resistance"'),
     ],

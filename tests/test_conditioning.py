@@ -337,7 +337,7 @@ def test_a_constant_stays_and_noise_shrinks_in_the_filter(tmp_path: Path) -> Non
     [
         ("{lowpass: {cutoff: 80 kHz}}", "", "80 kHz does not fit to a sample every 0.01 ms"),
         ("{lowpass: {cutoff: 2 kHz, every: 50}}", "", "lowpass.every: 2 kHz does not fit"),
-        ("{lowpass: {cutoff: 2 kHz, poles: 40}}", "", "1 to 10 poles"),
+        ("{lowpass: {cutoff: 2 kHz, poles: 40}}", "", "from 1 to 10"),
         ("{lowpass: {cutoff: 2 kHz}}, {lowpass: {cutoff: 2 kHz}}", "", "this is the second"),
         ("{lowpass: {cutoff: 2 kHz, every: 4}}", "      every: 2\n", "give it once"),
         (

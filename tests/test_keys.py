@@ -1,11 +1,10 @@
 """Every key that a file may hold changes something that can be seen, or is refused.
 
-The keys are those that the readers themselves accept (`reading.keys`, the optimizers' settings,
-the rules to stop): one that is added without a proof here fails the first test. A proof is two
-documents that differ in that key alone and are read to different effect. What counts as an effect
-is what is computed with: commands, samples and weights, costs of candidates drawn from the searched
-space, currents, where a search ends. Only of names and descriptions it is what `show` prints and
-the summary of a run tells.
+The keys are those that the readers themselves accept (`reading.keys`): one that is added without a
+proof here fails the first test. A proof is two documents that differ in that key alone and are read
+to different effect. What counts as an effect is what is computed with: commands, samples and
+weights, costs of candidates drawn from the searched space, currents, where a search ends. Only of
+names and descriptions it is what `show` prints and the summary of a run tells.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from channelfit.functions.run_folder import summarize as summarize_function
 from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys import KEYS
+from channelfit.reading.keys import KEYS, SETTINGS, STOP
 from channelfit.results.run_folder import rescore, summarize
-from channelfit.search.choose import SETTINGS, make_optimizer
+from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
@@ -856,9 +855,14 @@ def proofs() -> dict[tuple[str, str], Proof]:
             {"file": "v.csv", "header": True, "column": "2", "sampling": 1},
         ),
     )
-    show("family", "steps", "segments/1/step", values=([0, 20], [0, 40]))
-    ends = (("segments/1/step", {"from": -40, "to": 40, "by": 40}),)
-    show("family", "steps", "segments/1/step", ends, from_=(-40, -80), to=(40, 80), by=(40, 20))
+    place = "segments/1/step"
+    show("family of voltages", "steps", place, values=([0, 20], [0, 40]))
+    ends = ((place, {"from": -40, "to": 40, "by": 40}),)
+    show("family of voltages", "steps", place, ends, from_=(-40, -80), to=(40, 80), by=(40, 20))
+    place, still = "segments/1/for", ("segments/1/step", 0)
+    show("family of times", "steps", place, (still, (place, {})), values=([5, 6], [5, 7]))
+    ends = (still, (place, {"from": 5, "to": 9, "by": 2}))
+    show("family of times", "steps", place, ends, from_=(5, 7), to=(9, 11), by=(2, 4))
     sines = (("segments", list(SINES)),)
     show(
         "sines",
@@ -998,7 +1002,7 @@ def test_every_key_has_a_proof_and_every_proof_a_key() -> None:
     settings = {(name, setting) for name, own in SETTINGS.items() for setting in own}
     proven = {(name, setting) for name, (own, _) in SEARCHES.items() for setting in own}
     assert settings == proven | {(name, "generations") for name in SETTINGS}
-    assert {rule.name for rule in fields(StopRules)} == set(STOPS)
+    assert {rule.name for rule in fields(StopRules)} == set(STOP) == set(STOPS)
 
 
 @pytest.mark.parametrize(("section", "key"), sorted(PROOFS))
@@ -1026,7 +1030,7 @@ def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(
     """So that `KEYS` holds all of them: the recording's reader without one of its keys."""
     write_tables(tmp_path)
     (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
-    fewer = tuple(key for key in KEYS["recording"] if key != "missing")
+    fewer = {key: told for key, told in KEYS["recording"].items() if key != "missing"}
     monkeypatch.setitem(KEYS, "recording", fewer)
     from channelfit.problem.protocol import load_protocol
 

@@ -359,7 +359,7 @@ def test_mistakes_in_segments(segments: list[Any], message: str) -> None:
         ({"sampling": 1e-300}, "is the sampling in ms?"),
         ({"holding": "-80 ms"}, 'holding: unit "ms" is a time'),
         ({"holding": "-80 V"}, "80000 mV in sweep 1 is more than 1000 mV"),
-        ({"between_sweeps": "rest"}, 'between_sweeps: "rest" is not one of "steady state"'),
+        ({"between_sweeps": "rest"}, 'between_sweeps: "rest" is not one of steady state'),
         ({"between_sweeps": None}, "between_sweeps: None is not one of"),
         ({"between_sweeps": {"carry_over": "yes"}}, "between_sweeps.carry_over: true or false"),
         ({"between_sweeps": {"rest": -1}}, "between_sweeps.rest: a time of 0 or more was expected"),

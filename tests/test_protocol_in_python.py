@@ -71,7 +71,7 @@ def test_durations_may_vary_and_be_nothing() -> None:
         ({"duration": [1, 2]}, "levels has 3 values, duration has 2 values; lists vary together"),
         ({"sampling": 0}, "sampling: a sampling interval above 0 was expected, not 0"),
         ({"holding": "x"}, 'holding: "x" is not a quantity'),
-        ({"between_sweeps": "rest"}, 'between_sweeps: "rest" is not one of "steady state"'),
+        ({"between_sweeps": "rest"}, 'between_sweeps: "rest" is not one of steady state'),
     ],
 )
 def test_mistakes_in_steps_are_told_with_the_argument(

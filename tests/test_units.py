@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from channelfit.reading.documents import Section, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.shapes import Choice, Flag, Key, Quantity, Text, Whole, either
 from channelfit.reading.units import base_unit, parse_quantity, shown, unit_factor
 
 # --- quantities ----------------------------------------------------------------------------------
@@ -183,60 +185,105 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 # --- sections ------------------------------------------------------------------------------------
 
 
+#: What the keys in these tests are announced as, beside those that are texts.
+TOLD = {
+    "b": Key(Quantity("time"), ""),
+    "c": Key(either(Whole(), Quantity("none")), ""),
+    "d": Key(Flag(), ""),
+    "n": Key(Whole(3), ""),
+    "p": Key(Whole(1, 8), ""),
+    "choice": Key(Choice(("no", "on")), "", default="on"),
+    "time": Key(Quantity("time"), "", default=1.5),
+    "null": Key(Quantity("time"), "", null=True),
+    "needed": Key(Quantity("time"), "", required=True),
+}
+
+
 def section(**data: object) -> Section:
     return announced(Section(data, "f.yaml", "top"))
 
 
 def announced(made: Section) -> Section:
     """Ready to be read by every key that these tests ask for."""
-    made.expect([*made.given(), "nothing", "zz", "g", "q"])
+    made.expect({**{key: Key(Text(), "") for key in [*made.given(), "zz", "q"]}, **TOLD})
     return made
 
 
 def test_a_section_gives_what_is_there() -> None:
-    s = section(a="x ", b="5 s", c=3, d=True, e=[1, 2], f={"g": 1}, h=None)
+    s = section(a="x ", b="5 s", c=3, d=True, e=[1, 2], f={"g": 1}, h=None, null=None)
     assert s.text("a") == "x"
-    assert s.quantity("b", "time") == 5000.0
+    assert s.quantity("b") == 5000.0
     assert s.integer("c") == 3
     assert s.number("c") == 3.0
-    assert s.flag("d", False) is True
+    assert s.flag("d") is True
     assert s.items("e") == [1, 2]
     assert s.items("c") == [3]
     assert s.items("h") == []
     assert dict(s.rows("f")) == {"g": 1}
-    assert announced(s.section("f")).integer("g") == 1
-    assert s.text("nothing", None) is None
-    assert s.quantity("nothing", "time", 1.5) == 1.5
-    assert s.choice("nothing", ("x", "y"), "y") == "y"
+    assert announced(s.section("f")).text("g") == "1"
+    assert s.text("zz") is None
+    assert s.quantity("time") == 1.5
+    assert s.quantity("time", default=2.5) == 2.5
+    assert s.quantity("null") is None
+    assert s.choice("choice") == "on"
     s.finish()
 
 
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (lambda s: s.text("zz"), 'f.yaml: top: "zz" is missing'),
+        (lambda s: s.text("zz", ...), 'f.yaml: top: "zz" is missing'),
+        (lambda s: s.quantity("needed"), 'f.yaml: top: "needed" is missing'),
         (lambda s: s.text("a"), "f.yaml: top.a: text was expected, not [1]"),
         (lambda s: s.text("t"), "f.yaml: top.t: text was expected, not True"),
-        (lambda s: s.integer("w"), "f.yaml: top.w: a whole number, 0 or more, was expected"),
-        (lambda s: s.integer("t"), "top.t: a whole number, 0 or more, was expected, not True"),
-        (lambda s: s.integer("n", least=3), "a whole number, 3 or more, was expected, not 2"),
-        (lambda s: s.flag("w", False), 'f.yaml: top.w: true or false was expected, not "yes"'),
-        (lambda s: s.choice("w", ("no", "on")), 'top.w: "yes" is not one of no, on'),
-        (lambda s: s.quantity("w", "time"), 'f.yaml: top.w: "yes" is not a quantity'),
+        (lambda s: s.integer("c"), "f.yaml: top.c: a whole number, 0 or more, was expected"),
+        (lambda s: s.integer("n"), "a whole number, 3 or more, was expected, not 2"),
+        (lambda s: s.integer("p"), "a whole number, from 1 to 8, was expected, not 9"),
+        (lambda s: s.flag("d"), 'f.yaml: top.d: true or false was expected, not "yes"'),
+        (lambda s: s.choice("choice"), 'top.choice: "yes" is not one of no, on'),
+        (lambda s: s.quantity("b"), 'f.yaml: top.b: "yes" is not a quantity'),
+        (lambda s: s.quantity("time"), "f.yaml: top.time: None is not a quantity"),
         (lambda s: s.section("n"), "f.yaml: top.n: a mapping (key: value) was expected, not 2"),
-        (lambda s: announced(s.section("m")).text("q"), 'f.yaml: top.m: "q" is missing'),
+        (lambda s: announced(s.section("m")).text("q", ...), 'f.yaml: top.m: "q" is missing'),
     ],
 )
 def test_a_section_refuses_what_does_not_fit(read: object, message: str) -> None:
+    given = dict.fromkeys(("b", "c", "d", "choice"), "yes")
     with pytest.raises(InputError) as caught:
-        read(section(a=[1], t=True, w="yes", n=2, m={}))  # type: ignore[operator]
+        read(section(a=[1], t=True, n=2, p=9, m={}, time=None, **given))  # type: ignore[operator]
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda s: s.quantity("d"),
+        lambda s: s.number("b"),
+        lambda s: s.integer("b"),
+        lambda s: s.flag("n"),
+        lambda s: s.choice("a"),
+        lambda s: s.text("b"),
+        lambda s: s.measured("d", 1),
+        lambda s: s.shape("a", Whole),
+    ],
+)
+def test_a_reader_cannot_read_a_key_as_something_else_than_the_table_says(read: object) -> None:
+    with pytest.raises(LookupError, match=r"^top\.. is read as "):
+        read(section(a="x", b=1, d=True, n=3))  # type: ignore[operator]
+
+
+def test_a_section_within_is_read_as_the_table_says() -> None:
+    made = Section({"ion": {}, "leak": {}}, "f.yaml", "current")
+    made.expect({"ion": KEYS["current"]["ion"], "leak": KEYS["model"]["leak"]})
+    made.section("leak").expect(KEYS["leak"])
+    with pytest.raises(LookupError, match=r"current\.ion is announced as .*, read as leak"):
+        made.section("ion").expect(KEYS["leak"])
 
 
 def test_unknown_keys_are_told_with_the_likely_one() -> None:
     s = Section({"sampling": 1, "samplin": 2}, "f.yaml", "top")
     with pytest.raises(InputError, match=r'top: unknown key "samplin"; did you mean sampling\?'):
-        s.expect(("sampling", "holding"))
+        s.expect(KEYS["protocol"])
 
 
 def test_a_key_that_the_others_leave_without_meaning_is_refused() -> None:

@@ -210,10 +210,10 @@ def _experiment(
     given = {"cell": cell, "temperature": temperature}
     row = Section({k: v for k, v in given.items() if v is not None}, f"{_CALL}{number}")
     row.expect(KEYS["experiment"])
-    name = row.text("cell", "")
+    name = row.text("cell")
     if "cell" in row:
         check_cell(row, name, "cell")
-    celsius = row.quantity("temperature", "temperature", None)
+    celsius = row.quantity("temperature")
     command, recording = _recorded(protocol, current, time, weights, number)
     return Experiment(command, recording, cell=name, temperature_C=celsius)
 

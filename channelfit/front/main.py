@@ -27,6 +27,7 @@ from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
 from channelfit.front.verbs.report import report
+from channelfit.front.verbs.schema import schema
 from channelfit.front.verbs.show import show
 from channelfit.front.verbs.simulate import simulate
 from channelfit.front.verbs.tune import tune
@@ -138,6 +139,7 @@ _VERBS = (
     examples,
     doctor,
     completion,
+    schema,
     fhn,
 )
 for _verb in _VERBS:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import file_names, told_apart
-from channelfit.results.run_folder import REPORT, json_text, make_folder, page_of
+from channelfit.results.files import make_folder
+from channelfit.results.run_folder import REPORT, json_text, page_of
 
 if TYPE_CHECKING:
     from channelfit.front.result import Fit

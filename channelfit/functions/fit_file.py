@@ -84,7 +84,7 @@ def read_function_plan(document: dict[str, Any], file: Path, model_file: Path) -
         stop,
         plain,
         file,
-        seed=section.integer("seed", 0),
+        seed=section.integer("seed"),
         section=copy.deepcopy(dict(document.get("fit") or {})),
         model_file=model_file,
         **read_titles(section, function.model.name),

@@ -258,8 +258,8 @@ def build_function(
         tuple(reading.parameters),
         tuple(reading.arrays),
         definitions,
-        description=root.text("description", ""),
-        source=root.text("source", ""),
+        description=root.text("description"),
+        source=root.text("source"),
         sizes=reading.sizes,
     )
     if data is None:
@@ -316,7 +316,7 @@ class _Reading:
             self.claim(name, key)
             section = Section(row, self.root.file, key)
             section.expect(KEYS["function parameter"])
-            sizes = section.items("size", None)
+            sizes = section.items("size")
             shape = tuple(self.checked_size(size, f"{key}.size") for size in sizes)
             if len(self.parameters) + math.prod(shape) > MAX_SIZE:
                 words = " x ".join(map(str, shape)) or "one more"
@@ -371,7 +371,7 @@ class _Reading:
 
     def read_inputs(self) -> Data:
         """The inputs' columns; what they are called is known from here on."""
-        self.section = section = self.root.section("data")
+        self.section = section = self.root.section("data", ...)
         section.expect(KEYS["function data"])
         self.file = section.existing(section.text("file"), "file")
         self.table = read_columns(self.file)
@@ -386,7 +386,7 @@ class _Reading:
     def read_targets(self, outputs: tuple[Definition, ...], data: Data) -> Data:
         """The columns that every output is to meet."""
         section = self.section
-        by_range = section.choice("scale", ("range", "none"), "none") == "range"
+        by_range = section.choice("scale") == "range"
         listed = dict(section.rows("targets"))
         targets, scales = {}, {}
         for output in outputs:
@@ -426,8 +426,8 @@ class _Reading:
 
 def _parameters(section: Section, name: str, shape: tuple[int, ...]) -> list[Parameter]:
     """One for every element, in the order of the last index first."""
-    scale = section.choice("scale", ("linear", "log"), "linear")
-    fixed, unit = section.flag("fixed", False), section.text("unit", "")
+    scale = section.choice("scale")
+    fixed, unit = section.flag("fixed"), section.text("unit")
     values = _values(section, shape)
     if fixed and "range" not in section:
         spans = [(value or 0.0, value or 0.0) for value in values]
@@ -442,7 +442,7 @@ def _parameters(section: Section, name: str, shape: tuple[int, ...]) -> list[Par
 
 
 def _range(section: Section, scale: str) -> tuple[float, float]:
-    ends = section.items("range")
+    ends = section.items("range", ...)
     try:
         lower, upper = (float(end) for end in ends)
     except (TypeError, ValueError):
@@ -458,7 +458,7 @@ def _range(section: Section, scale: str) -> tuple[float, float]:
 
 def _values(section: Section, shape: tuple[int, ...]) -> list[float | None]:
     """One number for all, or nested lists of the shape."""
-    raw = section.take("value", None)
+    raw = section.take("value")
     size = math.prod(shape)
     if raw is None:
         return [None] * size

@@ -99,7 +99,7 @@ def read_scheme(root: Section, scope: Scope, current: Section) -> tuple[Chain, B
 
 
 def _states(root: Section) -> list[str]:
-    states = [str(state) for state in root.items("states")]
+    states = [str(state) for state in root.items("states", ...)]
     for state in states:
         check_word(root, state, "states")
     if len(set(states)) < len(states):
@@ -146,7 +146,7 @@ def _ends(root: Section, key: str, states: list[str]) -> Way:
 
 def _open(current: Section, states: list[str]) -> tuple[float, ...]:
     """The relative conductance of every state; 0 where it does not conduct."""
-    raw = current.take("open")
+    raw = current.take("open", ...)
     named = map(str, current.items("open"))
     listed = raw if isinstance(raw, Mapping) else dict.fromkeys(named, 1.0)
     weights = {str(s): plain_number(current, w, f"open.{s}") for s, w in listed.items()}
@@ -280,14 +280,12 @@ def _gate(root: Section, scope: Scope, name: str, row: object) -> Chain:
     check_word(root, name, f"gates.{name}")
     gate = Section(row, root.file, root.path(f"gates.{name}"))
     gate.expect(KEYS["gate"])
-    power = gate.integer("power", 1, least=1)
-    if power > 8:
-        raise gate.error(f"a power from 1 to 8 is accepted, not {power}", "power")
+    power = gate.integer("power")
     inf = tau = None
     if "alpha" in gate or "beta" in gate:
-        alpha, beta = (scope.parse(gate, key, gate.take(key)) for key in ("alpha", "beta"))
+        alpha, beta = (scope.parse(gate, key, gate.take(key, ...)) for key in ("alpha", "beta"))
     else:
-        inf, tau = (scope.parse(gate, key, gate.take(key)) for key in ("inf", "tau"))
+        inf, tau = (scope.parse(gate, key, gate.take(key, ...)) for key in ("inf", "tau"))
         if tau.is_number and not tau >= 0:
             raise gate.error(f"a time of 0 or more was expected, not {shown(str(tau))}", "tau")
         time = 1 / sympy.Float(INSTANT_RATE, 17) if tau.is_zero else tau

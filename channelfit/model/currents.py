@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,17 +15,14 @@ from channelfit.model.terms import V, moving, parts_of
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import Membrane, parse_quantity, shown
+from channelfit.reading.keys.shapes import Constant
+from channelfit.reading.units import Membrane, is_expression, parse_quantity, shown
 
 Definitions = tuple[tuple[str, sympy.Expr], ...]
 
 #: Symbols that a conductance or a reversal potential may grow to when definitions are put into it,
 #: and how many operations deep.
 _LONGEST, _DEEPEST = 1000, 150
-#: A number and a unit such as mS/cm2, which no expression looks like.
-_WITH_UNIT = re.compile(
-    r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
-)
 _MOST_CHARGES = 8
 
 
@@ -180,8 +176,8 @@ class Flow:
         return term
 
     def _ohmic(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
-        conductance = self._constant(section, "conductance", "conductance")
-        return Term(name, chains, conductance, self._constant(section, "reversal", "voltage"))
+        conductance = self._constant(section, "conductance")
+        return Term(name, chains, conductance, self._constant(section, "reversal"))
 
     def _goldman(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
         if self.celsius is None:
@@ -190,7 +186,7 @@ class Flow:
                 "the top of the file, as in `temperature: 22 degC`",
                 "permeability",
             )
-        ion = section.section("ion")
+        ion = section.section("ion", ...)
         ion.expect(KEYS["ion"])
         valence = ion.take("valence")
         whole = isinstance(valence, int) and not isinstance(valence, bool)
@@ -199,22 +195,20 @@ class Flow:
                 f"a whole number of charges such as 1, 2 or -1 was expected, not {shown(valence)}",
                 "valence",
             )
-        inside, outside = (
-            self._constant(ion, key, "concentration") for key in ("inside", "outside")
-        )
+        inside, outside = (self._constant(ion, key) for key in ("inside", "outside"))
         for key, expression in (("inside", inside), ("outside", outside)):
             if expression.is_number and not expression >= 0:
                 raise ion.error(f"{float(expression):g} mM is below 0", key)
-        permeability = self._constant(section, "permeability", "permeability")
+        permeability = self._constant(section, "permeability")
         return Term(name, chains, permeability=permeability, ion=Ion(valence, inside, outside))
 
-    def _constant(self, section: Section, key: str, dimension: str) -> sympy.Expr:
+    def _constant(self, section: Section, key: str) -> sympy.Expr:
         """A quantity (``-100 mV``), or an expression of parameters and of definitions without v."""
-        raw = section.take(key)
+        raw, dimension = section.take(key, ...), section.shape(key, Constant).dimension
         try:
             return sympy.Float(parse_quantity(raw, dimension, self.membrane), 17)
         except InputError as error:
-            if not isinstance(raw, str) or _WITH_UNIT.fullmatch(raw):
+            if not is_expression(raw):
                 raise error.at(section.file, section.path(key)) from None
         # What depends on the voltage is refused later, by name, and so not offered here.
         hidden = moving(self.definitions) | {V.name}

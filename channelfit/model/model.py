@@ -93,7 +93,8 @@ class Model:
                 "that fits",
                 key="fit",
             )
-        Section(unknown, None).expect([key for key in KEYS["model"] if key != "fit"])
+        accepted = {key: told for key, told in KEYS["model"].items() if key != "fit"}
+        Section(unknown, None).expect(accepted)
         given = {
             "name": name,
             "description": description,

@@ -53,7 +53,7 @@ def build_model(
     """
     root = Section(modern_form(document, file), file)
     root.expect(KEYS["model"])
-    celsius = root.quantity("temperature", "temperature", None)
+    celsius = root.quantity("temperature")
     current = root.section("current", {} if "currents" in root else ...)
     current.expect(KEYS["current"])
     membrane = read_membrane(current)
@@ -75,8 +75,8 @@ def build_model(
     _check_ties(root, ties, definitions)
     model = ChannelModel(
         name=_model_name(root, file),
-        description=root.text("description", ""),
-        source=root.text("source", ""),
+        description=root.text("description"),
+        source=root.text("source"),
         parameters=parameters,
         definitions=definitions,
         chains=tuple(chain for opening in openings for chain in opening.chains),

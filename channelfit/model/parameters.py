@@ -34,13 +34,13 @@ def read_parameter(root: Section, membrane: Membrane, name: str, row: object) ->
     by_cell = {
         entry: {str(cell): value for cell, value in section.take(entry).items()}
         for entry in BY_CELL
-        if isinstance(section.take(entry, None), Mapping)
+        if isinstance(section.take(entry), Mapping)
     }
-    if section.take("per", None) is None:
+    if section.take("per") is None:
         for entry in by_cell:
             raise section.error("only a parameter with `per: cell` has one for each cell", entry)
         return _read_one(section, membrane, name)
-    section.choice("per", ("cell",))
+    section.choice("per")
     shared = {k: v for k, v in row.items() if str(k) not in ("per", *by_cell)}
     return _read_per_cell(section, membrane, name, shared, by_cell)
 
@@ -77,7 +77,7 @@ def _read_per_cell(
         except InputError as error:
             raise InputError(f"{cell}: {error.message}", error.file, error.key) from None
     rest = of(OTHERS)
-    needed = "value" if "fixed" in rest and rest.flag("fixed", False) else "range"
+    needed = "value" if "fixed" in rest and rest.flag("fixed") else "range"
     if found and needed not in rest:  # every cell has to be named
         lower, upper = min(p.lower for _, p in found), max(p.upper for _, p in found)
         hull = replace(found[0][1], lower=lower, upper=upper, value=None, fixed=False)
@@ -87,18 +87,18 @@ def _read_per_cell(
 
 def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:
     """A parameter of which one range and one value are given, from its announced section."""
-    section.take("per", None)
-    section.take("tie", None)
+    section.take("per")
+    section.take("tie")
     factor, unit = _unit(section, membrane)
-    value = section.number("value", None)
+    value = section.number("value")
     value = None if value is None else _in_base_unit(section, factor, value, "value")
-    fixed = section.flag("fixed", False)
+    fixed = section.flag("fixed")
     if fixed and value is None:
         raise section.error("a fixed parameter needs a value", "value")
     lower = upper = value or 0.0
     if "range" in section or not fixed:
         lower, upper = _range(section, factor)
-    scale = section.choice("scale", ("linear", "log"), "linear")
+    scale = section.choice("scale")
     parameter = Parameter(name, unit, lower, upper, scale, value, fixed)
     prior = _prior(section, parameter, factor)
     section.finish()
@@ -112,11 +112,11 @@ def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: ob
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
     for other in ("fixed", "prior", "per"):
-        if section.take(other, None):
+        if section.take(other):
             raise section.error(f"a tied parameter follows from others; leave {other} out", other)
     factor, unit = _unit(section, membrane)
     for unused in ("value", "scale"):  # they may stay from when the parameter was free
-        section.take(unused, None)
+        section.take(unused)
     scope.announce(name, key)
     scope.texts[name] = (f"{key}.tie", section.take("tie"))
     if "range" not in section:
@@ -138,14 +138,14 @@ def plain_number(section: Section, value: object, key: str) -> float:
 def _unit(section: Section, membrane: Membrane) -> tuple[float, str]:
     """The factor from the parameter's unit to the base unit, and the name of the latter."""
     try:
-        factor, unit = unit_factor(section.text("unit", ""), membrane=membrane)
+        factor, unit = unit_factor(section.text("unit"), membrane=membrane)
     except InputError as error:
         raise error.at(section.file, section.path("unit")) from None
     return factor, "" if unit in ("1", "dimensionless") else unit
 
 
 def _range(section: Section, factor: float) -> tuple[float, float]:
-    span = section.items("range")
+    span = section.items("range", ...)
     if len(span) != 2:
         raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
     ends = (plain_number(section, x, "range") for x in span)
@@ -162,7 +162,7 @@ def _in_base_unit(section: Section, factor: float, number: float, key: str) -> f
 
 def _prior(section: Section, parameter: Parameter, factor: float) -> Prior | None:
     """``{normal: [mean, sd]}`` or ``{lognormal: [median, factor]}``, in the parameter's unit."""
-    if section.take("prior", None) is None:
+    if section.take("prior") is None:
         return None
     if parameter.fixed:
         raise section.error("a fixed parameter has no prior", "prior")

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from channelfit.model.channel import MAX_STATES
 from channelfit.reading.documents import Section, parse_yaml, read_text
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -60,9 +59,7 @@ def modern_form(
     whole.expect(KEYS["printed file"])
     root = whole.section("model")
     root.expect(KEYS["printed model"])
-    n_states = root.integer("nStates", least=1)
-    if n_states > MAX_STATES:
-        raise root.error(f"1 to {MAX_STATES} states are accepted, not {n_states}", "nStates")
+    n_states = root.integer("nStates")
     parameters = _parameters(root)
     rates = _rates(root)
     states = [f"S{i}" for i in range(1, n_states + 1)]
@@ -70,7 +67,7 @@ def modern_form(
     _check_count(root, "nOpenStates", len(numbers))
     if not all(isinstance(k, int) and 1 <= k <= n_states for k in numbers):
         raise root.error(f"{shown(numbers)} are not numbers from 1 to {n_states}", "openStates")
-    reversal = root.quantity("eRev", "voltage")
+    reversal = root.quantity("eRev")
     if not parameters:
         raise root.error("at least the conductance is needed", "params")
     return {

@@ -18,9 +18,10 @@ from channelfit.model.singularities import remove_singularities
 from channelfit.model.terms import V, may_be_real, parts_of
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys.shapes import NAME
 from channelfit.reading.units import shown
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+_NAME = re.compile(NAME)
 _TITLE = re.compile(r"[^\W_][\w .,+()-]{0,79}")
 _CELL = re.compile(r"[^\W_](?:[\w .+()-]{0,38}[\w.+()-])?")
 #: Words that cannot name a state, a gate, a parameter or a definition.

@@ -16,7 +16,6 @@ then the low-pass filter, and all of it later by the delay.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -30,12 +29,9 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import base_unit, parse_quantity, shown
+from channelfit.reading.keys.shapes import Constant
+from channelfit.reading.units import base_unit, is_expression, parse_quantity, shown
 
-#: The most poles that the low-pass filter of an amplifier may have.
-MOST_POLES = 10
-#: A number and what may be a unit, which no expression looks like.
-_WITH_UNIT = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*[^\W\d_][^*+()]*")
 _ZERO = sympy.Integer(0)
 #: Quantities that are not below 0, and the largest value of those that are parts of a whole.
 _LARGEST: Mapping[str, float | None] = {
@@ -149,30 +145,22 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
     section.expect(KEYS["clamp"])
     reader = _Reader(model)
     found = {
-        key: reader.quantity(section, key, key, dimension)
-        for key, dimension in (
-            ("series_resistance", "resistance"),
-            ("membrane_capacitance", "capacitance"),
-            ("pipette_capacitance", "capacitance"),
-            ("offset", "voltage"),
-            ("delay", "time"),
-            ("cancellation", "none"),
-        )
+        key: reader.quantity(section, key, key)
+        for key, told in KEYS["clamp"].items()
+        if isinstance(told.shape, Constant)
     }
-    given = section.take("compensation", {})
+    given = section.take("compensation")
     if isinstance(given, Mapping):
-        inner = section.section("compensation", {})
+        inner = section.section("compensation")
         inner.expect(KEYS["clamp compensation"])
-        for key, dimension in (("fraction", "none"), ("prediction", "none"), ("lag", "time")):
-            found[key] = reader.quantity(inner, key, key, dimension)
+        for key in KEYS["clamp compensation"]:
+            found[key] = reader.quantity(inner, key, key)
     else:
-        found["fraction"] = reader.quantity(section, "compensation", "fraction", "none")
-    leak = section.section("leak", {})
+        found["fraction"] = reader.quantity(section, "compensation", "fraction")
+    leak = section.section("leak")
     leak.expect(KEYS["clamp leak"])
-    found["leak_conductance"] = reader.quantity(
-        leak, "conductance", "leak_conductance", "conductance"
-    )
-    found["leak_reversal"] = reader.quantity(leak, "reversal", "leak_reversal", "voltage")
+    for key in KEYS["clamp leak"]:
+        found[f"leak_{key}"] = reader.quantity(leak, key, f"leak_{key}")
     if "leak" in section and "conductance" not in leak:
         raise leak.error('"conductance" is missing')
     low_pass = _read_low_pass(section)
@@ -182,12 +170,7 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
 
 def read_delay(section: Section, model: ChannelModel) -> sympy.Expr:
     """The ``delay:`` of an experiment, as an expression of the parameters. Raises InputError."""
-    return _Reader(model).quantity(section, "delay", "delay", "time")
-
-
-def is_expression(raw: object) -> bool:
-    """Whether a value that is no quantity is meant as an expression, as ``rs/2`` is."""
-    return isinstance(raw, str) and not _WITH_UNIT.fullmatch(raw)
+    return _Reader(model).quantity(section, "delay", "delay")
 
 
 class _Reader:
@@ -196,9 +179,9 @@ class _Reader:
     def __init__(self, model: ChannelModel) -> None:
         self.model, self.known = model, dict(model.definitions)
 
-    def quantity(self, section: Section, key: str, name: str, dimension: str) -> sympy.Expr:
+    def quantity(self, section: Section, key: str, name: str) -> sympy.Expr:
         """The expression under a key, in the base unit; 0 where the key is not given."""
-        raw = section.take(key, 0)
+        raw, dimension = section.take(key, 0), section.shape(key, Constant).dimension
         try:
             number = parse_quantity(raw, dimension)
         except InputError as error:
@@ -253,7 +236,7 @@ class _Reader:
 
 
 def _read_low_pass(section: Section) -> LowPass | None:
-    if section.take("lowpass", None) is None:
+    if section.take("lowpass") is None:
         return None
     inner = section.section("lowpass")
     inner.expect(KEYS["clamp lowpass"])
@@ -262,10 +245,7 @@ def _read_low_pass(section: Section) -> LowPass | None:
 
 def read_low_pass(inner: Section) -> LowPass:
     """The filter that a mapping with ``poles`` and ``cutoff`` describes. Raises InputError."""
-    poles = inner.integer("poles", 4, least=1)
-    if poles > MOST_POLES:
-        raise inner.error(f"1 to {MOST_POLES} poles were expected, not {poles}", "poles")
-    cutoff = inner.quantity("cutoff", "rate")
+    poles, cutoff = inner.integer("poles"), inner.quantity("cutoff")
     if cutoff <= 0:
         raise inner.error(f"a frequency above 0 was expected, not {cutoff:g} kHz", "cutoff")
     return LowPass(poles, cutoff)

@@ -132,7 +132,7 @@ def conditioned(
 def _steps(section: Section) -> list[tuple[str, Section]]:
     """The steps in their order: the name of each and its mapping."""
     found = []
-    for k, entry in enumerate(section.items("condition", []), 1):
+    for k, entry in enumerate(section.items("condition"), 1):
         step = Section(entry, section.file, section.path(f"condition[{k}]"))
         step.expect(KEYS["condition"])
         if len(step.given()) != 1:
@@ -162,7 +162,7 @@ def within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.nd
 
 def _window(section: Section, work: _Work) -> np.ndarray:
     """Which samples (n_sweeps, n_times) lie between ``from`` and ``to`` and were recorded."""
-    start, end = section.quantity("from", "time"), section.quantity("to", "time")
+    start, end = section.quantity("from", default=...), section.quantity("to", default=...)
     if start >= end:
         raise section.error(f"from {start:g} ms to {end:g} ms holds no time", "to")
     inside = within(work.protocol.times_ms, start, end, work.protocol)
@@ -202,9 +202,9 @@ def _leak(section: Section, work: _Work) -> None:
     if work.low_pass is not None:  # the line would jump with the command, and the current does not
         raise section.error("a leak is subtracted before the low-pass filter; put it first")
     command = work.protocol.command()
-    reversal = section.quantity("reversal", "voltage", None)
+    reversal = section.quantity("reversal")
     if "conductance" in section:
-        g = section.quantity("conductance", "conductance")
+        g = section.quantity("conductance", default=...)
         if reversal is None:
             raise section.error("a conductance needs its reversal potential beside it", "reversal")
         section.finish()
@@ -280,9 +280,9 @@ def _line(
 
 def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
     """Subtracts another recording under the same command: after a blocker, or scaled subpulses."""
-    wanted = section.take("scale", 1.0)
-    drift = section.choice("drift", ("none", "offset", "line"), "none")
-    scale = None if wanted == "fit" else section.number("scale", 1.0)
+    wanted = section.take("scale")
+    drift = section.choice("drift")
+    scale = None if wanted == "fit" else section.number("scale")
     fitted = scale is None or drift != "none"
     windows = _windows(section, work, other) if fitted else None
     if not fitted and "over" in section:
@@ -319,7 +319,7 @@ def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
 
 def _windows(section: Section, work: _Work, other: np.ndarray) -> np.ndarray:
     """Which samples lie in the windows ``over`` and are known in both recordings."""
-    entries = section.take("over", None)
+    entries = section.take("over")
     entries = [entries] if isinstance(entries, Mapping) else entries
     if not isinstance(entries, list) or not entries:
         raise section.error(
@@ -340,7 +340,7 @@ def _run_down(section: Section, work: _Work) -> None:
     """Scales every sweep to the first one by the mean current in a window with one command."""
     section.expect(KEYS["condition run_down"])
     window = _window(section, work)
-    trend = section.choice("trend", ("each", "line", "exponential"), "exponential")
+    trend = section.choice("trend")
     section.finish()
     command = work.protocol.command()
     first, reference = work.rows[0], command[work.rows[0]]
@@ -387,7 +387,7 @@ def _lowpass(section: Section, work: _Work) -> None:
     if work.low_pass is not None:
         raise section.error("one low-pass filter was expected, and this is the second")
     work.low_pass = read_low_pass(section)
-    work.every = section.integer("every", 1, least=1)
+    work.every = section.integer("every")
     h = work.protocol.sampling_ms
     for key, cutoff, sampled in (("cutoff", 1.0, h), ("every", 0.8, h * work.every)):
         # attenuation is weak until far above the cutoff, so that it must stay below half the rate

@@ -85,11 +85,10 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
 
 def read_choices(section: Section) -> dict[str, Any]:
     """What a section says of how to read its file; None for what it does not."""
-    header = section.flag("header", False) if "header" in section else section.take("header", None)
     return {
-        "header": header,
-        "decimal": section.choice("decimal", ("comma", "point"), None),
-        "layout": section.text("layout", None),
+        "header": section.flag("header"),
+        "decimal": section.choice("decimal"),
+        "layout": section.choice("layout"),
     }
 
 
@@ -164,7 +163,7 @@ def _sweeps(inner: Section, n_sweeps: int) -> list[int]:
 
 def _sampling(outer: Section, contents: Contents) -> float:
     """The sampling interval, ms, of the file or, where that does not say it, of the section."""
-    given = outer.quantity("sampling", "time", None)
+    given = outer.quantity("sampling")
     own = contents.sampling_ms
     if given is None and not math.isfinite(own):
         raise outer.error(

@@ -14,7 +14,7 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
-from channelfit.reading.units import parse_quantity, shown
+from channelfit.reading.units import shown
 
 
 def laid_out(
@@ -56,7 +56,7 @@ def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> lis
     Raises:
         InputError: another number of times than sweeps, or a time between two samples.
     """
-    given = section.items("starts", 0.0)
+    given = section.items("starts")
     if len(given) not in (1, len(sweeps)):
         raise section.error(
             f"{len(given)} times, but {len(sweeps)} sweeps were recorded; one for all, or one for "
@@ -69,19 +69,12 @@ def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> lis
 
 def common_start_ms(section: Section) -> float:
     """The time of the sweep at which all of its recorded parts begin; 0 where they differ."""
-    given = section.items("starts", 0.0)
-    return _time(section, given[0]) if len(given) == 1 else 0.0
-
-
-def _time(section: Section, value: object) -> float:
-    try:
-        return parse_quantity(value, "time")
-    except InputError as error:
-        raise error.at(section.file, section.path("starts")) from None
+    given = section.items("starts")
+    return section.measured("starts", given[0]) if len(given) == 1 else 0.0
 
 
 def _sample(section: Section, value: object, sampling_ms: float) -> int:
-    start = _time(section, value)
+    start = section.measured("starts", value)
     sample = round(start / sampling_ms)
     if sample < 0 or abs(start / sampling_ms - sample) > max(TIME_TOLERANCE, 1e-9 * sample):
         raise section.error(

@@ -43,7 +43,6 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.formats import read
 from channelfit.reading.keys import KEYS
 from channelfit.reading.plain import plain, write_text
-from channelfit.reading.units import shown
 
 #: mV: between the solutions of a recording; more is a slip of the unit.
 _MAX_JUNCTION_MV = 100.0
@@ -586,12 +585,12 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
         name: what it is called where it has no name.
     """
     name = root.text("name", name)
-    description, source = root.text("description", ""), root.text("source", "")
-    holding = root.quantity("holding", "voltage")
-    sampling = root.quantity("sampling", "time")
+    description, source = root.text("description"), root.text("source")
+    holding = root.quantity("holding")
+    sampling = root.quantity("sampling")
     if sampling <= 0:
         raise root.error(f"a sampling interval above 0 was expected, not {sampling:g}", "sampling")
-    junction = root.quantity("junction_potential", "voltage", 0.0)
+    junction = root.quantity("junction_potential")
     if not abs(junction) <= _MAX_JUNCTION_MV:
         raise root.error(
             f"a liquid junction potential within {_MAX_JUNCTION_MV:g} mV was expected, not "
@@ -625,12 +624,12 @@ def _between(root: Section) -> tuple[bool, float, float | None]:
     """What lies between sweeps: whether the channel's state is carried over, the rest, ms, and the
     voltage of the rest, mV, where it has one of its own.
     """
-    raw = root.take("between_sweeps", "steady state")
+    raw = root.take("between_sweeps")
     if isinstance(raw, Mapping):
         inner = root.section("between_sweeps")
         inner.expect(KEYS["between_sweeps"])
-        carry, rest = inner.flag("carry_over", True), inner.quantity("rest", "time", 0.0)
-        at = inner.quantity("at", "voltage", None)
+        carry, rest = inner.flag("carry_over"), inner.quantity("rest")
+        at = inner.quantity("at")
         inner.finish()
         if rest < 0:
             raise inner.error(f"a time of 0 or more was expected, not {rest:g}", "rest")
@@ -639,8 +638,4 @@ def _between(root: Section) -> tuple[bool, float, float | None]:
         if at is not None and rest == 0:
             raise inner.error("a voltage between sweeps needs a time, `rest: 5 s`", "at")
         return carry, rest, at
-    if raw not in ("steady state", "carry over"):
-        raise root.error(
-            f'{shown(raw)} is not one of "steady state", "carry over"', "between_sweeps"
-        )
-    return raw == "carry over", 0.0, None
+    return root.choice("between_sweeps") == "carry over", 0.0, None

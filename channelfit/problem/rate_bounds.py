@@ -21,9 +21,8 @@ from channelfit.model.terms import V, moving, parts_of, symbol
 from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import parse_quantity, shown
+from channelfit.reading.units import shown
 
 #: At how many voltages a rate is looked at that may rise and fall again between the ends.
 _GRID = 49
@@ -182,14 +181,14 @@ def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -
             f"a range is [lowest, largest], e.g. [1.0e-5 /ms, 1000 /ms], not {shown(limits)}",
             "range",
         )
-    lower, upper = (_quantity(row, x, "rate", "range") for x in limits)
+    lower, upper = (row.measured("range", x) for x in limits)
     if not 0 <= lower < upper:
         raise row.error(
             f"0 or more below something larger was expected, not {lower:g} and {upper:g} 1/ms",
             "range",
         )
-    largest = row.choice("of", ("all", "largest"), "all") == "largest"
-    given = [_quantity(row, v, "voltage", "voltages") for v in row.items("voltages", None)]
+    largest = row.choice("of") == "largest"
+    given = [row.measured("voltages", v) for v in row.items("voltages")]
     if "voltages" in row and not given:
         raise row.error("at least one voltage is needed", "voltages")
     rates = rate_names(model)
@@ -231,13 +230,6 @@ def bounded_expression(
     voltages_mV = voltages_mV if V.name in wanted else ()
     ordered = tuple(reversed(definitions))
     return Bounded(name, expression, ordered, rows, lower, upper, voltages_mV, largest)
-
-
-def _quantity(row: Section, value: object, dimension: str, key: str) -> float:
-    try:
-        return parse_quantity(value, dimension)
-    except InputError as error:
-        raise error.at(row.file, row.path(key)) from None
 
 
 def _voltage_range(protocols: Iterable[Protocol]) -> tuple[float, float]:

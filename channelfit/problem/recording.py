@@ -260,7 +260,7 @@ def _laid_out(section: Section, protocol: Protocol) -> tuple[np.ndarray, list[in
         names, current = _currents(section, table, time_column, protocol, path)
     rows = _sweep_numbers(section, len(names), protocol, path)
     out, recorded, firsts = laid_out(section, current, rows, bool(table.first), protocol, path)
-    masked = section.choice("missing", ("refuse", "mask"), "refuse") == "mask"
+    masked = section.choice("missing") == "mask"
     known = np.isfinite(out)
     _refuse_absurd(out[known], path)
     if not masked:
@@ -304,10 +304,10 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
         if len(kinds) + window != 1:
             raise entry.error("one of after_steps, before_steps, or from and to was expected")
         span = _span(entry, kinds[0]) if kinds else (0.0, 0.0)
-        start, end = entry.quantity("from", "time", -np.inf), entry.quantity("to", "time", np.inf)
+        start, end = entry.quantity("from", default=-np.inf), entry.quantity("to", default=np.inf)
         if start >= end:
             raise entry.error(f"from {start:g} ms to {end:g} ms holds no time", "to")
-        factor = entry.number("weight", 0.0)
+        factor = entry.number("weight")
         if factor < 0:
             raise entry.error(f"a weight of 0 or more was expected, not {factor:g}", "weight")
         sweeps = _chosen(entry, protocol.n_sweeps)
@@ -324,7 +324,7 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
 
 def _span(entry: Section, kind: str) -> tuple[float, float]:
     """The interval around a step, ms from it, that an entry names."""
-    width = entry.quantity(kind, "time")
+    width = entry.quantity(kind)
     if width <= 0:
         raise entry.error(f"a time above 0 was expected, not {width:g} ms", kind)
     return (0.0, width) if kind == "after_steps" else (-width, 0.0)
@@ -347,7 +347,7 @@ def _chosen(section: Section, n_sweeps: int) -> list[int]:
 
 def _factor(section: Section, dimension: str, membrane: Membrane | None = None) -> float:
     try:
-        return unit_factor(section.text("unit"), dimension, membrane=membrane)[0]
+        return unit_factor(section.text("unit", ...), dimension, membrane=membrane)[0]
     except InputError as error:
         if error.file:
             raise
@@ -366,7 +366,7 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
             "was expected"
         )
     if "sampling" in section:
-        sampling = section.quantity("sampling", "time")
+        sampling = section.quantity("sampling", default=...)
         _check_sampling(section, "sampling", sampling, protocol, protocol.n_times_max)
         return None
     inner = section.section("time")
@@ -374,7 +374,7 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     name: str = inner.text("column")
     factor = _factor(inner, "time")
     t = column(table, name, path) * factor
-    start = inner.quantity("start", "time", 0.0)
+    start = inner.quantity("start")
     inner.finish()
     if len(t) < 2:
         raise InputError("a recording needs two samples or more", path, f"column {name}")

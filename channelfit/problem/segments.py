@@ -23,9 +23,10 @@ from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Se
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.shapes import Unit, Within
 from channelfit.reading.sample_times import advice_on_times
 from channelfit.reading.tables import Table, column, read_columns
-from channelfit.reading.units import parse_quantity, shown, unit_factor
+from channelfit.reading.units import shown, unit_factor
 
 _MAX_SWEEPS = 10_000
 _MAX_SAMPLES = 20_000_000
@@ -94,7 +95,7 @@ class _Row:
         kind = kinds[0]
         self.waves, self.durations = _read_waves(row, kind, holding_mV)
         if not self.durations:
-            self.durations = _family(row, "for", "time")
+            self.durations = _family(row, "for")
         row.finish()
         shortest = min(self.durations)
         if shortest < 0 or (shortest == 0 and kind not in ("step", "hold")):
@@ -117,9 +118,9 @@ class _Row:
 def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wave], list[float]]:
     """The waves of a row, and its durations where `for` does not give them."""
     if kind == "hold":
-        return [Constant(holding_mV)], _family(row, "hold", "time")
+        return [Constant(holding_mV)], _family(row, "hold")
     if kind == "step":
-        return [Constant(v) for v in _family(row, "step", "voltage")], []
+        return [Constant(v) for v in _family(row, "step")], []
     if kind == "ramp":
         return _ramps(row), []
     if kind == "sines":
@@ -141,22 +142,22 @@ def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
     return tuple(segments)
 
 
-def _family(row: Section, key: str, dimension: str) -> list[float]:
+def _family(row: Section, key: str) -> list[float]:
     """The values of a row: one, the list under `values`, or those from / to / by."""
-    return _members(row, row.take(key), key, dimension)
+    return _members(row, row.take(key, ...), key)
 
 
-def _members(row: Section, raw: object, key: str, dimension: str) -> list[float]:
+def _members(row: Section, raw: object, key: str) -> list[float]:
     """The values that one entry of a row gives: a single one, or those of a family."""
     if not isinstance(raw, Mapping):
-        return [_quantity(row, raw, key, dimension)]
+        return [row.measured(key, raw)]
     inner = Section(raw, row.file, row.path(key))
-    inner.expect(KEYS["family"])
+    inner.expect(KEYS[row.shape(key, Within).section])
     if "values" in inner:
-        values = [_quantity(inner, x, "values", dimension) for x in inner.items("values")]
+        values = [inner.measured("values", x) for x in inner.items("values")]
         inner.finish()
     else:
-        start, stop, by = (inner.quantity(k, dimension) for k in ("from", "to", "by"))
+        start, stop, by = (inner.quantity(k, default=...) for k in ("from", "to", "by"))
         inner.finish()
         if by == 0 or (stop - start) / by < 0:
             raise inner.error(f"steps of {by:g} do not lead from {start:g} to {stop:g}", "by")
@@ -174,19 +175,12 @@ def _stepped(start: float, stop: float, by: float) -> list[float]:
     return [round(start + i * by, _DIGITS) for i in range(count)]
 
 
-def _quantity(section: Section, value: object, key: str, dimension: str) -> float:
-    try:
-        return parse_quantity(value, dimension)
-    except InputError as error:
-        raise error.at(section.file, section.path(key)) from None
-
-
 def _ramps(row: Section) -> list[Wave]:
     """The ramps of a row: one, or one for each sweep where an end of it is a family."""
     ends = row.items("ramp")
     if len(ends) != 2:
         raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
-    starts, stops = (_members(row, end, "ramp", "voltage") for end in ends)
+    starts, stops = (_members(row, end, "ramp") for end in ends)
     count = max(len(starts), len(stops))
     if {len(starts), len(stops)} - {1, count}:
         raise row.error(
@@ -201,18 +195,18 @@ def _ramps(row: Section) -> list[Wave]:
 def _sines(row: Section) -> Sines:
     inner = row.section("sines")
     inner.expect(KEYS["sines"])
-    offset = inner.quantity("offset", "voltage", 0.0)
-    origin = inner.quantity("origin", "time", math.nan)
+    offset = inner.quantity("offset")
+    origin = inner.quantity("origin", default=math.nan)
     terms = []
     for i, raw in enumerate(inner.items("terms"), 1):
         term = Section(raw, row.file, inner.path(f"terms[{i}]"))
         term.expect(KEYS["sine"])
-        amplitude = term.quantity("amplitude", "voltage")
+        amplitude = term.quantity("amplitude")
         if "frequency" in term:
-            omega = 2 * math.pi * term.quantity("frequency", "rate")
+            omega = 2 * math.pi * term.quantity("frequency")
         else:
-            omega = term.quantity("omega", "rate")
-        terms.append((amplitude, omega, term.number("phase", 0.0)))
+            omega = term.quantity("omega", default=...)
+        terms.append((amplitude, omega, term.number("phase")))
         term.finish()
     inner.finish()
     if not terms:
@@ -234,15 +228,15 @@ def _recorded(row: Section) -> list[Samples]:
     if "time" in inner:
         time = inner.section("time")
         time.expect(KEYS["recorded time"])
-        clock, factor = time.text("column"), _factor(time, "ms", "time")
+        clock, factor = time.text("column"), _factor(time)
         time.finish()
-    to_mV = _factor(inner, "mV", "voltage")
+    to_mV = _factor(inner)
     commands = [column(table, name, path) * to_mV for name in _column_names(inner, table, clock)]
     if clock:
         stamps = column(table, clock, path)
         times = (stamps - stamps[0]) * factor
     else:
-        step = inner.quantity("sampling", "time")
+        step = inner.quantity("sampling", default=...)
         if step <= 0:
             raise inner.error(f"a sampling interval above 0 was expected, not {step:g}", "sampling")
         times = np.arange(len(commands[0])) * step
@@ -270,7 +264,7 @@ def _signal(inner: Section, path: Path) -> list[Samples]:
 def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
     """The columns of a recorded command: one, or those of a family of sweeps."""
     if "columns" not in inner:
-        return [inner.text("column")]
+        return [inner.text("column", ...)]
     if "column" in inner:
         raise inner.error("either column or columns was expected, not both")
     if inner.take("columns") == "all":
@@ -282,10 +276,10 @@ def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
     return names
 
 
-def _factor(section: Section, base: str, dimension: str) -> float:
+def _factor(section: Section) -> float:
     """The factor from the section's `unit` to the base unit."""
     try:
-        return unit_factor(section.text("unit", base), dimension)[0]
+        return unit_factor(section.text("unit"), *section.shape("unit", Unit).dimensions)[0]
     except InputError as error:
         raise error.at(section.file, section.path("unit")) from None
 

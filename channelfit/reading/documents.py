@@ -6,18 +6,35 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys.shapes import (
+    Choice,
+    Flag,
+    Key,
+    Keys,
+    Quantity,
+    Shape,
+    Text,
+    Unit,
+    Whole,
+    Within,
+)
 from channelfit.reading.texts import decoded, file_size, refuse_foreign
 from channelfit.reading.units import Membrane, parse_quantity, shown
 from channelfit.reading.yaml_faults import find_fault
 
 _MAX_BYTES, _MAX_JSON_BYTES = 1_000_000, 500_000_000
+#: Stands for the default in the table of keys, and for that a key without one is required.
+_TABLED: Any = object()
+
+
+_Kind = TypeVar("_Kind", bound=Shape)
 
 
 class _Loader(yaml.SafeLoader):
@@ -185,15 +202,19 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def dump_yaml(data: Mapping[str, Any]) -> str:
-    """A mapping of plain data as YAML text, keys in their order; `parse_yaml` gives it back."""
+def dump_yaml(data: Mapping[str, Any], in_braces: bool = False) -> str:
+    """A mapping of plain data as YAML text, keys in their order; `parse_yaml` gives it back.
+
+    Arguments:
+        in_braces: whether all of it stands in one line.
+    """
     return yaml.dump(
         dict(data),
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
-        width=100,
-        default_flow_style=None,
+        width=10_000 if in_braces else 100,
+        default_flow_style=in_braces or None,
     )
 
 
@@ -201,7 +222,10 @@ class Section:
     """A mapping in a user's file, read key by key.
 
     `expect` says which keys are accepted and refuses all others, and `finish` refuses those that
-    were accepted and never read. Every method raises InputError with file and dotted key.
+    were accepted and never read. Dimensions, words, bounds and defaults are those of the table that
+    was announced. Where a method takes a default, it goes before the table's; ``...`` says that the
+    key is required here. Every method raises InputError with file and dotted key, and LookupError,
+    which is a defect of the program, where the table says something else than what is asked for.
 
     Arguments:
         data: what should be a mapping.
@@ -214,7 +238,8 @@ class Section:
         if not isinstance(data, Mapping):
             raise self.error(f"a mapping (key: value) was expected, not {shown(data)}")
         self._data = {str(k): v for k, v in data.items()}
-        self._accepted: tuple[str, ...] = ()
+        self._keys: Mapping[str, Key] = {}
+        self._sections: tuple[str, ...] = ()
         self._taken: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
@@ -232,85 +257,117 @@ class Section:
         """An InputError at this place, or at one of its keys."""
         return InputError(message, self.file, self.path(key) or None)
 
-    def take(self, key: str, default: Any = ...) -> Any:
-        """The value of a key as it was given; without a default the key must be there.
-
-        Raises:
-            LookupError: a key that `expect` has not announced, which is a defect of the program.
-        """
-        if key not in self._accepted:
-            raise LookupError(f"{self.path(key)} is read, but not announced as accepted")
+    def take(self, key: str, default: Any = _TABLED) -> Any:
+        """The value of a key as it was given, or the default."""
+        told = self._told(key)
         self._taken.add(key)
         if key in self._data:
             return self._data[key]
-        if default is ...:
+        if default is ... or (default is _TABLED and told.required):
             raise self.error(f'"{key}" is missing')
-        return default
+        return told.default if default is _TABLED else default
 
-    def text(self, key: str, default: Any = ...) -> Any:
+    def _told(self, key: str) -> Key:
+        """What the table says of a key. Raises LookupError for one that it does not have."""
+        if key not in self._keys:
+            raise LookupError(f"{self.path(key)} is read, but not announced as accepted")
+        return self._keys[key]
+
+    def shape(self, key: str, *kinds: type[_Kind]) -> _Kind:
+        """The shape of a key in the table, or the first part of it, that is of one of the kinds."""
+        told = self._told(key).shape
+        for part in told.parts():
+            if isinstance(part, kinds):
+                return part
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise LookupError(f"{self.path(key)} is read as {wanted}, but announced as {told}")
+
+    def _read(self, key: str, default: Any) -> tuple[Any, bool]:
+        """The value of a key, and whether the user gave it: null may count as leaving it out."""
+        value, told = self.take(key, default), self._told(key)
+        if value is None and told.null and default is not ...:
+            return told.default if default is _TABLED else default, False
+        return value, key in self._data
+
+    def text(self, key: str, default: Any = _TABLED) -> Any:
         """A text; a number is accepted as its text."""
-        value = self.take(key, default)
-        if value is default:
+        value, given = self._read(key, default)
+        self.shape(key, Text, Unit, Choice)
+        if not given:
             return value
         if not isinstance(value, (str, int, float)) or isinstance(value, bool):
             raise self.error(f"text was expected, not {shown(value)}", key)
         return str(value).strip()
 
     def quantity(
-        self, key: str, dimension: str, default: Any = ..., membrane: Membrane | None = None
+        self, key: str, *, default: Any = _TABLED, membrane: Membrane | None = None
     ) -> Any:
         """A number, or text with a unit, in the base unit of its dimension."""
-        value = self.take(key, default)
-        if value is default:
-            return value
+        value, given = self._read(key, default)
+        self.shape(key, Quantity)
+        return self.measured(key, value, membrane) if given else value
+
+    def measured(self, key: str, value: object, membrane: Membrane | None = None) -> float:
+        """One of the quantities under a key, in the base unit of the dimension in the table.
+
+        Arguments:
+            value: as the user wrote it.
+        """
         try:
-            return parse_quantity(value, dimension, membrane)
+            return parse_quantity(value, self.shape(key, Quantity).dimension, membrane)
         except InputError as error:
             raise error.at(self.file, self.path(key)) from None
 
-    def number(self, key: str, default: Any = ...) -> Any:
+    def number(self, key: str, default: Any = _TABLED) -> Any:
         """A plain finite number."""
-        return self.quantity(key, "none", default)
+        if self.shape(key, Quantity).dimension != "none":
+            raise LookupError(f"{self.path(key)} is read as a number, but announced with a unit")
+        return self.quantity(key, default=default)
 
-    def integer(self, key: str, default: Any = ..., least: int = 0) -> Any:
-        """A whole number, at least `least`."""
-        value = self.take(key, default)
-        if value is default:
+    def integer(self, key: str, default: Any = _TABLED) -> Any:
+        """A whole number within the bounds in the table."""
+        (value, given), shape = self._read(key, default), self.shape(key, Whole)
+        if not given:
             return value
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.error(
-                f"a whole number, {least} or more, was expected, not {shown(value)}", key
-            )
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < shape.least or (shape.most is not None and value > shape.most):
+            least, most = shape.least, shape.most
+            span = f"{least} or more" if most is None else f"from {least} to {most}"
+            raise self.error(f"a whole number, {span}, was expected, not {shown(value)}", key)
         return value
 
-    def flag(self, key: str, default: bool) -> bool:
-        """True or False."""
-        value = self.take(key, default)
-        if not isinstance(value, bool):
+    def flag(self, key: str, default: Any = _TABLED) -> Any:
+        """True or false."""
+        value, given = self._read(key, default)
+        self.shape(key, Flag)
+        if given and not isinstance(value, bool):
             raise self.error(f"true or false was expected, not {shown(value)}", key)
         return value
 
-    def choice(self, key: str, allowed: tuple[str, ...], default: Any = ...) -> Any:
+    def choice(self, key: str, *, default: Any = _TABLED) -> Any:
         """One of a few words."""
-        value = self.text(key, default)
-        if value is not default and value not in allowed:
-            raise self.error(f"{shown(value)} is not one of {', '.join(allowed)}", key)
+        (value, given), words = self._read(key, default), self.shape(key, Choice).words
+        if given and value not in words:
+            raise self.error(f"{shown(value)} is not one of {', '.join(words)}", key)
         return value
 
-    def items(self, key: str, default: Any = ...) -> list[Any]:
+    def items(self, key: str, default: Any = _TABLED) -> list[Any]:
         """A list; a single value counts as a list of one."""
         value = self.take(key, default)
         if isinstance(value, Mapping) or not isinstance(value, (list, tuple)):
             value = [] if value is None else [value]
         return list(value)
 
-    def section(self, key: str, default: Any = ...) -> Section:
-        """A mapping inside this one."""
-        return Section(self.take(key, default), self.file, self.path(key))
+    def section(self, key: str, default: Any = _TABLED) -> Section:
+        """A mapping inside this one, with the keys of the section that the table names."""
+        inner = Section(self.take(key, default), self.file, self.path(key))
+        shapes = self._told(key).shape.parts()
+        inner._sections = tuple(shape.section for shape in shapes if isinstance(shape, Within))
+        return inner
 
-    def rows(self, key: str, default: Any = ...) -> Iterator[tuple[str, Any]]:
+    def rows(self, key: str, default: Any = _TABLED) -> Iterator[tuple[str, Any]]:
         """The keys and values of a mapping inside this one, in the order of the file."""
-        inner = self.section(key, default)
+        inner = Section(self.take(key, default), self.file, self.path(key))
         return iter(inner._data.items())
 
     def resolve(self, name: str, key: str) -> Path:
@@ -352,17 +409,19 @@ class Section:
             raise self.error(str(error), key) from None
         return path
 
-    def expect(self, keys: Collection[str]) -> None:
+    def expect(self, keys: Mapping[str, Key]) -> None:
         """Announce the keys that are read here, and refuse every other key.
 
         This comes first, so that a misspelled key is told, and not that the right one is missing.
         """
-        self._accepted = tuple(keys)
+        if self._sections and isinstance(keys, Keys) and keys.name not in self._sections:
+            raise LookupError(f"{self.key} is announced as {self._sections}, read as {keys.name}")
+        self._keys = keys
         for key in self._data:
-            if key not in self._accepted:
-                close = difflib.get_close_matches(key, self._accepted, n=1)
+            if key not in keys:
+                close = difflib.get_close_matches(key, keys, n=1)
                 hint = f"; did you mean {close[0]}?" if close else "."
-                known = ", ".join(self._accepted)
+                known = ", ".join(keys)
                 raise self.error(f'unknown key "{key[:40]}"{hint} Known: {known}')
 
     def finish(self) -> None:
@@ -376,7 +435,7 @@ class Section:
 
 def read_membrane(section: Section) -> Membrane:
     """The size of the membrane, from ``area`` and ``capacitance`` of a section."""
-    sizes = {key: section.quantity(key, key, None) for key in ("area", "capacitance")}
+    sizes = {key: section.quantity(key) for key in ("area", "capacitance")}
     for key, size in sizes.items():
         if size is not None and size <= 0:
             raise section.error(f"a size above 0 was expected, not {size:g}", key)

@@ -137,14 +137,18 @@ _LONGEST, _LONGEST_UNIT = 200, 40
 _REWRITTEN = (
     (re.compile("[µμ]"), "u"),
     (re.compile("²"), "2"),
-    (re.compile(r"\^"), ""),
+    (re.compile(r"\^(?=-?\d)"), ""),
     (re.compile(r"\s*[ .*·]\s*([A-Za-z]+)-([12])"), r"/\1\2"),
-    (re.compile(r"(/[A-Za-z]+)1(?!\d)"), r"\1"),
+    (re.compile(r"(/[A-Za-z]+)1(?![\dA-Za-z])"), r"\1"),
     (re.compile(r"^([a-zA-Z]+)-1/"), r"1/\1/"),
     (re.compile(r"^/"), "1/"),
     (re.compile(r"^1/\((\w+)[ *·](\w+)\)$"), r"1/\1/\2"),
 )
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+#: A number as text.
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+#: A number and what may be a unit, which no expression looks like.
+WITH_UNIT = rf"\s*{NUMBER}\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
+_QUANTITY = re.compile(rf"\s*({NUMBER})\s*(.*?)\s*")
 
 
 @dataclass
@@ -241,6 +245,65 @@ def is_unit(text: str) -> bool:
     return any(spelled in units for dimension, units in _UNITS.items() if dimension != "none")
 
 
+#: Characters that have a meaning in patterns.
+_SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+
+
+def dimensions() -> tuple[str, ...]:
+    """The names of all dimensions."""
+    return tuple(_UNITS)
+
+
+def unit_pattern(dimensions: Iterable[str], sized: bool = False) -> str:
+    """A regular expression, of Python as of JavaScript, for all spellings of some units.
+
+    Arguments:
+        dimensions: of which units are accepted.
+        sized: whether units per area and per capacitance are accepted as well.
+    """
+    names = [name for d in dimensions for name in _UNITS[d] if name]
+    if sized:
+        names += [name for d in dimensions for by in _DENSITIES.get(d, {}).values() for name in by]
+    others = [other for other, name in _SPELLINGS.items() if name in names]
+    found = dict.fromkeys(p for name in [*names, *others] for p in _patterns(name))
+    return f"(?:{'|'.join(found)})"
+
+
+def _patterns(unit: str) -> list[str]:
+    """Patterns of all texts that `_REWRITTEN` turns into a unit."""
+    parts = re.fullmatch(r"([A-Za-z]+3?|1)((?:/[A-Za-z]+2?)+)", unit)
+    if not parts:
+        return [_characters(unit)]
+    head, below = parts[1], re.findall(r"/([A-Za-z]+)(2?)", parts[2])
+    factors = "".join(_divided(*factor) for factor in below)
+    if head != "1":
+        return [_characters(head) + factors]
+    found = [rf"(?:{_characters('1')})?{factors}"]
+    if len(below) > 1 and not any(power for _, power in below):
+        first, *others = (_characters(name) for name, _ in below)
+        rest = "".join(_divided(*factor) for factor in below[1:])
+        found += [
+            rf"(?:{_characters('1')})?/\({first}[ *·]{others[0]}\)",
+            rf"{first}{_characters('-1')}{rest}",
+        ]
+    return found
+
+
+def _characters(text: str) -> str:
+    """A pattern for what is rewritten as these characters, which may have carets before numbers."""
+    known = {"u": "[uµμ]", "2": r"\^?[2²]"}
+    found = [known.get(c, rf"\^?{c}" if c.isdigit() else _SPECIAL.sub(r"\\\g<0>", c)) for c in text]
+    return re.sub(r"-(?=\\\^)", r"\\^?-", "".join(found))
+
+
+def _divided(name: str, power: str) -> str:
+    """A pattern for ``/cm2``, ``cm-2`` behind a blank or a sign of multiplication, and so on."""
+    above, below = ("2", "-2") if power else ("1", "-1")
+    optional = _characters(above) if power else f"(?:{_characters(above)})?"
+    letters = _characters(name)
+    return rf"(?:/{letters}{optional}|\s*[ .*·]\s*{letters}{_characters(below)})"
+
+
 def _spelled(unit: str) -> str:
     """A unit in the spelling of the tables above, where it is known in another one."""
     spelled = unit.strip()
@@ -274,6 +337,11 @@ def parse_quantity(value: object, dimension: str, membrane: Membrane | None = No
     if not math.isfinite(number):
         raise InputError(f"{shown(value)} is not finite; write for example {wanted}")
     return number
+
+
+def is_expression(value: object) -> bool:
+    """Whether a value that is no quantity is meant as an expression, as ``rs/2`` is."""
+    return isinstance(value, str) and not re.fullmatch(WITH_UNIT, value)
 
 
 def _as_float(value: int | float) -> float:

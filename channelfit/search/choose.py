@@ -12,6 +12,7 @@ import numpy as np
 
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys import SETTINGS
 from channelfit.scoring.machine import gpu
 from channelfit.search import cma_es, differential, swarm
 from channelfit.search.cma_es import CmaEs
@@ -23,22 +24,8 @@ from channelfit.search.population import bytes_a_candidate
 from channelfit.search.swarm import Swarm
 
 _FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
-#: What each optimizer can be told; `generations` is a stop rule (`make_stop_rules`).
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "genetic": ("population", "generations", "crossover_rate", "mutation_rate"),
-    "hybrid": ("scan", "starts", "agree", "patience", "generations"),
-    "swarm": ("population", "generations", *_FLIGHT),
-    "ring": ("population", "generations", "neighbors", "batch", *_FLIGHT),
-    "groups": ("population", "generations", "group", "exchange", *_FLIGHT),
-    "differential": ("population", "generations", "elite"),
-    "cma": ("population", "generations", "step"),
-    "asynchronous_ring": ("population", "iterations", "generations"),
-}
-DEFAULT_POPULATION = 1120
 #: Settings that are numbers of candidates which are held in memory at once.
 _SIZES = ("population", "scan", "starts")
-#: Where it is another one: few that move often get further for as many candidates.
-DEFAULT_POPULATIONS = {"swarm": 256, "ring": 256, "groups": 256, "differential": 64, "cma": 32}
 
 
 def make_optimizer(
@@ -84,7 +71,7 @@ def make_optimizer(
 def _make_genetic(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Genetic:
-    population = settings.get("population", DEFAULT_POPULATION)
+    population = settings.get("population", SETTINGS["genetic"]["population"].default)
     whole(population, "optimizer.population", least=1)
     rates = {
         name: rate(settings[name], f"optimizer.{name}")
@@ -175,7 +162,7 @@ def _make_cma_es(
 
 
 def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
-    population = settings.get("population", DEFAULT_POPULATIONS[optimizer])
+    population = settings.get("population", SETTINGS[optimizer]["population"].default)
     return whole(population, "optimizer.population", least)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.scope import check_cell
-from channelfit.problem.clamp import Clamp, is_expression, read_clamp, read_delay
+from channelfit.problem.clamp import Clamp, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import (
     Seen,
@@ -32,7 +32,7 @@ from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import parse_quantity, shown
+from channelfit.reading.units import is_expression, parse_quantity, shown
 from channelfit.search.joined_files import (
     build_fitted_model,
     inherited_keys,
@@ -139,7 +139,7 @@ def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
         optimizer,
         settings,
         stop,
-        seed=told.integer("seed", 0),
+        seed=told.integer("seed"),
         constraints=constraints,
         solved=_solved(told, problem, constraints),
         prior_noise_pA=_prior_noise(told, model),
@@ -238,29 +238,29 @@ def first_temperature(raw: object) -> float | None:
 
 def _experiment(row: Section, model: ChannelModel) -> Experiment:
     row.expect(KEYS["experiment"])
-    cell = row.text("cell", "")
+    cell = row.text("cell")
     if "cell" in row:
         check_cell(row, cell, "cell")
-    celsius = row.quantity("temperature", "temperature", None)
+    celsius = row.quantity("temperature")
     protocol = _protocol(row, row.take("protocol"), "protocol")
     clamp = read_clamp(row.section("clamp"), model) if "clamp" in row else None
     delay = 0.0
-    if _names_a_parameter(row.take("delay", 0.0)):
+    if _names_a_parameter(row.take("delay")):
         if clamp is not None and not clamp.delay.is_zero:
             raise row.error("the clamp has a delay, too; give it once", "delay")
         clamp = replace(clamp or Clamp(), delay=read_delay(row, model))
     else:
-        delay = row.quantity("delay", "time", 0.0)
+        delay = row.quantity("delay")
     shortest = min(sweep[-1].end_ms for sweep in protocol.sweeps)
     if not 0 <= delay < shortest:
         raise row.error(f"a time from 0 to {shortest:g} ms was expected, not {delay:g}", "delay")
     protocol = _delayed(protocol, delay)
     recording = load_recording(row.section("recording"), protocol)
-    weight = row.number("weight", 1.0)
+    weight = row.number("weight")
     if weight < 0:
         raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")
-    entries = row.take("mask", None)
-    entries = [entries] if isinstance(entries, Mapping) else row.items("mask", None)
+    entries = row.take("mask")
+    entries = [entries] if isinstance(entries, Mapping) else row.items("mask")
     sections = [Section(e, row.file, row.path(f"mask[{i}]")) for i, e in enumerate(entries, 1)]
     left = recording.weight * masks(sections, protocol)
     if recording.low_pass is not None:
@@ -273,7 +273,7 @@ def _experiment(row: Section, model: ChannelModel) -> Experiment:
         clamp = replace(clamp or Clamp(), low_pass=recording.low_pass)
     if "every" in row and recording.every > 1:
         raise row.error("the low-pass filter of the recording says this too; give it once", "every")
-    every = row.integer("every", recording.every, least=1)
+    every = row.integer("every", recording.every)
     if every > protocol.n_times_max:
         raise row.error(f"{protocol.name} has only {protocol.n_times_max} samples", "every")
     place = f"{row.file}: {row.path('recording')}"
@@ -374,7 +374,7 @@ def _surrogate(section: Section) -> tuple[float, int]:
     """Noise, pA, and its seed."""
     inner = section.section("surrogate", {})
     inner.expect(KEYS["surrogate"])
-    noise, seed = inner.quantity("noise", "current", 0.0), inner.integer("seed", 0)
+    noise, seed = inner.quantity("noise"), inner.integer("seed")
     inner.finish()
     if noise < 0:
         raise inner.error(f"a standard deviation of 0 or more was expected, not {noise:g}", "noise")
@@ -389,7 +389,7 @@ def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) 
     None unless asked: least squares moves all parameters at once and needs no help with one that
     is linear; optimizers that ask for costs alone have one parameter less to find.
     """
-    names = [str(name) for name in section.items("solve", ["none"])]
+    names = [str(name) for name in section.items("solve")]
     if names != ["none"] and any(e.clamp for e in problem.experiments):
         raise section.error(
             "with a clamp no parameter can be solved: what flows changes the potential at which "
@@ -429,12 +429,7 @@ def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) 
 
 def starts_from_values(section: Section, surrogate: bool = False) -> bool:
     """``start: values`` or ``none``, the default: whether the search begins at the values."""
-    word = section.take("start", "none")
-    if word not in ("values", "none"):
-        raise section.error(
-            f"values (begin at the parameters' values) or none was expected, not {shown(word)}",
-            "start",
-        )
+    word = section.choice("start")
     if word == "values" and surrogate:
         raise section.error(
             "data simulated from the parameters' values cannot be fitted from there: the search "
@@ -446,7 +441,7 @@ def starts_from_values(section: Section, surrogate: bool = False) -> bool:
 
 def _prior_noise(section: Section, model: ChannelModel) -> float:
     """Standard deviation of a sample, pA: needed where a parameter has a prior."""
-    noise: float | None = section.quantity("noise", "current", None)
+    noise: float | None = section.quantity("noise")
     named = [p.name for p in model.parameters if p.prior]
     if noise is None:
         if named:

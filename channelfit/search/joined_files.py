@@ -68,7 +68,7 @@ def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
     model's away. Recordings stand in place of the model's simulated data, and the other way round.
     The name, description and source of the file are those of its fit.
     """
-    own = root.take("fit", None)
+    own = root.take("fit")
     titles = {key: root.take(key) for key in ("name", "description", "source") if key in root}
     if not isinstance(own, dict | None) or not isinstance(models, dict | None):
         return own
@@ -117,7 +117,7 @@ def read_titles(section: Section, model_name: str) -> dict[str, Any]:
     """What a fit is called and described as, from its section."""
     if "name" in section:
         model_name = checked_name(section, section.text("name"), "a fit's name")
-    return {"name": model_name} | {key: section.text(key, "") for key in _TITLES[1:]}
+    return {"name": model_name} | {key: section.text(key) for key in _TITLES[1:]}
 
 
 def inherited_keys(file: Path, model_file: Path, joined: Mapping[str, Any]) -> tuple[str, ...]:

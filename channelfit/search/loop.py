@@ -15,6 +15,7 @@ import numpy as np
 
 from channelfit.problem.statuses import FAILURES, N_STATUSES
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys import STOP
 from channelfit.search.choose import number, unknown, whole
 from channelfit.search.objective import Described, Generated, Generation, Objective
 from channelfit.search.optimizer import Optimizer
@@ -57,7 +58,7 @@ class StopRules:
     seconds: float | None = None
     evaluations: int | None = None
     stagnation: int | None = None
-    tolerance: float = 1e-6
+    tolerance: float = STOP["tolerance"].default
 
     def __post_init__(self) -> None:
         for name in ("generations", "evaluations", "stagnation"):

@@ -1,0 +1,29 @@
+"""All keys that a file may hold, by the section in which they stand, and what each of them is.
+
+A reader says which of these sections it reads (`documents.Section.expect`) and can then ask for no
+other key, so that what stands here is what is accepted; from here it takes dimensions, words and
+defaults. Whoever adds a key shows in `tests/test_keys.py` what it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from channelfit.reading.keys import fits, functions, models, protocols, recordings
+from channelfit.reading.keys.searches import OPTIMIZER, SETTINGS, STOP
+from channelfit.reading.keys.shapes import Keys
+
+#: By the name of the section.
+KEYS: dict[str, Keys] = {
+    keys.name: keys
+    for sections in (models, fits, recordings, protocols, functions)
+    for keys in sections.SECTIONS
+}
+
+__all__ = ["KEYS", "OPTIMIZER", "SETTINGS", "STOP", "is_function"]
+
+
+def is_function(document: Mapping[str, Any]) -> bool:
+    """Whether a document describes a function rather than a channel."""
+    return any(key in document for key in ("cost", "outputs")) and "states" not in document

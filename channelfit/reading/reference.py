@@ -1,0 +1,268 @@
+"""The reference of every key of every file, as a page in Markdown, from the readers' own table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import singledispatch
+from typing import Any
+
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.keys import OPTIMIZER, SETTINGS
+from channelfit.reading.keys.shapes import (
+    Array,
+    Changes,
+    Choice,
+    Constant,
+    Either,
+    Expression,
+    Flag,
+    Key,
+    Keys,
+    List,
+    Name,
+    Named,
+    Number,
+    Quantity,
+    Shape,
+    Text,
+    Unit,
+    Whole,
+    Within,
+)
+from channelfit.reading.schema import FILES, SECTIONS
+from channelfit.reading.units import base_unit, known_units
+
+#: With which the page begins.
+OPENING = """# Every key of every file
+
+This page is made from the table by which the readers check a file, so that what stands here is
+what is accepted. A key that is not known, or that would change nothing, is refused with the file,
+the key and what would be right. `channelfit schema` gives the same as JSON Schemas, by which an
+editor completes and checks these files.
+
+A quantity is a number with a unit, such as `-80 mV`, or a number alone, which then is in the unit
+that is named first. Voltages are those of the inside of the membrane against the outside, and
+currents are positive outward. A list of one entry may be written without brackets. The guide to
+models explains expressions.
+"""
+
+
+def reference() -> str:
+    """The whole page: every section of every kind of file, each once."""
+    parts, done = [OPENING], set[str]()
+    for kind, root in FILES.items():
+        roots = [root, "printed file"] if kind == "model" else [root]
+        for name in [name for one in roots for name in _reachable(one)]:
+            if name not in done:
+                done.add(name)
+                parts.append(section_reference(name))
+    return "\n".join(parts)
+
+
+def section_reference(name: str) -> str:
+    """The part of the page about one section, a key of `schema.SECTIONS`."""
+    keys = SECTIONS[name]
+    level = "##" if name in FILES.values() else "###"
+    lines = [f"{level} {_title(name)}", "", keys.meaning, ""]
+    if rules := _rules(keys):
+        lines += [*(f"- {rule}" for rule in rules), ""]
+    lines += _table(keys)
+    if keys is OPTIMIZER:
+        for optimizer, own in SETTINGS.items():
+            lines += ["", f"Settings of **`{optimizer}`**: {own.meaning}.", "", *_table(own)]
+    return "\n".join([*lines, ""])
+
+
+def _reachable(root: str) -> Iterable[str]:
+    """The sections that stand in one, itself first, each after the one in which it stands."""
+    found, left = dict[str, None](), [root]
+    while left:
+        name = left.pop(0)
+        if name in found:
+            continue
+        found[name] = None
+        inner = [
+            section
+            for key in SECTIONS[name].values()
+            for part in key.shape.parts()
+            for section in _sections(part)
+        ]
+        left = inner + left
+    return found
+
+
+def _sections(shape: Shape) -> tuple[str, ...]:
+    if isinstance(shape, Changes):
+        return shape.sections
+    return (shape.section,) if isinstance(shape, Within) else ()
+
+
+def _rules(keys: Keys) -> list[str]:
+    """Which keys of a section go together, in sentences."""
+    rules = keys.rules
+    found = [f"One of {_words(group)} must be given." for group in rules.one]
+    found += [f"At most one of {_words(group)} may be given." for group in rules.apart]
+    return found + [f"`{key}` needs {_words(other)}." for key, other in rules.needs.items()]
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(keys: Keys) -> list[str]:
+    rows = ["| key | what it is | how it is written |", "|---|---|---|"]
+    for name, key in keys.items():
+        if key.elsewhere:
+            continue
+        meaning = [key.meaning, f"*Without it:* {without}." if (without := _without(key)) else ""]
+        example = f"`{_flow(name, key.example)}`" if key.example is not None else ""
+        how = [written(key.shape) + ", or null" * (keys.null or key.null), example]
+        cells = (f"`{name}`", *("<br>".join(filter(None, cell)) for cell in (meaning, how)))
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return rows
+
+
+def _without(key: Key) -> str:
+    """What holds where a key is left out, in words."""
+    if key.required:
+        return "it is needed"
+    if key.otherwise:
+        return key.otherwise
+    if key.default in (None, "", {}):
+        return ""
+    if isinstance(key.default, bool):
+        return f"`{json.dumps(key.default)}`"
+    if isinstance(key.default, float):
+        units = [p.dimension for p in key.shape.parts() if isinstance(p, Quantity)]
+        unit = base_unit(units[0]) if units else ""
+        return f"`{key.default:g}{f' {unit}' if unit else ''}`"
+    return f"`{key.default}`"
+
+
+def _flow(name: str, value: Any) -> str:
+    """A key and its value in one line of YAML."""
+    return dump_yaml({name: value}, in_braces=True).strip()[1:-1]
+
+
+def _title(name: str) -> str:
+    """The heading of a section."""
+    files = {section: f"A {kind} file" for kind, section in FILES.items()}
+    return files.get(name, f"`{name}`")
+
+
+# --- shapes in words ------------------------------------------------------------------------------
+
+
+@singledispatch
+def written(shape: Shape) -> str:
+    """How a value is written, in words."""
+    raise LookupError(f"no words for {shape}")
+
+
+@written.register
+def _(shape: Text) -> str:
+    return shape.what
+
+
+@written.register
+def _(shape: Name) -> str:
+    return "a name"
+
+
+@written.register
+def _(shape: Quantity) -> str:
+    units = known_units([shape.dimension]).replace("1, dimensionless", "")
+    if not units:
+        return "a number"
+    density = "; per area or per capacitance too" if shape.sized else ""
+    return f"{_article(shape.dimension)} ({units}{density})"
+
+
+@written.register
+def _(shape: Constant) -> str:
+    return f"{written.dispatch(Quantity)(shape)}, or an expression of parameters"
+
+
+@written.register
+def _(shape: Number) -> str:
+    return f"a number{_span(shape.least, shape.most)}"
+
+
+@written.register
+def _(shape: Unit) -> str:
+    if not shape.dimensions:
+        return "a unit"
+    density = "; per area or per capacitance too" if shape.sized else ""
+    return f"a unit ({known_units(shape.dimensions)}{density})"
+
+
+@written.register
+def _(shape: Whole) -> str:
+    return f"a whole number{_span(shape.least or None, shape.most)}"
+
+
+@written.register
+def _(shape: Flag) -> str:
+    return "`true` or `false`"
+
+
+@written.register
+def _(shape: Choice) -> str:
+    return " or ".join(f"`{word}`" for word in shape.words)
+
+
+@written.register
+def _(shape: Expression) -> str:
+    of = "" if shape.voltage else " that does not depend on v"
+    return f"an expression{of}; it gives {shape.gives}"
+
+
+@written.register
+def _(shape: Array) -> str:
+    return "a number, or nested lists of numbers"
+
+
+@written.register
+def _(shape: List) -> str:
+    if shape.least == shape.most == 1:
+        return written(shape.of)
+    if shape.least == shape.most == 2:
+        return f"[first, second], each {written(shape.of)}"
+    return f"a list, each entry {written(shape.of)}"
+
+
+@written.register
+def _(shape: Named) -> str:
+    return f"a mapping by {shape.what}, each {written(shape.of)}"
+
+
+@written.register
+def _(shape: Within) -> str:
+    return f"a mapping: [{shape.section}](#{_anchor(shape.section)})"
+
+
+@written.register
+def _(shape: Changes) -> str:
+    links = (f"[{name}](#{_anchor(name)})" for name in shape.sections)
+    return f"a mapping with keys of {' or '.join(links)}, or null for each"
+
+
+@written.register
+def _(shape: Either) -> str:
+    return ", or ".join(map(written, shape.shapes))
+
+
+def _anchor(name: str) -> str:
+    """What a heading is called in links, as the builders of Markdown pages call it."""
+    return _title(name).lower().replace("`", "").replace(" ", "-")
+
+
+def _span(least: float | None, most: float | None) -> str:
+    if least is not None and most is not None:
+        return f" from {least:g} to {most:g}"
+    return "" if least is None else f", {least:g} or more"
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
