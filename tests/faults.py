@@ -37,9 +37,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ _PROGRAMS = (
     ],
 )
 _FIT = [str(MODEL), "--backend", "cpu", "--seed", "1", "--population", "50", "--generations", "20"]
+#: A search that takes most of the time of its fit.
+_LONG = [*_FIT[:-3], "400", "--generations", "1500"]
 _FILES = {"fit.yaml", "history.csv", "summary.json", "traces.png", "source.py"}
 
 
@@ -114,8 +117,10 @@ class Place:
         runs = self.folder / "runs"
         return sorted(runs.iterdir()) if runs.is_dir() else []
 
-    def begin(self, program: list[str] = _PROGRAMS[0]) -> subprocess.Popen[str]:
-        """Begins a fit."""
+    def begin(
+        self, program: list[str] = _PROGRAMS[0], words: Sequence[str] = _FIT
+    ) -> subprocess.Popen[str]:
+        """Begins a fit, with these arguments of `optimize`."""
         given = {**os.environ, "CHANNELFIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
         given["PYTHONFAULTHANDLER"] = "1"  # SIGABRT makes Python tell where it is
         given.pop("XDG_CACHE_HOME", None)
@@ -129,7 +134,7 @@ class Place:
             self.before()
 
         return subprocess.Popen(
-            [sys.executable, *program, "optimize", *_FIT, "--quiet"],
+            [sys.executable, *program, "optimize", *words, "--quiet"],
             cwd=self.folder,
             env=given,
             stdout=subprocess.PIPE,
@@ -290,6 +295,54 @@ def struck(
         check_next(here, known.truth)
     if early:
         raise Early
+
+
+def resumed(case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """A fit is killed at a random moment, every third time once more, and goes on.
+
+    Where the search had not begun there is nothing to go on with, which is told.
+    """
+    shutil.copytree(known.cache, here.cache)
+    truth, seconds = _long(known)
+    process = here.begin(words=_LONG)
+    for _ in range(1 + (case % 3 == 0)):
+        time.sleep(draw.uniform(0.2, 1.05) * seconds)
+        process.kill()
+        said = ended(process, here.folder)
+        _settle(here)
+        if said.code == 0 or not here.runs:
+            break
+        begun = (here.runs[0] / "resume.json").exists()
+        process = here.begin(words=("--resume", str(here.runs[0])))
+    if said.code == 0 or not here.runs:
+        raise Early
+    run = here.runs[0]
+    said = ended(process, here.folder)
+    if not begun:
+        want(said.code == 2 and "nothing to go on with" in said.err, f"told: {said.err[-300:]!r}")
+        raise Early
+    check_quiet(said)
+    want(said.found == truth, "another result")
+    want(said.err == "", f"told: {said.err[-300:]!r}")
+    left = {"resume.json", "journal.bin", ".running"} & {p.name for p in run.iterdir()}
+    want(not left, f"left behind: {sorted(left)}")
+
+
+_LONG_ONCE = threading.Lock()
+_LONG_FOUND: list[tuple[Numbers, float]] = []
+
+
+def _long(known: Known) -> tuple[Numbers, float]:
+    """What the longer fit finds without a fault, and how long it takes."""
+    with _LONG_ONCE:
+        if not _LONG_FOUND:
+            with tempfile.TemporaryDirectory() as folder:
+                here = Place(Path(folder))
+                shutil.copytree(known.cache, here.cache)
+                began = time.monotonic()
+                truth = ended(here.begin(words=_LONG), here.folder).found
+                _LONG_FOUND.append((truth, time.monotonic() - began))
+        return _LONG_FOUND[0]
 
 
 class Early(Exception):
@@ -579,6 +632,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {
         )
         for warmth in ("cold", "warm")
     },
+    "resumed": (resumed, 100),
     "at-once": (at_once, 7),
     "full-disk": (full_disk, 30),
     "small-disk": (small_disk, 20),
