@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,50 @@ def test_units_are_kept_as_the_file_says_them(tmp_path: Path) -> None:
     said = {name: read(written(tmp_path, name)).signals[0] for name in ("a.nwb", "a.ibw", "a.h5")}
     assert [signal.unit for signal in said.values()] == ["amperes", "nA", "nA"]
     assert [signal.factor for signal in said.values()] == pytest.approx([0.25, 1e3, 1e3])
+
+
+@pytest.mark.parametrize("name", ["a.ibw", "b.ibw", "c.ibw"])
+def test_igor2_reads_the_same_numbers(name: str, tmp_path: Path) -> None:
+    binarywave = pytest.importorskip("igor2.binarywave")
+    path = written(tmp_path, name)
+    (found,) = read(path).signals
+    theirs = np.atleast_2d(binarywave.load(str(path))["wave"]["wData"].T)
+    np.testing.assert_array_equal(found.values, theirs * 1e3)
+
+
+def test_units_of_an_igor_wave_that_stand_behind_its_numbers_are_read(tmp_path: Path) -> None:
+    """Igor has three letters for a unit in the header, and puts a longer one at the end."""
+    path = write_ibw(tmp_path / "a.ibw")
+    stored = bytearray(path.read_bytes()[:-16])
+    stored[64 + 148 : 64 + 152] = bytes(4)
+    stored[64 + 152 : 64 + 156] = bytes(4)
+    struct.pack_into("<i", stored, 16, len(b"ampere"))  # dataEUnitsSize
+    struct.pack_into("<i", stored, 20, len(b"msec"))  # dimEUnitsSize
+    path.write_bytes(bytes(stored) + b"amperemsec")
+    (found,) = read(path).signals
+    assert (found.unit, found.kind, found.factor) == ("ampere", "current", 1e12)
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "value", "message"),
+    [
+        (0, "<h", 9, "not an Igor binary wave"),
+        (64 + 16, "<h", 0, "a wave of text"),
+        (64 + 68, "<i", -5, "2 dimensions, one of them without samples"),
+        (64 + 68, "<i", 2**31 - 1, "the header tells of"),
+        (12, "<i", 2**31 - 1, "the header tells of a note"),
+    ],
+)
+def test_igor_waves_that_are_none_are_told(
+    place: int, form: str, value: int, message: str, tmp_path: Path
+) -> None:
+    path = write_ibw(tmp_path / "a.ibw")
+    stored = bytearray(path.read_bytes())
+    stored[64 + 148 : 64 + 152] = bytes(4)  # the unit may stand behind the note
+    struct.pack_into(form, stored, place, value)
+    path.write_bytes(stored)
+    with pytest.raises(InputError, match=message):
+        read(path)
 
 
 def test_nwb_tells_what_the_amplifier_did(tmp_path: Path) -> None:
@@ -441,7 +486,7 @@ def hostile_gz(path: Path) -> None:
         ("r.h5", hostile_virtual, "is assembled from other datasets"),
         ("r.h5", hostile_size, "more than 50,000,000 numbers"),
         ("r.nwb", hostile_nwb, "link to another file"),
-        ("r.ibw", hostile_ibw, "not a readable Igor binary wave"),
+        ("r.ibw", hostile_ibw, "the header tells of"),
         ("r.wcp", hostile_wcp, "the header tells of 999,999,999 records"),
         ("r.mat", hostile_mat, "of memory, and this machine has"),
         ("r.csv.gz", hostile_gz, "holds more than"),
