@@ -1,29 +1,46 @@
 """Exported channels against this program's own currents: in NEURON and in Myokit.
 
-Every shipped model is exported to .mod and .mmt, and run under nineteen steps. NEURON integrates
-with CVODE and with its fixed steps (25 us), Myokit with CVODES. Compared is the whole trace: the
-largest difference over the largest current.
+Every shipped model, and every shipped fit whose file has values, is exported to .mod and .mmt and
+run under nineteen steps. NEURON integrates with CVODE and with its fixed steps (25 us), Myokit with
+CVODES. Compared is the whole trace: the largest difference over the largest current. With fixed
+steps NEURON's `cnexp` is exact for gates; its `sparse` is implicit Euler, so that the error of a
+scheme is that of the steps, which is told here and has no bar.
 
     python benchmarks/exports.py [--out FOLDER]
 """
 
 from __future__ import annotations
 
+import argparse
 import re
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from published_mods import steps
+from report import Row, compared, finish, missing
 
-from channelfit.model.model_file import load_model
+from channelfit.front import kinds
+from channelfit.front.simulation import of_cell
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant
+from channelfit.reading.errors import InputError
+from channelfit.results.export.kinds import exported
+from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.subject import read_subject
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent
 MODELS = sorted([*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")])
+#: Fits whose own file has values, and the cell whose values are taken.
+FITS = (("nav_iv_two_clamps", "0CP"), ("nav_iv_two_clamps", "80CP"), ("nav_iv_80cp", None))
 #: pF, of the cell whose conductance becomes a density; 1 uF/cm2.
 CAPACITANCE = 20.0
 #: Largest error over the largest current that an export may have.
@@ -32,9 +49,9 @@ BAR = 1e-5
 TOLERANCE = 1e-10
 
 
-def ours(file: Path, protocol: Protocol) -> np.ndarray:
-    """This program's own current of a model file, (n_sweeps, n_times) pA."""
-    model = load_model(file)
+def ours(file: Path, protocol: Protocol, cell: str | None = None) -> np.ndarray:
+    """This program's own current of a model or fit file, (n_sweeps, n_times) pA."""
+    model = of_cell(kinds.channel_document(file)[0], cell)
     problem, values = Problem(model, (Experiment(protocol),)), model.values()
     return np.asarray(make_scorer(problem, "cpu").simulate(values[:, None])[0][:, :, 0])
 
@@ -138,20 +155,33 @@ def _advance(h: Any, until_ms: float, fixed_step_ms: float | None) -> None:
 # --- Myokit
 
 
-def in_myokit(text: str, protocol: Protocol, tolerance: float = 1e-10) -> np.ndarray:
+def in_myokit(text: str, protocol: Protocol) -> np.ndarray:
     """The current of an exported .mmt under steps, (n_sweeps, n_times) pA, in Myokit (CVODES).
+
+    It runs in a process of its own: NEURON and Myokit bring different versions of one library.
 
     Arguments:
         text: as exported for the holding potential of the protocol.
-        tolerance: absolute and relative, of the integrator.
+
+    Raises:
+        ImportError: Myokit is not installed.
+        RuntimeError: it could not compile the simulation.
     """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_in_myokit, text, protocol).result()
+
+
+def _in_myokit(text: str, protocol: Protocol) -> np.ndarray:
     import myokit  # optional, and takes long to load
 
     model = myokit.parse_model(text[: text.index("[[protocol]]")])
     channel = next(c for c in model.components() if c.name() != "membrane")
     current = channel.get("i_total" if channel.has_variable("i_total") else "i")
-    simulation = myokit.Simulation(model)
-    simulation.set_tolerance(tolerance, tolerance)
+    try:
+        simulation = myokit.Simulation(model)
+    except myokit.CompilationError as error:  # its own error does not survive the way back
+        raise RuntimeError(f"Myokit cannot compile a simulation: {str(error)[:300]}") from None
+    simulation.set_tolerance(TOLERANCE, TOLERANCE)
     out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
     for sweep, segments in enumerate(protocol.sweeps):
         command = myokit.Protocol()
@@ -172,3 +202,60 @@ def apart(theirs: np.ndarray, own: np.ndarray) -> float:
     """The largest difference over the largest current; no number is as far off as can be."""
     error = np.nan_to_num(np.abs(theirs - own), nan=np.inf).max()
     return float(error / np.abs(own).max())
+
+
+# --- all
+
+
+def cases() -> Iterator[tuple[str, Path, str | None]]:
+    """Name, file and cell of everything that is exported."""
+    for file in MODELS:
+        yield file.stem, file, None
+    for name, cell in FITS:
+        yield " ".join(filter(None, (name, cell))), ROOT / "models" / "fits" / f"{name}.yaml", cell
+
+
+def measured(
+    name: str, file: Path, cell: str | None, protocol: Protocol, cache: Path
+) -> Iterator[Row]:
+    """The rows of one channel."""
+    subject = replace(read_subject(file, cell=cell), holding_mV=protocol.holding_mV)
+    own = ours(file, protocol, cell)
+    text = exported(subject, "nmodl", Settings(capacitance_pF=CAPACITANCE))
+    unit, celsius = "of largest current", subject.temperature_C
+    gates = "METHOD cnexp" in text
+    for how, step in (("CVODE", None), ("fixed steps of 25 us", 0.025)):
+        label = f"{name}: NEURON, {how}"
+        try:
+            theirs = in_neuron(text, protocol, celsius, fixed_step_ms=step, cache=cache)
+        except InputError as error:
+            yield missing(label, unit, str(error))
+            continue
+        error = apart(theirs, own)
+        if step is None or gates:
+            yield compared(label, error, unit, BAR)
+        else:
+            yield Row(label, error, unit, note="a scheme by implicit Euler: the error of the steps")
+    try:
+        theirs = in_myokit(exported(subject, "myokit", Settings()), protocol)
+        yield compared(f"{name}: Myokit, CVODES", apart(theirs, own), unit, BAR)
+    except (ImportError, RuntimeError) as error:
+        yield missing(f"{name}: Myokit, CVODES", unit, str(error))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    options = parser.parse_args()
+    protocol = replace(steps(), sampling_ms=0.05)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as cache:
+        for name, file, cell in cases():
+            rows += measured(name, file, cell, protocol, Path(cache))
+            print(f"{name} done", flush=True)
+    title = "Exported channels against this program's own currents, nineteen steps"
+    finish("exports", title, rows, folder=options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -612,3 +612,15 @@ def test_the_command_refuses(
 def test_a_function_is_refused() -> None:
     with pytest.raises(InputError, match="a function is no channel"):
         read_subject(ROOT / "models" / "functions" / "sphere.yaml")
+
+
+def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: Any) -> None:
+    text = (ROOT / "docs" / "export.md").read_text()
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "cf.load" in b]
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    (tmp_path / "protocols").symlink_to(ROOT / "protocols")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert len(names["times"]) == 50
+    assert names["peak"] < -500

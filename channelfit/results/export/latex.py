@@ -279,7 +279,7 @@ class _Document:
                     terms.append(f"{sign} {_rate(t.source, t.target)} \\, {_occupancy(t.source)}")
             # a state with many neighbors takes several lines
             lines = [" ".join(terms[k : k + 4]) for k in range(0, len(terms), 4)]
-            whole = " \\\\\n  &\\quad ".join(lines).removeprefix("+ ")
+            whole = " \\\\\n  &\\quad ".join(lines).removeprefix("+ ") or "0"
             rows.append((_slope(_occupancy(state)), whole))
         for t in chain.transitions:
             rows.append((_rate(t.source, t.target), self._print(t.multiplicity * t.rate)))

@@ -25,7 +25,7 @@ from channelfit.model.channel import (
     Chain,
     Term,
 )
-from channelfit.model.terms import V, exprel
+from channelfit.model.terms import V, exprel, sum_of
 from channelfit.results.export.nmodl import Settings
 from channelfit.results.export.provenance import one_line
 from channelfit.results.export.subject import Subject
@@ -459,7 +459,8 @@ class _Model:
             flows[t.source] += f" - {flow}"
             flows[t.target] += f" + {flow}"
         for state in chain.states[1:] if gate else chain.states:
-            self.lines.append(f"dot({self.state[chain.name, state]}) = {_led(flows[state])}")
+            whole = _led(flows[state]) if flows[state] else "0 [1/ms]"
+            self.lines.append(f"dot({self.state[chain.name, state]}) = {whole}")
 
     def _currents(self) -> None:
         names = []
@@ -486,8 +487,9 @@ class _Model:
         """What drives the current of open channels."""
         if term.ion is None:
             assert term.reversal is not None
-            reversal = self.writer.of(term.reversal, _VOLTAGE)
-            return f"(V - {reversal.within(_POWER)})"
+            if term.reversal.is_number:
+                return f"({self.writer.text(sum_of(V, -term.reversal), _VOLTAGE)})"
+            return f"(V - {self.writer.of(term.reversal, _VOLTAGE).within(_POWER)})"
         z, faraday = term.ion.valence, f"{1e-3 * FARADAY!r} [C/mmol]"
         kelvin = f"({self.writer.names[CELSIUS]} + {ZERO_CELSIUS!r}) * 1 [K]"
         u = self._claim(f"u{ending}")
