@@ -37,8 +37,6 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.importorskip("neuron", reason='needs NEURON: pip install "channelfit[neuron]"')
         if shutil.which("c++") is None and shutil.which("g++") is None:
             pytest.skip("NEURON's mechanisms need a C++ compiler")
-    if ".export(" in code(path) and not hasattr(cf.Fit, "export"):
-        pytest.skip("a fit cannot be exported yet")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("CHANNELFIT_DATA", raising=False)  # what is shipped has to suffice
     notebook = nbformat.read(path, as_version=4)
