@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from browser import NARROW, WIDE
 from watched import made_run, serving
 
@@ -225,7 +226,8 @@ def test_a_run_is_used_by_keyboard(page, fitted):
         assert reached[:4] == ["select experiment", "input from", "input to", "button whole"]
         # which of the two figures was made first is open
         titles = "() => Bokeh.documents.map((one) => one.roots()[0].below[0].axis_label)"
-        span = span.replace("[1]", f"[{tab.evaluate(titles).index('time (ms)')}]")
+        place = tab.evaluate(titles).index("time (ms)")
+        span = span.replace("[1]", f"[{place}]")
         whole = tab.evaluate(span)
         tab.locator("#from").focus()
         tab.keyboard.type("5")
@@ -237,8 +239,36 @@ def test_a_run_is_used_by_keyboard(page, fitted):
         tab.keyboard.press("Enter")
         until(lambda: tab.evaluate(span) == whole, tab)
         assert tab.locator("#from").input_value() == ""
-        tab.locator("#experiment").select_option("1")
-        until(lambda: tab.evaluate(span) != whole, tab)
+        n = "() => Bokeh.documents[K].roots()[0].renderers[0].data_source.data.x.length"
+        n = n.replace("K", str(place))
+        first = tab.evaluate(n)
+        tab.locator("#experiment").focus()
+        tab.keyboard.press("ArrowDown")
+        until(lambda: tab.evaluate(n) != first, tab)
+        assert page.errors == []
+
+
+def test_new_traces_do_not_end_a_look_at_a_part_of_them(page, fitted, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fitted, folder)
+    span = """() => {
+        const all = Bokeh.documents.map((one) => one.roots()[0]);
+        const x = all.find((plot) => plot.below[0].axis_label === "time (ms)").x_range;
+        return [x.start, x.end, all.map((plot) => plot.renderers[1].data_source.data.fit)];
+    }"""
+    with serving(folder) as server:
+        tab = page.open(server.address)
+        until(lambda: drawn(tab, "traces") > 1000, tab)
+        tab.locator("#from").fill("5")
+        tab.locator("#to").fill("12.5")
+        tab.locator("#to").press("Enter")
+        before = tab.evaluate(span)
+        file = folder / "fit.yaml"
+        document = yaml.safe_load(file.read_text())
+        document["parameters"]["gmax"]["value"] *= 0.5
+        file.write_text(yaml.safe_dump(document))
+        until(lambda: tab.evaluate(span)[2] != before[2], tab)
+        assert before[:2] == tab.evaluate(span)[:2] == [5, 12.5]
         assert page.errors == []
 
 

@@ -261,6 +261,7 @@
     async function drawExperiment() {
       const one = experiments[Number(find("experiment").value) || 0];
       await traces.draw("figure/traces", { x: one.time, data: one.data, fit: one.fit });
+      zoom(); // new data do not end a look at a part of them
       traces.holder.setAttribute("aria-label", `Current by time: data, and the fit so far over them`);
     }
 
