@@ -365,7 +365,7 @@ def test_a_nonce_is_used_once(server):
 def test_a_report_is_shown_as_that_of_a_stranger(server):
     found = asked(server, run_address(server, "good") + "report")
     policy = found.headers["Content-Security-Policy"]
-    assert policy.startswith("sandbox allow-scripts; default-src 'none';")
+    assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none';")
     assert "allow-same-origin" not in policy
     assert "connect-src" not in policy  # so that default-src holds
 

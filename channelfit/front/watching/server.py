@@ -42,10 +42,11 @@ _POLICY = (
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-#: A report is one file that holds its own scripts; it is shown as that of a stranger, which may
-#: neither load nor send anything, nor see the pages of this server.
+#: A report is one file that holds its own scripts; it is shown as that of a stranger, which may run
+#: them, and neither load nor send anything, nor see the pages of this server.
 _REPORT_POLICY = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+    "sandbox allow-scripts allow-downloads; default-src 'none'; "
+    "script-src 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
