@@ -237,6 +237,7 @@ def queue(tmp_path_factory):
     place = tmp_path_factory.mktemp("queue")
     made_run(place / "good", state="finished")
     (place / "good" / "report.html").write_text("<p>a report</p>")
+    (place / "good" / "traces_2.csv").write_text("time_ms\n")
     parameters = {HOSTILE: {"value": 1.0, "unit": HOSTILE, "note": HOSTILE}}
     news = dict.fromkeys(("name", "stage", "reason", "version", "cost_unit"), HOSTILE)
     made_run(place / "hostile", **news, warnings=[HOSTILE], parameters=parameters)
@@ -264,6 +265,15 @@ def test_the_pages_are_there(server):
     assert asked(server, run + "report").body == b"<p>a report</p>"
     assert asked(server, run_address(server, "hostile") + "report").status == 404
     assert len(asked(server, "/~/static/bokeh.min.js").body) > 500_000
+
+
+def test_the_tables_that_a_report_leads_to_are_there(server):
+    run = run_address(server, "good")
+    found = asked(server, run + "traces_2.csv")
+    assert found.body == b"time_ms\n"
+    assert found.headers["Content-Disposition"] == 'attachment; filename="traces_2.csv"'
+    for name in ("traces.csv", "traces_1.csv", "history.csv", "traces_2.csv/", "traces_%2e.csv"):
+        assert asked(server, run + name).status == 404
 
 
 def test_nothing_is_answered_without_the_token(server):

@@ -32,8 +32,8 @@ from channelfit.results.runs import (
 )
 
 REPORT = "report.html"
-#: Bytes of the largest report that is shown.
-_REPORT_BYTES = 2**26
+#: Bytes of the largest report, and of the largest table, that are sent.
+_REPORT_BYTES, _TABLE_BYTES = 2**26, 2**28
 #: Generations that a page draws at most.
 _POINTS = 1500
 #: The traces are computed again after so many times the seconds that they have taken.
@@ -157,6 +157,11 @@ class Watched:
     def report(self, folder: Path) -> bytes | None:
         """The report of a run as it stands in its folder; None where there is none."""
         return read_plain(folder / REPORT, _REPORT_BYTES)
+
+    def table(self, folder: Path, wanted: str) -> bytes | None:
+        """A table of traces by its name, found among those in the folder; None for any other."""
+        tables = {file.name: file for file in folder.glob("traces*.csv")}
+        return read_plain(tables[wanted], _TABLE_BYTES) if wanted in tables else None
 
 
 class _Remembered:
