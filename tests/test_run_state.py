@@ -206,6 +206,16 @@ def test_writings_that_take_long_become_rare(tmp_path, monkeypatch):
     assert all(later - earlier >= 5.0 for earlier, later in pairwise(states))
 
 
+def test_a_folder_that_is_gone_from_under_a_process_ends_no_fit(tmp_path, monkeypatch):
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    claim = Claim(tmp_path / "run")
+    monkeypatch.undo()
+    assert state_of(claim.path)["directory"] == ""
+
+
 # --- whether a process still runs -----------------------------------------------------------------
 
 

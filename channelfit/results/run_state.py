@@ -50,7 +50,7 @@ class RunState:
             "updated": now,
             "process": this_process(),
             "command": list(sys.argv),
-            "directory": os.getcwd(),
+            "directory": _directory(),
             "version": __version__,
         }
 
@@ -118,6 +118,14 @@ def _parameters(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
         }
         for parameter, value in zip(fit.problem.parameters, values, strict=True)
     }
+
+
+def _directory() -> str:
+    """The folder that this process is in; empty where that has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _now() -> str:

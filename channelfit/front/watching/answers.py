@@ -230,6 +230,7 @@ def _queue_row(own: str, run: FoundRun) -> Row:
         "fit": run.text("name"),
         "state": run.state,
         "why": run.why,
+        "report": run.state != RUNNING and (run.folder / REPORT).is_file(),
         "cost": _cost(run, cost),
         "generation": _generation(run),
         "time": "" if seconds is None else duration(seconds),
