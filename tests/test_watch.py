@@ -102,6 +102,15 @@ def test_a_folder_of_an_earlier_version_or_with_damage_has_a_state(files, state,
     assert find_run(tmp_path).state == state
 
 
+def test_a_summary_of_an_earlier_version_is_shown_with_units(tmp_path):
+    summary = {"stop_reason": "done", "cost": 4.0, "rms_pA": 2.0, "generations": 7, "seconds": 61}
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"finished": "2030-01-02T03:04Z"}))
+    facts = dict(Watched(tmp_path).run(tmp_path)["facts"])
+    shown = [facts[name] for name in ("Best cost", "RMS", "Generation", "Time")]
+    assert shown == ["4 pA²", "2 pA", "7", "1:01"]
+    assert facts["Last sign"].startswith("2030-01-0")
+
+
 def test_values_of_another_kind_than_expected_are_left_out(tmp_path):
     strange = {
         "generation": "many",
