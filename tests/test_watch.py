@@ -205,6 +205,14 @@ def test_a_run_in_words(tmp_path):
     assert a12["note"] == "at upper bound"
 
 
+def test_the_place_in_a_logarithmic_range_is_that_of_the_search(tmp_path):
+    row = {"value": 1e-3, "unit": "1/ms", "lower": 1e-6, "upper": 1e3}
+    news = {"parameters": {"a": row, "b": row}, "logarithmic": ["a"]}
+    a, b = Watched(tmp_path).run(made_run(tmp_path / "run", **news))["parameters"]
+    assert a["within"] == pytest.approx(1 / 3)
+    assert b["within"] == pytest.approx(1e-6, rel=0.01)
+
+
 def test_the_rows_of_a_queue_begin_with_what_goes_on(tmp_path):
     made_run(tmp_path / "a", state="finished", started="2030-01-01T00:00:00+00:00")
     made_run(tmp_path / "b", process=gone())

@@ -279,7 +279,7 @@ _KEYS: dict[str, Any] = {
     **dict.fromkeys(_NUMBERS, _number),
     **dict.fromkeys((*_TEXTS, "cost_unit", "stop_reason"), _text),
     **dict.fromkeys(("started", "updated", "finished"), _moment),
-    **dict.fromkeys(("command", "warnings"), _texts),
+    **dict.fromkeys(("command", "warnings", "logarithmic"), _texts),
     "parameters": _rows,
     "process": _process,
     "stop": _stop,

@@ -265,6 +265,7 @@ def _run_row(run: FoundRun) -> Row:
         ("Version", run.text("version")),
     ]
     rows = run.content.get("parameters", {})
+    logarithmic = set(run.content.get("logarithmic", ()))
     return {
         "name": run.name,
         "fit": run.text("name"),
@@ -278,7 +279,9 @@ def _run_row(run: FoundRun) -> Row:
         "file": run.text("file"),
         "warnings": run.content.get("warnings", []),
         "unit": run.text("cost_unit"),
-        "parameters": [_parameter_row(name, row) for name, row in rows.items()],
+        "parameters": [
+            _parameter_row(name, row, name in logarithmic) for name, row in rows.items()
+        ],
     }
 
 
@@ -353,11 +356,14 @@ def _command(run: FoundRun) -> str:
     return " ".join([first, *map(shlex.quote, words[1:])])
 
 
-def _parameter_row(name: str, row: Row) -> Row:
+def _parameter_row(name: str, row: Row, logarithmic: bool) -> Row:
     value, lower, upper = (row.get(key, math.nan) for key in ("value", "lower", "upper"))
     within, note = None, row.get("note", "")
     if lower < upper and value == value:
-        within = min(1.0, max(0.0, (value - lower) / (upper - lower)))
+        within = (value - lower) / (upper - lower)
+        if logarithmic and lower > 0 and value > 0:
+            within = math.log(value / lower) / math.log(upper / lower)
+        within = min(1.0, max(0.0, within))
         if not note and value in (lower, upper):
             note = f"at {'lower' if value == lower else 'upper'} bound"
     span = f"{lower:.4g} to {upper:.4g}" if lower <= upper else ""
