@@ -13,6 +13,7 @@ from channelfit.front.main import main
 ROOT = Path(__file__).parents[1]
 #: Libraries that take longer to load than an answer may.
 HEAVY = {"numpy", "scipy", "sympy", "matplotlib", "numba", "llvmlite", "rich", "yaml", "mpmath"}
+HEAVY |= {"bokeh", "tornado", "asyncio"}
 COMMANDS = [[], *([name] for name in main.commands)]
 
 

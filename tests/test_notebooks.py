@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-import channelfit as cf
-
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
 #: Bytes of a notebook with its pictures.

@@ -143,6 +143,16 @@ def test_a_fit_that_is_saved_says_that_it_is_finished(tmp_path):
     assert state_of(found.save(tmp_path / "run"))["state"] == "finished"
 
 
+def test_it_says_which_ranges_are_logarithmic(tmp_path):
+    plan = cf.load(MODEL).plan
+    folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
+    scales = {p.name: p.scale for p in plan.problem.parameters}
+    told = state_of(folder.path)["logarithmic"]
+    assert told == [name for name, scale in scales.items() if scale == "log"]
+    plan = cf.load(MODEL.parent / "herg_beattie.yaml").plan
+    assert "p1" in state_of(run_folder.RunFolder(Claim(tmp_path / "b"), plan).path)["logarithmic"]
+
+
 def test_a_claim_without_a_run_leaves_no_state(tmp_path):
     claim = Claim(tmp_path / "new")
     assert state_of(claim.path)["state"] == "running"
@@ -204,6 +214,16 @@ def test_writings_that_take_long_become_rare(tmp_path, monkeypatch):
     states = written[1::2]
     assert 3 <= len(states) <= 5
     assert all(later - earlier >= 5.0 for earlier, later in pairwise(states))
+
+
+def test_a_folder_that_is_gone_from_under_a_process_ends_no_fit(tmp_path, monkeypatch):
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    claim = Claim(tmp_path / "run")
+    monkeypatch.undo()
+    assert state_of(claim.path)["directory"] == ""
 
 
 # --- whether a process still runs -----------------------------------------------------------------

@@ -102,6 +102,15 @@ def test_a_folder_of_an_earlier_version_or_with_damage_has_a_state(files, state,
     assert find_run(tmp_path).state == state
 
 
+def test_a_summary_of_an_earlier_version_is_shown_with_units(tmp_path):
+    summary = {"stop_reason": "done", "cost": 4.0, "rms_pA": 2.0, "generations": 7, "seconds": 61}
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"finished": "2030-01-02T03:04Z"}))
+    facts = dict(Watched(tmp_path).run(tmp_path)["facts"])
+    shown = [facts[name] for name in ("Best cost", "RMS", "Generation", "Time")]
+    assert shown == ["4 pA²", "2 pA", "7", "1:01"]
+    assert facts["Last sign"].startswith("2030-01-0")
+
+
 def test_values_of_another_kind_than_expected_are_left_out(tmp_path):
     strange = {
         "generation": "many",
@@ -196,6 +205,14 @@ def test_a_run_in_words(tmp_path):
     assert a12["note"] == "at upper bound"
 
 
+def test_the_place_in_a_logarithmic_range_is_that_of_the_search(tmp_path):
+    row = {"value": 1e-3, "unit": "1/ms", "lower": 1e-6, "upper": 1e3}
+    news = {"parameters": {"a": row, "b": row}, "logarithmic": ["a"]}
+    a, b = Watched(tmp_path).run(made_run(tmp_path / "run", **news))["parameters"]
+    assert a["within"] == pytest.approx(1 / 3)
+    assert b["within"] == pytest.approx(1e-6, rel=0.01)
+
+
 def test_the_rows_of_a_queue_begin_with_what_goes_on(tmp_path):
     made_run(tmp_path / "a", state="finished", started="2030-01-01T00:00:00+00:00")
     made_run(tmp_path / "b", process=gone())
@@ -237,6 +254,7 @@ def queue(tmp_path_factory):
     place = tmp_path_factory.mktemp("queue")
     made_run(place / "good", state="finished")
     (place / "good" / "report.html").write_text("<p>a report</p>")
+    (place / "good" / "traces_2.csv").write_text("time_ms\n")
     parameters = {HOSTILE: {"value": 1.0, "unit": HOSTILE, "note": HOSTILE}}
     news = dict.fromkeys(("name", "stage", "reason", "version", "cost_unit"), HOSTILE)
     made_run(place / "hostile", **news, warnings=[HOSTILE], parameters=parameters)
@@ -264,6 +282,15 @@ def test_the_pages_are_there(server):
     assert asked(server, run + "report").body == b"<p>a report</p>"
     assert asked(server, run_address(server, "hostile") + "report").status == 404
     assert len(asked(server, "/~/static/bokeh.min.js").body) > 500_000
+
+
+def test_the_tables_that_a_report_leads_to_are_there(server):
+    run = run_address(server, "good")
+    found = asked(server, run + "traces_2.csv")
+    assert found.body == b"time_ms\n"
+    assert found.headers["Content-Disposition"] == 'attachment; filename="traces_2.csv"'
+    for name in ("traces.csv", "traces_1.csv", "history.csv", "traces_2.csv/", "traces_%2e.csv"):
+        assert asked(server, run + name).status == 404
 
 
 def test_nothing_is_answered_without_the_token(server):
@@ -365,7 +392,7 @@ def test_a_nonce_is_used_once(server):
 def test_a_report_is_shown_as_that_of_a_stranger(server):
     found = asked(server, run_address(server, "good") + "report")
     policy = found.headers["Content-Security-Policy"]
-    assert policy.startswith("sandbox allow-scripts; default-src 'none';")
+    assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none';")
     assert "allow-same-origin" not in policy
     assert "connect-src" not in policy  # so that default-src holds
 

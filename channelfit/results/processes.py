@@ -62,9 +62,12 @@ def _started(pid: int) -> str:
     if sys.platform == "linux":
         return _started_on_linux(pid)
     asked = ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)]
-    done = subprocess.run(  # noqa: S603  (a fixed program, and a number)
-        asked, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603  (a fixed program, and a number)
+            asked, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False
+        )
+    except OSError:
+        return ""
     state, _, moment = done.stdout.strip().partition(" ")
     return "" if state.startswith(_GONE) else moment.strip()
 

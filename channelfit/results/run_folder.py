@@ -260,6 +260,8 @@ class RunFolder:
     _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
+    _text: io.StringIO = field(default_factory=io.StringIO)
+    _rendered: int = 0
     _saved: float = field(default_factory=time.monotonic)
     _saved_cost: float = math.inf
     _told: float = -math.inf
@@ -267,6 +269,7 @@ class RunFolder:
     _best: tuple[float, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
+        self._text.write(_lines([_HISTORY]))
         self.claim.state.plan(self.fit)
         self.claim.tell()
 
@@ -357,8 +360,10 @@ class RunFolder:
         """Saves the generations so far; returns why that was not possible."""
         if not self._rows:
             return None
+        self._text.write(_lines(self._rows[self._rendered :]))
+        self._rendered = len(self._rows)
         try:
-            self._save_history(self._rows)
+            write_text(self.path / "history.csv", self._text.getvalue())
         except InputError as fault:
             return fault
         return None
@@ -382,7 +387,9 @@ class RunFolder:
         """
         steps: tuple[Callable[[], None], ...] = (
             lambda: self._save_fit(result.values),
-            lambda: self._save_history(result.history.tolist()),
+            lambda: write_text(
+                self.path / "history.csv", _lines([_HISTORY]) + _lines(result.history.tolist())
+            ),
             lambda: write_text(self.path / "summary.json", json_text(summary)),
             lambda: self._finish_drawing(result),
         )
@@ -461,12 +468,13 @@ class RunFolder:
             self._has_data = True
         write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))
 
-    def _save_history(self, rows: Iterable[Sequence[float | None]]) -> None:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_HISTORY)
-        writer.writerows(["" if x is None else x for x in row] for row in rows)
-        write_text(self.path / "history.csv", text.getvalue())
+
+def _lines(rows: Iterable[Sequence[float | str | None]]) -> str:
+    """Rows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(["" if x is None else x for x in row] for row in rows)
+    return text.getvalue()
 
 
 def _first(faults: Iterable[InputError | None]) -> InputError | None:

@@ -38,7 +38,8 @@ class RunState:
         content: by key, as it stands in the file. Among the keys are `state` (one of the four words
             above), `reason` (why it ended), `stage` (what is being done), `process`
             (`this_process`), `command`, `started`, `updated`, `stop` (the rules that are on), and
-            after each generation its numbers, `seconds_left` and the best `parameters` so far.
+            after each generation its numbers, `seconds_left` and the best `parameters` so far;
+            `logarithmic` names those whose range is searched on a logarithmic scale.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class RunState:
             "updated": now,
             "process": this_process(),
             "command": list(sys.argv),
-            "directory": os.getcwd(),
+            "directory": _directory(),
             "version": __version__,
         }
 
@@ -70,6 +71,7 @@ class RunState:
             "seed": fit.seed,
             "stop": {k: v for k, v in asdict(fit.stop_rules).items() if v is not None},
             "cost_unit": "pA^2" if fit.has_currents else "",
+            "logarithmic": [p.name for p in fit.problem.parameters if p.scale == "log"],
             "warnings": [str(caution) for caution in fit.cautions],
         }
 
@@ -118,6 +120,14 @@ def _parameters(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
         }
         for parameter, value in zip(fit.problem.parameters, values, strict=True)
     }
+
+
+def _directory() -> str:
+    """The folder that this process is in; empty where that has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _now() -> str:

@@ -117,6 +117,8 @@ def _without_state(folder: Path) -> FoundRun:
                 told[own] = summary[theirs]
         if "finished" in summary:
             told["updated"] = summary["finished"]
+        if "rms_pA" in summary:
+            told["cost_unit"] = "pA^2"
         reason = str(summary.get("stop_reason", ""))
         state = INTERRUPTED if reason == INTERRUPTED else FINISHED
         return FoundRun(folder, state, reason, told)
@@ -267,6 +269,7 @@ _NUMBERS = (
     "cost",
     "best_cost",
     "median_cost",
+    "rms_pA",
     "failed",
     "seed",
 )
@@ -276,7 +279,7 @@ _KEYS: dict[str, Any] = {
     **dict.fromkeys(_NUMBERS, _number),
     **dict.fromkeys((*_TEXTS, "cost_unit", "stop_reason"), _text),
     **dict.fromkeys(("started", "updated", "finished"), _moment),
-    **dict.fromkeys(("command", "warnings"), _texts),
+    **dict.fromkeys(("command", "warnings", "logarithmic"), _texts),
     "parameters": _rows,
     "process": _process,
     "stop": _stop,

@@ -32,8 +32,8 @@ from channelfit.results.runs import (
 )
 
 REPORT = "report.html"
-#: Bytes of the largest report that is shown.
-_REPORT_BYTES = 2**26
+#: Bytes of the largest report, and of the largest table, that are sent.
+_REPORT_BYTES, _TABLE_BYTES = 2**26, 2**28
 #: Generations that a page draws at most.
 _POINTS = 1500
 #: The traces are computed again after so many times the seconds that they have taken.
@@ -158,6 +158,11 @@ class Watched:
         """The report of a run as it stands in its folder; None where there is none."""
         return read_plain(folder / REPORT, _REPORT_BYTES)
 
+    def table(self, folder: Path, wanted: str) -> bytes | None:
+        """A table of traces by its name, found among those in the folder; None for any other."""
+        tables = {file.name: file for file in folder.glob("traces*.csv")}
+        return read_plain(tables[wanted], _TABLE_BYTES) if wanted in tables else None
+
 
 class _Remembered:
     """What a function has found in a folder, until one of some files in it changes."""
@@ -224,7 +229,8 @@ def _queue_row(own: str, run: FoundRun) -> Row:
         "name": run.name,
         "fit": run.text("name"),
         "state": run.state,
-        "why": run.why,
+        "why": "" if run.why == run.state else run.why,
+        "report": run.state != RUNNING and (run.folder / REPORT).is_file(),
         "cost": _cost(run, cost),
         "generation": _generation(run),
         "time": "" if seconds is None else duration(seconds),
@@ -259,12 +265,13 @@ def _run_row(run: FoundRun) -> Row:
         ("Version", run.text("version")),
     ]
     rows = run.content.get("parameters", {})
+    logarithmic = set(run.content.get("logarithmic", ()))
     return {
         "name": run.name,
         "fit": run.text("name"),
         "folder": printable(str(run.folder)),
         "state": run.state,
-        "why": run.why,
+        "why": "" if run.why == run.state else run.why,
         "stage": run.text("stage") if run.state == RUNNING else "",
         "done": _done(run),
         "facts": [fact for fact in facts if fact[1]],
@@ -272,7 +279,9 @@ def _run_row(run: FoundRun) -> Row:
         "file": run.text("file"),
         "warnings": run.content.get("warnings", []),
         "unit": run.text("cost_unit"),
-        "parameters": [_parameter_row(name, row) for name, row in rows.items()],
+        "parameters": [
+            _parameter_row(name, row, name in logarithmic) for name, row in rows.items()
+        ],
     }
 
 
@@ -347,11 +356,14 @@ def _command(run: FoundRun) -> str:
     return " ".join([first, *map(shlex.quote, words[1:])])
 
 
-def _parameter_row(name: str, row: Row) -> Row:
+def _parameter_row(name: str, row: Row, logarithmic: bool) -> Row:
     value, lower, upper = (row.get(key, math.nan) for key in ("value", "lower", "upper"))
     within, note = None, row.get("note", "")
     if lower < upper and value == value:
-        within = min(1.0, max(0.0, (value - lower) / (upper - lower)))
+        within = (value - lower) / (upper - lower)
+        if logarithmic and lower > 0 and value > 0:
+            within = math.log(value / lower) / math.log(upper / lower)
+        within = min(1.0, max(0.0, within))
         if not note and value in (lower, upper):
             note = f"at {'lower' if value == lower else 'upper'} bound"
     span = f"{lower:.4g} to {upper:.4g}" if lower <= upper else ""

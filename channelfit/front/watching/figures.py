@@ -42,8 +42,9 @@ def traces_figure(experiment: Mapping[str, Any]) -> Any:
     """
     plot = _figure("time (ms)", "current (pA)")
     source = _source(x=experiment["time"], data=experiment["data"], fit=experiment["fit"])
-    plot.line("x", "data", source=source, name="second", line_width=1.2)
-    plot.line("x", "fit", source=source, name="first", line_width=1.8)
+    # broad under thin: a good fit must not hide the data
+    plot.line("x", "data", source=source, name="second", line_width=4, line_alpha=0.6)
+    plot.line("x", "fit", source=source, name="first", line_width=1.5)
     return json_item(plot)
 
 

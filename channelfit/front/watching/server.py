@@ -42,10 +42,11 @@ _POLICY = (
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-#: A report is one file that holds its own scripts; it is shown as that of a stranger, which may
-#: neither load nor send anything, nor see the pages of this server.
+#: A report is one file that holds its own scripts; it is shown as that of a stranger, which may run
+#: them, and neither load nor send anything, nor see the pages of this server.
 _REPORT_POLICY = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+    "sandbox allow-scripts allow-downloads; default-src 'none'; "
+    "script-src 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
@@ -119,6 +120,7 @@ class Server:
                 (run + "traces", _TracesOf),
                 (run + r"figure/(cost/log|cost/linear|traces)", _Figure),
                 (run + "report", _Report),
+                (run + r"(traces(?:_\d{1,4})?\.csv)", _Table),
             ],
             default_handler_class=_Nothing,
             log_function=lambda handler: None,  # an address holds the token
@@ -286,6 +288,18 @@ class _Report(_Handler):
             raise HTTPError(404)
         self.set_header("Content-Security-Policy", _REPORT_POLICY)
         self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.finish(body)
+
+
+class _Table(_Handler):
+    """A table of traces, to which the report of a run leads."""
+
+    async def get(self, *parts: str) -> None:
+        body = self.server.watched.table(self.run_folder(parts[1]), parts[2])
+        if body is None:
+            raise HTTPError(404)
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="{parts[2]}"')
         self.finish(body)
 
 

@@ -261,6 +261,7 @@
     async function drawExperiment() {
       const one = experiments[Number(find("experiment").value) || 0];
       await traces.draw("figure/traces", { x: one.time, data: one.data, fit: one.fit });
+      zoom(); // new data do not end a look at a part of them
       traces.holder.setAttribute("aria-label", `Current by time: data, and the fit so far over them`);
     }
 
@@ -308,7 +309,9 @@
     const link = make("a");
     link.href = `${page.base}run/${id}/`;
     link.append(make("bdi"));
-    name.append(link);
+    const report = make("a", "report", "small");
+    report.href = `${link.href}report`;
+    name.append(link, " ", report);
     const state = make("td", "", "free");
     state.append(make("span"), make("bdi", "", "why"));
     line.append(name, state);
@@ -327,6 +330,8 @@
     line.row = row;
     line.words = `${row.name} ${row.fit} ${row.state}`.toLowerCase();
     say(line.cells[0].querySelector("bdi"), row.name);
+    line.cells[0].lastChild.ariaLabel = `report of ${row.name}`;
+    show(line.cells[0].lastChild, row.report);
     setState(line.cells[1].firstChild, row.state);
     sayOrHide(line.cells[1].lastChild, row.why);
     CELLS.forEach(([key], k) => say(line.cells[2 + k], row[key]));
