@@ -323,7 +323,13 @@ PRINTED_FILE = Keys(
     model=Key(
         Within("printed model"),
         "The model.",
-        {"nStates": 2},
+        {
+            "nStates": 2,
+            "params": [{"name": "g", "min": 1, "max": 10, "val": 5}],
+            "rates": ["k12 = 0.1*exp(v/30)", "k21 = 0.1"],
+            "openStates": [2],
+            "eRev": -90,
+        },
         required=True,
     ),
     fit=MODEL["fit"],
