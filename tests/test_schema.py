@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_inspect import OPENS, recorded
 from test_keys import BASES, PROOFS, changed, write_tables
 
 from channelfit.front.kinds import load_plan
@@ -38,6 +40,7 @@ from channelfit.reading.schema import FILES, SECTIONS, file_schema, kind_of, sec
 from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pattern
 from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules
+from channelfit.search.saved_fit import fit_document
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted(
@@ -97,6 +100,26 @@ def test_the_examples_in_the_pages_are_what_the_schemas_say(page: str, block: An
     if list(block)[:1] == ["yaml.schemas"]:
         return
     assert faults(document) == []
+
+
+def test_files_that_the_program_writes_are_what_the_schemas_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starters, protocols that were found, and a fit that was saved."""
+    monkeypatch.chdir(tmp_path)
+    recorded(tmp_path, {"m": OPENS})
+    for words in (
+        ["init", "cell.csv", "--command", "steps.yaml"],
+        ["inspect", "steps.yaml", "--protocol", "again.yaml"],
+    ):
+        assert CliRunner().invoke(main, words).exit_code == 0
+    plan = load_plan("cell-fit.yaml", (), "cpu")
+    middle = np.array([(p.lower + p.upper) / 2 for p in plan.problem.parameters])
+    Path("saved.yaml").write_text(dump_yaml(fit_document(plan, middle, tmp_path)))
+    names = ["again.yaml", "cell-fit.yaml", "saved.yaml", "steps.yaml"]
+    assert set(names) < {path.name for path in tmp_path.glob("*.yaml")}
+    for path in tmp_path.glob("*.yaml"):
+        assert faults(read_yaml(path)) == [], path
 
 
 # --- the table itself ----------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def _quantity(shape: Quantity) -> str:
 
 def _units(dimensions: Iterable[str], sized: bool) -> str:
     """The units of some dimensions, in words."""
-    known = known_units(dimensions).replace("1, dimensionless", "")
+    known = known_units(d for d in dimensions if d != "none")
     return known + " and these per area or capacitance" * sized
 
 

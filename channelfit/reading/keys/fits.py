@@ -45,7 +45,7 @@ _RECORDING = {
     "current": {"columns": "all", "unit": "nA"},
 }
 _EXPERIMENT = {"protocol": "steps.yaml", "recording": _RECORDING}
-_DELAY = "By which the recording shows everything later than it was commanded, 0 or more."
+_DELAY = "The time by which the recording shows everything later than it was commanded, 0 or more."
 _RANGE_OF_RATES = List(Quantity("rate"), 2, 2)
 
 FIT_FILE = Keys(

@@ -361,7 +361,7 @@ PRINTED_MODEL = Keys(
 PRINTED_PARAMETER = Keys(
     "printed parameter",
     "One parameter in the form that was printed in 2012.",
-    name=Key(Text("a name"), "By which the rates use it.", "a", required=True),
+    name=Key(Text("a name"), "The name by which the rates use it.", "a", required=True),
     min=Key(Quantity("none"), "The lower end of the range.", 0, required=True),
     max=Key(Quantity("none"), "The upper end of the range.", 1, required=True),
     val=Key(Quantity("none"), "The value from which data are simulated.", 0.05, required=True),
