@@ -34,7 +34,7 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, SETTINGS, STOP
-from channelfit.reading.keys.shapes import Choice, Key, Quantity, Shape, Unit
+from channelfit.reading.keys.shapes import Choice, Key, Number, Quantity, Shape, Unit, Whole
 from channelfit.reading.reference import reference
 from channelfit.reading.schema import FILES, SECTIONS, file_schema, kind_of, section_schema
 from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pattern
@@ -362,6 +362,23 @@ def test_defaults_of_settings_are_those_of_the_optimizers(name: str, setting: st
     assert held == default
 
 
+@pytest.mark.parametrize(("name", "setting"), search_settings())
+def test_bounds_of_settings_are_those_of_the_optimizers(name: str, setting: str) -> None:
+    """What lies beyond them is refused by both; a schema is no stricter than the optimizer."""
+    if name == "cma":
+        pytest.importorskip("cma")
+    shape = SETTINGS[name][setting].shape
+    assert isinstance(shape, Whole | Number)
+    for bound, step in ((shape.least, -1), (shape.most, 1)):
+        if bound is not None:
+            with pytest.raises(InputError, match=setting):
+                make_optimizer(name, {setting: bound + step}, 4, 3, makers=FunctionPlan.optimizers)
+    if isinstance(shape, Whole):
+        beside = {"population": 64} if "population" in SETTINGS[name] else {}
+        told = beside | {setting: shape.least}
+        make_optimizer(name, told, 4, 3, makers=FunctionPlan.optimizers)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_an_optimizer_is_offered_its_own_settings_alone(name: str) -> None:
     everything = {setting: key for own in SETTINGS.values() for setting, key in own.items()}
@@ -382,6 +399,7 @@ def called(*arguments: str) -> Any:
 def test_a_schema_is_printed(name: str) -> None:
     done = called(name)
     assert done.exit_code == 0
+    assert done.output.isascii()  # so that any terminal and any redirection gives it as it is
     jsonschema.Draft7Validator.check_schema(json.loads(done.output))
 
 
@@ -434,6 +452,10 @@ def test_the_page_names_every_key_of_every_section() -> None:
         if section == "optimizer":
             wanted |= {setting for own in SETTINGS.values() for setting in own}
         assert set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)) == wanted, section
+
+
+def test_the_page_can_be_printed_anywhere() -> None:
+    assert reference().isascii()
 
 
 def test_links_of_the_page_lead_to_its_headings() -> None:

@@ -40,10 +40,10 @@ from channelfit.model.parameters import LARGEST
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.functions import MAX_SIZE
 from channelfit.reading.tables import column, read_columns
 from channelfit.reading.units import shown
 
-MAX_SIZE = 65_536
 #: Numbers in one array of the NumPy evaluation: bounds the memory.
 _BATCH = 4_000_000
 

@@ -21,6 +21,8 @@ from channelfit.reading.keys.shapes import (
     either,
 )
 
+#: States of a scheme, or of the scheme that gates amount to; and elementary charges of an ion.
+MAX_STATES, MOST_CHARGES = 64, 8
 _RATE = Expression("a rate, 1/ms")
 _WAY = r"\s*\w+\s*-+\s*>\s*\w+\s*|k\d\d|k\d+_\d+"
 _PAIR = List(Quantity("none"), 2, 2)
@@ -64,7 +66,7 @@ _OPEN = Key(
     ["O"],
 )
 _STATES = Key(
-    List(Name(), 1, 64),
+    List(Name(), 1, MAX_STATES),
     "The names of the states of a scheme, of which each must be reachable from every other.",
     ["C1", "C2", "O"],
 )
@@ -279,7 +281,7 @@ ION = Keys(
     "ion",
     "The ion that a permeability lets through.",
     valence=Key(
-        either(Whole(-8, -1), Whole(1, 8)),
+        either(Whole(-MOST_CHARGES, -1), Whole(1, MOST_CHARGES)),
         "The charge of the ion in elementary charges, from -8 to 8 and not 0.",
         2,
         required=True,
@@ -338,7 +340,7 @@ PRINTED_MODEL = Keys(
     "printed model",
     "The model itself in the form that was printed in 2012: states are numbers, and the last "
     "parameter is the conductance, nS.",
-    nStates=Key(Whole(1, 64), "How many states there are.", 2, required=True),
+    nStates=Key(Whole(1, MAX_STATES), "How many states there are.", 2, required=True),
     nParams=Key(Whole(), "How many parameters follow.", 3, otherwise="as many as follow"),
     params=Key(
         List(Within("printed parameter"), 1),
@@ -354,7 +356,7 @@ PRINTED_MODEL = Keys(
     ),
     nOpenStates=Key(Whole(), "How many states conduct.", 1, otherwise="as many as follow"),
     openStates=Key(
-        List(Whole(1, 64), 1), "The numbers of the states that conduct.", [2], required=True
+        List(Whole(1, MAX_STATES), 1), "The numbers of the states that conduct.", [2], required=True
     ),
     eRev=Key(Quantity("voltage"), "The reversal potential.", -90, required=True),
 )

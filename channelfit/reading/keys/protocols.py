@@ -19,6 +19,8 @@ from channelfit.reading.keys.shapes import (
     either,
 )
 
+#: How a matrix may lie: with a row for each sweep, or for each sample.
+LAYOUTS = ("sweeps x samples", "samples x sweeps")
 #: How a table or the file of an amplifier is read; recordings have these keys, too.
 HEADER = Key(
     Flag(),
@@ -35,7 +37,7 @@ DECIMAL = Key(
     otherwise="found from the table",
 )
 LAYOUT = Key(
-    Choice(("sweeps x samples", "samples x sweeps")),
+    Choice(LAYOUTS),
     "How a matrix lies, where it could be either.",
     "sweeps x samples",
     null=True,
