@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from fuzz import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_inspect import OPENS, recorded
@@ -29,6 +30,7 @@ from test_keys import BASES, PROOFS, changed, write_tables
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.functions.fit_file import FunctionPlan
+from channelfit.functions.function import build_function
 from channelfit.model.model_file import load_model
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
@@ -336,6 +338,35 @@ def test_shipped_files_with_slips(tmp_path: Path) -> None:
             (load_model if kind_of(document) == "model" else load_protocol)(file)
         refused += 1
     assert refused > 50
+
+
+READERS = {
+    "model": load_model,
+    "protocol": load_protocol,
+    "function": lambda path: build_function(read_yaml(path), path),
+}
+
+
+def test_mutants_of_shipped_files_byte_by_byte(tmp_path: Path) -> None:
+    """With the mutators of `tests/fuzz.py`: what a schema refuses, but for `fit`, a reader does."""
+    draw, seen = random.Random(11), 0
+    chosen = [path for path in SHIPPED if kind_of(read_yaml(path)) in READERS]
+    texts = [path.read_bytes() for path in chosen]
+    file = tmp_path / "antenna.yaml"
+    (tmp_path / "antenna.csv").write_bytes((ROOT / "models/functions/antenna.csv").read_bytes())
+    for _ in range(400):
+        file.write_bytes(mutated(draw.choice(texts), draw, texts))
+        try:
+            document = read_yaml(file)
+        except InputError:
+            continue
+        kind = kind_of(document)
+        if kind not in READERS or not [f for f in faults(document) if not f.startswith("fit")]:
+            continue
+        with pytest.raises(InputError):
+            READERS[kind](file)
+        seen += 1
+    assert seen > 30
 
 
 # --- settings of searches ------------------------------------------------------------------------
