@@ -31,6 +31,7 @@ from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, SETTINGS, STOP
+from channelfit.reading.keys.shapes import Choice, Flag, Quantity, Unit, Whole
 from channelfit.results.run_folder import rescore, summarize
 from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
@@ -1005,10 +1006,37 @@ def test_every_key_has_a_proof_and_every_proof_a_key() -> None:
     assert {rule.name for rule in fields(StopRules)} == set(STOP) == set(STOPS)
 
 
+#: Shapes that a reader takes from the table by asking for them (`Section.shape`).
+ASKED_FOR = (Quantity, Whole, Flag, Choice, Unit)
+#: Sections of which some keys are read where they are passed on to.
+PASSED_ON = {"condition subtract": "recording", "fit file": "model"}
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str, str]]:
+    """What the readers ask the table for from now on: section, key, and the shape's name."""
+    asked = set()
+    ask = Section.shape
+
+    def shape(self: Section, key: str, *kinds: Any) -> Any:
+        found = ask(self, key, *kinds)
+        asked.add((getattr(self._keys, "name", ""), key, type(found).__name__))
+        return found
+
+    monkeypatch.setattr(Section, "shape", shape)
+    return asked
+
+
 @pytest.mark.parametrize(("section", "key"), sorted(PROOFS))
-def test_a_key_acts_or_is_refused(tmp_path: Path, section: str, key: str) -> None:
-    proof = PROOFS[section, key]
+def test_a_key_acts_or_is_refused(
+    tmp_path: Path, section: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof, asked = PROOFS[section, key], reads(monkeypatch)
     one, two = proof.seen(tmp_path)
+    shape = KEYS[section][key].shape
+    if isinstance(shape, ASKED_FOR) and not KEYS[section][key].elsewhere:
+        places = [s for s in (section, PASSED_ON.get(section, section)) if key in KEYS[s]]
+        assert any((place, key, type(shape).__name__) in asked for place in places)
+        assert {KEYS[place][key].shape for place in places} == {shape}
     if (section, key) in {("recording", "capacitance"), ("recording", "series_resistance")}:
         assert proof.refused in one
     else:

@@ -20,6 +20,7 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, bounded_expression, rate_names, read_rate_bounds
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
 from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, optimize
@@ -76,7 +77,7 @@ def protocol_of(tmp_path, text: str = LADDER) -> Protocol:
 
 def bounds_of(tmp_path, rates_within: Any, model: ChannelModel | None = None, text: str = LADDER):
     section = Section({"rates_within": rates_within}, "m.yaml", "fit")
-    section.expect(("rates_within",))
+    section.expect(KEYS["fit"])
     model = model or build_model(SCHEME, None)
     return read_rate_bounds(section, model, [protocol_of(tmp_path, text)])
 

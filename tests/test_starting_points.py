@@ -101,7 +101,7 @@ def test_values_that_cannot_be_a_start_are_refused(saved):
     with pytest.raises(InputError, match=r"cannot begin.*begin anywhere with start: none"):
         load_plan(saved, ["fit.rates_within=[1.0e-4 /ms, 0.2 /ms]"])
     load_plan(saved, ["fit.rates_within=[1.0e-4 /ms, 0.2 /ms]", "fit.start=none"])
-    with pytest.raises(InputError, match="values .* or none was expected"):
+    with pytest.raises(InputError, match="is not one of none, values"):
         load_plan(saved, ["fit.start=there"])
 
 

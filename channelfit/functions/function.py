@@ -40,10 +40,10 @@ from channelfit.model.parameters import LARGEST
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.functions import MAX_SIZE
 from channelfit.reading.tables import column, read_columns
 from channelfit.reading.units import shown
 
-MAX_SIZE = 65_536
 #: Numbers in one array of the NumPy evaluation: bounds the memory.
 _BATCH = 4_000_000
 
@@ -444,8 +444,8 @@ def _parameters(section: Section, name: str, shape: tuple[int, ...]) -> list[Par
 def _range(section: Section, scale: str) -> tuple[float, float]:
     ends = section.items("range", ...)
     try:
-        lower, upper = (float(end) for end in ends)
-    except (TypeError, ValueError):
+        lower, upper = (section.measured("range", end) for end in ends)
+    except ValueError:
         lower = upper = math.nan
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
         raise section.error(f"two finite numbers [lower, upper] were expected, not {ends}", "range")
@@ -463,14 +463,21 @@ def _values(section: Section, shape: tuple[int, ...]) -> list[float | None]:
     if raw is None:
         return [None] * size
     try:
-        values = np.array(raw, dtype=np.float64)
+        values = np.array(raw, dtype=np.float64) if _all_numbers(raw) else np.array(math.nan)
         values = np.broadcast_to(values, shape) if values.ndim == 0 else values
-    except (TypeError, ValueError):
+    except (OverflowError, ValueError):
         values = np.array(math.nan)
-    if values.shape != shape or not np.isfinite(values).all() or isinstance(raw, bool):
+    if values.shape != shape or not np.isfinite(values).all():
         wanted = " x ".join(map(str, shape)) or "one"
         raise section.error(f"a number, or {wanted} finite numbers, were expected", "value")
     return [float(value) for value in values.ravel()]
+
+
+def _all_numbers(raw: object) -> bool:
+    """Whether there is nothing but numbers in nested lists; no text and no truth value."""
+    if isinstance(raw, list):
+        return all(map(_all_numbers, raw))
+    return isinstance(raw, (int, float)) and not isinstance(raw, bool)
 
 
 # --- writing -------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import sympy
 
 from channelfit.model.channel import (
     INSTANT_RATE,
-    MAX_STATES,
     Chain,
     ChannelModel,
     Transition,
@@ -28,6 +27,7 @@ from channelfit.model.terms import V, symbol
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.models import MAX_STATES
 from channelfit.reading.units import shown
 
 _ARROW = re.compile(r"\s*(\w+)\s*(<\s*)?-+\s*>\s*(\w+)\s*")

@@ -35,7 +35,6 @@ SINGLE_CEILING = 1e37
 INSTANT_RATE = 1e12
 #: A gate whose inf exceeds 1 has failed where its "occupancy" is beyond this.
 GREATEST_OCCUPANCY = 1e6
-MAX_STATES = 64
 #: Magnitude that a conductance, nS, a reversal potential, mV, and a drive, pA, stay below.
 GREATEST_GAIN = 1e300
 #: Faraday's constant, C/mol, and the gas constant, J/(mol K); and 0 degC in K.

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 import sympy
 
 from channelfit.model.chains import Balance, read_gates, read_scheme
-from channelfit.model.channel import MAX_STATES, Chain, Ion, Term
+from channelfit.model.channel import Chain, Ion, Term
 from channelfit.model.scope import Scope, check_word
 from channelfit.model.terms import V, moving, parts_of
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.models import MAX_STATES, MOST_CHARGES
 from channelfit.reading.keys.shapes import Constant
 from channelfit.reading.units import Membrane, is_expression, parse_quantity, shown
 
@@ -23,7 +24,6 @@ Definitions = tuple[tuple[str, sympy.Expr], ...]
 #: Symbols that a conductance or a reversal potential may grow to when definitions are put into it,
 #: and how many operations deep.
 _LONGEST, _DEEPEST = 1000, 150
-_MOST_CHARGES = 8
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Flow:
         ion.expect(KEYS["ion"])
         valence = ion.take("valence")
         whole = isinstance(valence, int) and not isinstance(valence, bool)
-        if not whole or not 0 < abs(valence) <= _MOST_CHARGES:
+        if not whole or not 0 < abs(valence) <= MOST_CHARGES:
             raise ion.error(
                 f"a whole number of charges such as 1, 2 or -1 was expected, not {shown(valence)}",
                 "valence",

@@ -65,6 +65,8 @@ def section_reference(name: str) -> str:
     keys = SECTIONS[name]
     level = "##" if name in FILES.values() else "###"
     lines = [f"{level} {_title(name)}", "", keys.meaning, ""]
+    if places := _places(name):
+        lines += [f"It stands in {places}.", ""]
     if rules := _rules(keys):
         lines += [*(f"- {rule}" for rule in rules), ""]
     lines += _table(keys)
@@ -92,6 +94,22 @@ def _reachable(root: str) -> Iterable[str]:
     return found
 
 
+def _places(name: str) -> str:
+    """The keys under which a section stands, with links to the sections that have these keys."""
+    places = [
+        f"`{key}` of [{_named(place)}](#{_anchor(place)})"
+        for place, keys in SECTIONS.items()
+        for key, told in keys.items()
+        if any(isinstance(part, Within) and part.section == name for part in told.shape.parts())
+    ]
+    return " and in ".join(places)
+
+
+def _named(section: str) -> str:
+    """What a section is called within a sentence."""
+    return _title(section).replace("`", "").replace("A ", "a ")
+
+
 def _sections(shape: Shape) -> tuple[str, ...]:
     if isinstance(shape, Changes):
         return shape.sections
@@ -101,8 +119,12 @@ def _sections(shape: Shape) -> tuple[str, ...]:
 def _rules(keys: Keys) -> list[str]:
     """Which keys of a section go together, in sentences."""
     rules = keys.rules
-    found = [f"One of {_words(group)} must be given." for group in rules.one]
-    found += [f"At most one of {_words(group)} may be given." for group in rules.apart]
+    found = [f"Exactly one of {_words(group)} must be given." for group in rules.one]
+    for group in rules.apart:
+        if len(group) == 2:
+            found.append(f"Either `{group[0]}` or `{group[1]}` may be given, not both.")
+        else:
+            found.append(f"At most one of {_words(group)} may be given.")
     return found + [f"`{key}` needs {_words(other)}." for key, other in rules.needs.items()]
 
 
@@ -172,9 +194,9 @@ def _(shape: Name) -> str:
 
 @written.register
 def _(shape: Quantity) -> str:
-    units = known_units([shape.dimension]).replace("1, dimensionless", "")
-    if not units:
+    if shape.dimension == "none":
         return "a number"
+    units = known_units([shape.dimension])
     density = "; per area or per capacitance too" if shape.sized else ""
     return f"{_article(shape.dimension)} ({units}{density})"
 

@@ -136,8 +136,9 @@ class _Writer:
         or neither, so that an editor tells what is wrong in the part that was meant.
         """
         kinds = self._kinds(shape)
-        if null:
-            kinds.setdefault("scalar", []).append({"type": "null"})
+        if null:  # naming the other types, too, tells a reader of the editor's message all of them
+            others = ["null", *kinds] if "scalar" not in kinds else "null"
+            kinds.setdefault("scalar", []).append({"type": others})
         parts = {kind: _any_of(kinds[kind]) for kind in ("object", "array") if kind in kinds}
         found = _any_of(kinds["scalar"]) if "scalar" in kinds else None
         for kind, part in reversed(parts.items()):
@@ -299,7 +300,7 @@ def _quantity(shape: Quantity) -> str:
 
 def _units(dimensions: Iterable[str], sized: bool) -> str:
     """The units of some dimensions, in words."""
-    known = known_units(dimensions).replace("1, dimensionless", "")
+    known = known_units(d for d in dimensions if d != "none")
     return known + " and these per area or capacitance" * sized
 
 
@@ -310,17 +311,19 @@ def _rules(keys: Keys) -> list[Schema]:
         message = f"one of {', '.join(group)} was expected"
         found.append({"anyOf": [{"required": [key]} for key in group], "errorMessage": message})
     for group in (*keys.rules.one, *keys.rules.apart):
-        for k, one in enumerate(group):
-            found += [_not_both(keys, one, other) for other in group[k + 1 :]]
+        for k, one in enumerate(group[:-1]):
+            found.append(_without_others(keys, one, group[k + 1 :]))
     return found
 
 
-def _not_both(keys: Keys, one: str, other: str) -> Schema:
-    """Two keys that must not both be given; one that is null may stand there."""
-    both: Schema = {"required": [one, other]}
-    if empty := [key for key in (one, other) if keys.null or keys[key].null]:
-        both["properties"] = {key: {"not": {"type": "null"}} for key in empty}
-    return {"not": both, "errorMessage": f"either {one} or {other} was expected, not both"}
+def _without_others(keys: Keys, one: str, others: Iterable[str]) -> Schema:
+    """A key beside which others must not be given; null may stand there where it means nothing."""
+    empty = {key: keys.null or keys[key].null for key in (one, *others)}
+    given: Schema = {"required": [one]}
+    if empty[one]:
+        given["properties"] = {one: {"not": {"type": "null"}}}
+    refused = {key: {"type": "null"} if empty[key] else False for key in others}
+    return {"if": given, "then": {"properties": refused}}
 
 
 def _of_each_optimizer() -> list[Schema]:

@@ -15,6 +15,7 @@ import numpy as np
 from channelfit.reading import memory
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys.protocols import LAYOUTS
 from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
 
@@ -31,8 +32,6 @@ _MATLAB = "a MATLAB file"
 _FIRST_ROW = re.compile(rb'^\s*"?[-+]?[.,]?\d', re.MULTILINE)
 _WESTERN = frozenset("µ°²³äöüÄÖÜßéèàçñ±·".encode("cp1252"))
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
-#: What the rows and columns of a matrix are.
-LAYOUTS = ("sweeps x samples", "samples x sweeps")
 #: A number of text with commas, rightly written or not, and one whose comma may part thousands.
 _NUMBER_WITH_COMMAS = re.compile(r"[+-]?[\d.]*,[\d.,]*([eE][+-]?\d+)?")
 _MAYBE_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")

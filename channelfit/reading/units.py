@@ -144,8 +144,8 @@ _REWRITTEN = (
     (re.compile(r"^/"), "1/"),
     (re.compile(r"^1/\((\w+)[ *·](\w+)\)$"), r"1/\1/\2"),
 )
-#: A number as text.
-NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+#: A number as text, in which each digit can be read in one way only.
+NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 #: A number and what may be a unit, which no expression looks like.
 WITH_UNIT = rf"\s*{NUMBER}\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
 _QUANTITY = re.compile(rf"\s*({NUMBER})\s*(.*?)\s*")

@@ -64,7 +64,7 @@ def _known(kind: str) -> str:
 def _text(name: str) -> str:
     """The schema of a kind of file or of a section as JSON."""
     found = file_schema(name) if name in FILES else section_schema(name)
-    return json.dumps(found, indent=1, ensure_ascii=False)
+    return json.dumps(found, indent=1)
 
 
 def _path(out: Path, name: str) -> Path:

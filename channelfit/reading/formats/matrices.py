@@ -16,7 +16,7 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats.contents import Contents, distinct, signal, stacked
 from channelfit.reading.formats.headings import Heading, is_time, read_heading, sampling_of
-from channelfit.reading.tables import LAYOUTS
+from channelfit.reading.keys.protocols import LAYOUTS
 from channelfit.reading.units import shown
 
 #: How many times as long as the other the axis of time must be to be known without being told.

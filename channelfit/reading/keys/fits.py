@@ -39,7 +39,13 @@ START = Key(
     "none",
 )
 
-_DELAY = "By which the recording shows everything later than it was commanded, 0 or more."
+_RECORDING = {
+    "file": "cell_3.csv",
+    "sampling": "0.1 ms",
+    "current": {"columns": "all", "unit": "nA"},
+}
+_EXPERIMENT = {"protocol": "steps.yaml", "recording": _RECORDING}
+_DELAY = "The time by which the recording shows everything later than it was commanded, 0 or more."
 _RANGE_OF_RATES = List(Quantity("rate"), 2, 2)
 
 FIT_FILE = Keys(
@@ -81,7 +87,7 @@ FIT_FILE = Keys(
     fit=Key(
         Within("fit"),
         "What to fit to, and how to search.",
-        {"experiments": [{"protocol": "steps.yaml"}]},
+        {"experiments": [_EXPERIMENT]},
         null=True,
     ),
 )
@@ -101,16 +107,7 @@ FIT = Keys(
     experiments=Key(
         List(Within("experiment"), 1),
         "What was recorded under which protocol.",
-        [
-            {
-                "protocol": "steps.yaml",
-                "recording": {
-                    "file": "cell_3.csv",
-                    "sampling": "0.1 ms",
-                    "current": {"columns": "all", "unit": "nA"},
-                },
-            }
-        ],
+        [_EXPERIMENT],
     ),
     surrogate=Key(Within("surrogate"), "How the data are simulated.", {"noise": "10 pA"}),
     clamp=Key(
@@ -167,11 +164,7 @@ EXPERIMENT = Keys(
     recording=Key(
         Within("recording"),
         "What was recorded.",
-        {
-            "file": "cell_3.csv",
-            "sampling": "0.1 ms",
-            "current": {"columns": "all", "unit": "nA"},
-        },
+        _RECORDING,
         required=True,
     ),
     weight=Key(

@@ -21,6 +21,8 @@ from channelfit.reading.keys.shapes import (
     either,
 )
 
+#: States of a scheme, or of the scheme that gates amount to; and elementary charges of an ion.
+MAX_STATES, MOST_CHARGES = 64, 8
 _RATE = Expression("a rate, 1/ms")
 _WAY = r"\s*\w+\s*-+\s*>\s*\w+\s*|k\d\d|k\d+_\d+"
 _PAIR = List(Quantity("none"), 2, 2)
@@ -64,7 +66,7 @@ _OPEN = Key(
     ["O"],
 )
 _STATES = Key(
-    List(Name(), 1, 64),
+    List(Name(), 1, MAX_STATES),
     "The names of the states of a scheme, of which each must be reachable from every other.",
     ["C1", "C2", "O"],
 )
@@ -279,7 +281,7 @@ ION = Keys(
     "ion",
     "The ion that a permeability lets through.",
     valence=Key(
-        either(Whole(-8, -1), Whole(1, 8)),
+        either(Whole(-MOST_CHARGES, -1), Whole(1, MOST_CHARGES)),
         "The charge of the ion in elementary charges, from -8 to 8 and not 0.",
         2,
         required=True,
@@ -323,7 +325,13 @@ PRINTED_FILE = Keys(
     model=Key(
         Within("printed model"),
         "The model.",
-        {"nStates": 2},
+        {
+            "nStates": 2,
+            "params": [{"name": "g", "min": 1, "max": 10, "val": 5}],
+            "rates": ["k12 = 0.1*exp(v/30)", "k21 = 0.1"],
+            "openStates": [2],
+            "eRev": -90,
+        },
         required=True,
     ),
     fit=MODEL["fit"],
@@ -332,7 +340,7 @@ PRINTED_MODEL = Keys(
     "printed model",
     "The model itself in the form that was printed in 2012: states are numbers, and the last "
     "parameter is the conductance, nS.",
-    nStates=Key(Whole(1, 64), "How many states there are.", 2, required=True),
+    nStates=Key(Whole(1, MAX_STATES), "How many states there are.", 2, required=True),
     nParams=Key(Whole(), "How many parameters follow.", 3, otherwise="as many as follow"),
     params=Key(
         List(Within("printed parameter"), 1),
@@ -348,14 +356,14 @@ PRINTED_MODEL = Keys(
     ),
     nOpenStates=Key(Whole(), "How many states conduct.", 1, otherwise="as many as follow"),
     openStates=Key(
-        List(Whole(1, 64), 1), "The numbers of the states that conduct.", [2], required=True
+        List(Whole(1, MAX_STATES), 1), "The numbers of the states that conduct.", [2], required=True
     ),
     eRev=Key(Quantity("voltage"), "The reversal potential.", -90, required=True),
 )
 PRINTED_PARAMETER = Keys(
     "printed parameter",
     "One parameter in the form that was printed in 2012.",
-    name=Key(Text("a name"), "By which the rates use it.", "a", required=True),
+    name=Key(Text("a name"), "The name by which the rates use it.", "a", required=True),
     min=Key(Quantity("none"), "The lower end of the range.", 0, required=True),
     max=Key(Quantity("none"), "The upper end of the range.", 1, required=True),
     val=Key(Quantity("none"), "The value from which data are simulated.", 0.05, required=True),

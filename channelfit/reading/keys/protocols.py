@@ -19,6 +19,8 @@ from channelfit.reading.keys.shapes import (
     either,
 )
 
+#: How a matrix may lie: with a row for each sweep, or for each sample.
+LAYOUTS = ("sweeps x samples", "samples x sweeps")
 #: How a table or the file of an amplifier is read; recordings have these keys, too.
 HEADER = Key(
     Flag(),
@@ -35,7 +37,7 @@ DECIMAL = Key(
     otherwise="found from the table",
 )
 LAYOUT = Key(
-    Choice(("sweeps x samples", "samples x sweeps")),
+    Choice(LAYOUTS),
     "How a matrix lies, where it could be either.",
     "sweeps x samples",
     null=True,
@@ -68,10 +70,10 @@ def _family_keys(dimension: str, first: str, last: str, by: str) -> Keys:
             one=(("values", "from"),),
             needs={"from": ("to", "by"), "to": ("from", "by"), "by": ("from", "to")},
         ),
-        values=Key(List(Quantity(dimension), 1), "One for each sweep.", [first, last]),
-        from_=end("The first.", first),
-        to=end("The last one, if the steps lead there.", last),
-        by=end("From one sweep to the next.", by),
+        values=Key(List(Quantity(dimension), 1), "The values, one for each sweep.", [first, last]),
+        from_=end("The value of the first sweep.", first),
+        to=end("The value of the last sweep, if the steps lead there.", last),
+        by=end("The step from one sweep to the next.", by),
     )
 
 
@@ -90,7 +92,7 @@ PROTOCOL = Keys(
         required=True,
     ),
     sampling=Key(
-        Quantity("time"), "From one sample to the next, above 0.", "0.1 ms", required=True
+        Quantity("time"), "The time from one sample to the next, above 0.", "0.1 ms", required=True
     ),
     junction_potential=Key(
         Quantity("voltage"),
@@ -228,7 +230,7 @@ RECORDED = Keys(
     ),
     sampling=Key(
         Quantity("time"),
-        "From one sample of the command to the next, where there is no column of times.",
+        "The time from one sample of the command to the next, where there is no column of times.",
         "0.1 ms",
         null=True,
     ),

@@ -41,8 +41,8 @@ _TIME = Key(
 )
 _SAMPLING = Key(
     Quantity("time"),
-    "From one sample to the next, where no column of times says it. It must agree with the "
-    "protocol.",
+    "The time from one sample to the next, where no column of times says it. It must agree with "
+    "the protocol.",
     "0.1 ms",
     null=True,
 )

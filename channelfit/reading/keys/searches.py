@@ -150,12 +150,14 @@ STOP = Keys(
     Rules(),
     True,
     generations=_GENERATIONS,
-    cost=Key(Number(), "A target to which the best cost has come down.", 25.0),
-    seconds=Key(Number(0), "How much time has passed, above 0.", 60.0),
-    evaluations=Key(Whole(1), "How many candidates have been scored.", 1_000_000),
+    cost=Key(Number(), "The target: the search ends when the best cost has come down to it.", 25.0),
+    seconds=Key(Number(0), "How many seconds the search may take, above 0.", 60.0),
+    evaluations=Key(
+        Whole(1), "How many candidates may be scored; a generation is never cut short.", 1_000_000
+    ),
     stagnation=Key(
         Whole(1),
-        "How many generations in a row have passed without a relative gain above the tolerance.",
+        "How many generations in a row may pass without a relative gain above the tolerance.",
         20,
     ),
     tolerance=Key(Number(0), "The relative gain in the best cost that counts.", 1e-4, 1e-6),
