@@ -39,7 +39,7 @@ Simulate: TypeAlias = Callable[[ChannelModel, Protocol], Array]
 #: Largest error over the largest current.
 TOLERANCE = 1e-6
 #: Absolute tolerance of an occupancy in CVODE; and how long the file may take, seconds.
-_EXACT, _SECONDS = 1e-12, 300.0
+_EXACT, _SECONDS = 1e-13, 300.0
 #: By how much a proof moves the temperature, degC, and what it multiplies free parameters by.
 _WARMER, _MORE = 3.0, 1.07
 #: mV by which voltages are moved where NEURON meets 0/0; and how the message then begins.
