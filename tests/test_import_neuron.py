@@ -119,7 +119,7 @@ def test_gates_functions_and_temperature_stay_live() -> None:
     assert free["gnabar"].scale == free["q10"].scale == "log"
     assert (free["shift"].lower, free["shift"].upper) == (-27, 33)
     assert all(p.lower < p.value < p.upper for p in free.values())
-    assert "if" not in made.text.split("definitions:")[1]  # the guard is gone
+    assert " if " not in made.text.split("definitions:")[1]  # the guard is gone
     assert made.largest == ("gnabar",)
     assert "celsius" in made.text
     assert {chain.name: chain.power for chain in made.model.chains} == {"m": 3, "h": 1}
@@ -274,10 +274,10 @@ def test_hostile_titles_come_out_inert(title: str, tmp_path: Path) -> None:
 
 
 def test_names_that_a_model_file_cannot_have_are_changed(tmp_path: Path) -> None:
-    said = {**SAID, "parameter": "lambda = 3 (ms) _k = 9 (mV)"}
-    said["derivative"] = "n' = (1/(1 + exp(-v/_k)) - n)/lambda"
+    said = {**SAID, "parameter": "lambda = 3 (ms) pass = 9 (mV)"}
+    said["derivative"] = "n' = (1/(1 + exp(-v/pass)) - n)/lambda"
     made = of_text(CHANNEL.format(**said), tmp_path, ("lambda",)).imported
-    assert {"lambda_", "k"} <= set(made.model.parameter_names)
+    assert {"lambda_", "pass_"} <= set(made.model.parameter_names)
     assert not next(p for p in made.model.parameters if p.name == "lambda_").fixed
 
 

@@ -34,11 +34,11 @@ DERIVATIVE gating {
     m' = (minf - m)/mtau
     h' = (hinf - h)/htau
 }
-FUNCTION ramp(x (mV), y (mV)) (mV) {
+FUNCTION trapped(x (mV), y (mV)) (mV) {
     if (fabs(x/y) < 1e-6) {
-        ramp = y*(1 - x/y/2)
+        trapped = y*(1 - x/y/2)
     } else {
-        ramp = x/(exp(x/y) - 1)
+        trapped = x/(exp(x/y) - 1)
     }
 }
 PROCEDURE rates(u (mV)) {
@@ -46,7 +46,7 @@ PROCEDURE rates(u (mV)) {
     TABLE minf, mtau, hinf, htau DEPEND celsius FROM -100 TO 100 WITH 200
 UNITSOFF
     w = u - shift
-    a = 0.1*ramp(-(w + 40), 10)
+    a = 0.1*trapped(-(w + 40), 10)
     b = 4*exp(-(w + 65)/18)
     mtau = 1/(speed*(a + b))
     minf = a/(a + b)

@@ -3,16 +3,16 @@ DEFINE N 2
 NEURON { SUFFIX iloops  USEION h READ eh WRITE ih VALENCE 1  RANGE ghbar }
 PARAMETER { ghbar = 5e-4 (S/cm2) eh = -30 (mV) slow = 1 }
 ASSIGNED { v (mV) ih (mA/cm2) inf[N] tau[N] }
-STATE { fast[N] }
-INITIAL { rates(v) FROM i = 0 TO N - 1 { fast[i] = inf[i] } }
+STATE { quick late }
+INITIAL { rates(v) quick = inf[0] late = inf[1] }
 BREAKPOINT {
     SOLVE s METHOD euler
-    ih = ghbar*(0.8*fast[0] + 0.2*fast[1])*(v - eh)
+    ih = ghbar*(0.8*quick + 0.2*late)*(v - eh)
 }
 DERIVATIVE s {
     rates(v)
-    fast[0]' = (inf[0] - fast[0])/tau[0]
-    fast[1]' = (inf[1] - fast[1])/tau[1]
+    quick' = (inf[0] - quick)/tau[0]
+    late' = (inf[1] - late)/tau[1]
 }
 PROCEDURE rates(x) {
     FROM i = 0 TO N - 1 {

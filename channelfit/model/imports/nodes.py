@@ -145,6 +145,8 @@ def _shortened(op: str, args: tuple[Node, ...]) -> Node | None:
     if len(args) != 2:
         return None
     left, right = args
+    if op == "/" and right == ZERO:
+        raise InputError("something is divided by zero")
     if op == "*" and ZERO in args:
         return ZERO
     if op == "/" and left == ZERO:

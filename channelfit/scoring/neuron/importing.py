@@ -27,7 +27,6 @@ from channelfit.model.imports.nmodl_tree import read_tree
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Segment
-from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
@@ -110,10 +109,11 @@ def step_families(beside_mV: float = 0.0) -> tuple[Protocol, Protocol]:
     """Nineteen steps from -120 to +60 mV, short ones from -90 mV and long ones from -40 mV.
 
     Arguments:
-        beside_mV: by how much every voltage of the steps lies beside these.
+        beside_mV: by how much every voltage lies beside these.
     """
 
     def family(name: str, holding: float, long: float, tail: float, sampling: float) -> Protocol:
+        holding, tail = holding + beside_mV, tail + beside_mV
         sweeps = tuple(
             (
                 Segment(0.0, 2 * sampling, Constant(holding)),
@@ -173,9 +173,9 @@ def _proven(mechanism: Mechanism, simulate: Simulate, asked: tuple[Protocol, ...
     runs = []
     for k, (told, model) in enumerate(cases):
         for j, protocol in enumerate(asked):
-            error = _apart(simulate(model, protocol), theirs[k * len(asked) + j])
+            error = apart(simulate(model, protocol), theirs[k * len(asked) + j])
             runs.append((f"{protocol.name}, {told}", error))
-    table = _apart(simulate(made.model, asked[0]), theirs[-1]) if tabled else None
+    table = apart(simulate(made.model, asked[0]), theirs[-1]) if tabled else None
     return Proof(max(error for _, error in runs), tuple(runs), table)
 
 
@@ -195,7 +195,7 @@ def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
     return [*cases, (told, moved)]
 
 
-def _apart(ours: Array, theirs: Array) -> float:
+def apart(ours: Array, theirs: Array) -> float:
     """The largest difference over the largest current; infinite where one is no number."""
     largest = float(np.abs(theirs).max(initial=0.0))
     if not largest > 0:
