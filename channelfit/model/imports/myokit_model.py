@@ -120,7 +120,7 @@ class _Reader:
             for key, row in self.variables.items()
             if row["rhs"] is not None
             and not row["state"]
-            and (row["unit"] in _PICOAMPS or row["unit"] in (*_DENSITIES))
+            and (row["unit"] in _PICOAMPS or row["unit"] in _DENSITIES)
             and key.rpartition(".")[0] != self.plain["voltage"].rpartition(".")[0]
         ]
         if len(known) == 1:

@@ -27,6 +27,7 @@ from channelfit.model.imports.nmodl_tree import read_tree
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Segment
+from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
