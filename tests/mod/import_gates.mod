@@ -17,10 +17,9 @@ PARAMETER {
     celsius = 16 (degC)
     ena = 55 (mV)
 }
-ASSIGNED { v (mV) ina (mA/cm2) minf mtau (ms) hinf htau (ms) speed }
+ASSIGNED { v (mV) ina (mA/cm2) minf mtau (ms) hinf htau (ms) }
 STATE { m FROM 0 TO 1 h FROM 0 TO 1 }
 INITIAL {
-    speed = q10^((celsius - 6.3)/10)    : kept from here on
     rates(v)
     m = minf
     h = hinf
@@ -42,9 +41,10 @@ FUNCTION trapped(x (mV), y (mV)) (mV) {
     }
 }
 PROCEDURE rates(u (mV)) {
-    LOCAL a, b, w
+    LOCAL a, b, w, speed
     TABLE minf, mtau, hinf, htau DEPEND celsius FROM -100 TO 100 WITH 200
 UNITSOFF
+    speed = q10^((celsius - 6.3)/10)
     w = u - shift
     a = 0.1*trapped(-(w + 40), 10)
     b = 4*exp(-(w + 65)/18)

@@ -169,15 +169,20 @@ def _proven(mechanism: Mechanism, simulate: Simulate, asked: tuple[Protocol, ...
         for block in mechanism.declared.functions.values()
         for tree in block.walk()
     )
-    jobs += [_job(mechanism, made.model, asked[0], True)] if tabled else []
     theirs = _theirs(mechanism, jobs)
     runs = []
     for k, (told, model) in enumerate(cases):
         for j, protocol in enumerate(asked):
             error = apart(simulate(model, protocol), theirs[k * len(asked) + j])
             runs.append((f"{protocol.name}, {told}", error))
-    table = apart(simulate(made.model, asked[0]), theirs[-1]) if tabled else None
-    return Proof(max(error for _, error in runs), tuple(runs), table)
+    found = Proof(max(error for _, error in runs), tuple(runs))
+    if not tabled:
+        return found
+    try:
+        (theirs_tabled,) = _theirs(mechanism, [_job(mechanism, made.model, asked[0], True)])
+    except InputError as error:
+        return replace(found, note=f"with the file's own TABLE: {error.message}")
+    return replace(found, table=apart(simulate(made.model, asked[0]), theirs_tabled))
 
 
 def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
