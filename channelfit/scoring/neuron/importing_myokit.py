@@ -162,8 +162,15 @@ class _Clamped:
     def current(self, v: float, states: Array) -> Array:
         """The current at states (n_times, n_states)."""
         self.v.set_rhs(v * self.per_mv)
-        function, names = self.model.get(self.job["current"]).pyfunc(arguments=True)
-        order = self.job["states"]
+        variable, order = self.model.get(self.job["current"]), self.job["states"]
+        try:
+            function, names = variable.pyfunc(arguments=True)
+        except SyntaxError:  # a name that is a word of Python's
+            import myokit  # optional, and loaded by now
+
+            lhs = [myokit.Name(self.model.get(state)) for state in order]
+            rows = [dict(zip(lhs, row, strict=True)) for row in states.tolist()]
+            return np.array([variable.rhs().eval(subst=row) for row in rows])
         args = [states[:, order.index(one.var().qname())] for one in names]
         return np.broadcast_to(np.asarray(function(*args), dtype=float), len(states))
 
