@@ -320,10 +320,10 @@ def test_a_failed_proof_writes_nothing_unless_asked(
 def test_without_a_compiler_it_warns_that_nothing_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent(*given: object) -> None:
+    def absent() -> str:
         raise NeuronUnavailable("nrnivmodl is not here")
 
-    monkeypatch.setattr("channelfit.front.commands.import_model.prove", absent)
+    monkeypatch.setattr("channelfit.scoring.neuron.mechanisms._nrnivmodl", absent)
     out = tmp_path / "kept.yaml"
     done = CliRunner().invoke(main, ["import", str(MOD / "import_kept.mod"), "--out", str(out)])
     assert done.exit_code == 0, done.output

@@ -30,7 +30,7 @@ from channelfit.problem.waves import TIME_TOLERANCE, Constant, Segment
 from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
+from channelfit.scoring.neuron.mechanisms import check_compiler, compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.parsing import parse_nmodl
 
 Array = npt.NDArray[np.float64]
@@ -148,6 +148,7 @@ def prove(
         NeuronUnavailable: there is no NEURON or no compiler.
         InputError: the file does not compile, or does not run.
     """
+    check_compiler()
     if protocols is not None:
         return _proven(mechanism, simulate, tuple(protocols))
     try:
