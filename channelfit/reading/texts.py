@@ -75,20 +75,20 @@ def refuse_foreign(text: str, file: str | os.PathLike[str] | None) -> None:
     suffix = Path(file).suffix.lower() if file else ""
     if suffix == ".mod" or _NMODL.search(text):
         raise InputError(
-            "this is NMODL, a mechanism for NEURON, and models are read from YAML; write down its "
-            "states, rates and parameters as in models/k_hh.yaml (the other way leads `channelfit "
-            "show MODEL --source nmodl`)",
+            "this is NMODL, a mechanism for NEURON, and models are read from YAML; `channelfit import "
+            "FILE.mod` translates it",
             file,
         )
     if suffix == ".mmt" or _MYOKIT.search(text):
         raise InputError(
-            "this is a model of Myokit (mmt), and models are read from YAML; write down its "
-            "states, rates and parameters as in models/k_hh.yaml",
+            "this is a model of Myokit (mmt), and models are read from YAML; `channelfit import "
+            "FILE.mmt` translates one of its currents",
             file,
         )
     if _XML.match(text):
         raise InputError(
-            "this is XML (CellML, SBML or the like), and models are read from YAML; write down its "
+            "this is XML (CellML, SBML or the like), and models are read from YAML; `channelfit "
+            "import FILE.cellml` translates a current of a CellML model; of others write down the "
             "states, rates and parameters as in models/k_hh.yaml",
             file,
         )

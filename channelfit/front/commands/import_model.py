@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.plain import write_text
 from channelfit.reading.texts import file_size, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof, prove, read_mechanism
+from channelfit.scoring.neuron.importing_myokit import prove_myokit, read_myokit_model
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable
 from channelfit.scoring.scorer import make_scorer
 
@@ -41,17 +43,11 @@ def import_model(
             raise InputError("--current chooses in a Myokit model; all currents of a .mod are read")
         mechanism = read_mechanism(file, source, chosen)
         made = mechanism.imported
-        proof, why = None, ""
-        try:
-            proof = prove(mechanism, _simulated)
-        except NeuronUnavailable as error:
-            why = str(error)
-        except InputError as error:
-            why = str(error)
-            if not unproven:
-                raise InputError(
-                    f"translated, but not proven: {error}; --unproven writes it nevertheless", file
-                ) from None
+        proof, why = _proof(file, unproven, lambda: prove(mechanism, _simulated))
+    elif kind in (".mmt", ".cellml"):
+        original = read_myokit_model(file, source, current, tuple(chosen))
+        made = original.imported
+        proof, why = _proof(file, unproven, lambda: prove_myokit(original, _simulated))
     else:
         raise InputError("a .mod, .mmt or .cellml file was expected", file)
     _tell(made, proof, why)
@@ -66,6 +62,20 @@ def import_model(
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(_with_proof(made.text, proof, why), out)
     click.echo(printable(str(out)))
+
+
+def _proof(file: Path, unproven: bool, prove: Callable[[], Proof]) -> tuple[Proof | None, str]:
+    """The proof; or None and why there is none, where that is no reason to stop."""
+    try:
+        return prove(), ""
+    except NeuronUnavailable as error:
+        return None, str(error)
+    except InputError as error:
+        if unproven:
+            return None, str(error)
+        raise InputError(
+            f"translated, but not proven: {error}; --unproven writes it nevertheless", file
+        ) from None
 
 
 def _simulated(model: ChannelModel, protocol: Protocol) -> np.ndarray:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
 from channelfit.model.imports.equations import Equations, Given
 from channelfit.model.imports.flowing import FAR, Flowing, flows
 from channelfit.model.imports.gating import Gating, gating
@@ -24,6 +28,7 @@ from channelfit.model.imports.nodes import (
 from channelfit.model.imports.start import check_start
 from channelfit.model.model_file import build_model
 from channelfit.model.scope import RESERVED
+from channelfit.model.terms import V
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 
@@ -262,6 +267,7 @@ class _Writer:
         model = build_model(parse_yaml(text), None)
         if units and model.cautions:
             raise InputError(str(model.cautions[0]))
+        _check_zeros(model, self.found.zeros)
         names = {self.words[key]: given for key, given in self._parameters().items()}
         largest = tuple(
             dict.fromkeys(self.words[key] for key in self.largest.values() if key is not None)
@@ -419,6 +425,22 @@ class _Writer:
 #: nS of one of these units, or nS of one of them on 1 um2.
 _BASE = {"S/cm2": 10.0, "mS/cm2": 1e-2, "pS/um2": 1e-3, "nS": 1.0, "uS": 1e3, "pS": 1e-3}
 _PER_AREA = {"S/cm2", "mS/cm2", "pS/um2"}
+
+
+def _check_zeros(model: ChannelModel, zeros: list[float]) -> None:
+    """Raises InputError where a rate of the model is no number although its file guards it."""
+    values: dict[str, Any] = dict(zip(model.parameter_names, model.values(), strict=True))
+    for v in zeros:
+        known = {**values, V.name: v}
+        for key, expression in model.definitions:
+            known[key] = evaluate(expression, known)
+        for chain in model.chains:
+            for step in chain.transitions:
+                if not np.isfinite(evaluate(step.rate, known)):
+                    raise InputError(
+                        f"the rate from {step.source} to {step.target} is 0/0 at {v:g} mV, where "
+                        "the file has an `if` of its own"
+                    )
 
 
 def _range(value: float, unit: str, largest: bool, positive: bool) -> tuple[float, float, str]:

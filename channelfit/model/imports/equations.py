@@ -60,6 +60,7 @@ class Equations:
         density: whether currents are per area of membrane.
         celsius: the temperature, degC, that the file gives; None where it uses none.
         lines: where things stand, by name.
+        zeros: voltages, mV, at which an expression is 0/0 and its guard was left out.
         notes: what the reader of the model file should know.
     """
 
@@ -78,6 +79,7 @@ class Equations:
     density: bool = False
     celsius: float | None = None
     lines: dict[str, int] = field(default_factory=dict)
+    zeros: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def refusal(self, message: str, name: str = "") -> InputError:

@@ -87,12 +87,17 @@ def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list
             if state in unmoved:
                 raise found.refusal(f"{state} has no equation", state)
     _gates_of_two(opening, terms)
+    place = {state: k for k, state in enumerate(found.states)}
+
+    def order(power: tuple[str, int]) -> int:
+        return place.get(power[0], len(place))
+
     grouped: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Node]] = {}
     for monomial, coefficient in terms.items():
         if coefficient == ZERO:
             continue
         scheme_states = [(s, n) for s, n in monomial if s not in opening.gates]
-        gates = tuple((s, n) for s, n in monomial if s in opening.gates)
+        gates = tuple(sorted(((s, n) for s, n in monomial if s in opening.gates), key=order))
         if len(scheme_states) > 1 or any(n > 1 for _, n in scheme_states):
             told = "*".join(f"{s}^{n}" if n > 1 else s for s, n in scheme_states)
             raise found.refusal(f"{current} has the product {told} of occupancies", current)

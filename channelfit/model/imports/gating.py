@@ -10,12 +10,15 @@ from channelfit.model.imports.nodes import (
     ZERO,
     Node,
     NotPolynomial,
+    Polynomial,
     add,
     factors,
     joined,
     make,
     name,
+    number,
     polynomial,
+    times,
 )
 from channelfit.model.imports.trial import same_values
 from channelfit.reading.errors import InputError
@@ -176,6 +179,21 @@ def _terms(node: Node, negative: bool = False) -> list[tuple[Node, bool]]:
     return [(node, negative)]
 
 
+def _collected(node: Node) -> Node:
+    """A sum in which terms that differ in a number alone are put together, and so may cancel."""
+    sums: dict[Node, float] = {}
+    for term, negative in _terms(node):
+        rows = factors(term)
+        rest = joined([row for row in rows if not row[0].is_number])
+        share = joined([row for row in rows if row[0].is_number]).value
+        sums[rest] = sums.get(rest, 0.0) + (-share if negative else share)
+    result = ZERO
+    for rest, share in sums.items():
+        term = times(number(abs(share)), rest)
+        result = add(result, make("neg", term) if share < 0 else term)
+    return result
+
+
 def _reacting(found: Equations, group: list[str], reactions: list[Reaction]) -> Scheme:
     """The scheme of reactions; rates between the same two states add up."""
     scheme = Scheme(group)
@@ -214,6 +232,20 @@ def _coupled(found: Equations, group: list[str], rhs: dict[str, Node], result: G
     return _markov(found, group, matrix, result)
 
 
+def _named_rest(found: Equations, group: list[str], rest: str) -> None:
+    """Let what the file computes as 1 less all other states stand for the state that is left."""
+    wanted: Polynomial = {(): ONE, **{((state, 1),): make("neg", ONE) for state in group}}
+    states = frozenset(group)
+    for key in [key for key in found.definitions if key in found.dependent(states)]:
+        try:
+            same = polynomial(found.expanded(found.definitions[key], states), states) == wanted
+        except NotPolynomial:
+            continue
+        if same:
+            found.bases[rest] = found.bases.get(key, key)
+            found.definitions[key] = name(rest)
+
+
 def _markov(
     found: Equations,
     group: list[str],
@@ -228,7 +260,7 @@ def _markov(
             if source != target:
                 rate = matrix[target].get(((source, 1),), ZERO)
                 if not closed:
-                    rate = add(rate, constant[target])
+                    rate = _collected(add(rate, constant[target]))
                     rate = ZERO if same_values(found, rate, ZERO) else rate
                 if rate != ZERO:
                     scheme.rates[source, target] = rate
@@ -236,6 +268,7 @@ def _markov(
     if not closed:
         rest = next(s for s in (f"rest{k or ''}" for k in range(99)) if s not in found.states)
         scheme.states.append(rest)
+        _named_rest(found, group, rest)
         for target in group:
             if constant[target] != ZERO:
                 scheme.rates[rest, target] = constant[target]
@@ -244,7 +277,8 @@ def _markov(
             total = make("-", total, name(state))
         result.dependent[rest] = total
     for source in group:
-        leaving = make("neg", add(matrix[source].get(((source, 1),), ZERO), constant[source]))
+        staying = add(matrix[source].get(((source, 1),), ZERO), constant[source])
+        leaving = _collected(make("neg", staying))
         there = ZERO
         for (a, _), rate in scheme.rates.items():
             if a == source:
@@ -255,5 +289,5 @@ def _markov(
             raise found.refusal(
                 f"what leaves {source} is not what arrives at {', '.join(group)}", source
             )
-        scheme.rates[source, rest] = make("-", leaving, there)
+        scheme.rates[source, rest] = _collected(make("-", leaving, there))
     return scheme

@@ -44,13 +44,15 @@ def unguarded(found: Equations, condition: Node, near: Node, far: Node) -> Node 
         return None
     if not math.isfinite(at[0]) or at[0] == at[1]:
         return None
-    zero = {**given, "v": -at[0] / (at[1] - at[0])}
-    if abs(limit(distance, zero)) > 1e-9 or far.names - zero.keys():
-        return None
-    here, there = limit(near, zero), limit(far, zero)
-    if not math.isfinite(there) or not math.isclose(here, there, rel_tol=_SAME, abs_tol=1e-300):
-        return None
-    return far
+    v = -at[0] / (at[1] - at[0])
+    for zero in ({**given, "v": v}, {**given, "v": round(v, 9)}):
+        # Only where it is exactly 0/0 is it seen whether the limit is taken.
+        if limit(distance, zero) == 0 and far.names <= zero.keys():
+            here, there = limit(near, zero), limit(far, zero)
+            if math.isfinite(there) and math.isclose(here, there, rel_tol=_SAME, abs_tol=1e-300):
+                found.zeros.append(zero["v"])
+                return far
+    return None
 
 
 def _distance(condition: Node) -> Node | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from channelfit.model.imports.equations import Given
 from channelfit.model.imports.nmodl_tree import Tree
+from channelfit.model.imports.nodes import number_text
 from channelfit.reading.errors import InputError
 
 #: Of an ion that the file reads: what NEURON takes where nobody says otherwise, mV and mM.
@@ -75,6 +76,7 @@ def declarations(tree: Tree, title: str) -> Declarations:
         InputError: something that no channel has, with its line.
     """
     found = Declarations(title)
+    _put_in_defined(found, tree)
     for block in tree.children:
         _block(found, block)
     for key in found.currents:
@@ -89,6 +91,20 @@ def declarations(tree: Tree, title: str) -> Declarations:
     for key in (*found.states, "v", "celsius", "t", "dt"):
         found.parameters.pop(key, None)
     return found
+
+
+def _put_in_defined(found: Declarations, tree: Tree) -> None:
+    """Put the numbers of DEFINE in place of their names."""
+    for block in tree.all("Define"):
+        found.constants[block.name] = _value(block)
+    for leaf in tree.walk():
+        if leaf.kind in ("Integer", "Double", "Float"):
+            if leaf.text in found.constants:
+                leaf.text = number_text(found.constants[leaf.text])
+            try:
+                float(leaf.text)
+            except ValueError:
+                raise InputError(f"{leaf.text} is no number", None, f"line {leaf.line}") from None
 
 
 def _block(found: Declarations, block: Tree) -> None:

@@ -144,19 +144,25 @@ class Run:
 
     def _outcome(self) -> list[Node]:
         """All expressions that the model consists of, written out in their old values."""
+        roots = self._roots()
+        return [*roots, *(self.found.definitions[key] for key in self.found.used(roots))]
+
+    def _roots(self) -> list[Node]:
         found = self.found
         roots = [*found.rhs.values(), *(self.values[key] for key in self.declared.currents)]
         for reaction in found.reactions:
             roots += [reaction.forth, reaction.back]
-        return [*roots, *(found.definitions[key] for key in found.used(roots))]
+        return roots
 
     def _check_old(self) -> None:
         """Refuse a file in which something depends on what a variable held before."""
+        found = self.found
+        needed = set(found.used(self._roots()))
         for node in self._outcome():
             for key in sorted(node.names & self.old.keys()):
                 variable, line = self.old[key]
-                if self._harmless(key):
-                    continue
+                if never_seen(self.found, key, self._roots()):
+                    continue  # an `if` never lets it through; 0 stands for it
                 why = (
                     f"the current depends on {variable}, {_OUTSIDE[variable]}"
                     if variable in _OUTSIDE
@@ -164,10 +170,10 @@ class Run:
                     "current depends on what it held before, from INITIAL or an earlier step"
                 )
                 raise InputError(why, None, f"line {line}")
-
-    def _harmless(self, key: str) -> bool:
-        """Whether an old value is only ever chosen by a condition that never holds."""
-        return never_seen(self.found, key, self._outcome())
+        nothing = dict.fromkeys(self.old, nodes.ZERO)
+        for key, node in found.definitions.items():
+            if node.names & nothing.keys() and key in needed:
+                found.definitions[key] = nodes.replaced(node, nothing)
 
     # statements
 

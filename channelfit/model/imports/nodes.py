@@ -145,6 +145,8 @@ def _shortened(op: str, args: tuple[Node, ...]) -> Node | None:
     if len(args) != 2:
         return None
     left, right = args
+    if op == "/" and right == ZERO:
+        raise InputError("something is divided by zero")
     if op == "*" and ZERO in args:
         return ZERO
     if op == "/" and left == ZERO:
@@ -253,7 +255,7 @@ def _text(node: Node, least: int) -> str:
         return str(args[0])
     if op == "number":
         text = number_text(node.value)
-        return f"({text})" if text.startswith("-") and least > 5 else text
+        return f"({text})" if text.startswith("-") and least > 7 else text
     if op not in _BINDING:
         return f"{op}({', '.join(_text(arg, 0) for arg in args)})"
     binding = _BINDING[op]

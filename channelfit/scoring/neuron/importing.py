@@ -30,7 +30,7 @@ from channelfit.problem.waves import TIME_TOLERANCE, Constant, Segment
 from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
+from channelfit.scoring.neuron.mechanisms import check_compiler, compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.parsing import parse_nmodl
 
 Array = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ Simulate: TypeAlias = Callable[[ChannelModel, Protocol], Array]
 #: Largest error over the largest current.
 TOLERANCE = 1e-6
 #: Absolute tolerance of an occupancy in CVODE; and how long the file may take, seconds.
-_EXACT, _SECONDS = 1e-12, 300.0
+_EXACT, _SECONDS = 1e-13, 300.0
 #: By how much a proof moves the temperature, degC, and what it multiplies free parameters by.
 _WARMER, _MORE = 3.0, 1.07
 #: mV by which voltages are moved where NEURON meets 0/0; and how the message then begins.
@@ -110,10 +110,11 @@ def step_families(beside_mV: float = 0.0) -> tuple[Protocol, Protocol]:
     """Nineteen steps from -120 to +60 mV, short ones from -90 mV and long ones from -40 mV.
 
     Arguments:
-        beside_mV: by how much every voltage of the steps lies beside these.
+        beside_mV: by how much every voltage lies beside these.
     """
 
     def family(name: str, holding: float, long: float, tail: float, sampling: float) -> Protocol:
+        holding, tail = holding + beside_mV, tail + beside_mV
         sweeps = tuple(
             (
                 Segment(0.0, 2 * sampling, Constant(holding)),
@@ -147,6 +148,7 @@ def prove(
         NeuronUnavailable: there is no NEURON or no compiler.
         InputError: the file does not compile, or does not run.
     """
+    check_compiler()
     if protocols is not None:
         return _proven(mechanism, simulate, tuple(protocols))
     try:
@@ -168,15 +170,20 @@ def _proven(mechanism: Mechanism, simulate: Simulate, asked: tuple[Protocol, ...
         for block in mechanism.declared.functions.values()
         for tree in block.walk()
     )
-    jobs += [_job(mechanism, made.model, asked[0], True)] if tabled else []
     theirs = _theirs(mechanism, jobs)
     runs = []
     for k, (told, model) in enumerate(cases):
         for j, protocol in enumerate(asked):
-            error = _apart(simulate(model, protocol), theirs[k * len(asked) + j])
+            error = apart(simulate(model, protocol), theirs[k * len(asked) + j])
             runs.append((f"{protocol.name}, {told}", error))
-    table = _apart(simulate(made.model, asked[0]), theirs[-1]) if tabled else None
-    return Proof(max(error for _, error in runs), tuple(runs), table)
+    found = Proof(max(error for _, error in runs), tuple(runs))
+    if not tabled:
+        return found
+    try:
+        (theirs_tabled,) = _theirs(mechanism, [_job(mechanism, made.model, asked[0], True)])
+    except InputError as error:
+        return replace(found, note=f"with the file's own TABLE: {error.message}")
+    return replace(found, table=apart(simulate(made.model, asked[0]), theirs_tabled))
 
 
 def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
@@ -195,7 +202,7 @@ def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
     return [*cases, (told, moved)]
 
 
-def _apart(ours: Array, theirs: Array) -> float:
+def apart(ours: Array, theirs: Array) -> float:
     """The largest difference over the largest current; infinite where one is no number."""
     largest = float(np.abs(theirs).max(initial=0.0))
     if not largest > 0:

@@ -69,6 +69,13 @@ def neuron_parser() -> Any:
     return nmodl
 
 
+def check_compiler() -> None:
+    """Raises NeuronUnavailable where no mechanism can be compiled."""
+    neuron_hoc()
+    _nrnivmodl()
+    _check_cpp()
+
+
 def compile_mechanism(text: str, cache: Path | None = None) -> str:
     """Compiles a mechanism, loads it into NEURON, and returns its new name.
 
@@ -146,12 +153,17 @@ def _nrnivmodl() -> str:
 
 def _explain(output: str) -> None:
     """Raises the error that explains what nrnivmodl has printed."""
+    _check_cpp()
+    lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]
+    raise InputError(
+        "nrnivmodl could not compile the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]])
+    )
+
+
+def _check_cpp() -> None:
+    """Raises NeuronUnavailable where there is no C++ compiler."""
     if shutil.which("c++") is None and shutil.which("g++") is None:
         raise NeuronUnavailable(
             "NEURON's mechanisms need a C++ compiler (on Debian and Ubuntu: apt install g++ make; "
             "on macOS: xcode-select --install)"
         )
-    lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]
-    raise InputError(
-        "nrnivmodl could not compile the mechanism:\n" + "\n".join(lines[-12:] or [output[-800:]])
-    )

@@ -1,0 +1,295 @@
+"""A model of Myokit, or a CellML model through Myokit, as equations of one of its currents.
+
+Myokit reads the file in a process of its own (`answer`), which sends the variables and their
+expressions as plain data; what is made of them here knows nothing of Myokit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NoReturn
+
+from channelfit.model.imports.equations import Equations, Given
+from channelfit.model.imports.nodes import Node, choice, make, name, number
+from channelfit.reading.apart import read_apart
+from channelfit.reading.errors import InputError
+
+SECONDS = 60.0
+_LABEL = "membrane_potential"
+_VOLTAGES = ("V", "v", "Vm", "E", "vm")
+_OPERATORS = {
+    "Plus": "+",
+    "Minus": "-",
+    "Multiply": "*",
+    "Divide": "/",
+    "Power": "**",
+    "Equal": "==",
+    "NotEqual": "!=",
+    "More": ">",
+    "Less": "<",
+    "MoreEqual": ">=",
+    "LessEqual": "<=",
+    "And": "and",
+    "Or": "or",
+}
+_FUNCTIONS = {"Exp": "exp", "Sqrt": "sqrt", "Abs": "abs", "Log": "log"}
+#: How many of these make a unit that the file uses for a voltage (mV) or a time (ms).
+_MILLIVOLTS = {"[mV]": 1.0, "[V]": 1e3, "": 1.0, "[1]": 1.0}
+_MILLISECONDS = {"[ms]": 1.0, "[s]": 1e3, "": 1.0, "[1]": 1.0}
+_DENSITIES = ("[A/F]", "[uA/cm^2]", "[uA/uF]", "[mA/cm^2]")
+_PICOAMPS = {"[pA]": 1.0, "[nA]": 1e3, "[uA]": 1e6, "[A]": 1e12}
+
+
+def read_myokit(path: Path) -> dict[str, Any]:
+    """The variables of a model, and which are its voltage, its time and its states.
+
+    Raises:
+        InputError: Myokit is not installed, or cannot read the file.
+    """
+    found = read_apart(f"{__name__}:answer", path, "a model that Myokit reads", SECONDS)
+    plain: dict[str, Any] = json.loads(str(found["model"]))
+    return plain
+
+
+def equations(plain: dict[str, Any], current: str | None) -> Equations:
+    """The equations of one current.
+
+    Arguments:
+        plain: what `read_myokit` has found.
+        current: the name of its variable; needed where the model has several.
+
+    Raises:
+        InputError: it is not there, or an expression cannot be translated.
+    """
+    return _Reader(plain).equations(current)
+
+
+class _Reader:
+    def __init__(self, plain: dict[str, Any]) -> None:
+        self.plain = plain
+        self.variables: dict[str, dict[str, Any]] = plain["variables"]
+        self.found = Equations(title=str(plain["name"]))
+        self.names = self._names()
+        self.done: set[str] = set()
+        voltage = self.variables[plain["voltage"]]
+        self.per_voltage = self._factor(voltage["unit"], _MILLIVOLTS, "voltage")
+        time = self.variables.get(plain["time"] or "", {"unit": ""})
+        self.per_time = self._factor(time["unit"], _MILLISECONDS, "time")
+
+    def _factor(self, unit: str, known: dict[str, float], what: str) -> float:
+        if unit not in known:
+            raise InputError(f"the {what} is in {unit}; known are {', '.join(filter(None, known))}")
+        return known[unit]
+
+    def _names(self) -> dict[str, str]:
+        """A short name for each variable: its own where no other one has it."""
+        short = [key.rpartition(".")[2] for key in self.variables]
+        return {
+            key: last if short.count(last) == 1 and last != "v" else key.replace(".", "_")
+            for key, last in zip(self.variables, short, strict=True)
+        }
+
+    def equations(self, current: str | None) -> Equations:
+        chosen = self._chosen(current)
+        self._need(chosen)
+        found = self.found
+        found.currents = {self.names[chosen]: name(self.names[chosen])}
+        # a current that is a parameter or a state would be none
+        if self.names[chosen] not in found.definitions:
+            raise InputError(f"{chosen} is not computed from other variables", None, chosen)
+        unit = self.variables[chosen]["unit"]
+        found.per_pA = _PICOAMPS.get(unit, 1.0)
+        if unit not in _PICOAMPS:
+            found.notes.append(f"the current is in {unit or 'no unit'}; 1 of it is 1 pA here")
+        found.steady = set(found.states)
+        found.notes.append("sweeps begin at the steady state, not at the file's initial values")
+        return found
+
+    def _chosen(self, current: str | None) -> str:
+        if current is not None:
+            if current not in self.variables:
+                close = [key for key in self.variables if key.rpartition(".")[2] == current]
+                if len(close) == 1:
+                    return close[0]
+                raise InputError(f"there is no variable {current}", None, "--current")
+            return current
+        known = [
+            key
+            for key, row in self.variables.items()
+            if row["rhs"] is not None
+            and not row["state"]
+            and (row["unit"] in _PICOAMPS or row["unit"] in _DENSITIES)
+            and key.rpartition(".")[0] != self.plain["voltage"].rpartition(".")[0]
+        ]
+        if len(known) == 1:
+            return known[0]
+        told = f"they are {', '.join(known[:30])}" if known else "none has the unit of a current"
+        raise InputError(f"which variable is the current? Say it by --current; {told}")
+
+    def _need(self, wanted: str) -> None:
+        """Take a variable and all on which it depends into the equations."""
+        stack = [(wanted, False)]
+        while stack:
+            key, ready = stack.pop()
+            if ready:
+                self._take(key)
+                continue
+            if key in self.done:
+                continue
+            self.done.add(key)
+            stack.append((key, True))
+            held = key in (self.plain["voltage"], self.plain["time"])
+            rhs = None if held else self.variables[key]["rhs"]
+            stack += [(other, False) for other in sorted(_mentioned(rhs))]
+
+    def _take(self, key: str) -> None:
+        row, short, found = self.variables[key], self.names[key], self.found
+        if key in (self.plain["voltage"], self.plain["time"]):
+            return
+        if row["binding"]:
+            self._refuse(f"depends on {row['binding']}, which comes from outside the model", key)
+        try:
+            node = self._node(row["rhs"])
+        except InputError as error:
+            raise InputError(error.message, None, key) from None
+        if row["state"]:
+            found.states[short] = 0
+            rate = make("/", node, number(self.per_time)) if self.per_time != 1 else node
+            found.rhs[short] = rate
+        elif node.is_number:
+            found.parameters[short] = Given(node.value, row["unit"].strip("[]"), 0, "", key)
+        elif short == "celsius":
+            self._refuse("celsius is computed; it is a number here", key)
+        else:
+            found.definitions[short] = node
+
+    def _node(self, tree: Any) -> Node:
+        kind, *rest = tree
+        if kind == "Number":
+            return number(float(rest[0]))
+        if kind == "Name":
+            key = rest[0]
+            if key == self.plain["voltage"]:
+                v = name("v")
+                return v if self.per_voltage == 1 else make("/", v, number(self.per_voltage))
+            if key == self.plain["time"]:
+                raise InputError("depends on the time")
+            return name(self.names[key])
+        if kind == "PrefixPlus":
+            return self._node(rest[0])
+        if kind == "PrefixMinus":
+            return make("neg", self._node(rest[0]))
+        if kind == "Not":
+            return make("not", self._node(rest[0]))
+        args = [self._node(arg) for arg in rest]
+        if kind in _OPERATORS:
+            return make(_OPERATORS[kind], *args)
+        if kind in _FUNCTIONS and len(args) == 1:
+            return make(_FUNCTIONS[kind], *args)
+        if kind == "Log":
+            return make("/", make("log", args[0]), make("log", args[1]))
+        if kind == "Log10":
+            return make("/", make("log", args[0]), number(math.log(10)))
+        if kind == "If":
+            return choice(*args)
+        if kind == "Piecewise":
+            result = args[-1]
+            for k in range(len(args) - 3, -1, -2):
+                result = choice(args[k], args[k + 1], result)
+            return result
+        raise InputError(f"{kind} cannot be translated")
+
+    def _refuse(self, message: str, key: str) -> NoReturn:
+        raise InputError(message, None, key)
+
+
+def _mentioned(tree: Any) -> set[str]:
+    """The variables in an expression; none where there is no expression."""
+    found: set[str] = set()
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            if node and node[0] == "Name":
+                found.add(node[1])
+            else:
+                stack += node[1:]
+    return found
+
+
+# --- in the other process ------------------------------------------------------------------------
+
+
+def answer(path: Path) -> dict[str, str]:
+    """The model of a file as JSON; called in the other process."""
+    model = load(path)
+    voltage = voltage_of(model)
+    time = model.time()
+    variables = {}
+    for variable in model.variables(deep=True):
+        rhs = variable.rhs()
+        variables[variable.qname()] = {
+            "unit": "" if variable.unit() is None else str(variable.unit()),
+            "state": variable.is_state(),
+            "binding": variable.binding() if variable is not time else None,
+            "rhs": None if rhs is None else _plain(rhs),
+        }
+    plain = {
+        "name": model.name() or path.stem,
+        "voltage": voltage.qname(),
+        "time": None if time is None else time.qname(),
+        "variables": variables,
+    }
+    return {"model": json.dumps(plain)}
+
+
+def load(path: Path) -> Any:
+    """Myokit's model of a .mmt or .cellml file. Raises InputError where there is none."""
+    try:
+        import myokit  # optional
+        import myokit.formats
+    except ImportError as error:
+        raise InputError(
+            f'Myokit cannot be imported ({error}); pip install "channelfit[myokit]"', path
+        ) from None
+    try:
+        if path.suffix.lower() == ".cellml":
+            return myokit.formats.importer("cellml").model(str(path))
+        model = myokit.load_model(str(path))
+    except (myokit.MyokitError, ValueError) as error:
+        raise InputError(f"Myokit cannot read it: {' '.join(str(error).split())[:300]}") from None
+    except RecursionError:
+        raise InputError("expressions are nested too deeply") from None
+    if model is None:
+        raise InputError("there is no [[model]] in it")
+    return model
+
+
+def voltage_of(model: Any) -> Any:
+    """The variable that is the membrane potential: labeled so, or named so."""
+    labeled = model.label(_LABEL)
+    if labeled is not None:
+        return labeled
+    named = [
+        variable
+        for variable in model.variables()
+        if variable.name() in _VOLTAGES
+        and (variable.is_state() or variable.binding() or variable.parent().name() == "membrane")
+    ]
+    if len(named) != 1:
+        raise InputError(
+            f"which variable is the voltage? Label it `{_LABEL}`; {len(named)} are named like one"
+        )
+    return named[0]
+
+
+def _plain(expression: Any) -> list[Any]:
+    """An expression as nested lists: its kind, then its operands."""
+    kind = type(expression).__name__
+    if kind == "Number":
+        return ["Number", float(expression.eval())]
+    if kind == "Name":
+        return ["Name", expression.var().qname()]
+    return [kind, *(_plain(operand) for operand in expression)]

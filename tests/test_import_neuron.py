@@ -1,0 +1,347 @@
+"""NMODL imported: each construct beside NEURON, our own export back again, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from channelfit.front.commands.import_model import _simulated
+from channelfit.front.main import main
+from channelfit.model.channel import Chain, ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import load_model
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import InputError
+from channelfit.scoring.neuron.importing import (
+    TOLERANCE,
+    Mechanism,
+    prove,
+    read_mechanism,
+    step_families,
+)
+from channelfit.scoring.neuron.mechanisms import (
+    NeuronUnavailable,
+    compile_mechanism,
+    neuron_parser,
+)
+from channelfit.scoring.neuron.nmodl import nmodl_text
+
+ROOT = Path(__file__).parents[1]
+MOD = ROOT / "tests" / "mod"
+FIXTURES = sorted(MOD.glob("import_*.mod"))
+SHIPPED = sorted((*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")))
+VOLTAGES = np.array([-113.0, -61.3, -40.0, -35.0, 0.0, 27.7, 60.0])
+CLOSE = 1e-8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parser() -> None:
+    """Skips where NEURON's parser is not installed."""
+    try:
+        neuron_parser()
+    except NeuronUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def compiler() -> None:
+    """Skips where mechanisms cannot be compiled."""
+    try:
+        compile_mechanism((MOD / "k_hh.mod").read_text(encoding="utf-8"))
+    except NeuronUnavailable as error:
+        pytest.skip(str(error))
+
+
+def few() -> tuple[Protocol, ...]:
+    """Some of the steps of a proof, -40 and 0 mV among them."""
+    protocol = step_families()[0]
+    return (replace(protocol, sweeps=protocol.sweeps[::4]),)
+
+
+def of_text(text: str, tmp_path: Path, fit: tuple[str, ...] = ()) -> Mechanism:
+    path = tmp_path / "given.mod"
+    path.write_text(text, encoding="latin-1")
+    return read_mechanism(path, "given", fit)
+
+
+def generator(chain: Chain, model: ChannelModel) -> dict[tuple[str, str], np.ndarray]:
+    """The rates of a chain at `VOLTAGES`, 1/ms, by source and target."""
+    values: dict[str, Any] = dict(zip(model.parameter_names, model.values(), strict=True))
+    values |= {"v": VOLTAGES, "celsius": model.temperature_C}
+    for name, expression in model.definitions:
+        values[name] = evaluate(expression, values)
+    return {
+        (t.source, t.target): t.multiplicity * evaluate(t.rate, values) + 0 * VOLTAGES
+        for t in chain.transitions
+    }
+
+
+# --- beside NEURON
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("compiler")
+def test_each_construct_gives_the_current_that_neuron_computes(path: Path) -> None:
+    mechanism = read_mechanism(path, path.name)
+    assert prove(mechanism, _simulated, few()).error < CLOSE
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_wrong_translation_does_not_pass(tmp_path: Path) -> None:
+    mechanism = read_mechanism(MOD / "import_gates.mod", "gates")
+    other = of_text(mechanism.text.replace("shift = 3", "shift = 3.001"), tmp_path)
+    wrong = replace(mechanism, text=other.text.replace("w = u - shift", "w = u - shift + 0.001"))
+    assert prove(wrong, _simulated, few()).error > 10 * TOLERANCE
+
+
+@pytest.mark.usefixtures("compiler")
+def test_the_error_of_a_table_is_told_apart(tmp_path: Path) -> None:
+    found = prove(read_mechanism(MOD / "import_gates.mod", "gates"), _simulated, few())
+    assert found.error < CLOSE
+    assert found.table is not None
+    assert 1e-5 < found.table < 1e-1
+
+
+# --- what the model file says
+
+
+def test_gates_functions_and_temperature_stay_live() -> None:
+    made = read_mechanism(MOD / "import_gates.mod", "gates", ("shift", "q10")).imported
+    assert made.model.temperature_C == 16
+    free = {p.name: p for p in made.model.parameters if not p.fixed}
+    assert set(free) == {"gnabar", "shift", "q10"}
+    assert free["gnabar"].scale == free["q10"].scale == "log"
+    assert (free["shift"].lower, free["shift"].upper) == (-27, 33)
+    assert all(p.lower < p.value < p.upper for p in free.values())
+    assert " if " not in made.text.split("definitions:")[1]  # the guard is gone
+    assert made.largest == ("gnabar",)
+    assert "celsius" in made.text
+    assert {chain.name: chain.power for chain in made.model.chains} == {"m": 3, "h": 1}
+
+
+def test_alpha_and_beta_are_kept_as_the_file_has_them() -> None:
+    text = read_mechanism(MOD / "import_rates.mod", "rates").imported.text
+    assert "alpha: an" in text
+    assert "leak:" in text
+    assert "r_shut" in text
+
+
+def test_a_table_and_constant_calcium_are_told_in_the_file() -> None:
+    assert "the TABLE is left out" in read_mechanism(MOD / "import_gates.mod", "x").imported.text
+    assert "cai is constant here" in read_mechanism(MOD / "import_ghk.mod", "x").imported.text
+
+
+def test_an_unknown_parameter_to_fit_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no parameter tha .* shift"):
+        read_mechanism(MOD / "import_gates.mod", "gates", ("tha",))
+
+
+# --- our own export back again
+
+
+@pytest.mark.parametrize("kind", ["density", "point_process"])
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_import_of_our_export_is_the_same_model(path: Path, kind: Any, tmp_path: Path) -> None:
+    model = load_model(path)
+    back = of_text(nmodl_text(model, kind=kind), tmp_path).imported.model
+    theirs = {chain.name: chain for chain in back.chains}
+    instant = any(chain.instant for chain in model.chains)
+    for chain in model.chains:
+        if chain.instant:  # it comes back as a factor of the current
+            continue
+        ours, found = generator(chain, model), generator(theirs[chain.name], back)
+        assert theirs[chain.name].power == chain.power
+        assert ours.keys() == found.keys()
+        for way, rate in ours.items():
+            assert found[way] == pytest.approx(rate, rel=1e-9, abs=1e-300), way
+    protocol = replace(few()[0], sampling_ms=1.0)
+    ours, found = _simulated(model, protocol), _simulated(back, protocol)
+    scale = np.abs(found).max() / np.abs(ours).max()
+    if kind == "point_process":  # a density belongs to a membrane of another size
+        assert scale == pytest.approx(1.0, rel=1e-9)
+    assert np.abs(found / scale - ours).max() < 1e-9 * np.abs(ours).max()
+    assert instant or len(theirs) == len(model.chains)
+
+
+# --- what is refused
+
+CHANNEL = """NEURON {{ SUFFIX x  USEION k READ ek WRITE ik  RANGE g {neuron} }}
+PARAMETER {{ g = 0.1 (S/cm2) {parameter} }}
+ASSIGNED {{ v (mV) ek (mV) ik (mA/cm2) w }}
+STATE {{ n }}
+INITIAL {{ {initial} }}
+BREAKPOINT {{
+    SOLVE s METHOD cnexp
+    {breakpoint}
+}}
+DERIVATIVE s {{
+    {derivative}
+}}
+{more}
+"""
+SAID = {
+    "neuron": "",
+    "parameter": "",
+    "initial": "n = 1/(1 + exp(-v/9))",
+    "breakpoint": "ik = g*n*(v - ek)",
+    "derivative": "n' = (1/(1 + exp(-v/9)) - n)/3",
+    "more": "",
+}
+REFUSED = {
+    "c code": ({"more": 'VERBATIM\nsystem("true");\nENDVERBATIM'}, r"line 13: VERBATIM: C code"),
+    "c code in a word": ({"more": "xverbatim"}, r"line 13: VERBATIM: C code"),
+    "another file": ({"more": 'INCLUDE "/etc/passwd"'}, r"line 13: INCLUDE: another file"),
+    "a pointer": ({"neuron": "POINTER p"}, r"line 1: POINTER"),
+    "events": ({"more": "NET_RECEIVE (w) { n = 0 }"}, r"line 13: NET_RECEIVE"),
+    "random numbers": ({"neuron": "RANDOM r"}, r"line 1: RANDOM"),
+    "a loop without end": ({"more": "PROCEDURE f() { while (1) { w = 1 } }"}, r"line 13: while"),
+    "calcium that moves": ({"neuron": "USEION ca WRITE cai"}, r"cai, a concentration, is written"),
+    "a current of others": ({"neuron": "USEION ca READ ica"}, r"ica is read, a current of other"),
+    "no steady start": ({"initial": "n = 0.2"}, r"line 11: INITIAL starts n up to 0.8 from its st"),
+    "no start": ({"initial": ""}, r"INITIAL gives n no value"),
+    "an unknown function": ({"derivative": "n' = (system(3) - n)/3"}, r"line 11: the function sys"),
+    "a function of the time": ({"derivative": "n' = (exp(-t) - n)/3"}, r"depends on t, the time"),
+    "what is not linear": ({"derivative": "n' = 0.1 - n*n"}, r"n' is not linear in n"),
+    "what is not declared": ({"derivative": "n' = (other - n)/3"}, r"line 11: other is not decla"),
+    "an old value": (
+        {"derivative": "w = w + n\n n' = (1/(1 + exp(-v/9)) - n)/(3 + w)"},
+        r"line 11: w is read before this step has given it a value",
+    ),
+    "a current that is no product": (
+        {"breakpoint": "ik = g*n/(1 + n)*(v - ek)"},
+        r"ik is no sum of products of its states",
+    ),
+    "an endless recursion": (
+        {"derivative": "n' = (f(v) - n)/3", "more": "FUNCTION f(x) { f = f(x - 1) }"},
+        r"calls itself",
+    ),
+    "a loop that takes forever": (
+        {"derivative": "FROM i = 0 TO 999999999 { w = i }\n n' = (w - n)/3"},
+        r"more than \d+ statements",
+    ),
+    "a name that is no number": ({"derivative": "n' = (1 - n)/0"}, r"divided by zero"),
+    "a syntax error": ({"derivative": "n' = ((1 - n"}, r"NEURON's parser cannot read it"),
+    "strange characters": ({"more": "PROCEDURE f() { w = 1 # 2 }"}, r"line 13: a character"),
+    "text in quotes": ({"more": 'PROCEDURE f() { printf("%s") }'}, r"line 13: a text in quotes"),
+    "an unfinished comment": ({"more": "COMMENT\nVERBATIM"}, r"line 13: a COMMENT that has no END"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_translated_is_refused_by_name_and_line(case: str, tmp_path: Path) -> None:
+    said, message = REFUSED[case]
+    with pytest.raises(InputError, match=message) as caught:
+        of_text(CHANNEL.format(**{**SAID, **said}), tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "given.mod"))
+
+
+def test_the_template_of_these_is_itself_accepted(tmp_path: Path) -> None:
+    made = of_text(CHANNEL.format(**SAID), tmp_path).imported
+    assert made.largest == ("g",)
+
+
+@pytest.mark.parametrize("nested", ["(" * 5000 + "v" + ")" * 5000, "-" * 20000 + "v"])
+def test_deep_nesting_ends_in_a_message(nested: str, tmp_path: Path) -> None:
+    said = {**SAID, "derivative": f"n' = ({nested} - n)/3"}
+    with pytest.raises(InputError, match="nested|parser|not a .mod file that can be used"):
+        of_text(CHANNEL.format(**said), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "<script>alert(1)</script>",
+        "' : }\nNEURON {",
+        "$(touch /tmp/x) `id` \\ # {a: b}",
+        "\x1b[31m \xe9\xff",
+        "a'b\"c: d",
+    ],
+)
+def test_hostile_titles_come_out_inert(title: str, tmp_path: Path) -> None:
+    text = "TITLE " + title.replace("\n", " ") + "\n" + CHANNEL.format(**SAID)
+    made = of_text(text, tmp_path).imported
+    (tmp_path / "out.yaml").write_text(made.text, encoding="utf-8")
+    model = load_model(tmp_path / "out.yaml")
+    assert model.parameter_names == ("ek", "g")
+    assert made.text.isascii()
+    assert "\x1b" not in made.text
+
+
+def test_names_that_a_model_file_cannot_have_are_changed(tmp_path: Path) -> None:
+    said = {**SAID, "parameter": "lambda = 3 (ms) pass = 9 (mV)"}
+    said["derivative"] = "n' = (1/(1 + exp(-v/pass)) - n)/lambda"
+    made = of_text(CHANNEL.format(**said), tmp_path, ("lambda",)).imported
+    assert {"lambda_", "pass_"} <= set(made.model.parameter_names)
+    assert not next(p for p in made.model.parameters if p.name == "lambda_").fixed
+
+
+# --- the command
+
+
+@pytest.mark.usefixtures("compiler")
+def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path: Path) -> None:
+    file, out = MOD / "import_coupled.mod", tmp_path / "coupled.yaml"
+    done = CliRunner().invoke(main, ["import", str(file), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "agrees with the original" in done.output
+    text = out.read_text(encoding="utf-8")
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in text
+    assert "Compared with the original" in text
+    shown = CliRunner().invoke(main, ["show", str(out)])
+    assert shown.exit_code == 0, shown.output
+    again = CliRunner().invoke(main, ["import", str(file), "--out", str(out)])
+    assert again.exit_code == 2
+    assert "is there already" in again.output
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_failed_proof_writes_nothing_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = "channelfit.front.commands.import_model"
+    monkeypatch.setattr(f"{work}._simulated", lambda m, p: 1.001 * _simulated(m, p))
+    out = tmp_path / "kept.yaml"
+    command = ["import", str(MOD / "import_kept.mod"), "--out", str(out)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 1
+    assert "DIFFERS" in done.output
+    assert not out.exists()
+    done = CliRunner().invoke(main, [*command, "--unproven"])
+    assert done.exit_code == 0
+    assert out.exists()
+
+
+def test_without_a_compiler_it_warns_that_nothing_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> str:
+        raise NeuronUnavailable("nrnivmodl is not here")
+
+    monkeypatch.setattr("channelfit.scoring.neuron.mechanisms._nrnivmodl", absent)
+    out = tmp_path / "kept.yaml"
+    done = CliRunner().invoke(main, ["import", str(MOD / "import_kept.mod"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "not proven: nrnivmodl is not here" in done.output
+    assert "Not proven" in out.read_text(encoding="utf-8")
+
+
+def test_c_code_is_refused_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: object) -> None:
+        raise AssertionError("the parser or the compiler was asked")
+
+    monkeypatch.setattr("channelfit.scoring.neuron.importing.parse_nmodl", never)
+    monkeypatch.setattr("channelfit.front.commands.import_model.prove", never)
+    for text in ("VERBATIM\nENDVERBATIM", 'INCLUDE "x.inc"'):
+        path = tmp_path / "bad.mod"
+        path.write_text(CHANNEL.format(**{**SAID, "more": text}), encoding="utf-8")
+        done = CliRunner().invoke(main, ["import", str(path), "--unproven"])
+        assert done.exit_code == 2
+        assert "line 13" in done.output
