@@ -45,10 +45,22 @@ PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted(DOCS.glob("*
 #: Pages that have tests of their own below, because they are typed in a new environment or folder.
 GUIDES = ("first-fit.md", "abf-to-neuron.md")
 #: Pages whose commands take longer than a few seconds.
-LONG = ("recordings.md", "uncertainty.md", "machines.md", "cable.md", "optimizers.md", "python.md")
+LONG = (
+    "recordings.md",
+    "uncertainty.md",
+    "machines.md",
+    "cable.md",
+    "optimizers.md",
+    "python.md",
+    "export.md",
+    "import.md",
+    "report.md",
+)
 RUN = [page for page in PAGES if page.name not in GUIDES]
 #: Pages that begin with a fit of the reader's, which is in `runs/cell_3`.
 ABOUT_FITS = ("export.md", "report.md", "watch.md")
+#: Pages about a command of the same name.
+OF_VERBS = (*ABOUT_FITS, "import.md")
 needs_bash = pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="needs bash")
 
 
@@ -210,7 +222,16 @@ def test_no_block_hides_by_being_indented(page: Path) -> None:
 @needs_bash
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.slow if p.name in LONG else ()) for p in RUN],
+    [
+        pytest.param(
+            page,
+            marks=[
+                *([pytest.mark.slow] if page.name in LONG else []),
+                *([missing(page.stem)] if page.name in OF_VERBS else []),
+            ],
+        )
+        for page in RUN
+    ],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_every_block_of_a_page_runs(
