@@ -84,6 +84,7 @@ def laboratory(folder: Path) -> None:
     assert protocol is not None
     protocol.save(folder / "cell_4-protocol.yaml")
     shutil.copy(folder / "models" / "na_hh.yaml", folder)
+    shutil.copy(ROOT / "tests" / "mod" / "k_hh.mod", folder / "kv.mod")
     cf.Protocol.steps([-20, 20], duration=2, holding=-100, sampling=0.05).save(
         folder / "na_steps.yaml"
     )

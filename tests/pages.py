@@ -6,8 +6,10 @@ block says what becomes of it:
     bash      each line is typed into bash, exactly as it is printed
     python    runs with the others of its page, one after another
     yaml      is read as what it is: a model, a protocol, a function, a fit, or a part of a fit
-    text      is plain: a formula, or what a command prints; below a comment `<!-- prints -->`, all
-              its lines must occur in what the block above it printed, in this order
+    json      is read
+    text      (nmodl, latex) is plain: a formula, or what a command prints; below a comment
+              `<!-- prints -->`, all its lines must occur in what the block above it printed, in
+              this order
     console   is typed by somebody whose computer has what this one may lack, such as a GPU or a
               second machine: its commands are parsed, and not run
 
@@ -17,6 +19,7 @@ that name for the commands that follow.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -39,7 +42,7 @@ from channelfit.problem.protocol import build_protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-LANGUAGES = {"bash", "python", "yaml", "text", "console"}
+LANGUAGES = {"bash", "python", "yaml", "json", "text", "nmodl", "latex", "console"}
 PRINTS = "prints"
 _FENCE = re.compile(
     r"^(?P<margin> *)```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=margin)```", re.M | re.S
@@ -175,6 +178,8 @@ def run_page(page: Path, folder: Path, **known: object) -> None:
             (folder / block.name).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             exec(compile(block.text, str(block), "exec"), space)
+        elif block.language == "json":
+            json.loads(block.text)
         elif block.language == "console":
             parse_console(block)
         elif block.marker == PRINTS:
