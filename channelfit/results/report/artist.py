@@ -90,7 +90,6 @@ class Artist:
     def _send(self, what: Page | Facts, file: Path) -> None:
         if self._child is None or self._child.stdin is None:
             return
-        self._sent = False
         # a process that is gone has drawn nothing, which `finish` will see
         with contextlib.suppress(OSError):
             message = packed(what, file)
@@ -123,7 +122,8 @@ class Artist:
         """End the process.
 
         A picture that is being drawn is finished first, so that no half of it is left behind. A
-        process that was not sent the whole page, because of an interrupt, draws nothing.
+        process that was not sent the whole page, because of an interrupt, draws nothing, and one
+        that was not sent all facts writes no report.
         """
         if self._child is None:
             return

@@ -23,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader
 from matplotlib.colors import to_hex
 
 from channelfit.model.channel import ChannelModel
+from channelfit.reading.texts import printable
 from channelfit.results.report import page_words, sweeps
 from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
 from channelfit.results.report.page_figures import (
@@ -122,7 +123,11 @@ def save_page(text: str, file: Path) -> None:
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_steerless,
     )
     made.filters["short"] = _short
     made.policies["json.dumps_kwargs"] = {}  # Bokeh's documents refer to what stood before
@@ -146,6 +151,14 @@ def _library() -> str:
 def _hash(script: str) -> str:
     """What the policy of a page calls a script that it allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _steerless(value: Any) -> Any:
+    """What a template puts into a page: a text whose characters steer no screen.
+
+    Those that would, such as marks that turn the text behind them around, are shown by their codes.
+    """
+    return printable(value) if type(value) is str else value  # Markup is the page's own
 
 
 def _short(value: object, digits: int = 4) -> str:

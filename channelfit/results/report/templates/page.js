@@ -268,7 +268,10 @@ async function begin() {
     model = Bokeh.documents[0];
     experiments.forEach((one) => one.begin());
     paint();
-    document.querySelectorAll(".plot").forEach(unfocusable);
+    // Bokeh lays out its figures once more when it has seen their sizes
+    const calm = () => document.querySelectorAll(".plot").forEach(unfocusable);
+    calm();
+    requestAnimationFrame(() => requestAnimationFrame(calm));
     dark.addEventListener("change", paint);
   }
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
