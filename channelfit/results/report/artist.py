@@ -173,15 +173,19 @@ def _started() -> subprocess.Popen[bytes] | None:
         return None
 
 
-def serve() -> None:
-    """Run the process that draws: load what it needs and try it, then do what messages say."""
+def serve(reports: bool = True) -> None:
+    """Run the process that draws: load what it needs and try it, then do what messages say.
+
+    Arguments:
+        reports: whether a report will be asked for, for which more is loaded.
+    """
     messages: queue.Queue[bytes] = queue.Queue()
     # read at once, however long loading and drawing take: who sends must not wait
     reader = Thread(target=_read_messages, args=(messages,))
     reader.start()
     draw(_sketch(), io.BytesIO())
-    from channelfit.results.report import page as loaded_here_while_there_is_time  # noqa: F401
-
+    if reports:
+        importlib.import_module("channelfit.results.report.page")
     page = None
     while message := messages.get():
         what, file = unpacked(message)
