@@ -71,7 +71,7 @@ _PROGRAMS = (
     ],
 )
 _FIT = [str(MODEL), "--backend", "cpu", "--seed", "1", "--population", "50", "--generations", "20"]
-_FILES = {"fit.yaml", "history.csv", "summary.json", "traces.png", "source.py"}
+_FILES = {"fit.yaml", "history.csv", "summary.json", "traces.png", "source.py", "report.html"}
 
 
 Numbers = tuple[Any, ...]

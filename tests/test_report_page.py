@@ -14,13 +14,15 @@ import pytest
 import yaml
 from browser import NARROW, WIDE
 from little import LITTLE
+from scipy.ndimage import maximum_filter1d, minimum_filter1d
 
 import channelfit as cf
+from channelfit.problem.protocol import load_protocol
 from channelfit.results.report.artist import write_report
 from channelfit.results.report.page import report_page
 from channelfit.results.report.page_content import facts_of, run_of
 from channelfit.results.report.page_figures import packed_samples
-from channelfit.results.report.traces import Page
+from channelfit.results.report.traces import Page, Traces
 from channelfit.results.run_folder import json_text, page_of
 
 ROOT = Path(__file__).parents[1]
@@ -159,6 +161,32 @@ def test_dragging_enlarges(page, report):
     start, end = (float(tab.locator(f"#e0-{name}").input_value()) for name in ("from", "to"))
     assert 20 < start < 50
     assert 10 < end - start < 30
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.0, 8.0), (0.2, 0.8), (2.9, 3.4), (6.4, 7.2)])
+def test_the_command_is_drawn_as_it_was_given(page, fit, tmp_path, start, end):
+    """Of a protocol with steps and with many thousand samples of sines, near or far."""
+    command = load_protocol(ROOT / "protocols" / "herg_sine_wave.yaml")
+    current = np.sin(command.times_ms / 300)[None, :]
+    told = replace(run(fit), panels=(Traces(command, current, current + 0.1),))
+    file = tmp_path / "report.html"
+    file.write_text(report_page([told]), encoding="utf-8")
+    tab = opened(page, file)
+    tab.evaluate("([a, b]) => experiments[0].show(a, b)", [start, end])
+    tab.wait_for_timeout(400)
+    source = "Bokeh.documents[0].get_model_by_name('e0-command').data"
+    xs, ys = (np.array(tab.evaluate(f"Array.from({source}.{which}[0])")) for which in ("xs", "ys"))
+    t = command.times_ms / 1000
+    seen = (t >= start) & (t <= end)
+    true = command.command()[0]
+    drawn = np.interp(t[seen], xs, ys)
+    # where there are more samples than pixels, each stretch is drawn as its least and its largest
+    stretch = 2 * int(np.ceil(seen.sum() / 900)) + 3
+    assert stretch < 0.003 * len(t) / (1 if end - start > 2 else 8)
+    low, high = minimum_filter1d(true[seen], stretch), maximum_filter1d(true[seen], stretch)
+    assert (drawn >= low - 1e-3).all()
+    assert (drawn <= high + 1e-3).all()
+    assert drawn.max() == pytest.approx(true[seen].max(), abs=1e-3)
 
 
 def test_residuals_are_those_of_the_fit(page, report, fit):

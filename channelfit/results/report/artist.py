@@ -106,10 +106,12 @@ class Artist:
             self._end_messages()
             done = self._child.wait() == 0
         if not done:
-            if self._wanted is not None:
-                draw(*self._wanted)
-            if self._told is not None:
-                write_report(self._wanted and self._wanted[0], *self._told)
+            try:
+                if self._wanted is not None:
+                    draw(*self._wanted)
+            finally:  # what cannot be drawn does not keep the report from being written
+                if self._told is not None:
+                    write_report(self._wanted and self._wanted[0], *self._told)
         self._wanted = self._told = self._child = None
 
     def _end_messages(self) -> None:

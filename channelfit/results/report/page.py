@@ -274,6 +274,7 @@ def _experiment(
         "labels": [runs[k].label for k in shown.runs],
         "places": places,
         "data": traces.data is not None,
+        "several": traces.protocol.n_sweeps > 1,
         "step": samples["step"],
         "time": samples["time"],
         "span": samples["span"],
@@ -490,7 +491,13 @@ def _convergence(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
     label = "lowest RMS so far (pA)" if of_currents else "lowest cost so far"
     both_log = all(np.nanmin(one.y) > 0 for one in series)
     place = draw_curves(
-        figures, "convergence", "candidates scored", label, series, (True, both_log), height=240
+        figures,
+        "convergence-plot",
+        "candidates scored",
+        label,
+        series,
+        (True, both_log),
+        height=240,
     )
     return {"place": place, "tables": tables, "of_currents": of_currents}
 
