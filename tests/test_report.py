@@ -90,6 +90,18 @@ def test_data_and_fit_are_measured_in_the_same_samples():
     assert np.nanmax(values(found, "largest current")) < 101
 
 
+def test_noise_is_no_tail():
+    """Where a step shows nothing but noise, its largest currents say nothing."""
+    draw = np.random.default_rng(5)
+    current = relaxing(4.0, np.linspace(1, 100, len(LEVELS)))
+    current[:, STEPS.times_ms >= 45] = 0
+    data = current + draw.standard_normal(current.shape)
+    found = measured(Traces(STEPS, current, data), -90.0)
+    assert not any(curve.file == "availability" for curve in found.curves)
+    assert any("step after it" in text for text in found.left_out)
+    assert values(found, "conductance").max() == 1
+
+
 @pytest.mark.parametrize(
     ("protocol", "why"),
     [
@@ -149,6 +161,9 @@ def test_boltzmann_curves():
     assert (found.half_mV, found.slope_mV) == pytest.approx((-35, -6), rel=1e-4)
     assert boltzmann(v, v / 40) is None or abs(boltzmann(v, v / 40).slope_mV) < 59
     assert boltzmann(v, np.ones_like(v)) is None
+    rising = 1 / (1 + np.exp((-20 - v) / 7))
+    assert boltzmann(v, rising).half_mV == pytest.approx(-20, abs=0.1)
+    assert boltzmann(v[:7], rising[:7] / rising[6]) is None  # up to -20 mV it has no plateau
     assert boltzmann(v[:4], falling[:4]) is None
 
 

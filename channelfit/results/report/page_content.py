@@ -88,6 +88,8 @@ def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
 
 def _columns(history: np.ndarray) -> np.ndarray:
     """The columns of a history that a report draws, (n_generations, 4)."""
+    if not len(history):
+        return np.empty((0, 4))
     if history.dtype.names:
         names = ("generation", "evaluations", "seconds", "best_cost")
         return np.column_stack([history[name].astype(float) for name in names])
