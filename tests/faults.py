@@ -74,7 +74,7 @@ _PROGRAMS = (
 _FIT = [str(MODEL), "--backend", "cpu", "--seed", "1", "--population", "50", "--generations", "20"]
 #: A search that takes most of the time of its fit.
 _LONG = [*_FIT[:-3], "400", "--generations", "1500"]
-_FILES = {"fit.yaml", "history.csv", "summary.json", "traces.png", "source.py"}
+_FILES = {"fit.yaml", "history.csv", "summary.json", "traces.png", "source.py", "report.html"}
 
 
 Numbers = tuple[Any, ...]

@@ -1,9 +1,9 @@
 """The picture of a fit, drawn by a process of its own: the same picture, whatever happens to it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO
 
 import numpy as np
@@ -13,7 +13,8 @@ from matplotlib.image import imread
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
 from channelfit.results.report import artist
-from channelfit.results.report.artist import Artist, draw, packed, unpacked
+from channelfit.results.report.artist import Artist, draw, packed, unpacked, write_report
+from channelfit.results.report.page_content import Facts
 from channelfit.results.report.traces import Page, Traces
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,53 @@ def page(title: str = "a fit") -> Page:
         Traces(protocol, result),
     )
     return Page(panels, title, "said beside it")
+
+
+def facts() -> Facts:
+    """Of a fit of a function, which takes the least."""
+    rows = {"p": {"value": 1.0, "unit": "", "lower": 0.0, "upper": 2.0}}
+    summary = {
+        "name": "f",
+        "model": "f",
+        "file": "f.yaml",
+        "cost": 0.5,
+        "rms_error": None,
+        "parameters": rows,
+        "stop_reason": "because",
+        "generations": 3,
+        "evaluations": 30,
+        "seconds": 0.1,
+        "optimizer": "swarm",
+        "settings": {},
+        "seed": 1,
+        "backend": "cpu",
+        "dtype": "float64",
+        "versions": {"channelfit": "0"},
+        "machine": {},
+    }
+    return Facts(json.dumps(summary), "", (), np.array([[1.0, 10.0, 0.1, 0.5]]))
+
+
+def test_the_other_process_writes_the_report(tmp_path):
+    """Which is the one that this process would write."""
+    write_report(None, facts(), tmp_path / "here.html")
+    other = started()
+    other.report(facts(), tmp_path / "there.html")
+    other._end_messages()
+    assert other._child.wait(120) == 0
+    here, there = ((tmp_path / f"{name}.html").read_text() for name in ("here", "there"))
+    figures = '<script type="application/json"'  # in which Bokeh numbers everything anew
+    assert there.partition(figures)[0] == here.partition(figures)[0]
+    other.finish()
+
+
+def test_what_a_process_that_died_has_not_written_is_written_here(tmp_path):
+    dead = started()
+    dead._child.kill()
+    dead._child.wait()
+    dead.report(facts(), tmp_path / "report.html")
+    dead.finish()
+    assert "<h1><bdi>f</bdi></h1>" in (tmp_path / "report.html").read_text()
 
 
 def every_wave() -> Protocol:
@@ -73,6 +121,7 @@ def test_the_other_process_draws_the_same_picture(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit(3)", encoding="utf-8")
     other = started()
     other.begin(page(), tmp_path / "there.png")
+    other._end_messages()
     assert other._child.wait(60) == 0  # it is there before anything is drawn here
     there = imread(tmp_path / "there.png")
     assert np.array_equal(imread(tmp_path / "here.png"), there)
@@ -134,7 +183,7 @@ def test_a_search_does_not_load_matplotlib(tmp_path):
         "from channelfit.results.report import artist\n"
         "artist._pays = lambda: True\n"  # on a single core as well
         "main(sys.argv[1:], standalone_mode=False)\n"
-        "assert 'matplotlib' not in sys.modules"
+        "assert not {'matplotlib', 'bokeh', 'jinja2'} & set(sys.modules)"
     )
     command = [
         "optimize",
@@ -172,7 +221,7 @@ class Struck:
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("where", ["before", "within", "behind"])
+@pytest.mark.parametrize("where", ["before", "within", "behind", "report"])
 def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypatch, where):
     """Which would wait for the rest of the page, and the command for its end."""
 
@@ -186,12 +235,17 @@ def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypa
         monkeypatch.setattr(artist, "packed", struck)
     elif where == "within":
         monkeypatch.setattr(child, "stdin", Struck(pipe))
-    else:
-        later = SimpleNamespace(write=pipe.write, close=struck)
-        monkeypatch.setattr(child, "stdin", later)
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupted() -> None:
         one.begin(page(), tmp_path / "x.png")
+        if where == "report":
+            monkeypatch.setattr(child, "stdin", Struck(pipe))
+            one.report(facts(), tmp_path / "report.html")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     child.stdin = child.stdin if where == "within" else pipe
     one.dismiss()
     assert child.poll() is not None
-    assert [f.name for f in tmp_path.iterdir()] == ["x.png"] * (where == "behind")
+    assert [f.name for f in tmp_path.iterdir()] == ["x.png"] * (where in ("behind", "report"))

@@ -24,7 +24,16 @@ MODEL_A = ROOT / "models" / "model_a.yaml"
 MODEL_B = ROOT / "models" / "model_b.yaml"
 RAMP = ROOT / "protocols" / "ramp.yaml"
 RECOVERY = ROOT / "protocols" / "recovery.yaml"
-FILES = {"fit.yaml", "history.csv", "traces.png", "state.json", "summary.json", "source.py"}
+FILES = {
+    "fit.yaml",
+    "history.csv",
+    "traces.png",
+    "state.json",
+    "summary.json",
+    "source.py",
+    "report.html",
+}
+TABLES = {"data_1.csv", "data_2.csv", "traces_1.csv", "traces_2.csv"}
 
 
 def run(*arguments: object) -> Result:
@@ -70,7 +79,7 @@ def assert_refused(result: Result, *words: str) -> None:
 def test_run_folder_holds_everything(finished):
     out, result = finished
     assert result.exit_code == 0, result.output
-    assert {p.name for p in out.iterdir()} == FILES | {"data_1.csv", "data_2.csv"}
+    assert {p.name for p in out.iterdir()} == FILES | TABLES
     assert str(out) in result.stdout
     assert "generation 4 of 4" in result.stderr
     assert "true value" in result.stdout

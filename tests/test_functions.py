@@ -282,8 +282,15 @@ def test_optimize_writes_a_folder_that_can_be_fitted_again(name, sizes, tmp_path
     result = run("optimize", MODELS / f"{name}.yaml", "--out", tmp_path / "a", *options)
     assert result.exit_code == 0, result.output
     names = {path.name for path in (tmp_path / "a").iterdir()}
-    numbers = {"fit.yaml", "history.csv", "state.json", "summary.json"}
-    assert names == numbers | {"convergence.png", "source.py"}
+    assert names == {
+        "fit.yaml",
+        "history.csv",
+        "state.json",
+        "summary.json",
+        "convergence.png",
+        "report.html",
+        "source.py",
+    }
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     fit = load_plan(tmp_path / "a" / "fit.yaml")
     values = [p.value for p in fit.problem.model.parameters]

@@ -174,7 +174,7 @@ class Fit:
         return traces_picture(page_of(self.plan, self._winner, self.result.evaluations))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes a run folder: ``report.html``, ``fit.yaml``, ``summary.json``, a picture and more.
+        """Writes a run folder: ``report.html``, ``fit.yaml``, ``summary.json``, pictures, tables.
 
         ``fit.yaml`` can be read by `load`, simulated and fitted again, here and by the command
         line. Data and protocols that were given as arrays are written beside it.

@@ -6,6 +6,7 @@ A recording or protocol that was given as arrays has the hash of its samples.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,10 @@ def file_hashes(plan: FitPlan) -> list[dict[str, str]]:
             for k, current in enumerate(_currents(plan), 1)
         ]
     named = dict.fromkeys(_named(plan))
-    return [{"what": what, "file": str(file), "sha256": _hash(file)} for what, file in named]
+    return [
+        {"what": what, "file": os.path.normpath(file), "sha256": _hash(file)}
+        for what, file in named
+    ]
 
 
 def _currents(plan: FitPlan) -> Iterator[np.ndarray]:

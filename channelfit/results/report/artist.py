@@ -90,7 +90,6 @@ class Artist:
     def _send(self, what: Page | Facts, file: Path) -> None:
         if self._child is None or self._child.stdin is None:
             return
-        self._sent = False
         # a process that is gone has drawn nothing, which `finish` will see
         with contextlib.suppress(OSError):
             message = packed(what, file)
@@ -107,10 +106,12 @@ class Artist:
             self._end_messages()
             done = self._child.wait() == 0
         if not done:
-            if self._wanted is not None:
-                draw(*self._wanted)
-            if self._told is not None:
-                write_report(self._wanted and self._wanted[0], *self._told)
+            try:
+                if self._wanted is not None:
+                    draw(*self._wanted)
+            finally:  # what cannot be drawn does not keep the report from being written
+                if self._told is not None:
+                    write_report(self._wanted and self._wanted[0], *self._told)
         self._wanted = self._told = self._child = None
 
     def _end_messages(self) -> None:
@@ -123,7 +124,8 @@ class Artist:
         """End the process.
 
         A picture that is being drawn is finished first, so that no half of it is left behind. A
-        process that was not sent the whole page, because of an interrupt, draws nothing.
+        process that was not sent the whole page, because of an interrupt, draws nothing, and one
+        that was not sent all facts writes no report.
         """
         if self._child is None:
             return
@@ -173,15 +175,19 @@ def _started() -> subprocess.Popen[bytes] | None:
         return None
 
 
-def serve() -> None:
-    """Run the process that draws: load what it needs and try it, then do what messages say."""
+def serve(reports: bool = True) -> None:
+    """Run the process that draws: load what it needs and try it, then do what messages say.
+
+    Arguments:
+        reports: whether a report will be asked for, for which more is loaded.
+    """
     messages: queue.Queue[bytes] = queue.Queue()
     # read at once, however long loading and drawing take: who sends must not wait
     reader = Thread(target=_read_messages, args=(messages,))
     reader.start()
     draw(_sketch(), io.BytesIO())
-    from channelfit.results.report import page as loaded_here_while_there_is_time  # noqa: F401
-
+    if reports:
+        importlib.import_module("channelfit.results.report.page")
     page = None
     while message := messages.get():
         what, file = unpacked(message)

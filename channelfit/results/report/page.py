@@ -23,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader
 from matplotlib.colors import to_hex
 
 from channelfit.model.channel import ChannelModel
+from channelfit.reading.texts import printable
 from channelfit.results.report import page_words, sweeps
 from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
 from channelfit.results.report.page_figures import (
@@ -122,7 +123,11 @@ def save_page(text: str, file: Path) -> None:
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_steerless,
     )
     made.filters["short"] = _short
     made.policies["json.dumps_kwargs"] = {}  # Bokeh's documents refer to what stood before
@@ -146,6 +151,14 @@ def _library() -> str:
 def _hash(script: str) -> str:
     """What the policy of a page calls a script that it allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _steerless(value: Any) -> Any:
+    """What a template puts into a page: a text whose characters steer no screen.
+
+    Those that would, such as marks that turn the text behind them around, are shown by their codes.
+    """
+    return printable(value) if type(value) is str else value  # Markup is the page's own
 
 
 def _short(value: object, digits: int = 4) -> str:
@@ -261,6 +274,7 @@ def _experiment(
         "labels": [runs[k].label for k in shown.runs],
         "places": places,
         "data": traces.data is not None,
+        "several": traces.protocol.n_sweeps > 1,
         "step": samples["step"],
         "time": samples["time"],
         "span": samples["span"],
@@ -477,7 +491,13 @@ def _convergence(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
     label = "lowest RMS so far (pA)" if of_currents else "lowest cost so far"
     both_log = all(np.nanmin(one.y) > 0 for one in series)
     place = draw_curves(
-        figures, "convergence", "candidates scored", label, series, (True, both_log), height=240
+        figures,
+        "convergence-plot",
+        "candidates scored",
+        label,
+        series,
+        (True, both_log),
+        height=240,
     )
     return {"place": place, "tables": tables, "of_currents": of_currents}
 

@@ -15,7 +15,6 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import words_of_clamps
-from channelfit.reading.texts import printable
 from channelfit.results.report.traces import Page, Traces
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ class Run:
 
     Attributes:
         label: what tells it from other fits in the same report.
-        summary: as in ``summary.json``; in its texts, characters that would steer a screen are
-            shown by their codes.
+        summary: as in ``summary.json``.
         panels: recording and fit of each experiment.
         model: what was fitted; None for a function.
     """
@@ -90,6 +88,8 @@ def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
 
 def _columns(history: np.ndarray) -> np.ndarray:
     """The columns of a history that a report draws, (n_generations, 4)."""
+    if not len(history):
+        return np.empty((0, 4))
     if history.dtype.names:
         names = ("generation", "evaluations", "seconds", "best_cost")
         return np.column_stack([history[name].astype(float) for name in names])
@@ -118,7 +118,7 @@ def run_of(label: str, page: Page | None, facts: Facts) -> Run:
         label: what tells it from others in the same report.
         page: its traces; None for a fit of a function, which has none.
     """
-    summary = _steerless(json.loads(facts.summary_json))
+    summary = json.loads(facts.summary_json)
     model = None
     if facts.model_json:
         told = json.loads(facts.model_json)
@@ -129,17 +129,7 @@ def run_of(label: str, page: Page | None, facts: Facts) -> Run:
             words_of_clamps(told["section"]),
         )
     panels = () if page is None else page.panels
-    name = printable(label)
-    return Run(name, summary, panels, model, facts.reversals_mV, facts.history)
-
-
-def _steerless(value: Any) -> Any:
-    """A summary with all of its texts, the keys too, made harmless for a screen."""
-    if isinstance(value, dict):
-        return {printable(str(key)): _steerless(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_steerless(one) for one in value]
-    return printable(value) if isinstance(value, str) else value
+    return Run(label, summary, panels, model, facts.reversals_mV, facts.history)
 
 
 def place_in_range(row: Mapping[str, Any], value: float) -> float:

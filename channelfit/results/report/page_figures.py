@@ -46,6 +46,8 @@ from channelfit.results.report.traces import Traces
 #: Samples of all sweeps of a page that are kept one by one; of more, the extremes of short
 #: stretches are kept.
 MOST_SAMPLES = 250_000
+#: A command with so many corners or fewer is kept as a line, and drawn with all of them.
+MOST_CORNERS = 2000
 #: Residuals below this share of the largest current are kept beside data and fit.
 _SMALL = 1e-3
 #: Time from which on an axis is in seconds, ms.
@@ -85,7 +87,12 @@ class Figures:
         docs, (item,) = standalone_docs_json_and_render_items(list(self.plots))
         row = item.to_json()
         row["roots"] = dict(zip([plot.id for plot in self.plots], self.places, strict=True))
-        return {"docs": docs, "items": [row], "experiments": self.samples}
+        return {
+            "docs": docs,
+            "items": [row],
+            "experiments": self.samples,
+            "most_corners": MOST_CORNERS,
+        }
 
 
 # --- traces --------------------------------------------------------------------------------------
@@ -160,9 +167,11 @@ def packed_samples(traces: Traces, budget: int) -> dict[str, Any]:
         rows = [c[k, :n] for c in (*_maybe(traces.data), *traces.results)]
         picks = np.arange(n) if size == 1 else _extremes(rows, size)
         corners = _corners(command[k, :n])
+        if len(corners) > MOST_CORNERS:  # it is no line with corners: sample by sample
+            corners = np.arange(n) if size == 1 else _extremes([command[k, :n]], size)
         kept = {
             "at": "" if size == 1 else _base64(picks, "<u4"),
-            "corners": _base64(corners, "<u4"),
+            "corners": "" if len(corners) == n else _base64(corners, "<u4"),
             "command": _base64(command[k, corners], "<f4"),
             "data": "" if traces.data is None else _base64(rows[0][picks] * factor, "<f4"),
             "fits": [_base64(c[k, picks] * factor, "<f4") for c in traces.results],
@@ -361,7 +370,7 @@ def _plot(x_range: Any, y_range: Any, height: int, log: tuple[bool, bool] = (Fal
         background_fill_color=None,
         border_fill_color=None,
         outline_line_color=None,
-        min_border_left=62,
+        min_border_left=74,
         min_border_right=12,
         min_border_top=4,
         min_border_bottom=4,

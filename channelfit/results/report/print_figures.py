@@ -161,24 +161,25 @@ def _traces(shown: Shown, labels: Sequence[str]) -> Figure:
     seen = [np.where(counts, c, np.nan) for c in traces.results]
     if traces.data is not None:
         seen.append(np.where(counts, traces.data, np.nan))
-    factor, unit = current_unit(max(float(np.nanmax(np.abs(c), initial=0.0)) for c in seen))
+    residuals = [c - seen[-1] for c in seen[: len(traces.results) if has_data else 0]]
+    factor, unit = current_unit(_largest(seen))
+    apart_factor, apart_unit = current_unit(_largest(residuals))
     noisy = is_noisy(traces)
     for k, result in enumerate(traces.results):
         for n, row in enumerate(result):
-            color: Any = COLORS[shown.runs[k] % len(COLORS)] if labels else shades[n]
-            draw_trace(axes[1], t, row * factor, color, 1.0 if noisy else 1.8, zorder=2.2)
+            line: Any = COLORS[shown.runs[k] % len(COLORS)] if labels else shades[n]
+            draw_trace(axes[1], t, row * factor, line, 1.0 if noisy else 1.8, zorder=2.2)
             if traces.data is not None:
                 apart = np.where(counts[n], row - traces.data[n], np.nan)
-                draw_trace(axes[2], t, apart * factor, color, 0.6)
+                draw_trace(axes[2], t, apart * apart_factor, line, 0.6)
     if traces.data is not None:
         for row, use in zip(traces.data, counts, strict=True):
             counted = np.where(use, row, np.nan) * factor
             style, zorder = (DATA, 1.5) if noisy else (INK, 3.0)
             draw_trace(axes[1], t, counted, style, 0.5, zorder=zorder)
         axes[2].axhline(0, color=MUTED, linewidth=0.5, zorder=1)
-        axes[2].set_ylabel(f"fit − data\n({unit})")
-        residuals = [c - seen[-1] for c in seen[:-1]]
-        fit_axis(axes[2], np.concatenate(residuals) * factor)
+        axes[2].set_ylabel(f"fit − data\n({apart_unit})")
+        fit_axis(axes[2], np.concatenate(residuals) * apart_factor)
     fit_axis(axes[1], np.concatenate(seen) * factor)
     axes[0].set_ylabel("voltage\n(mV)")
     axes[1].set_ylabel(f"current ({unit})")
@@ -192,6 +193,11 @@ def _traces(shown: Shown, labels: Sequence[str]) -> Figure:
     elif len(key.values) > 1:
         sweeps.draw_key(axes[1], key, 0.015)
     return figure
+
+
+def _largest(currents: Sequence[np.ndarray]) -> float:
+    """The largest current in size; NaN does not count."""
+    return max((float(np.nanmax(np.abs(c), initial=0.0)) for c in currents), default=0.0)
 
 
 def _legend(axis: Axes, colors: Sequence[Any], labels: Sequence[str]) -> None:

@@ -45,6 +45,8 @@ _COURSES = (
     ("time constant of the rise", "rise"),
     ("time constant of the decay", "decay"),
 )
+#: How many slopes beyond its half a Boltzmann curve is on its plateau: at 92 %.
+_PLATEAU = 2.5
 #: Points of a Boltzmann curve, at least.
 _FEWEST_POINTS = 5
 
@@ -258,6 +260,14 @@ class _Steps:
                 found[k] = smooth[np.argmax(np.abs(smooth))]
         return found
 
+    def above_noise(self, segment: int, current: np.ndarray) -> np.ndarray:
+        """As `peaks`; NaN everywhere where no sweep of the recording has more than its noise."""
+        shown = current if self.traces.data is None else self.traces.data
+        largest = np.nanmax(np.abs(self.peaks(segment, shown)), initial=0.0)
+        if largest <= _ABOVE_NOISE * self.noise:
+            return np.full(len(current), math.nan)
+        return self.peaks(segment, current)
+
     def ends(self, segment: int, current: np.ndarray) -> np.ndarray:
         """The mean of the last tenth of a segment of every sweep: (n_sweeps,) pA."""
         found = np.full(len(current), math.nan)
@@ -301,7 +311,7 @@ def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float
         def conductance(current: np.ndarray) -> np.ndarray:
             drive = volts - reversal_mV
             drive[np.abs(drive) < _NEAR_REVERSAL] = math.nan
-            return _share(steps.peaks(place, current) / drive)
+            return _share(steps.above_noise(place, current) / drive)
 
         curves.append(
             steps.curve(
@@ -349,7 +359,7 @@ def _shares_after(
     assert isinstance(wave, Constant)
     name = f"largest current of the step after it, to {wave.v_mV:g} mV"
     file = "availability" if words is _boltzmann_words else "recovery"
-    return steps.curve(name, "", file, x, lambda c: _share(steps.peaks(after, c)), words)
+    return steps.curve(name, "", file, x, lambda c: _share(steps.above_noise(after, c)), words)
 
 
 def _share(values: np.ndarray) -> np.ndarray:
@@ -453,7 +463,8 @@ def boltzmann(v: np.ndarray, y: np.ndarray) -> Boltzmann | None:
         v: (n,) mV, increasing. y: (n,) shares; NaN is left out.
 
     Returns: None for fewer than five points, where a straight line or a constant would do as well,
-        and where the half-activation lies outside of the voltages.
+        where the half-activation lies outside of the voltages, and where these do not reach the
+        plateau, without which there is no share of the greatest.
     """
     from scipy.optimize import least_squares  # SciPy loads slowly
 
@@ -475,7 +486,8 @@ def boltzmann(v: np.ndarray, y: np.ndarray) -> Boltzmann | None:
     found = least_squares(apart, np.clip(start, *bounds), bounds=bounds)
     left = float(np.sum(found.fun**2)) / float(np.sum((y - y.mean()) ** 2))
     half, slope, bottom, top = (float(value) for value in found.x)
-    inside = v[0] < half < v[-1] and 0.51 < abs(slope) < 59
+    plateau = v[-1] if slope > 0 else v[0]  # where the share is to be that of the greatest
+    inside = v[0] < half < v[-1] and 0.51 < abs(slope) < 59 and (plateau - half) / slope > _PLATEAU
     return Boltzmann(half, slope, bottom, top) if left < 0.05 and inside and top > bottom else None
 
 

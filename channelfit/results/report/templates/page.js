@@ -21,7 +21,7 @@ const counts = (text) => new Uint32Array(bytes(text));
 function unpacked(sweep) {
   return {
     at: sweep.at ? counts(sweep.at) : null,
-    corners: counts(sweep.corners),
+    corners: sweep.corners ? counts(sweep.corners) : null,
     command: floats(sweep.command),
     data: sweep.data ? floats(sweep.data) : null,
     fits: sweep.fits.map(floats),
@@ -42,12 +42,14 @@ function place(at, size, x) {
 }
 
 // The part of a line between two times, as the least and the largest of each of many stretches.
-// Of stretches [a, b) alone, where they are given; NaN parts one from the next.
+// Of stretches [a, b) alone, where they are given; NaN parts one from the next. A line of few corners
+// keeps them all, since they may lie anywhere.
 function thinned(at, y, step, from, to, stretches) {
   const xs = [], ys = [];
   const first = Math.max(0, place(at, y.length, from / step) - 1);
   const last = Math.min(y.length, place(at, y.length, to / step) + 1);
-  const size = Math.max(1, Math.floor((last - first) / COLUMNS / 2) * 2);
+  const few = at !== null && y.length <= told.most_corners;
+  const size = few ? 1 : Math.max(1, Math.floor((last - first) / COLUMNS / 2) * 2);
   const time = (k) => step * (at === null ? k : at[k]);
   for (const [a, b] of stretches || [[0, y.length]]) {
     const begin = Math.max(first, a), end = Math.min(last, b);
@@ -268,7 +270,10 @@ async function begin() {
     model = Bokeh.documents[0];
     experiments.forEach((one) => one.begin());
     paint();
-    document.querySelectorAll(".plot").forEach(unfocusable);
+    // Bokeh lays out its figures once more when it has seen their sizes
+    const calm = () => document.querySelectorAll(".plot").forEach(unfocusable);
+    calm();
+    requestAnimationFrame(() => requestAnimationFrame(calm));
     dark.addEventListener("change", paint);
   }
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
