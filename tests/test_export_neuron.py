@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +42,18 @@ def neuron() -> Any:
     except NeuronUnavailable as error:
         pytest.skip(str(error))
     return mechanisms.neuron_hoc()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neurons_check_of_units_has_nothing_to_say(name: str, tmp_path: Path) -> None:
+    check = shutil.which("modlunit", path=str(Path(sys.executable).parent))
+    if check is None:
+        pytest.skip("no modlunit beside this Python")
+    (tmp_path / "a.mod").write_text(exported(subject(name), "nmodl", WHOLE_CELL))
+    command = [check, "a.mod"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout + done.stderr).split() == ["Checking", "units", "of", "a.mod"]
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("name", slow_but(["na_hh", "hcn2_golgi"], MODELS))

@@ -417,7 +417,10 @@ class _Mechanism(Writer):
             whole = "*".join([*scale, flow.conductance, *bend, self._force(flow)])
             sums.setdefault(flow.current, []).append(whole)
         lines += [f"    {name} = {' + '.join(parts)}" for name, parts in sums.items()]
-        return "\n".join(["BREAKPOINT {", *lines, "}", ""])
+        # an expression of the model may leave out units that NEURON's modlunit would ask for
+        written = [x for f in self.flows for x in (f.term.size, f.term.reversal) if x is not None]
+        plain = all(expression.is_Symbol or expression.is_number for expression in written)
+        return "\n".join([*([] if plain else ["UNITSOFF", ""]), "BREAKPOINT {", *lines, "}", ""])
 
     def _force(self, flow: _Flow) -> str:
         """What drives the current of open channels."""
