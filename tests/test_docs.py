@@ -59,15 +59,7 @@ LONG = (
 RUN = [page for page in PAGES if page.name not in GUIDES]
 #: Pages that begin with a fit of the reader's, which is in `runs/cell_3`.
 ABOUT_FITS = ("export.md", "report.md", "watch.md")
-#: Pages about a command of the same name.
-OF_VERBS = (*ABOUT_FITS, "import.md")
 needs_bash = pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="needs bash")
-
-
-def missing(*commands: str) -> pytest.MarkDecorator:
-    """Skips a test whose page types commands that this version does not have."""
-    absent = [name for name in commands if name not in main.commands]
-    return pytest.mark.skipif(bool(absent), reason=f"there is no `channelfit {absent}`")
 
 
 def blocks(page: Path, marker: str = "") -> list[str]:
@@ -225,10 +217,7 @@ def test_no_block_hides_by_being_indented(page: Path) -> None:
     [
         pytest.param(
             page,
-            marks=[
-                *([pytest.mark.slow] if page.name in LONG else []),
-                *([missing(page.stem)] if page.name in OF_VERBS else []),
-            ],
+            marks=[pytest.mark.slow] if page.name in LONG else [],
         )
         for page in RUN
     ],
@@ -262,7 +251,6 @@ def test_what_is_printed_is_compared() -> None:
 
 @needs_bash
 @pytest.mark.slow
-@missing("report")
 def test_from_pip_install_to_a_report_by_the_first_guide_alone(tmp_path: Path) -> None:
     """Every command as printed, in an empty folder that holds the wheel, without a network."""
     _, wheel = build(tmp_path / "build")
@@ -288,7 +276,6 @@ def test_from_pip_install_to_a_report_by_the_first_guide_alone(tmp_path: Path) -
 
 @needs_bash
 @pytest.mark.slow
-@missing("export")
 def test_from_an_unknown_abf_to_neuron_in_six_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,8 +347,6 @@ class Requests(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs")
-    if "schema" not in main.commands:
-        pytest.skip("there is no `channelfit schema`, which writes a page")
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
