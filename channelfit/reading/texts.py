@@ -74,8 +74,8 @@ def refuse_foreign(text: str, file: str | os.PathLike[str] | None) -> None:
     suffix = Path(file).suffix.lower() if file else ""
     if suffix == ".mod" or _NMODL.search(text):
         raise InputError(
-            "this is NMODL, a mechanism for NEURON, and models are read from YAML; `channelfit import "
-            "FILE.mod` translates it",
+            "this is NMODL, a mechanism for NEURON, and models are read from YAML; `channelfit "
+            "import FILE.mod` translates it",
             file,
         )
     if suffix == ".mmt" or _MYOKIT.search(text):
