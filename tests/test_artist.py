@@ -203,10 +203,10 @@ def test_a_search_does_not_load_matplotlib(tmp_path):
 
 
 class Impatient(subprocess.Popen[bytes]):
-    """A process that is waited for half a minute at most."""
+    """A process that is waited for two minutes at most."""
 
     def wait(self, timeout: float | None = None) -> int:
-        return super().wait(30 if timeout is None else timeout)
+        return super().wait(120 if timeout is None else timeout)
 
 
 class Struck:
