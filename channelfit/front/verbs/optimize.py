@@ -80,6 +80,7 @@ def optimize(context: click.Context, /, **given: Any) -> None:
 
     MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
     shown on standard error; Ctrl-C ends the search and keeps the best so far (exit code 130).
+    A run that was interrupted, killed or lost its computer goes on with --resume.
 
     \b
     The results' folder
