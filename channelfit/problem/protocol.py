@@ -388,8 +388,8 @@ class Protocol:
         for name in () if overwrite else texts:
             if (path.parent / name).exists():
                 raise InputError(
-                    "this file exists already; choose another name, or replace it with "
-                    "overwrite=True",
+                    "this file exists already; choose another name (in Python, overwrite=True "
+                    "replaces it)",
                     path.parent / name,
                 )
         for name, text in texts.items():

@@ -75,7 +75,8 @@ def write_text(text: str, path: str | os.PathLike[str], overwrite: bool = False)
             file.write(text)
     except FileExistsError:
         raise InputError(
-            "this file exists already; choose another name, or replace it with overwrite=True", path
+            "this file exists already; choose another name (in Python, overwrite=True replaces it)",
+            path,
         ) from None
     except (OSError, ValueError) as error:
         told = error.strerror if isinstance(error, OSError) else error

@@ -234,7 +234,8 @@ def estimate(
     inverse = np.zeros_like(curvature)
     inverse[np.ix_(inside, inside)] = _inverse(curvature[np.ix_(inside, inside)])
     scale = 2 * variance * correlation_time / n_samples
-    gain = float(gradient @ inverse @ gradient)
+    with np.errstate(over="ignore"):  # of a fit that is nearly flat it is beyond all numbers
+        gain = float(gradient @ inverse @ gradient)
     return Estimate(
         objective,
         unit,
