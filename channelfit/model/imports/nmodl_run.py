@@ -447,6 +447,7 @@ class Run:
                 "DERIVATIVE and KINETIC blocks are translated"
             )
         self._block(inside, Frame())
+        self.values["v"] = name("v")  # NEURON reads it anew for what computes the current
 
     def _states_in(self, block: Tree) -> set[str]:
         found = {tree.text for tree in block.walk() if tree.kind in ("Name", "PrimeName")}
