@@ -268,7 +268,7 @@ def test_a_run_has_its_report_and_its_tables(folder):
     assert {"report.html", "traces_1.csv", "traces_2.csv", "traces.png"} <= names
     text = (folder / "report.html").read_text(encoding="utf-8")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    assert summary["command"].startswith("channelfit ")
+    assert summary["command"].startswith("channelfit")
     for row in summary["files"]:
         assert hashlib.sha256(Path(row["file"]).read_bytes()).hexdigest() == row["sha256"]
         assert row["sha256"] in text

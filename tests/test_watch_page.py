@@ -226,7 +226,8 @@ def test_a_run_is_used_by_keyboard(page, fitted):
         tab = page.open(server.address)
         until(lambda: drawn(tab, "cost") > 1000 and drawn(tab, "traces") > 1000, tab)
         reached = page.tabbed()
-        assert reached[:4] == ["select experiment", "input from", "input to", "button whole"]
+        wanted = ["a report", "select experiment", "input from", "input to", "button whole"]
+        assert reached[:5] == wanted
         # which of the two figures was made first is open
         titles = "() => Bokeh.documents.map((one) => one.roots()[0].below[0].axis_label)"
         place = tab.evaluate(titles).index("time (ms)")

@@ -217,7 +217,7 @@ def optimize(
     objective: Objective,
     stop: StopRules,
     on_generation: Callable[[Progress], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
 ) -> FitResult:
     """Search for the parameters of lowest cost.
 
@@ -230,12 +230,14 @@ def optimize(
         stop: when to stop.
         on_generation: called after every generation.
         clock: tells the time in seconds; of a search that goes on it has counted the time before.
+            By default it is the time of the process.
 
     Raises: InputError when no stop rule is on and the optimizer has no end of its own, and when no
     candidate had a finite cost.
     """
     if not (stop.any or optimizer.ends_by_itself):
         raise InputError("at least one rule must say when to stop", key="stop")
+    clock = clock or time.perf_counter
     tally = _Tally(clock, started=clock())
     reason: str | None = None
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from channelfit.reading.keys.models import DESCRIPTION, SOURCE
 from channelfit.reading.keys.recordings import CUTOFF, POLES
 from channelfit.reading.keys.shapes import (
@@ -64,9 +66,10 @@ FIT_FILE = Keys(
         "The name of the run, in its folder and its pictures.",
         "cell 3",
         otherwise="the model's name",
+        null=True,
     ),
-    description=DESCRIPTION,
-    source=SOURCE,
+    description=replace(DESCRIPTION, null=True),
+    source=replace(SOURCE, null=True),
     temperature=Key(
         Quantity("temperature"), "Replaces the temperature of the model.", "22 degC", null=True
     ),
