@@ -55,7 +55,7 @@ def test_a_computed_command_is_found_again_and_written(protocol: cf.Protocol) ->
     found = find_segments(command, protocol.sampling_ms, protocol.holding_mV)
     waves = {type(s.wave) for sweep in found.protocol.sweeps for s in sweep}
     assert found.residual_mV < 1e-4
-    if any(abs(s.wave.v_end_mV - s.wave.v_start_mV) <= 2 for s in _ramps(protocol)):
+    if any(abs(s.wave.v_end_mV - s.wave.v_start_mV) < 8 for s in _ramps(protocol)):
         return  # so slow beside the others that it may stay as its samples
     assert waves <= {Constant, Ramp}
     again = build_protocol(parse_yaml(found.protocol.to_yaml()), None)

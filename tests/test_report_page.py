@@ -47,7 +47,7 @@ def little_fit(noise: float = 2.0, **names: str) -> cf.Fit:
     """A channel of two states, fitted to noisy currents of a family of steps."""
     model = cf.Model.from_yaml(yaml.safe_dump({**LITTLE, **names}))
     steps = cf.Protocol.steps(
-        [-60, -40, -20, 0, 20, 40, 60, 80], 60, before=5, after=20, holding=-80, sampling=0.5
+        [-60, -30, 0, 30, 60, 90], 60, before=5, after=20, holding=-80, sampling=0.5
     )
     current = cf.simulate(model, steps).current
     draw = np.random.default_rng(3)
