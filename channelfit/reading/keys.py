@@ -205,6 +205,19 @@ KEYS: dict[str, tuple[str, ...]] = {
     "function parameter": ("size", "range", "scale", "value", "fixed", "unit"),
     "function data": ("file", "inputs", "targets", "scale"),
     "function fit": ("name", "description", "source", "optimizer", "stop", "seed", "start"),
+    # a curve file
+    "curve": (
+        "name",
+        "description",
+        "source",
+        "inputs",
+        "parameters",
+        "curve",
+        "likelihood",
+        "starts",
+        "ordered",
+    ),
+    "curve parameter": ("range", "unit", "scale", "value", "fixed", "scan"),
 }
 
 
