@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Task
-from channelfit.curves.lanes import EVALUATE, LANES, fit
+from channelfit.curves.lanes import EVALUATE, LANES, ROWS, fit
 from channelfit.curves.source import cpu_text
 from channelfit.scoring.machine.machine_code import Callback, generated
 from channelfit.scoring.machine.threads import Team, usable_cores
@@ -28,7 +28,7 @@ def fit_on_cpu(
     wanted = np.empty((n_sets, n_free**2)) if covariances else np.empty((0, 0))
     evaluate = Callback(generated(cpu_text(curve, data.axes), "evaluate"), EVALUATE)
     shared = (
-        scan.points, scan.rows, scan.norms, scan.offset, scan.back, scan.linear, scan.starts,
+        scan.points, scan.side_by_side(ROWS), scan.norms, scan.offset, scan.back, scan.linear, scan.starts,
         scan.places, task.lower, task.upper, curve.starts, MOST_STEPS, TOLERANCE["float64"],
         int(curve.likelihood == "poisson"),
     )  # fmt: skip

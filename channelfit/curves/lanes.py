@@ -17,6 +17,8 @@ from channelfit.scoring.machine.machine_code import kernel
 
 Array = np.ndarray
 LANES = 8
+#: Rows of the scan that are multiplied with the data at once.
+ROWS = 8
 #: z, w, inputs, lengths, p, sums: of `evaluate` and `value` in `source`.
 EVALUATE = (
     Type("f64", 2),
@@ -87,17 +89,14 @@ def scan(
     norms: Array,
     offset: int,
     filled: Array,
-    dots: Array,
     score: Array,
 ) -> None:
     """Score every point of the scan by the squares that are left after a linear fit.
 
     A point that is no number has the value of the one before it here: this is a start only.
 
-    points: (n_scan,) which points of a data set take part. rows: (n_points_of_scan, n_rows,
-    n_scan), orthonormal, after that of the curve's own offset where `offset` is 1. norms:
-    (n_points_of_scan, n_rows): products of that offset with itself and with the others.
-    score: (n_points_of_scan, LANES).
+    points: (n_scan,) which points of a data set take part. rows: see
+    `starts.Scan`, `ROWS` of them side by side. norms: (n_scan, n_rows). score: (n_scan, LANES).
     """
     n = points.shape[0]
     for l in range(LANES):
@@ -106,29 +105,38 @@ def scan(
         for l in range(LANES):
             last = filled[max(k - 1, 0), l]
             filled[k, l] = z[points[k], l] if w[points[k], l] > 0.0 else last
-    for c in range(rows.shape[0]):
-        for l in range(LANES):
-            score[c, l] = 0.0
-        for q in range(rows.shape[1]):
+    dots = np.empty((ROWS, LANES))
+    n_rows = norms.shape[1]
+    for g in range(rows.shape[0]):
+        for r in range(ROWS):
             for l in range(LANES):
-                dots[l] = 0.0
-            for k in range(n):
-                x = rows[c, q, k]
+                dots[r, l] = 0.0
+        for k in range(n):
+            for l in range(LANES):
+                x = filled[k, l]
+                dots[0, l] += rows[g, k, 0] * x
+                dots[1, l] += rows[g, k, 1] * x
+                dots[2, l] += rows[g, k, 2] * x
+                dots[3, l] += rows[g, k, 3] * x
+                dots[4, l] += rows[g, k, 4] * x
+                dots[5, l] += rows[g, k, 5] * x
+                dots[6, l] += rows[g, k, 6] * x
+                dots[7, l] += rows[g, k, 7] * x
+        for r in range(ROWS):
+            row = g * ROWS + r
+            c, q = row // n_rows, row % n_rows
+            if c < score.shape[0]:
                 for l in range(LANES):
-                    dots[l] += x * filled[k, l]
-            if offset == 1 and q == 0:
-                for l in range(LANES):
-                    score[c, l] += norms[c, 0] - 2.0 * dots[l]
-            else:
-                for l in range(LANES):
-                    d = dots[l] - norms[c, q]
-                    score[c, l] -= d * d
+                    d = dots[r, l] - norms[c, q]
+                    own = offset == 1 and q == 0
+                    term = norms[c, 0] - 2.0 * dots[r, l] if own else -d * d
+                    score[c, l] = term if q == 0 else score[c, l] + term
 
 
 def choose(score: Array, places: Array, chosen: Array) -> None:
     """Take the best point of the scan in each lane, and leave it and its neighbors out from now on.
 
-    places: (n_points_of_scan, n_nonlinear) where each point lies in the grid.
+    places: (n_scan, n_nonlinear) where each point lies in the grid.
     """
     for l in range(LANES):
         best, at = _INFINITE, 0
@@ -165,9 +173,10 @@ def begin(
         for j in range(p.shape[0]):
             p[j, l] = starts[c, j]
         for q in range(n_linear):
+            row = c * norms.shape[1] + q + offset
             dot = -norms[c, q + offset]
             for k in range(filled.shape[0]):
-                dot += rows[c, q + offset, k] * filled[k, l]
+                dot += rows[row // ROWS, k, row % ROWS] * filled[k, l]
             for j in range(n_linear):
                 p[linear[j], l] += back[c, j, q] * dot
         for j in range(p.shape[0]):
@@ -407,8 +416,8 @@ def fit(
     n_sums = 1 + n + n * (n + 1) // 2
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
     facts, noise = np.empty((3, LANES)), np.empty(LANES)
-    filled, dots = np.empty((points.shape[0], LANES)), np.empty(LANES)
-    score = np.empty((rows.shape[0], LANES))
+    filled = np.empty((points.shape[0], LANES))
+    score = np.empty((norms.shape[0], LANES))
     p, trial, kept = np.empty((n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))
     sums, trial_sums = np.empty((n_sums, LANES)), np.empty((n_sums, LANES))
     kept_sums = np.empty((n_sums, LANES))
@@ -422,7 +431,7 @@ def fit(
         load(data, block * LANES, z, w, facts, found)
         for l in range(LANES):
             noise[l] = facts[0, l] if counts == 1 else 1e-16 * facts[1, l]
-        scan(z, w, facts, points, rows, norms, offset, filled, dots, score)
+        scan(z, w, facts, points, rows, norms, offset, filled, score)
         for s in range(n_starts):
             choose(score, places, chosen)
             begin(chosen, filled, rows, norms, offset, back, linear, starts, lower, upper, p)

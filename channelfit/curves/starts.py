@@ -28,9 +28,10 @@ class Scan:
 
     Attributes:
         points: (n_points,) int64, which points of a data set take part.
-        rows: (n_scan, n_rows, n_points) what is multiplied with the data.
-        norms: (n_scan, n_rows).
-        offset: 1 where the first row is the curve without its linear part, else 0.
+        rows: (n_scan, n_rows, n_points) what is multiplied with the data: orthonormal rows that span
+            the linear part of the curve, before them the rest of the curve where `offset` is 1.
+        norms: (n_scan, n_rows) products of that rest with itself and with the others.
+        offset: 0 where the curve has no part that is not linear in some parameter.
         back: (n_scan, n_linear, n_linear) from products to linear parameters.
         linear: (n_linear,) int64, which free parameters these are.
         starts: (n_scan, n_free) the parameters at each point of the scan, linear ones 0.
@@ -45,6 +46,13 @@ class Scan:
     linear: np.ndarray
     starts: np.ndarray
     places: np.ndarray
+
+    def side_by_side(self, n: int) -> np.ndarray:
+        """The rows (n_groups, n_points, n), n of them in a group, filled up with zeros."""
+        flat = self.rows.reshape(-1, self.rows.shape[2])
+        padded = np.zeros((-(-len(flat) // n) * n, flat.shape[1]))
+        padded[: len(flat)] = flat
+        return np.ascontiguousarray(padded.reshape(-1, n, flat.shape[1]).swapaxes(1, 2))
 
 
 def make_scan(
