@@ -24,12 +24,12 @@ def fit_on_cpu(
     n_sets, n_free = last - first, len(task.lower)
     curve, data, scan = task.curve, task.data, task.scan
     values, errors = np.empty((n_sets, n_free)), np.empty((n_sets, n_free))
-    numbers, flags = np.empty((n_sets, 3)), np.empty(n_sets, np.int64)
+    numbers, flags = np.empty((n_sets, 4)), np.empty(n_sets, np.int64)
     wanted = np.empty((n_sets, n_free**2)) if covariances else np.empty((0, 0))
     evaluate = Callback(generated(cpu_text(curve, data.axes), "evaluate"), EVALUATE)
     shared = (
-        scan.points, scan.side_by_side(ROWS), scan.norms, scan.offset, scan.back, scan.linear, scan.starts,
-        scan.places, task.lower, task.upper, curve.starts, MOST_STEPS, TOLERANCE["float64"],
+        scan.points, scan.side_by_side(ROWS), scan.norms, scan.offset, scan.back, scan.linear,
+        scan.starts, scan.places, task.lower, task.upper, curve.starts, MOST_STEPS, TOLERANCE["float64"],
         int(curve.likelihood == "poisson"),
     )  # fmt: skip
 
@@ -47,7 +47,9 @@ def fit_on_cpu(
     _team(n_threads - 1).share(some, parts)
     whole = wanted.reshape(n_sets, n_free, n_free) if covariances else None
     return task.judged(
-        Fits(values, errors, numbers[:, 0], numbers[:, 1], numbers[:, 2], flags, whole)
+        Fits(
+            values, errors, numbers[:, 0], numbers[:, 1], numbers[:, 2], numbers[:, 3], flags, whole
+        )
     )
 
 

@@ -10,8 +10,8 @@
     curve: low + (high - low)/(1 + exp((half - v)/slope))
 
 Ranges may use, of every input x, its smallest and largest value ``x_min`` and ``x_max``, their
-distance ``x_span``, the smallest gap between two values ``x_step`` and the smallest value above zero
-``x_positive``. A parameter that enters linearly needs no range: its best value follows from the
+distance ``x_span``, the smallest gap between two values ``x_step`` and the smallest value above
+zero ``x_positive``. A parameter that enters linearly needs no range: its best value follows from the
 others.
 """
 
@@ -288,19 +288,20 @@ def _formula(root: Section, names: Sequence[str]) -> sympy.Expr:
 def _parameter(root: Section, name: str, row: object, words: Sequence[str]) -> CurveParameter:
     section = Section({} if row is None else row, root.file, root.path(f"parameters.{name}"))
     section.expect(KEYS["curve parameter"])
-    ends = [-sympy.oo, sympy.oo]
+    lower, upper = -sympy.oo, sympy.oo
     if "range" in section:
         span = section.items("range")
         if len(span) != 2:
             raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
-        ends = [_range_end(section, value, words) for value in span]
+        lower, upper = (_range_end(section, value, words) for value in span)
     value, fixed = section.number("value", None), section.flag("fixed", False)
     if fixed != (value is not None):
         raise section.error("`value` and `fixed: true` belong together; a curve needs no guess")
     scale = section.choice("scale", ("linear", "log"), "linear")
     scan = section.integer("scan", None, least=1)
+    unit = section.text("unit", "")
     section.finish()
-    return CurveParameter(name, section.text("unit", ""), *ends, scale, value, fixed, scan)
+    return CurveParameter(name, unit, lower, upper, scale, value, fixed, scan)
 
 
 def _range_end(section: Section, value: object, words: Sequence[str]) -> sympy.Expr:
@@ -338,9 +339,7 @@ def checked(curve: Curve) -> Curve:
         )
     free = [p.name for p in curve.free]
     for one, other in itertools.pairwise(curve.ordered):
-        if {one, other} <= set(free) and not {one, other}.isdisjoint(
-            free[k] for k in curve.linear
-        ):
+        if {one, other} <= set(free) and not {one, other}.isdisjoint(free[k] for k in curve.linear):
             raise InputError(
                 "only parameters that do not enter linearly can be ordered", key="ordered"
             )

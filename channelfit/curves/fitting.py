@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +74,7 @@ class Fits:
         cost: (n_sets,) sum of squares, or Poisson's deviance.
         counted: (n_sets,) points that were numbers.
         steps: (n_sets,) of all descents.
+        squares: (n_sets,) sum of squares of the data around their mean.
         flags: (n_sets,) int64, bits of `lanes` and `DISORDERED`.
         covariances: (n_sets, n_free, n_free), or None where they were not asked for.
         spread: (n_sets, n_free) the paper's estimate of errors of a swarm, else None.
@@ -82,16 +85,15 @@ class Fits:
     cost: np.ndarray
     counted: np.ndarray
     steps: np.ndarray
+    squares: np.ndarray
     flags: np.ndarray
     covariances: np.ndarray | None = None
     spread: np.ndarray | None = field(default=None)
 
     def part(self, where: slice) -> Fits:
         """Those of some data sets."""
-        arrays = {
-            name: None if array is None else array[where] for name, array in vars(self).items()
-        }
-        return Fits(**arrays)
+        arrays: dict[str, Any] = vars(self)
+        return Fits(**{name: None if a is None else a[where] for name, a in arrays.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +120,13 @@ class Task:
         lower, upper = curve.bounds(data.coordinates)
         return cls(curve, data, lower, upper, make_scan(curve, data.at_points, lower, upper))
 
+    def misfit(self, fits: Fits) -> np.ndarray:
+        """(n_sets,) by which fits are compared: the share of squares that is left, or deviance."""
+        if self.curve.likelihood == "poisson":
+            return fits.cost
+        with np.errstate(all="ignore"):
+            return np.asarray(fits.cost / fits.squares)
+
     def judged(self, fits: Fits) -> Fits:
         """Fits with the flags that only ranges can tell."""
         good = fits.flags & FAILED == 0
@@ -128,7 +137,7 @@ class Task:
         fits.flags[good & (wide & nonlinear).any(1)] |= UNDETERMINED
         names = [p.name for p in self.curve.free]
         ordered = [names.index(name) for name in self.curve.ordered if name in names]
-        for one, other in zip(ordered, ordered[1:], strict=False):
+        for one, other in pairwise(ordered):
             wrong = fits.values[:, one] >= fits.values[:, other]
             fits.flags[good & wrong] |= DISORDERED
         return fits
@@ -142,6 +151,8 @@ class Task:
             if not flag:
                 found.append(("ok", ""))
                 continue
+            if flag & FAILED:
+                flag &= FAILED
             words = [told for bit, told in _REASONS if flag & bit]
             if flag & AT_BOUND:
                 words += self._bounds_met(fits.values[s])
@@ -156,8 +167,16 @@ class Task:
 
     def _bounds_met(self, values: np.ndarray) -> list[str]:
         names = [p.name for p in self.curve.free]
-        low = [f"{n} at its lower bound {x:g}" for n, x, v in zip(names, self.lower, values, strict=True) if v <= x]
-        high = [f"{n} at its upper bound {x:g}" for n, x, v in zip(names, self.upper, values, strict=True) if v >= x]
+        low = [
+            f"{n} at its lower bound {x:g}"
+            for n, x, v in zip(names, self.lower, values, strict=True)
+            if v <= x
+        ]
+        high = [
+            f"{n} at its upper bound {x:g}"
+            for n, x, v in zip(names, self.upper, values, strict=True)
+            if v >= x
+        ]
         return low + high
 
 

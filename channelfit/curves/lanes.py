@@ -58,26 +58,33 @@ def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array
     """Spread `LANES` data sets from row `first` on over lanes; beyond the end the last is repeated.
 
     data: (n_sets, n_points). z, w: (n_points, LANES); a point that is no number is 0 of weight 0.
-    facts: (3, LANES): points that count, sum of squares, first point that counts.
+    facts: (4, LANES): points that count, sum of squares, first point that counts, sum.
     """
     n = z.shape[0]
-    for l in range(LANES):
-        s = min(first + l, data.shape[0] - 1)
-        low, high, count, squares, start, missing = _INFINITE, -_INFINITE, 0.0, 0.0, 0.0, 0
+    for lane in range(LANES):
+        s = min(first + lane, data.shape[0] - 1)
+        low, high, start, missing = _INFINITE, -_INFINITE, 0.0, 0
+        count, total, squares = 0.0, 0.0, 0.0
         for i in range(n):
             x = data[s, i]
             good = abs(x) < _INFINITE
-            z[i, l] = x if good else 0.0
-            w[i, l] = 1.0 if good else 0.0
+            z[i, lane] = x if good else 0.0
+            w[i, lane] = 1.0 if good else 0.0
             if good:
                 start = x if count == 0.0 else start
                 low, high = min(low, x), max(high, x)
                 count += 1.0
+                total += x
                 squares += x * x
             else:
                 missing = MISSING
-        facts[0, l], facts[1, l], facts[2, l] = count, squares, start
-        flags[l] = missing + (CONSTANT if low >= high else 0) + (NEGATIVE if low < 0.0 else 0)
+        facts[0, lane], facts[1, lane], facts[2, lane], facts[3, lane] = (
+            count,
+            squares,
+            start,
+            total,
+        )
+        flags[lane] = missing + (CONSTANT if low >= high else 0) + (NEGATIVE if low < 0.0 else 0)
 
 
 def scan(
@@ -99,38 +106,38 @@ def scan(
     `starts.Scan`, `ROWS` of them side by side. norms: (n_scan, n_rows). score: (n_scan, LANES).
     """
     n = points.shape[0]
-    for l in range(LANES):
-        filled[0, l] = facts[2, l]
+    for lane in range(LANES):
+        filled[0, lane] = facts[2, lane]
     for k in range(n):
-        for l in range(LANES):
-            last = filled[max(k - 1, 0), l]
-            filled[k, l] = z[points[k], l] if w[points[k], l] > 0.0 else last
+        for lane in range(LANES):
+            last = filled[max(k - 1, 0), lane]
+            filled[k, lane] = z[points[k], lane] if w[points[k], lane] > 0.0 else last
     dots = np.empty((ROWS, LANES))
     n_rows = norms.shape[1]
     for g in range(rows.shape[0]):
         for r in range(ROWS):
-            for l in range(LANES):
-                dots[r, l] = 0.0
+            for lane in range(LANES):
+                dots[r, lane] = 0.0
         for k in range(n):
-            for l in range(LANES):
-                x = filled[k, l]
-                dots[0, l] += rows[g, k, 0] * x
-                dots[1, l] += rows[g, k, 1] * x
-                dots[2, l] += rows[g, k, 2] * x
-                dots[3, l] += rows[g, k, 3] * x
-                dots[4, l] += rows[g, k, 4] * x
-                dots[5, l] += rows[g, k, 5] * x
-                dots[6, l] += rows[g, k, 6] * x
-                dots[7, l] += rows[g, k, 7] * x
+            for lane in range(LANES):
+                x = filled[k, lane]
+                dots[0, lane] += rows[g, k, 0] * x
+                dots[1, lane] += rows[g, k, 1] * x
+                dots[2, lane] += rows[g, k, 2] * x
+                dots[3, lane] += rows[g, k, 3] * x
+                dots[4, lane] += rows[g, k, 4] * x
+                dots[5, lane] += rows[g, k, 5] * x
+                dots[6, lane] += rows[g, k, 6] * x
+                dots[7, lane] += rows[g, k, 7] * x
         for r in range(ROWS):
             row = g * ROWS + r
             c, q = row // n_rows, row % n_rows
             if c < score.shape[0]:
-                for l in range(LANES):
-                    d = dots[r, l] - norms[c, q]
+                for lane in range(LANES):
+                    d = dots[r, lane] - norms[c, q]
                     own = offset == 1 and q == 0
-                    term = norms[c, 0] - 2.0 * dots[r, l] if own else -d * d
-                    score[c, l] = term if q == 0 else score[c, l] + term
+                    term = norms[c, 0] - 2.0 * dots[r, lane] if own else -d * d
+                    score[c, lane] = term if q == 0 else score[c, lane] + term
 
 
 def choose(score: Array, places: Array, chosen: Array) -> None:
@@ -138,19 +145,19 @@ def choose(score: Array, places: Array, chosen: Array) -> None:
 
     places: (n_scan, n_nonlinear) where each point lies in the grid.
     """
-    for l in range(LANES):
+    for lane in range(LANES):
         best, at = _INFINITE, 0
         for c in range(score.shape[0]):
-            better = score[c, l] < best
-            best = score[c, l] if better else best
+            better = score[c, lane] < best
+            best = score[c, lane] if better else best
             at = c if better else at
-        chosen[l] = at
+        chosen[lane] = at
         for c in range(score.shape[0]):
             far = 0
             for k in range(places.shape[1]):
                 far = max(far, abs(places[c, k] - places[at, k]))
             if far <= 1:
-                score[c, l] = _INFINITE
+                score[c, lane] = _INFINITE
 
 
 def begin(
@@ -168,19 +175,19 @@ def begin(
 ) -> None:
     """Write the parameters at the chosen points of the scan, linear ones fitted, within bounds."""
     n_linear = linear.shape[0]
-    for l in range(LANES):
-        c = chosen[l]
+    for lane in range(LANES):
+        c = chosen[lane]
         for j in range(p.shape[0]):
-            p[j, l] = starts[c, j]
+            p[j, lane] = starts[c, j]
         for q in range(n_linear):
             row = c * norms.shape[1] + q + offset
             dot = -norms[c, q + offset]
             for k in range(filled.shape[0]):
-                dot += rows[row // ROWS, k, row % ROWS] * filled[k, l]
+                dot += rows[row // ROWS, k, row % ROWS] * filled[k, lane]
             for j in range(n_linear):
-                p[linear[j], l] += back[c, j, q] * dot
+                p[linear[j], lane] += back[c, j, q] * dot
         for j in range(p.shape[0]):
-            p[j, l] = min(max(p[j, l], lower[j]), upper[j])
+            p[j, lane] = min(max(p[j, lane], lower[j]), upper[j])
 
 
 def step(
@@ -204,40 +211,40 @@ def step(
     n = p.shape[0]
     for j in range(n):
         diagonal = 1 + n + j * (j + 1) // 2 + j
-        for l in range(LANES):
-            g = sums[1 + j, l]
-            out = (p[j, l] <= lower[j] and g < 0.0) or (p[j, l] >= upper[j] and g > 0.0)
-            held[j, l] = 1.0 if out or not sums[diagonal, l] > 0.0 else 0.0
-            d[j, l] = 0.0 if held[j, l] > 0.0 else g
-    for l in range(LANES):
-        gain[l] = 0.0
+        for lane in range(LANES):
+            g = sums[1 + j, lane]
+            out = (p[j, lane] <= lower[j] and g < 0.0) or (p[j, lane] >= upper[j] and g > 0.0)
+            held[j, lane] = 1.0 if out or not sums[diagonal, lane] > 0.0 else 0.0
+            d[j, lane] = 0.0 if held[j, lane] > 0.0 else g
+    for lane in range(LANES):
+        gain[lane] = 0.0
     for j in range(n):
         for i in range(j + 1):
             at = 1 + n + j * (j + 1) // 2 + i
-            for l in range(LANES):
-                free = held[j, l] + held[i, l] == 0.0
-                x = sums[at, l] * (1.0 + damping[l] if i == j else 1.0)
-                m[j * n + i, l] = x if free else (1.0 if i == j else 0.0)
+            for lane in range(LANES):
+                free = held[j, lane] + held[i, lane] == 0.0
+                x = sums[at, lane] * (1.0 + damping[lane] if i == j else 1.0)
+                m[j * n + i, lane] = x if free else (1.0 if i == j else 0.0)
     factor(m, gain, n)
     for j in range(n):
         for k in range(j):
-            for l in range(LANES):
-                d[j, l] -= m[j * n + k, l] * d[k, l]
+            for lane in range(LANES):
+                d[j, lane] -= m[j * n + k, lane] * d[k, lane]
     for j in range(n):
-        for l in range(LANES):
-            d[j, l] /= m[j * n + j, l]
+        for lane in range(LANES):
+            d[j, lane] /= m[j * n + j, lane]
     for back in range(n):
         j = n - 1 - back
         for k in range(j + 1, n):
-            for l in range(LANES):
-                d[j, l] -= m[k * n + j, l] * d[k, l]
+            for lane in range(LANES):
+                d[j, lane] -= m[k * n + j, lane] * d[k, lane]
     for j in range(n):
-        for l in range(LANES):
-            to = min(max(p[j, l] + d[j, l], lower[j]), upper[j])
-            trial[j, l] = to
-            gain[l] += sums[1 + j, l] * (to - p[j, l]) if held[j, l] == 0.0 else 0.0
-    for l in range(LANES):
-        gain[l] = gain[l] if abs(gain[l]) < _INFINITE else -1.0
+        for lane in range(LANES):
+            to = min(max(p[j, lane] + d[j, lane], lower[j]), upper[j])
+            trial[j, lane] = to
+            gain[lane] += sums[1 + j, lane] * (to - p[j, lane]) if held[j, lane] == 0.0 else 0.0
+    for lane in range(LANES):
+        gain[lane] = gain[lane] if abs(gain[lane]) < _INFINITE else -1.0
 
 
 def factor(m: Array, fault: Array, n: int) -> None:
@@ -248,18 +255,20 @@ def factor(m: Array, fault: Array, n: int) -> None:
     for j in range(n):
         for i in range(j):
             for k in range(i):
-                for l in range(LANES):
-                    m[j * n + i, l] -= m[j * n + k, l] * m[i * n + k, l] * m[k * n + k, l]
-            for l in range(LANES):
-                m[j * n + i, l] /= m[i * n + i, l]
-        for l in range(LANES):
-            whole = m[j * n + j, l]
+                for lane in range(LANES):
+                    m[j * n + i, lane] -= (
+                        m[j * n + k, lane] * m[i * n + k, lane] * m[k * n + k, lane]
+                    )
+            for lane in range(LANES):
+                m[j * n + i, lane] /= m[i * n + i, lane]
+        for lane in range(LANES):
+            whole = m[j * n + j, lane]
             left = whole
             for k in range(j):
-                left -= m[j * n + k, l] * m[j * n + k, l] * m[k * n + k, l]
+                left -= m[j * n + k, lane] * m[j * n + k, lane] * m[k * n + k, lane]
             good = left > _SINGULAR * whole
-            m[j * n + j, l] = left if good else 1.0
-            fault[l] = fault[l] if good else -_INFINITE
+            m[j * n + j, lane] = left if good else 1.0
+            fault[lane] = fault[lane] if good else -_INFINITE
 
 
 def descend(
@@ -292,43 +301,43 @@ def descend(
     """
     n = p.shape[0]
     evaluate(z, w, inputs, lengths, p, sums)
-    for l in range(LANES):
-        damping[l] = _FIRST_DAMPING
-        running[l] = 1 if abs(sums[0, l]) < _INFINITE else 2
-        iterations[l] = 0
+    for lane in range(LANES):
+        damping[lane] = _FIRST_DAMPING
+        running[lane] = 1 if abs(sums[0, lane]) < _INFINITE else 2
+        iterations[lane] = 0
     left = LANES
     for _ in range(most):
         step(p, sums, damping, lower, upper, m, d, held, trial, gain)
         left = 0
-        for l in range(LANES):
-            if running[l] == 1:
-                small = tolerance * (sums[0, l] + noise[l])
-                if gain[l] >= 0.0 and gain[l] <= small:
-                    running[l] = 0
-                elif damping[l] > _MOST_DAMPING:
-                    running[l] = 3
+        for lane in range(LANES):
+            if running[lane] == 1:
+                small = tolerance * (sums[0, lane] + noise[lane])
+                if gain[lane] >= 0.0 and gain[lane] <= small:
+                    running[lane] = 0
+                elif damping[lane] > _MOST_DAMPING:
+                    running[lane] = 3
                 else:
                     left += 1
-                    iterations[l] += 1
+                    iterations[lane] += 1
         if left == 0:
             break
         evaluate(z, w, inputs, lengths, trial, trial_sums)
-        for l in range(LANES):
-            held[0, l] = 0.0
-            if running[l] == 1:
-                if gain[l] > 0.0 and trial_sums[0, l] < sums[0, l]:
-                    held[0, l] = 1.0
-                    damping[l] = max(0.1 * damping[l], _LEAST_DAMPING)
+        for lane in range(LANES):
+            held[0, lane] = 0.0
+            if running[lane] == 1:
+                if gain[lane] > 0.0 and trial_sums[0, lane] < sums[0, lane]:
+                    held[0, lane] = 1.0
+                    damping[lane] = max(0.1 * damping[lane], _LEAST_DAMPING)
                 else:
-                    damping[l] *= 8.0
+                    damping[lane] *= 8.0
         for j in range(n):
-            for l in range(LANES):
-                p[j, l] = trial[j, l] if held[0, l] > 0.0 else p[j, l]
+            for lane in range(LANES):
+                p[j, lane] = trial[j, lane] if held[0, lane] > 0.0 else p[j, lane]
         for j in range(sums.shape[0]):
-            for l in range(LANES):
-                sums[j, l] = trial_sums[j, l] if held[0, l] > 0.0 else sums[j, l]
-    for l in range(LANES):
-        running[l] = 1 if running[l] == 3 else running[l]
+            for lane in range(LANES):
+                sums[j, lane] = trial_sums[j, lane] if held[0, lane] > 0.0 else sums[j, lane]
+    for lane in range(LANES):
+        running[lane] = 1 if running[lane] == 3 else running[lane]
 
 
 def invert(
@@ -340,37 +349,37 @@ def invert(
     """
     n = p.shape[0]
     for j in range(n):
-        for l in range(LANES):
-            held[j, l] = 1.0 if p[j, l] <= lower[j] or p[j, l] >= upper[j] else 0.0
-    for l in range(LANES):
-        gain[l] = 0.0
+        for lane in range(LANES):
+            held[j, lane] = 1.0 if p[j, lane] <= lower[j] or p[j, lane] >= upper[j] else 0.0
+    for lane in range(LANES):
+        gain[lane] = 0.0
     for j in range(n):
         for i in range(j + 1):
             at = 1 + n + j * (j + 1) // 2 + i
-            for l in range(LANES):
-                free = held[j, l] + held[i, l] == 0.0
-                m[j * n + i, l] = sums[at, l] if free else (1.0 if i == j else 0.0)
+            for lane in range(LANES):
+                free = held[j, lane] + held[i, lane] == 0.0
+                m[j * n + i, lane] = sums[at, lane] if free else (1.0 if i == j else 0.0)
     factor(m, gain, n)
     for c in range(n):  # column c of the inverse goes to the upper triangle, behind it to d
         for j in range(n):
-            for l in range(LANES):
-                d[c * n + j, l] = 1.0 if j == c else 0.0
+            for lane in range(LANES):
+                d[c * n + j, lane] = 1.0 if j == c else 0.0
             for k in range(j):
-                for l in range(LANES):
-                    d[c * n + j, l] -= m[j * n + k, l] * d[c * n + k, l]
+                for lane in range(LANES):
+                    d[c * n + j, lane] -= m[j * n + k, lane] * d[c * n + k, lane]
         for j in range(n):
-            for l in range(LANES):
-                d[c * n + j, l] /= m[j * n + j, l]
+            for lane in range(LANES):
+                d[c * n + j, lane] /= m[j * n + j, lane]
         for back in range(n):
             j = n - 1 - back
             for k in range(j + 1, n):
-                for l in range(LANES):
-                    d[c * n + j, l] -= m[k * n + j, l] * d[c * n + k, l]
+                for lane in range(LANES):
+                    d[c * n + j, lane] -= m[k * n + j, lane] * d[c * n + k, lane]
     for c in range(n):
         for j in range(n):
-            for l in range(LANES):
-                free = held[j, l] + held[c, l] == 0.0
-                m[c * n + j, l] = d[c * n + j, l] if free else float("nan")
+            for lane in range(LANES):
+                free = held[j, lane] + held[c, lane] == 0.0
+                m[c * n + j, lane] = d[c * n + j, lane] if free else float("nan")
 
 
 @kernel
@@ -410,12 +419,13 @@ def fit(
         lower, upper: (n,) bounds. n_starts: minima of the scan that are refined.
         most: steps of a descent. tolerance: of its end. counts: 1 for Poisson's likelihood.
         values, errors: (n_sets, n). covariances: (n_sets, n*n), or (0, 0) where not wanted.
-        numbers: (n_sets, 3): cost, points that count, steps. flags: (n_sets,).
+        numbers: (n_sets, 4): cost, points that count, steps, squares around the mean.
+        flags: (n_sets,).
     """
     n_points, n = data.shape[1], lower.shape[0]
     n_sums = 1 + n + n * (n + 1) // 2
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
-    facts, noise = np.empty((3, LANES)), np.empty(LANES)
+    facts, noise = np.empty((4, LANES)), np.empty(LANES)
     filled = np.empty((points.shape[0], LANES))
     score = np.empty((norms.shape[0], LANES))
     p, trial, kept = np.empty((n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))
@@ -429,8 +439,8 @@ def fit(
     n_sets = data.shape[0]
     for block in range(first, last):
         load(data, block * LANES, z, w, facts, found)
-        for l in range(LANES):
-            noise[l] = facts[0, l] if counts == 1 else 1e-16 * facts[1, l]
+        for lane in range(LANES):
+            noise[lane] = facts[0, lane] if counts == 1 else 1e-16 * facts[1, lane]
         scan(z, w, facts, points, rows, norms, offset, filled, score)
         for s in range(n_starts):
             choose(score, places, chosen)
@@ -439,46 +449,51 @@ def fit(
                 evaluate, z, w, inputs, lengths, noise, lower, upper, most, tolerance,
                 p, sums, trial, trial_sums, m, d, held, damping, gain, running, iterations,
             )  # fmt: skip
-            for l in range(LANES):
-                better = s == 0 or ended[l] == 2 or sums[0, l] < kept_sums[0, l]
-                better = better and (s == 0 or running[l] < 2)
-                held[0, l] = 1.0 if better else 0.0
-                ended[l] = running[l] if better else ended[l]
-                steps[l] = iterations[l] if s == 0 else steps[l] + iterations[l]
+            for lane in range(LANES):
+                better = s == 0 or ended[lane] == 2 or sums[0, lane] < kept_sums[0, lane]
+                better = better and (s == 0 or running[lane] < 2)
+                held[0, lane] = 1.0 if better else 0.0
+                ended[lane] = running[lane] if better else ended[lane]
+                steps[lane] = iterations[lane] if s == 0 else steps[lane] + iterations[lane]
             for j in range(n):
-                for l in range(LANES):
-                    kept[j, l] = p[j, l] if held[0, l] > 0.0 else kept[j, l]
+                for lane in range(LANES):
+                    kept[j, lane] = p[j, lane] if held[0, lane] > 0.0 else kept[j, lane]
             for j in range(n_sums):
-                for l in range(LANES):
-                    kept_sums[j, l] = sums[j, l] if held[0, l] > 0.0 else kept_sums[j, l]
+                for lane in range(LANES):
+                    kept_sums[j, lane] = (
+                        sums[j, lane] if held[0, lane] > 0.0 else kept_sums[j, lane]
+                    )
         for j in range(n):
-            for l in range(LANES):
-                p[j, l] = kept[j, l]
+            for lane in range(LANES):
+                p[j, lane] = kept[j, lane]
         invert(p, kept_sums, lower, upper, m, d, held, gain)
-        for l in range(LANES):
-            s = block * LANES + l
+        for lane in range(LANES):
+            s = block * LANES + lane
             if s < n_sets:
-                flag = found[l]
+                flag = found[lane]
                 flag = flag if counts == 1 else flag & (255 - NEGATIVE)
                 flag = flag & (255 - CONSTANT) if linear.shape[0] == n else flag
-                flag |= NOT_FINITE if ended[l] == 2 else 0
-                flag |= NOT_CONVERGED if ended[l] == 1 else 0
-                flag |= TOO_FEW if facts[0, l] < n else 0
+                flag |= NOT_FINITE if ended[lane] == 2 else 0
+                flag |= NOT_CONVERGED if ended[lane] == 1 else 0
+                flag |= TOO_FEW if facts[0, lane] < n else 0
                 n_free = 0.0
                 for j in range(n):
-                    n_free += 1.0 - held[j, l]
+                    n_free += 1.0 - held[j, lane]
                 flag |= AT_BOUND if n_free < n else 0
-                flag |= UNDETERMINED if gain[l] < 0.0 else 0
+                flag |= UNDETERMINED if gain[lane] < 0.0 else 0
                 none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
-                cost = kept_sums[0, l]
-                spare = facts[0, l] - n_free
+                cost = kept_sums[0, lane]
+                spare = facts[0, lane] - n_free
                 scale = 1.0 if counts == 1 else (cost / spare if spare > 0.0 else float("nan"))
                 scale = float("nan") if flag & UNDETERMINED != 0 or none else scale
                 for j in range(n):
-                    values[s, j] = float("nan") if none else p[j, l]
-                    errors[s, j] = np.sqrt(scale * m[j * n + j, l])
+                    values[s, j] = float("nan") if none else p[j, lane]
+                    errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
                 for j in range(covariances.shape[1]):
-                    covariances[s, j] = scale * m[j, l]
+                    covariances[s, j] = scale * m[j, lane]
                 numbers[s, 0] = float("nan") if none else cost
-                numbers[s, 1], numbers[s, 2] = facts[0, l], float(steps[l])
+                numbers[s, 1], numbers[s, 2] = facts[0, lane], float(steps[lane])
+                numbers[s, 3] = facts[1, lane] - facts[3, lane] * facts[3, lane] / max(
+                    facts[0, lane], 1.0
+                )
                 flags[s] = flag

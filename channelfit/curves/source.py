@@ -114,9 +114,7 @@ class _CpuPrinter(ScalarPrinter):
             self.called[name] = f"x_{name}"
             self.w(f"x_{name} = {place.format(k=k)}")
 
-    def stage(
-        self, axes: frozenset[int], kept: Sequence[str], place: Callable[[int], str]
-    ) -> None:
+    def stage(self, axes: frozenset[int], kept: Sequence[str], place: Callable[[int], str]) -> None:
         """The steps on some axes, of which those that are needed later are kept in an array."""
         steps = self.stages.steps.get(axes, [])
         if not steps:

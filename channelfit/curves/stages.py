@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sympy
 
@@ -31,7 +32,7 @@ class Staged:
 
     axes: tuple[tuple[str, ...], ...]
     steps: dict[Axes, list[tuple[str, sympy.Expr]]] = field(default_factory=dict)
-    value: sympy.Expr = sympy.Integer(0)
+    value: sympy.Expr = sympy.S.Zero
     slopes: list[sympy.Expr] = field(default_factory=list)
     of: dict[str, Axes] = field(default_factory=dict)
     _known: dict[sympy.Expr, sympy.Symbol] = field(default_factory=dict)
@@ -128,8 +129,8 @@ def staged(curve: Curve, axes: tuple[tuple[str, ...], ...], slopes: bool = True)
             points; one for each input on a grid.
     """
     out = Staged(axes)
-    for k, names in enumerate(axes):
-        out.of |= {name: frozenset({k}) for name in names}
+    for k, together in enumerate(axes):
+        out.of |= {name: frozenset({k}) for name in together}
     wanted = [curve.reduced, *(curve.slopes if slopes else ())]
     wanted = [_without_overflow(e) for e in wanted]
     names = (symbol(f".c{k}") for k in range(10**6))
@@ -148,7 +149,7 @@ def _terms(expression: sympy.Expr) -> Sequence[sympy.Expr]:
         if len(sums) == 1:
             rest = [a for a in expression.args if a is not sums[0]]
             return [sympy.Mul(*rest, term, evaluate=False) for term in sums[0].args]
-    return sympy.Add.make_args(expression)
+    return list(sympy.Add.make_args(expression))
 
 
 def _without_overflow(expression: sympy.Expr) -> sympy.Expr:
@@ -158,8 +159,11 @@ def _without_overflow(expression: sympy.Expr) -> sympy.Expr:
     """
 
     def is_logistic(node: sympy.Basic) -> bool:
-        return isinstance(node, sympy.Pow) and node.exp.is_Integer and node.exp < 0 and (
-            _logit(node.base) is not None
+        return (
+            isinstance(node, sympy.Pow)
+            and node.exp.is_Integer
+            and node.exp < 0
+            and (_logit(node.base) is not None)
         )
 
     def of_products(node: sympy.Mul) -> sympy.Expr:
@@ -182,7 +186,7 @@ def _without_overflow(expression: sympy.Expr) -> sympy.Expr:
     )
 
 
-def _logit(base: sympy.Expr) -> sympy.Expr | None:
+def _logit(base: sympy.Expr) -> Any:
     """u of 1 + exp(u); None for anything else."""
     if isinstance(base, sympy.Add) and len(base.args) == 2 and sympy.Integer(1) in base.args:
         other = next(a for a in base.args if a != 1)

@@ -28,8 +28,8 @@ class Scan:
 
     Attributes:
         points: (n_points,) int64, which points of a data set take part.
-        rows: (n_scan, n_rows, n_points) what is multiplied with the data: orthonormal rows that span
-            the linear part of the curve, before them the rest of the curve where `offset` is 1.
+        rows: (n_scan, n_rows, n_points) what is multiplied with the data: orthonormal rows that
+            span the linear part of the curve, before them the rest of the curve where `offset` is 1.
         norms: (n_scan, n_rows) products of that rest with itself and with the others.
         offset: 0 where the curve has no part that is not linear in some parameter.
         back: (n_scan, n_linear, n_linear) from products to linear parameters.

@@ -18,6 +18,7 @@ from channelfit import __version__
 from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.front import interrupts
 from channelfit.front.verbs.compare import compare
+from channelfit.front.verbs.curves import curves
 from channelfit.front.verbs.doctor import doctor
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
@@ -119,6 +120,7 @@ _VERBS = (
     simulate,
     uncertainty,
     compare,
+    curves,
     inspect,
     init,
     show,
