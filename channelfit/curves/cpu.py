@@ -29,8 +29,8 @@ def fit_on_cpu(
     evaluate = Callback(generated(cpu_text(curve, data.axes), "evaluate"), EVALUATE)
     shared = (
         scan.points, scan.side_by_side(ROWS), scan.norms, scan.offset, scan.back, scan.linear,
-        scan.starts, scan.places, task.lower, task.upper, curve.starts, MOST_STEPS, TOLERANCE["float64"],
-        int(curve.likelihood == "poisson"),
+        scan.starts, scan.places, task.lower, task.upper, curve.starts, MOST_STEPS,
+        TOLERANCE["float64"], int(curve.likelihood == "poisson"),
     )  # fmt: skip
 
     def some(a: int, b: int) -> None:

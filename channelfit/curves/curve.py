@@ -11,8 +11,8 @@
 
 Ranges may use, of every input x, its smallest and largest value ``x_min`` and ``x_max``, their
 distance ``x_span``, the smallest gap between two values ``x_step`` and the smallest value above
-zero ``x_positive``. A parameter that enters linearly needs no range: its best value follows from the
-others.
+zero ``x_positive``. A parameter that enters linearly needs no range: its best value follows from
+the others.
 """
 
 from __future__ import annotations

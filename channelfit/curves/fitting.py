@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from channelfit.reading.errors import InputError
 FAILED = 4 | 8 | 16 | 32 | 64
 #: A parameter is not in the order that the curve asks for.
 DISORDERED = 256
-MOST_STEPS = 100
+MOST_STEPS = 200
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 
@@ -88,12 +87,7 @@ class Fits:
     squares: np.ndarray
     flags: np.ndarray
     covariances: np.ndarray | None = None
-    spread: np.ndarray | None = field(default=None)
-
-    def part(self, where: slice) -> Fits:
-        """Those of some data sets."""
-        arrays: dict[str, Any] = vars(self)
-        return Fits(**{name: None if a is None else a[where] for name, a in arrays.items()})
+    spread: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,6 +50,8 @@ MISSING = 128
 
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e-12, 1e12
 _INFINITE = float("inf")
+#: A descent that was stopped is at rest nevertheless where a step would gain so many tolerances.
+_AT_REST = 1e4
 #: A pivot below this share of its diagonal element: the parameters before it explain it.
 _SINGULAR = 1e-13
 
@@ -290,6 +292,7 @@ def descend(
     d: Array,
     held: Array,
     damping: Array,
+    growth: Array,
     gain: Array,
     running: Array,
     iterations: Array,
@@ -302,7 +305,7 @@ def descend(
     n = p.shape[0]
     evaluate(z, w, inputs, lengths, p, sums)
     for lane in range(LANES):
-        damping[lane] = _FIRST_DAMPING
+        damping[lane], growth[lane] = _FIRST_DAMPING, 4.0
         running[lane] = 1 if abs(sums[0, lane]) < _INFINITE else 2
         iterations[lane] = 0
     left = LANES
@@ -327,9 +330,14 @@ def descend(
             if running[lane] == 1:
                 if gain[lane] > 0.0 and trial_sums[0, lane] < sums[0, lane]:
                     held[0, lane] = 1.0
-                    damping[lane] = max(0.1 * damping[lane], _LEAST_DAMPING)
+                    ratio = (sums[0, lane] - trial_sums[0, lane]) / gain[lane]
+                    bend = 2.0 * min(ratio, 1.0) - 1.0
+                    less = max(0.1, 1.0 - bend * bend * bend)
+                    damping[lane] = max(less * damping[lane], _LEAST_DAMPING)
+                    growth[lane] = 4.0
                 else:
-                    damping[lane] *= 8.0
+                    damping[lane] *= growth[lane]
+                    growth[lane] *= 2.0
         for j in range(n):
             for lane in range(LANES):
                 p[j, lane] = trial[j, lane] if held[0, lane] > 0.0 else p[j, lane]
@@ -337,7 +345,9 @@ def descend(
             for lane in range(LANES):
                 sums[j, lane] = trial_sums[j, lane] if held[0, lane] > 0.0 else sums[j, lane]
     for lane in range(LANES):
-        running[lane] = 1 if running[lane] == 3 else running[lane]
+        if running[lane] == 1 or running[lane] == 3:
+            near = _AT_REST * tolerance * (sums[0, lane] + noise[lane])
+            running[lane] = 0 if gain[lane] >= 0.0 and gain[lane] <= near else 1
 
 
 def invert(
@@ -432,7 +442,7 @@ def fit(
     sums, trial_sums = np.empty((n_sums, LANES)), np.empty((n_sums, LANES))
     kept_sums = np.empty((n_sums, LANES))
     m, d, held = np.empty((n * n, LANES)), np.empty((n * n, LANES)), np.empty((n, LANES))
-    damping, gain = np.empty(LANES), np.empty(LANES)
+    damping, growth, gain = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     chosen, running = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     iterations, steps = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     ended, found = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
@@ -447,7 +457,7 @@ def fit(
             begin(chosen, filled, rows, norms, offset, back, linear, starts, lower, upper, p)
             descend(
                 evaluate, z, w, inputs, lengths, noise, lower, upper, most, tolerance,
-                p, sums, trial, trial_sums, m, d, held, damping, gain, running, iterations,
+                p, sums, trial, trial_sums, m, d, held, damping, growth, gain, running, iterations,
             )  # fmt: skip
             for lane in range(LANES):
                 better = s == 0 or ended[lane] == 2 or sums[0, lane] < kept_sums[0, lane]

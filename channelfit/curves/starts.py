@@ -8,6 +8,7 @@ curve again: no guess is needed, and a scan of hundreds of points costs about as
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Scan:
     Attributes:
         points: (n_points,) int64, which points of a data set take part.
         rows: (n_scan, n_rows, n_points) what is multiplied with the data: orthonormal rows that
-            span the linear part of the curve, before them the rest of the curve where `offset` is 1.
+            span the linear part of the curve, before them the rest of it where `offset` is 1.
         norms: (n_scan, n_rows) products of that rest with itself and with the others.
         offset: 0 where the curve has no part that is not linear in some parameter.
         back: (n_scan, n_linear, n_linear) from products to linear parameters.
@@ -118,7 +119,7 @@ def _grid(
         else:
             axes.append(low + (high - low) * share)
     places = np.array(list(itertools.product(*(range(len(a)) for a in axes))), np.int64)
-    places = places.reshape(-1, len(nonlinear))
+    places = places.reshape(math.prod(map(len, axes)), len(nonlinear))
     starts = np.zeros((len(places), len(curve.free)))
     for q, k in enumerate(nonlinear):
         starts[:, k] = axes[q][places[:, q]]

@@ -47,8 +47,7 @@ def curves(
     """Fits a curve to all data sets of a file; writes the table and the picture of fits."""
     formula = load_curve(curve)
     formula = replace(formula, likelihood=likelihood or formula.likelihood)
-    pairs = {name: parse_quantity(value, "none") for name, value in _pairs(fixed, "--fix")}
-    formula = formula.with_fixed(pairs)
+    formula = formula.with_fixed({name: _number(name, v) for name, v in _pairs(fixed, "--fix")})
     files = {name: Path(file) for name, file in _pairs(inputs, "--input")}
     groups = read_data(data, formula, files)
     settings = Settings(backend, dtype, method, covariance, seed, particles, iterations)
@@ -109,9 +108,19 @@ def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
     return found
 
 
+def _number(name: str, value: str) -> float:
+    """The value of --fix. Raises: InputError for a text that is no number."""
+    try:
+        return float(parse_quantity(value, "none"))
+    except InputError as error:
+        raise error.at(None, f"--fix {name}") from None
+
+
 def _tell(curve: Curve, table: FitTable, n_sets: int, seconds: float, backend: str) -> None:
     """The summary on the screen: how many are good, why others are not, and where values lie."""
     console = terminal.PlainConsole(highlight=False)
+    words = ". ".join(filter(None, (curve.description, curve.source)))
+    console.print(f"{curve.name}{f': {words}' if words else ''}", markup=False, soft_wrap=True)
     told = ", ".join(f"{table.counts[q]:,} {q}" for q in ("ok", "check", "failed"))
     rate = f"{n_sets / seconds:,.0f} a second" if seconds > 0.5 else f"{seconds:.2f} s"
     console.print(f"{n_sets:,} data sets on {backend}: {told} ({rate})", markup=False)
