@@ -16,7 +16,7 @@ from channelfit.curves.batch import Settings, fit_curve
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu
 from channelfit.curves.curve import Curve, build_curve, load_curve
-from channelfit.curves.fitting import DISORDERED, DataSets, Fits, Task
+from channelfit.curves.fitting import DataSets, Fits, Task
 from channelfit.curves.source import LANES, cpu_text, n_sums
 from channelfit.curves.stages import staged
 from channelfit.reading.errors import InputError
@@ -224,7 +224,8 @@ def test_the_text_runs_as_plain_python_too() -> None:
         lanes.fit.python(
             scope["evaluate"], data.values, 0, 1, data.flat, data.lengths, scan.points,
             scan.side_by_side(lanes.ROWS), scan.norms, scan.offset, scan.back, scan.linear,
-            scan.starts, scan.places, task.lower, task.upper, 1, 100, 1e-12, 1, *out, flags,
+            scan.starts, scan.places, task.lower, task.upper, task.width, task.below, 1, 100,
+            1e-12, 1, *out, flags,
         )  # fmt: skip
     found = fit_on_cpu(task, 0, 3, covariances=True)
     np.testing.assert_allclose(found.values, out[0], rtol=1e-6)
@@ -409,8 +410,8 @@ def test_exponentials_stay_in_their_order() -> None:
     found = on_cpu(curve, data)
     names = [p.name for p in curve.free]
     fast, slow = found.values[:, names.index("tau_fast")], found.values[:, names.index("tau_slow")]
-    assert np.all((fast < slow) | (found.flags & DISORDERED != 0))
-    assert np.mean(found.flags & DISORDERED != 0) < 0.02
+    assert np.all((fast < slow) | (found.flags & lanes.DISORDERED != 0))
+    assert np.mean(found.flags & lanes.DISORDERED != 0) < 0.02
 
 
 def test_a_steep_boltzmann_has_finite_derivatives() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from channelfit.curves.cpu import fit_on_cpu
+from channelfit.curves.cuda import Gpus
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets, Fits, Task, edges
 from channelfit.reading.errors import InputError
@@ -92,12 +93,18 @@ def fit_pieces(
 
 
 def _fitter(settings: Settings) -> Callable[[Task, int, int], Fits]:
-    settings.chosen_backend()
+    if settings.chosen_backend() == "cpu":
+        return lambda task, first, last: fit_on_cpu(
+            task, first, last, settings.covariances, settings.n_threads
+        )
+    latest: list[tuple[Task, Gpus]] = []
 
-    def on_cpu(task: Task, first: int, last: int) -> Fits:
-        return fit_on_cpu(task, first, last, settings.covariances, settings.n_threads)
+    def on_gpus(task: Task, first: int, last: int) -> Fits:
+        if not latest or latest[0][0] is not task:
+            latest[:] = [(task, Gpus(task, settings.dtype, settings.covariances))]
+        return latest[0][1].fit(first, last)
 
-    return on_cpu
+    return on_gpus
 
 
 def fit_curve(curve: Curve, data: DataSets, settings: Settings | None = None) -> Fits:

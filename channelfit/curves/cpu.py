@@ -29,8 +29,8 @@ def fit_on_cpu(
     evaluate = Callback(generated(cpu_text(curve, data.axes), "evaluate"), EVALUATE)
     shared = (
         scan.points, scan.side_by_side(ROWS), scan.norms, scan.offset, scan.back, scan.linear,
-        scan.starts, scan.places, task.lower, task.upper, curve.starts, MOST_STEPS,
-        TOLERANCE["float64"], int(curve.likelihood == "poisson"),
+        scan.starts, scan.places, task.lower, task.upper, task.width, task.below, curve.starts,
+        MOST_STEPS, TOLERANCE["float64"], int(curve.likelihood == "poisson"),
     )  # fmt: skip
 
     def some(a: int, b: int) -> None:
@@ -46,10 +46,8 @@ def fit_on_cpu(
     parts = [(a, min(a + step, n_sets)) for a in range(0, n_sets, step)]
     _team(n_threads - 1).share(some, parts)
     whole = wanted.reshape(n_sets, n_free, n_free) if covariances else None
-    return task.judged(
-        Fits(
-            values, errors, numbers[:, 0], numbers[:, 1], numbers[:, 2], numbers[:, 3], flags, whole
-        )
+    return Fits(
+        values, errors, numbers[:, 0], numbers[:, 1], numbers[:, 2], numbers[:, 3], flags, whole
     )
 
 

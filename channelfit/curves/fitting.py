@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,16 +11,14 @@ from itertools import pairwise
 import numpy as np
 
 from channelfit.curves.curve import Curve
-from channelfit.curves.lanes import AT_BOUND, NOT_CONVERGED, UNDETERMINED
+from channelfit.curves.lanes import AT_BOUND, DISORDERED, NOT_CONVERGED, UNDETERMINED
 from channelfit.curves.starts import Scan, make_scan
 from channelfit.reading.errors import InputError
 
 #: Flags that say that there is no result at all, and those that ask for a look.
 FAILED = 4 | 8 | 16 | 32 | 64
-#: A parameter is not in the order that the curve asks for.
-DISORDERED = 256
 MOST_STEPS = 200
-TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ class Fits:
         counted: (n_sets,) points that were numbers.
         steps: (n_sets,) of all descents.
         squares: (n_sets,) sum of squares of the data around their mean.
-        flags: (n_sets,) int64, bits of `lanes` and `DISORDERED`.
+        flags: (n_sets,) int64, bits of `lanes`.
         covariances: (n_sets, n_free, n_free), or None where they were not asked for.
         spread: (n_sets, n_free) the paper's estimate of errors of a swarm, else None.
     """
@@ -96,6 +95,8 @@ class Task:
 
     Attributes:
         lower, upper: (n_free,) bounds.
+        width: (n_free,) the largest standard error of a parameter that counts as determined.
+        below: (n_free,) int64, another parameter that has to be smaller, -1 where none has.
         scan: for starts.
     """
 
@@ -103,6 +104,8 @@ class Task:
     data: DataSets
     lower: np.ndarray
     upper: np.ndarray
+    width: np.ndarray
+    below: np.ndarray
     scan: Scan
 
     @classmethod
@@ -112,7 +115,14 @@ class Task:
         if missing:
             raise InputError(f"the data have no input {missing[0]} for the curve {curve.name}")
         lower, upper = curve.bounds(data.coordinates)
-        return cls(curve, data, lower, upper, make_scan(curve, data.at_points, lower, upper))
+        width = upper - lower
+        width[list(curve.linear)] = np.inf
+        names = [p.name for p in curve.free]
+        below = np.full(len(names), -1, np.int64)
+        for one, other in pairwise(name for name in curve.ordered if name in names):
+            below[names.index(other)] = names.index(one)
+        scan = make_scan(curve, data.at_points, lower, upper)
+        return cls(curve, data, lower, upper, width, below, scan)
 
     def misfit(self, fits: Fits) -> np.ndarray:
         """(n_sets,) by which fits are compared: the share of squares that is left, or deviance."""
@@ -120,21 +130,6 @@ class Task:
             return fits.cost
         with np.errstate(all="ignore"):
             return np.asarray(fits.cost / fits.squares)
-
-    def judged(self, fits: Fits) -> Fits:
-        """Fits with the flags that only ranges can tell."""
-        good = fits.flags & FAILED == 0
-        nonlinear = np.ones(len(self.lower), bool)
-        nonlinear[list(self.curve.linear)] = False
-        with np.errstate(invalid="ignore"):
-            wide = fits.errors > self.upper - self.lower
-        fits.flags[good & (wide & nonlinear).any(1)] |= UNDETERMINED
-        names = [p.name for p in self.curve.free]
-        ordered = [names.index(name) for name in self.curve.ordered if name in names]
-        for one, other in pairwise(ordered):
-            wrong = fits.values[:, one] >= fits.values[:, other]
-            fits.flags[good & wrong] |= DISORDERED
-        return fits
 
     def reasons(self, fits: Fits) -> list[tuple[str, str]]:
         """Quality ("ok", "check" or "failed") and reason in words of every data set."""
@@ -160,18 +155,13 @@ class Task:
         return found
 
     def _bounds_met(self, values: np.ndarray) -> list[str]:
-        names = [p.name for p in self.curve.free]
-        low = [
-            f"{n} at its lower bound {x:g}"
-            for n, x, v in zip(names, self.lower, values, strict=True)
-            if v <= x
-        ]
-        high = [
-            f"{n} at its upper bound {x:g}"
-            for n, x, v in zip(names, self.upper, values, strict=True)
-            if v >= x
-        ]
-        return low + high
+        told = []
+        ends = (("lower", self.lower), ("upper", self.upper))
+        for side, bounds in ends:
+            for parameter, bound, value in zip(self.curve.free, bounds, values, strict=True):
+                if math.isclose(value, bound, rel_tol=1e-6):  # a GPU may round to float32
+                    told.append(f"{parameter.name} at its {side} bound {bound:g}")
+        return told
 
 
 _REASONS = (

@@ -47,6 +47,8 @@ NOT_FINITE = 32
 NEGATIVE = 64
 #: Some points are not numbers, and were left out.
 MISSING = 128
+#: Parameters are not in the order that the curve asks for.
+DISORDERED = 256
 
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e-12, 1e12
 _INFINITE = float("inf")
@@ -410,6 +412,8 @@ def fit(
     places: Array,
     lower: Array,
     upper: Array,
+    width: Array,
+    below: Array,
     n_starts: int,
     most: int,
     tolerance: float,
@@ -426,7 +430,9 @@ def fit(
         evaluate: of `source`. data: (n_sets, n_points). first, last: blocks.
         inputs, lengths: the values of all inputs, one after the other, and the length of each axis.
         points .. places: of the scan, see `scan`, `choose` and `begin`.
-        lower, upper: (n,) bounds. n_starts: minima of the scan that are refined.
+        lower, upper: (n,) bounds. width: (n,) the largest error of a parameter that counts as
+        determined. below: (n,) another parameter that has to be smaller, -1 where none has.
+        n_starts: minima of the scan that are refined.
         most: steps of a descent. tolerance: of its end. counts: 1 for Poisson's likelihood.
         values, errors: (n_sets, n). covariances: (n_sets, n*n), or (0, 0) where not wanted.
         numbers: (n_sets, 4): cost, points that count, steps, squares around the mean.
@@ -481,8 +487,8 @@ def fit(
             s = block * LANES + lane
             if s < n_sets:
                 flag = found[lane]
-                flag = flag if counts == 1 else flag & (255 - NEGATIVE)
-                flag = flag & (255 - CONSTANT) if linear.shape[0] == n else flag
+                flag = flag if counts == 1 else flag & (511 - NEGATIVE)
+                flag = flag & (511 - CONSTANT) if linear.shape[0] == n else flag
                 flag |= NOT_FINITE if ended[lane] == 2 else 0
                 flag |= NOT_CONVERGED if ended[lane] == 1 else 0
                 flag |= TOO_FEW if facts[0, lane] < n else 0
@@ -499,6 +505,11 @@ def fit(
                 for j in range(n):
                     values[s, j] = float("nan") if none else p[j, lane]
                     errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
+                    other = below[j]
+                    if not none and errors[s, j] > width[j]:
+                        flag |= UNDETERMINED
+                    if not none and other >= 0 and p[max(other, 0), lane] >= p[j, lane]:
+                        flag |= DISORDERED
                 for j in range(covariances.shape[1]):
                     covariances[s, j] = scale * m[j, lane]
                 numbers[s, 0] = float("nan") if none else cost

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 
 import sympy
@@ -165,12 +164,3 @@ class _CpuPrinter(ScalarPrinter):
     def _print_sign(self, node: sympy.Expr) -> str:
         inner = self._print(node.args[0])
         return f"(1.0 if {inner} > 0.0 else (-1.0 if {inner} < 0.0 else 0.0))"
-
-
-_CUDA = replace(
-    _CPU,
-    functions=dict(_CPU.functions) | {"Abs": "fabs", "exp": "exp", "log": "log"},
-    choose=lambda condition, yes, no: f"({condition} ? {yes} : {no})",
-    power=lambda base, exponent: f"pow({base}, {exponent})",
-    words=("&&", "||", "!", "true", "false"),
-)
