@@ -14,10 +14,11 @@ from test_curves import ONE_INPUT, images, noisy, points
 
 from channelfit.curves import cuda, lanes
 from channelfit.curves.builtin import BUILT_IN
-from channelfit.curves.cpu import fit_on_cpu
+from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda_source import cuda_text
 from channelfit.curves.curve import build_curve, load_curve
-from channelfit.curves.fitting import Fits, Task
+from channelfit.curves.fitting import Fits, Flight, Task
+from channelfit.curves.swarm_text import swarm_text
 
 
 @pytest.fixture(autouse=True)
@@ -134,3 +135,25 @@ def test_nvrtc_compiles_every_built_in_curve(name: str) -> None:
     text = cuda_text(curve, axes, (11,) * len(axes), "float32", "uint16", 0)
     log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
     assert "error" not in log
+
+
+def test_swarms_fly_alike_on_both_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_CHUNK", 128)
+    curve, data = noisy("gaussian", 140)
+    task = Task.of(curve, data)
+    flight = Flight(particles=24, iterations=6, seed=5)
+    ours = fly_on_cpu(task, 0, 140, flight, covariances=True)
+    found = cuda.fit_on_gpu(task, 0, 140, covariances=True, flight=flight)
+    np.testing.assert_allclose(found.values, ours.values, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.cost, ours.cost, rtol=1e-9)
+    np.testing.assert_array_equal(found.flags, ours.flags)
+    assert found.spread is not None
+    np.testing.assert_allclose(found.spread, ours.spread, rtol=1e-6, atol=1e-12)
+    later = cuda.fit_on_gpu(task, 130, 140, flight=flight)
+    np.testing.assert_array_equal(later.values, found.values[130:])
+
+
+def test_nvrtc_compiles_swarms() -> None:
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    text = cuda_text(curve, (("x",), ("y",)), (11, 11), "float32", "uint16", 0, swarm_text(256))
+    assert "error" not in compile_with_nvrtc(text)

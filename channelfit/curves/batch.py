@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from channelfit.curves.cpu import fit_on_cpu
+from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import Gpus
 from channelfit.curves.curve import Curve
-from channelfit.curves.fitting import DataSets, Fits, Task, edges
+from channelfit.curves.fitting import DataSets, Fits, Flight, Task, edges
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 
@@ -93,16 +93,19 @@ def fit_pieces(
 
 
 def _fitter(settings: Settings) -> Callable[[Task, int, int], Fits]:
-    if settings.chosen_backend() == "cpu":
-        return lambda task, first, last: fit_on_cpu(
-            task, first, last, settings.covariances, settings.n_threads
-        )
+    backend, more = settings.chosen_backend(), settings.covariances
+    flight = Flight(settings.particles, settings.iterations, settings.seed)
+    swarm, n_threads = settings.method == "swarm", settings.n_threads
+    if backend == "cpu" and swarm:
+        return lambda task, a, b: fly_on_cpu(task, a, b, flight, more, n_threads)
+    if backend == "cpu":
+        return lambda task, a, b: fit_on_cpu(task, a, b, more, n_threads)
     latest: list[tuple[Task, Gpus]] = []
 
-    def on_gpus(task: Task, first: int, last: int) -> Fits:
+    def on_gpus(task: Task, a: int, b: int) -> Fits:
         if not latest or latest[0][0] is not task:
-            latest[:] = [(task, Gpus(task, settings.dtype, settings.covariances))]
-        return latest[0][1].fit(first, last)
+            latest[:] = [(task, Gpus(task, settings.dtype, more, flight if swarm else None))]
+        return latest[0][1].fit(a, b)
 
     return on_gpus
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from channelfit.curves.cuda_source import RAW, cuda_text
-from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Task, edges
+from channelfit.curves.cuda_text import FIT
+from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Flight, Task, edges
 from channelfit.curves.lanes import ROWS
+from channelfit.curves.swarm_text import swarm_text
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import Team, usable_cores
@@ -24,6 +26,8 @@ from channelfit.scoring.machine.threads import Team, usable_cores
 #: Data sets and bytes of a chunk, at most, and chunks that are under way at once.
 _CHUNK, _CHUNK_BYTES, _UNDER_WAY = 65_536, 64 << 20, 3
 _BLOCK = 128
+#: Bytes of a data set that a block of threads can keep.
+_SHARED = 32_768
 #: Data sets for each of several GPUs, at least.
 _FEW = 64
 #: Bytes that a thread copies into a pinned buffer at once.
@@ -37,12 +41,15 @@ class CudaFits:
         task: curve and data.
         dtype: "float64" or "float32".
         covariances: whether these are wanted.
+        flight: of a swarm for each data set; None for least squares.
 
     Raises: InputError when there is no GPU that can be used, and what to do.
     """
 
-    def __init__(self, task: Task, dtype: str, covariances: bool = False) -> None:
-        self.xp = gpu.cupy()
+    def __init__(
+        self, task: Task, dtype: str, covariances: bool = False, flight: Flight | None = None
+    ) -> None:
+        self.xp, self.flight = gpu.cupy(), flight
         self.task, self.dtype, self.covariances = task, np.dtype(dtype), covariances
         raw = task.data.values.dtype
         self.raw = raw if raw.name in RAW and raw.isnative else np.dtype(np.float64)
@@ -50,6 +57,11 @@ class CudaFits:
         most = _CHUNK_BYTES // (n_points * max(self.raw.itemsize, self.dtype.itemsize))
         self.chunk = max(_BLOCK, min(_CHUNK, most) // _BLOCK * _BLOCK)
         self._lanes: list[_Lane] = []
+        if flight is not None and n_points * self.dtype.itemsize > _SHARED:
+            raise InputError(
+                f"data sets of {n_points:,} points are too large for swarms on a GPU; use "
+                "--backend cpu, or --method least-squares"
+            )
         if len(task.data.axes) > 2 or n_points > 1 << 20:
             raise InputError(
                 f"data sets of {n_points:,} points are too large for a GPU; use --backend cpu"
@@ -58,13 +70,13 @@ class CudaFits:
     def fit(self, first: int, last: int) -> Fits:
         """Fit the data sets from `first` to before `last`."""
         n_sets, n = last - first, len(self.task.lower)
-        out = _Results.empty(n_sets, n, self.dtype, self.covariances)
+        out = _Results.empty(n_sets, n, self.dtype, self.covariances, self.flight is not None)
         with gpu.gpu_errors():
             lanes = self._ready(n_sets)
             for k, (a, b) in enumerate(edges(n_sets, lanes[0].size)):
                 lane = lanes[k % len(lanes)]
                 lane.finish()
-                lane.begin(self.task.data.values[first + a : first + b], out, a, b)
+                lane.begin(self.task.data.values[first + a : first + b], out, first, a, b)
             for lane in lanes:
                 lane.finish()
         return out.fits()
@@ -78,20 +90,26 @@ class CudaFits:
             self._lanes.append(_Lane(self, size))
         return self._lanes
 
-    def launch(self, lane: _Lane, n_sets: int) -> None:
-        """Ask for the kernels of a chunk on the present stream."""
+    def launch(self, lane: _Lane, first: int, n_sets: int) -> None:
+        """Ask for the kernels of a chunk that begins with a data set, on the present stream."""
         spread, fit = self._kernels
-        n_points = self.task.data.values.shape[1]
-        spread(
-            (-(-n_points // 32), -(-n_sets // 32)), (32, 8), (lane.raw, np.int32(n_sets), lane.z)
-        )
-        scan, tables = self.task.scan, self._tables
+        n_points, scan, tables = self.task.data.values.shape[1], self.task.scan, self._tables
+        blocks = -(-n_points // 32), -(-n_sets // 32)
+        spread(blocks, (32, 8), (lane.raw, np.int32(n_sets), lane.z))
+        if self.flight is not None:
+            arguments: tuple[Any, ...] = (
+                lane.z, np.int32(n_sets), np.uint64(first), tables["inputs"], tables["bounds"],
+                tables["below"], np.int32(self.flight.iterations), np.uint64(self.flight.seed),
+                *lane.on_device,
+            )  # fmt: skip
+            fit((n_sets,), (self.flight.particles,), arguments, n_points * self.dtype.itemsize)
+            return
         arguments = (
             lane.z, np.int32(n_sets), tables["inputs"], tables["points"],
             np.int32(len(scan.points)), tables["rows"], tables["norms"], tables["back"],
             tables["starts"], tables["places"], np.int32(len(scan.starts)), tables["bounds"],
             tables["below"], np.int32(MOST_STEPS), np.float64(TOLERANCE[self.dtype.name]),
-            *lane.on_device,
+            *lane.on_device[:-1],
         )  # fmt: skip
         fit((-(-n_sets // _BLOCK),), (_BLOCK,), arguments)
 
@@ -100,7 +118,7 @@ class CudaFits:
         """What all data sets share, on the device; never an array of no elements."""
         task, scan, real = self.task, self.task.scan, self.dtype
         bounds = np.concatenate([task.lower, task.upper, task.width])
-        host = {
+        host: dict[str, np.ndarray] = {
             "inputs": task.data.flat.astype(np.float64),
             "points": scan.points.astype(np.int32),
             "rows": scan.side_by_side(ROWS).astype(real),
@@ -120,10 +138,17 @@ class CudaFits:
         task = self.task
         lengths = tuple(task.data.lengths.tolist())
         text = cuda_text(
-            task.curve, task.data.axes, lengths, self.dtype.name, self.raw.name, task.scan.offset
+            task.curve,
+            task.data.axes,
+            lengths,
+            self.dtype.name,
+            self.raw.name,
+            task.scan.offset,
+            FIT if self.flight is None else swarm_text(self.flight.particles),
         )
         module = gpu.compile_cuda(text, (), f"{task.curve.name}.cu")
-        return module.kernel("spread"), module.kernel("fitSets")
+        name = "fitSets" if self.flight is None else "flySwarms"
+        return module.kernel("spread"), module.kernel(name)
 
 
 class _Results:
@@ -133,26 +158,39 @@ class _Results:
         self.arrays = arrays
 
     @classmethod
-    def empty(cls, n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool) -> _Results:
+    def empty(
+        cls, n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
+    ) -> _Results:
         """Room for so many data sets of n parameters."""
-        return cls(tuple(np.empty(s, d) for s, d in _shapes(n_sets, n, dtype, covariances)))
+        shapes = _shapes(n_sets, n, dtype, covariances, swarms)
+        return cls(tuple(np.empty(shape, kind) for shape, kind in shapes))
 
     def fits(self) -> Fits:
         """The same as `Fits`."""
-        values, errors, covariances, numbers, told = self.arrays
+        values, errors, covariances, numbers, told, spread = self.arrays
         wanted = covariances if covariances.size else None
         cost, counted, steps, squares = numbers.T
-        return Fits(values, errors, cost, counted, steps, squares, told, wanted)
+        return Fits(
+            values,
+            errors,
+            cost,
+            counted,
+            steps,
+            squares,
+            told,
+            wanted,
+            spread if spread.size else None,
+        )
 
 
 def _shapes(
-    n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool
+    n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
 ) -> list[tuple[tuple[int, ...], Any]]:
-    """Shapes and types of values, errors, covariances, numbers and flags."""
+    """Shapes and types of values, errors, covariances, numbers, flags, and of swarms' spreads."""
     squares = (n_sets, n, n) if covariances else (n_sets, 0, 0)
     return [
         ((n_sets, n), dtype), ((n_sets, n), dtype), (squares, dtype), ((n_sets, 4), dtype),
-        ((n_sets,), np.int32),
+        ((n_sets,), np.int32), ((n_sets, n if swarms else 0), dtype),
     ]  # fmt: skip
 
 
@@ -166,19 +204,23 @@ class _Lane:
         self.host_raw = _pinned(cp, (chunk, n_points), fits.raw)
         self.raw = cp.empty((chunk, n_points), fits.raw)
         self.z = cp.empty((n_points, chunk), fits.dtype)
-        shapes = _shapes(chunk, len(fits.task.lower), fits.dtype, fits.covariances)
+        n, swarms = len(fits.task.lower), fits.flight is not None
+        shapes = _shapes(chunk, n, fits.dtype, fits.covariances, swarms)
         self.host = [_pinned(cp, shape, dtype) for shape, dtype in shapes]
         self.device = [cp.empty(shape, dtype) for shape, dtype in shapes]
         self.on_device = tuple(a if a.size else gpu.NULL for a in self.device)
         self.where: tuple[_Results, int, int] | None = None
 
-    def begin(self, values: np.ndarray, out: _Results, first: int, last: int) -> None:
-        """Send data sets, ask for their fits, and ask for the results; do not wait."""
+    def begin(self, values: np.ndarray, out: _Results, before: int, first: int, last: int) -> None:
+        """Send data sets, ask for their fits, and ask for the results; do not wait.
+
+        before: data sets before those of `out`, whose rows `first` to before `last` these are.
+        """
         n = len(values)
         _copied(values, self.host_raw[:n])
         with self.stream:
             self.raw[:n].set(self.host_raw[:n], stream=self.stream)
-            self.owner.launch(self, n)
+            self.owner.launch(self, before + first, n)
             for device, host in zip(self.device, self.host, strict=True):
                 if device.size:
                     device[:n].get(out=host[:n], blocking=False)
@@ -223,11 +265,13 @@ class Gpus:
     Arguments: as of `CudaFits`.
     """
 
-    def __init__(self, task: Task, dtype: str, covariances: bool = False) -> None:
+    def __init__(
+        self, task: Task, dtype: str, covariances: bool = False, flight: Flight | None = None
+    ) -> None:
         self.xp = gpu.cupy()
         with gpu.gpu_errors():
             self._n = int(self.xp.cuda.runtime.getDeviceCount())
-        self._make: Callable[[], CudaFits] = lambda: CudaFits(task, dtype, covariances)
+        self._make: Callable[[], CudaFits] = lambda: CudaFits(task, dtype, covariances, flight)
         self._one: dict[int, CudaFits] = {}
 
     def fit(self, first: int, last: int) -> Fits:
@@ -256,7 +300,12 @@ class Gpus:
 
 
 def fit_on_gpu(
-    task: Task, first: int, last: int, dtype: str = "float64", covariances: bool = False
+    task: Task,
+    first: int,
+    last: int,
+    dtype: str = "float64",
+    covariances: bool = False,
+    flight: Flight | None = None,
 ) -> Fits:
     """Fit the data sets from `first` to before `last` on all GPUs."""
-    return Gpus(task, dtype, covariances).fit(first, last)
+    return Gpus(task, dtype, covariances, flight).fit(first, last)

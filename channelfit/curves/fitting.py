@@ -89,6 +89,19 @@ class Fits:
     spread: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Flight:
+    """How one swarm is flown for each data set.
+
+    Attributes:
+        particles: of a swarm. iterations: moves of each. seed: of all random numbers.
+    """
+
+    particles: int = 256
+    iterations: int = 30
+    seed: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """A curve and the inputs of its data sets: all that is the same for all of these.

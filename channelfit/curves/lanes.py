@@ -394,6 +394,71 @@ def invert(
                 m[c * n + j, lane] = d[c * n + j, lane] if free else float("nan")
 
 
+def judge(
+    first: int,
+    n_sets: int,
+    counts: int,
+    all_linear: bool,
+    found: Array,
+    ended: Array,
+    steps: Array,
+    facts: Array,
+    sums: Array,
+    p: Array,
+    width: Array,
+    below: Array,
+    m: Array,
+    held: Array,
+    gain: Array,
+    values: Array,
+    errors: Array,
+    covariances: Array,
+    numbers: Array,
+    flags: Array,
+) -> None:
+    """Write what was found for a block of lanes, the first of which is data set `first`.
+
+    found: (LANES,) flags of `load`. ended: (LANES,) see `running` of `descend`. m, held, gain: of
+    `invert`. The others are those of `fit`.
+    """
+    n = p.shape[0]
+    for lane in range(LANES):
+        s = first + lane
+        if s < n_sets:
+            flag = found[lane]
+            flag = flag if counts == 1 else flag & (511 - NEGATIVE)
+            flag = flag & (511 - CONSTANT) if all_linear else flag
+            flag |= NOT_FINITE if ended[lane] == 2 else 0
+            flag |= NOT_CONVERGED if ended[lane] == 1 else 0
+            flag |= TOO_FEW if facts[0, lane] < n else 0
+            n_free = 0.0
+            for j in range(n):
+                n_free += 1.0 - held[j, lane]
+            flag |= AT_BOUND if n_free < n else 0
+            flag |= UNDETERMINED if gain[lane] < 0.0 else 0
+            none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
+            cost = sums[0, lane]
+            spare = facts[0, lane] - n_free
+            scale = 1.0 if counts == 1 else (cost / spare if spare > 0.0 else float("nan"))
+            scale = float("nan") if flag & UNDETERMINED != 0 or none else scale
+            for j in range(n):
+                values[s, j] = float("nan") if none else p[j, lane]
+                errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
+                other = below[j]
+                if not none and errors[s, j] > width[j]:
+                    flag |= UNDETERMINED
+                if not none and other >= 0 and p[max(other, 0), lane] >= p[j, lane]:
+                    flag |= DISORDERED
+            for j in range(covariances.shape[1]):
+                covariances[s, j] = scale * m[j, lane]
+            numbers[s, 0] = float("nan") if none else cost
+            numbers[s, 1], numbers[s, 2] = facts[0, lane], float(steps[lane])
+            numbers[s, 3] = facts[1, lane] - facts[3, lane] * facts[3, lane] / max(
+                facts[0, lane], 1.0
+            )
+            flags[s] = flag
+
+
 @kernel
 def fit(
     evaluate: Any,
@@ -483,38 +548,7 @@ def fit(
             for lane in range(LANES):
                 p[j, lane] = kept[j, lane]
         invert(p, kept_sums, lower, upper, m, d, held, gain)
-        for lane in range(LANES):
-            s = block * LANES + lane
-            if s < n_sets:
-                flag = found[lane]
-                flag = flag if counts == 1 else flag & (511 - NEGATIVE)
-                flag = flag & (511 - CONSTANT) if linear.shape[0] == n else flag
-                flag |= NOT_FINITE if ended[lane] == 2 else 0
-                flag |= NOT_CONVERGED if ended[lane] == 1 else 0
-                flag |= TOO_FEW if facts[0, lane] < n else 0
-                n_free = 0.0
-                for j in range(n):
-                    n_free += 1.0 - held[j, lane]
-                flag |= AT_BOUND if n_free < n else 0
-                flag |= UNDETERMINED if gain[lane] < 0.0 else 0
-                none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
-                cost = kept_sums[0, lane]
-                spare = facts[0, lane] - n_free
-                scale = 1.0 if counts == 1 else (cost / spare if spare > 0.0 else float("nan"))
-                scale = float("nan") if flag & UNDETERMINED != 0 or none else scale
-                for j in range(n):
-                    values[s, j] = float("nan") if none else p[j, lane]
-                    errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
-                    other = below[j]
-                    if not none and errors[s, j] > width[j]:
-                        flag |= UNDETERMINED
-                    if not none and other >= 0 and p[max(other, 0), lane] >= p[j, lane]:
-                        flag |= DISORDERED
-                for j in range(covariances.shape[1]):
-                    covariances[s, j] = scale * m[j, lane]
-                numbers[s, 0] = float("nan") if none else cost
-                numbers[s, 1], numbers[s, 2] = facts[0, lane], float(steps[lane])
-                numbers[s, 3] = facts[1, lane] - facts[3, lane] * facts[3, lane] / max(
-                    facts[0, lane], 1.0
-                )
-                flags[s] = flag
+        judge(
+            block * LANES, n_sets, counts, linear.shape[0] == n, found, ended, steps, facts,
+            kept_sums, p, width, below, m, held, gain, values, errors, covariances, numbers, flags,
+        )  # fmt: skip
