@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.curves.cuda_source import RAW, cuda_text
-from channelfit.curves.cuda_text import FIT
+from channelfit.curves.cuda_text import FIT, ROWS
 from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Flight, Task, edges
-from channelfit.curves.lanes import ROWS
 from channelfit.curves.swarm_text import swarm_text
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
@@ -104,8 +103,9 @@ class CudaFits:
             )  # fmt: skip
             fit((n_sets,), (self.flight.particles,), arguments, n_points * self.dtype.itemsize)
             return
+        every = int(scan.points[1] - scan.points[0]) if len(scan.points) > 1 else 1
         arguments = (
-            lane.z, np.int32(n_sets), tables["inputs"], tables["points"],
+            lane.z, np.int32(n_sets), tables["inputs"], np.int32(every),
             np.int32(len(scan.points)), tables["rows"], tables["norms"], tables["back"],
             tables["starts"], tables["places"], np.int32(len(scan.starts)), tables["bounds"],
             tables["below"], np.int32(MOST_STEPS), np.float64(TOLERANCE[self.dtype.name]),
@@ -120,7 +120,6 @@ class CudaFits:
         bounds = np.concatenate([task.lower, task.upper, task.width])
         host: dict[str, np.ndarray] = {
             "inputs": task.data.flat.astype(np.float64),
-            "points": scan.points.astype(np.int32),
             "rows": scan.side_by_side(ROWS).astype(real),
             "norms": scan.norms.astype(real),
             "back": scan.back.astype(real),

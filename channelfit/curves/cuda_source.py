@@ -69,6 +69,7 @@ def cuda_text(
         "N_ROWS": len(curve.linear) + offset,
         "OFFSET": offset,
         "N_STARTS": curve.starts,
+        "MIN_BLOCKS": 3 if dtype == "float32" else 2,  # more registers, or more threads
         "COUNTS": int(curve.likelihood == "poisson"),
         "LENGTH_0": lengths[0],
         "LENGTH_1": lengths[1] if len(lengths) > 1 else 1,
@@ -155,24 +156,23 @@ class _Printer(ScalarPrinter):
         w(f"const T f = {self.text(stages.value)};")
         poisson = self.curve.likelihood == "poisson"
         if poisson:
-            w("sums[0] += poissonCost(seen, f);")
+            w("T u, h;", "sums[0] += poisson(seen, f, u, h);")
         else:
             w("const T r = seen - f;", "sums[0] += r*r;")
+        if slopes and not poisson:
+            w("const T u = r;")
         if slopes:
-            w("const T u = poissonPull(seen, f);" if poisson else "const T u = r;")
-            self.products("poissonWeight(seen, f)" if poisson else "")
+            self.products(poisson)
 
-    def products(self, weight: str) -> None:
+    def products(self, weighted: bool) -> None:
         """Gradient and curvature; nothing is multiplied with 1."""
         w, n = self.w, len(self.stages.slopes)
         ones = [slope == 1 for slope in self.stages.slopes]
-        if weight:
-            w(f"const T h = {weight};")
         for j, slope in enumerate(self.stages.slopes):
             if not ones[j]:
                 w(f"const T g{j} = {self.text(slope)};")
             own = "" if ones[j] else f"g{j}"
-            w(f"const T h{j} = {'*'.join(filter(None, ('h' if weight else '', own))) or 'T(1)'};")
+            w(f"const T h{j} = {'*'.join(filter(None, ('h' if weighted else '', own))) or 'T(1)'};")
         at = 1 + n
         for j in range(n):
             w(f"sums[{1 + j}] += u;" if ones[j] else f"sums[{1 + j}] += u*g{j};")

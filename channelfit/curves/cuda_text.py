@@ -1,8 +1,7 @@
 """What the kernels of all curves share on a GPU: the start, the descent and the curvature.
 
 The same rules as in `lanes`, one data set a thread. Data lie transposed, (n_points, n_sets), so
-that neighboring threads read neighboring numbers. What a descent in float32 has found is judged in
-float64: cost, errors and flags.
+that neighboring threads read neighboring numbers. The curvature is inverted in float64 in any case.
 """
 
 from __future__ import annotations
@@ -13,14 +12,16 @@ from channelfit.curves.lanes import (
     CONSTANT,
     DISORDERED,
     MISSING,
+    MORE_STARTS,
     NEGATIVE,
     NOT_CONVERGED,
     NOT_FINITE,
-    ROWS,
     TOO_FEW,
     UNDETERMINED,
 )
 
+#: Rows of the scan that are multiplied with the data at once.
+ROWS = 16
 _CONSTANTS = {
     "AT_BOUND": AT_BOUND,
     "UNDETERMINED": UNDETERMINED,
@@ -32,6 +33,7 @@ _CONSTANTS = {
     "MISSING": MISSING,
     "DISORDERED": DISORDERED,
     "ROWS": ROWS,
+    "MORE_STARTS": MORE_STARTS,
     "LEAST_COUNT": LEAST_COUNT,
 }
 
@@ -56,25 +58,24 @@ template<class T> __device__ __forceinline__ T exprel_slope(T x)
 }
 
 // See lane_math.poissonCost and those behind it.
-template<class T> __device__ __forceinline__ T poissonCost(T z, T f)
+#define WALL (1.0/(LEAST_COUNT*LEAST_COUNT))
+__device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.0f, x); }
+__device__ __forceinline__ double reciprocal(double x) { return 1.0/x; }
+
+template<class T> __device__ __forceinline__ T poisson(T z, T f, T& pull, T& weight)
 {
-    const T safe = fmax(f, T(LEAST_COUNT)), q = f - safe, ratio = z/safe, below = fmin(f, T(0));
+    const T safe = fmax(f, T(LEAST_COUNT)), share = reciprocal(safe), ratio = z*share;
     const T seen = z > T(0) ? z*log(ratio) : T(0);
-    const T bend = T(0.5)*ratio/safe*q*q + T(0.5)*below*below/T(LEAST_COUNT*LEAST_COUNT);
-    return T(2)*(safe - z + seen + (T(1) - ratio)*q + bend);
-}
-
-template<class T> __device__ __forceinline__ T poissonPull(T z, T f)
-{
-    const T safe = fmax(f, T(LEAST_COUNT)), ratio = z/safe, below = fmin(f, T(0));
-    return ratio - T(1) - ratio/safe*(f - safe) - below/T(LEAST_COUNT*LEAST_COUNT);
-}
-
-template<class T> __device__ __forceinline__ T poissonWeight(T z, T f)
-{
-    const T safe = fmax(f, T(LEAST_COUNT));
-    const T bend = f < T(LEAST_COUNT) ? z/(safe*safe) : T(0);
-    return T(1)/safe + bend + (f < T(0) ? T(1.0/(LEAST_COUNT*LEAST_COUNT)) : T(0));
+    T cost = safe - z + seen;
+    pull = ratio - T(1);
+    weight = share;
+    if (f < T(LEAST_COUNT)) {
+        const T q = f - safe, below = fmin(f, T(0));
+        cost += (T(1) - ratio)*q + T(0.5)*ratio*share*q*q + T(0.5*WALL)*below*below;
+        pull -= ratio*share*q + T(WALL)*below;
+        weight += ratio*share + (f < T(0) ? T(WALL) : T(0));
+    }
+    return T(2)*cost;
 }
 """
 )
@@ -82,6 +83,7 @@ template<class T> __device__ __forceinline__ T poissonWeight(T z, T f)
 #: Text of the linear algebra, the judgement of a result, and of data in their own type.
 COMMON = """
 #define AT(j, i) ((j)*((j) + 1)/2 + (i))
+#define SINGLE (sizeof(real) == 4)
 
 // (n_sets, N_POINTS) as (N_POINTS, n_sets).
 extern "C" __global__ void __launch_bounds__(256) spread(
@@ -151,14 +153,13 @@ __device__ __forceinline__ Facts look(const real* z, size_t stride)
     return facts;
 }
 
-// Cost, errors and flags at p, in float64; what is written is of data set s.
+// Errors and flags at p, where the sums are these; what is written is of data set s.
 __device__ __forceinline__ void judge(
-    const real* z, size_t stride, const double* inputs, const real* p, const Facts& facts,
-    int flags, int steps, const double* lower, const double* upper, const double* width,
-    const int* below, size_t s, real* values, real* errors, real* covariances, real* numbers,
-    int* told)
+    const real* p, const real* found, const Facts& facts, int flags, int steps,
+    const double* lower, const double* upper, const double* width, const int* below, size_t s,
+    real* values, real* errors, real* covariances, real* numbers, int* told)
 {
-    double q[N], sums[N_SUMS], m[N*(N + 1)/2];
+    double q[N], m[N*(N + 1)/2];
     bool held[N];
     int n_free = N;
     EACH(j, N) {
@@ -166,17 +167,17 @@ __device__ __forceinline__ void judge(
         q[j] = fmin(fmax((double)p[j], lower[j]), upper[j]);
         n_free -= held[j];
     }
-    evaluate(z, stride, inputs, q, sums);
+    const double cost = found[0];
     EACH(j, N) EACH(i, j + 1) {
         const bool open = !held[j] && !held[i];
-        m[AT(j, i)] = open ? sums[1 + N + AT(j, i)] : i == j ? 1.0 : 0.0;
+        m[AT(j, i)] = open ? (double)found[1 + N + AT(j, i)] : i == j ? 1.0 : 0.0;
     }
     if (n_free < N) flags |= AT_BOUND;
-    if (!factor(m, 1e-13)) flags |= UNDETERMINED;
+    if (!factor(m, SINGLE ? 1e-6 : 1e-13)) flags |= UNDETERMINED;
     flags |= facts.flags;
     const bool none = flags & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE);
     const double spare = facts.count - n_free;
-    double scale = COUNTS ? 1.0 : spare > 0 ? sums[0]/spare : NOT_A_NUMBER;
+    double scale = COUNTS ? 1.0 : spare > 0 ? cost/spare : NOT_A_NUMBER;
     if (none || flags & UNDETERMINED) scale = NOT_A_NUMBER;
     for (int c = 0; c < N; c++) {
         double d[N];
@@ -204,7 +205,7 @@ __device__ __forceinline__ void judge(
         }
         values[s*N + j] = real(none ? NOT_A_NUMBER : q[j]);
     }
-    numbers[4*s] = real(none ? NOT_A_NUMBER : sums[0]);
+    numbers[4*s] = real(none ? NOT_A_NUMBER : cost);
     numbers[4*s + 1] = real(facts.count);
     numbers[4*s + 2] = real(steps);
     numbers[4*s + 3] = real(facts.squares - facts.total*facts.total/fmax(facts.count, 1.0));
@@ -215,11 +216,9 @@ __device__ __forceinline__ void judge(
 FIT = (
     COMMON
     + """
-#define SINGLE (sizeof(real) == 4)
-
 // The best point of the scan that is no neighbor of those chosen before; see lanes.scan.
 __device__ __forceinline__ int scan(
-    const real* z, size_t stride, real start, const int* __restrict__ points, int n_scanned,
+    const real* z, size_t stride, real start, int every, int n_scanned,
     const real* __restrict__ rows, const real* __restrict__ norms, const int* __restrict__ places,
     int n_scan, const int* chosen, int n_chosen)
 {
@@ -228,11 +227,12 @@ __device__ __forceinline__ int scan(
     for (int g = 0; g*ROWS < n_scan*N_ROWS; g++) {
         real dots[ROWS], last = start;
         EACH(r, ROWS) dots[r] = 0;
+        const real* row = rows + (size_t)g*n_scanned*ROWS;
+        #pragma unroll 4
         for (int k = 0; k < n_scanned; k++) {
-            const real seen = z[(size_t)points[k]*stride];
+            const real seen = z[(size_t)(k*every)*stride];
             last = fabs(seen) < INFINITE ? seen : last;
-            const real* row = rows + ((size_t)g*n_scanned + k)*ROWS;
-            EACH(r, ROWS) dots[r] += row[r]*last;
+            EACH(r, ROWS) dots[r] += row[k*ROWS + r]*last;
         }
         EACH(r, ROWS) if (c < n_scan) {
             const real norm = norms[c*N_ROWS + q], d = dots[r] - norm;
@@ -288,9 +288,9 @@ __device__ __forceinline__ real step(
 // One data set a thread. z (N_POINTS, n_sets); rows .. places: of the scan, see starts.Scan;
 // bounds: lower, upper, width, N each; values, errors (n_sets, N), covariances (n_sets, N, N) or
 // null, numbers (n_sets, 4), told (n_sets).
-extern "C" __global__ void __launch_bounds__(128) fitSets(
+extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
     const real* __restrict__ z, int n_sets, const double* __restrict__ inputs,
-    const int* __restrict__ points, int n_scanned, const real* __restrict__ rows,
+    int every, int n_scanned, const real* __restrict__ rows,
     const real* __restrict__ norms, const real* __restrict__ back, const real* __restrict__ starts,
     const int* __restrict__ places, int n_scan, const double* __restrict__ bounds,
     const int* __restrict__ below, int most, double tolerance, real* values, real* errors,
@@ -303,14 +303,19 @@ extern "C" __global__ void __launch_bounds__(128) fitSets(
     const Facts facts = look(z, stride);
     const real noise = real(COUNTS ? facts.count : (SINGLE ? 1e-9 : 1e-16)*facts.squares);
     const real small = real(tolerance);
-    real lower[N], upper[N], kept[N], kept_cost = 0;
+    real lower[N], upper[N], kept[N], kept_sums[N_SUMS];
     EACH(j, N) {
         lower[j] = real(bounds[j]);
         upper[j] = real(bounds[N + j]);
     }
-    int chosen[N_STARTS], steps = 0, ended = 2;
-    for (int start = 0; start < N_STARTS; start++) {
-        const int c = scan(z, stride, facts.start, points, n_scanned, rows, norms, places, n_scan,
+    int chosen[N_STARTS + MORE_STARTS], steps = 0, ended = 2;
+    for (int start = 0; start < N_STARTS + MORE_STARTS; start++) {
+        if (start >= N_STARTS) {
+            bool again = ended != 0;
+            EACH(j, N) again = again || kept[j] <= lower[j] || kept[j] >= upper[j];
+            if (!again) break;
+        }
+        const int c = scan(z, stride, facts.start, every, n_scanned, rows, norms, places, n_scan,
                            chosen, start);
         chosen[start] = c;
         real p[N], trial[N], sums[N_SUMS], trial_sums[N_SUMS];
@@ -319,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(128) fitSets(
             const int row = c*N_ROWS + q + OFFSET;
             real dot = -norms[row], last = facts.start;
             for (int k = 0; k < n_scanned; k++) {
-                const real seen = z[(size_t)points[k]*stride];
+                const real seen = z[(size_t)(k*every)*stride];
                 last = fabs(seen) < INFINITE ? seen : last;
                 dot += rows[((size_t)(row/ROWS)*n_scanned + k)*ROWS + row%ROWS]*last;
             }
@@ -352,18 +357,21 @@ extern "C" __global__ void __launch_bounds__(128) fitSets(
             if (damping > real(1e12)) break;
             steps++;
         }
-        if (running == 2) { EACH(j, N) p[j] = trial[j]; sums[0] = trial_sums[0]; }
+        if (running == 2) {
+            EACH(j, N) p[j] = trial[j];
+            EACH(j, N_SUMS) sums[j] = trial_sums[j];
+        }
         const real near = real(SINGLE ? 1e2 : 1e4)*small*(sums[0] + noise);
         if (running == 1 && gain >= real(0) && gain <= near) running = 0;
-        if (start == 0 || (running < 2 && (ended == 2 || sums[0] < kept_cost))) {
+        if (start == 0 || (running < 2 && (ended == 2 || sums[0] < kept_sums[0]))) {
             ended = running;
-            kept_cost = sums[0];
             EACH(j, N) kept[j] = p[j];
+            EACH(j, N_SUMS) kept_sums[j] = sums[j];
         }
     }
     const int flags = ended == 2 ? NOT_FINITE : ended == 1 ? NOT_CONVERGED : 0;
-    judge(z, stride, inputs, kept, facts, flags, steps, bounds, bounds + N, bounds + 2*N, below, s,
-          values, errors, covariances, numbers, told);
+    judge(kept, kept_sums, facts, flags, steps, bounds, bounds + N, bounds + 2*N, below, s, values,
+          errors, covariances, numbers, told);
 }
 """
 )

@@ -14,6 +14,7 @@ _THIRD, _FIFTH, _SEVENTH, _NINTH = 1 / 3, 1 / 5, 1 / 7, 1 / 9
 _ELEVENTH, _13TH, _15TH, _17TH, _19TH = 1 / 11, 1 / 13, 1 / 15, 1 / 17, 1 / 19
 #: A model's expected count below this is taken for it where counts were seen: see `poissonCost`.
 LEAST_COUNT = 0.01
+_WALL = 1.0 / (LEAST_COUNT * LEAST_COUNT)
 
 
 @inline
@@ -60,9 +61,10 @@ def poissonCost(z: float, f: float) -> float:
     safe = max(f, LEAST_COUNT)
     q = f - safe
     below = min(f, 0.0)
-    ratio = z / safe
+    share = 1.0 / safe
+    ratio = z * share
     seen = z * log(ratio if z > 0.0 else 1.0)
-    bend = 0.5 * ratio / safe * q * q + 0.5 * below * below / (LEAST_COUNT * LEAST_COUNT)
+    bend = 0.5 * ratio * share * q * q + 0.5 * _WALL * below * below
     return 2.0 * (safe - z + seen + (1.0 - ratio) * q + bend)
 
 
@@ -70,15 +72,14 @@ def poissonCost(z: float, f: float) -> float:
 def poissonPull(z: float, f: float) -> float:
     """Half the negative derivative of `poissonCost` by f."""
     safe = max(f, LEAST_COUNT)
-    ratio = z / safe
-    below = min(f, 0.0)
-    return ratio - 1.0 - ratio / safe * (f - safe) - below / (LEAST_COUNT * LEAST_COUNT)
+    share = 1.0 / safe
+    ratio = z * share
+    return ratio - 1.0 - ratio * share * (f - safe) - _WALL * min(f, 0.0)
 
 
 @inline
 def poissonWeight(z: float, f: float) -> float:
     """Half the expected second derivative of `poissonCost` by f; the true one below its limits."""
-    safe = max(f, LEAST_COUNT)
-    bend = z / (safe * safe) if f < LEAST_COUNT else 0.0
-    wall = 1.0 / (LEAST_COUNT * LEAST_COUNT) if f < 0.0 else 0.0
-    return 1.0 / safe + bend + wall
+    share = 1.0 / max(f, LEAST_COUNT)
+    bend = z * share * share if f < LEAST_COUNT else 0.0
+    return share + bend + (_WALL if f < 0.0 else 0.0)

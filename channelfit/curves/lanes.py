@@ -50,6 +50,8 @@ MISSING = 128
 #: Parameters are not in the order that the curve asks for.
 DISORDERED = 256
 
+#: Starts beyond those asked for, where a descent ended at a bound or not at rest.
+MORE_STARTS = 2
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e-12, 1e12
 _INFINITE = float("inf")
 #: A descent that was stopped is at rest nevertheless where a step would gain so many tolerances.
@@ -517,13 +519,24 @@ def fit(
     chosen, running = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     iterations, steps = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     ended, found = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    again = np.zeros(LANES, np.int64)
     n_sets = data.shape[0]
     for block in range(first, last):
         load(data, block * LANES, z, w, facts, found)
         for lane in range(LANES):
             noise[lane] = facts[0, lane] if counts == 1 else 1e-16 * facts[1, lane]
         scan(z, w, facts, points, rows, norms, offset, filled, score)
-        for s in range(n_starts):
+        for s in range(n_starts + MORE_STARTS):
+            if s >= n_starts:
+                open_ = 0
+                for lane in range(LANES):
+                    again[lane] = 1 if ended[lane] != 0 else 0
+                    for j in range(n):
+                        at_bound = kept[j, lane] <= lower[j] or kept[j, lane] >= upper[j]
+                        again[lane] = 1 if at_bound else again[lane]
+                    open_ += again[lane]
+                if open_ == 0:
+                    break
             choose(score, places, chosen)
             begin(chosen, filled, rows, norms, offset, back, linear, starts, lower, upper, p)
             descend(
@@ -533,9 +546,11 @@ def fit(
             for lane in range(LANES):
                 better = s == 0 or ended[lane] == 2 or sums[0, lane] < kept_sums[0, lane]
                 better = better and (s == 0 or running[lane] < 2)
+                better = better and (s < n_starts or again[lane] == 1)
                 held[0, lane] = 1.0 if better else 0.0
                 ended[lane] = running[lane] if better else ended[lane]
-                steps[lane] = iterations[lane] if s == 0 else steps[lane] + iterations[lane]
+                steps[lane] = 0 if s == 0 else steps[lane]
+                steps[lane] += iterations[lane] if s < n_starts or again[lane] == 1 else 0
             for j in range(n):
                 for lane in range(LANES):
                     kept[j, lane] = p[j, lane] if held[0, lane] > 0.0 else kept[j, lane]

@@ -106,11 +106,11 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
         __syncthreads();
     }
     if (k > 0) return;
-    real p[N], sum[1];
+    real p[N], sums[N_SUMS];
     EACH(j, N) p[j] = best[j];
-    value(seen, 1, inputs, p, sum);
-    judge(seen, 1, inputs, p, facts, fabs(sum[0]) < INFINITE ? 0 : NOT_FINITE, iterations, bounds,
-          bounds + N, bounds + 2*N, below, s, values, errors, covariances, numbers, told);
+    evaluate(seen, 1, inputs, p, sums);
+    judge(p, sums, facts, fabs(sums[0]) < INFINITE ? 0 : NOT_FINITE, iterations, bounds, bounds + N,
+          bounds + 2*N, below, s, values, errors, covariances, numbers, told);
     const int count = min(kept, LAST);
     for (int j = 0; j < N; j++) {
         double mean = 0, squares = 0;
