@@ -120,9 +120,9 @@ class CudaFits:
         bounds = np.concatenate([task.lower, task.upper, task.width])
         host: dict[str, np.ndarray] = {
             "inputs": task.data.flat.astype(np.float64),
-            "rows": scan.side_by_side(ROWS).astype(real),
-            "norms": scan.norms.astype(real),
-            "back": scan.back.astype(real),
+            "rows": scan.side_by_side(ROWS).astype(np.float32),
+            "norms": scan.norms.astype(np.float32),
+            "back": scan.back.astype(np.float32),
             "starts": scan.starts.astype(real),
             "places": scan.places.astype(np.int32),
             "bounds": bounds.astype(np.float64),

@@ -131,11 +131,11 @@ template<class T> __device__ __forceinline__ void solve(const T* m, T* d)
 }
 
 // What a data set says by itself.
-struct Facts { double count, squares, total; real start; int flags; };
+struct Facts { double count, squares, total; real start, shrink; int flags; };
 
 __device__ __forceinline__ Facts look(const real* z, size_t stride)
 {
-    Facts facts = {0, 0, 0, real(0), 0};
+    Facts facts = {0, 0, 0, real(0), real(1), 0};
     real low = real(INFINITE), high = real(-INFINITE);
     for (int i = 0; i < N_POINTS; i++) {
         const real x = z[(size_t)i*stride];
@@ -147,6 +147,8 @@ __device__ __forceinline__ Facts look(const real* z, size_t stride)
         facts.total += x;
         facts.squares += (double)x*x;
     }
+    const real most = fmax(high, -low);
+    if (!OFFSET && most > real(0) && most < INFINITE) facts.shrink = real(1)/most;
     if (low >= high && N_LINEAR < N) facts.flags |= CONSTANT;
     if (COUNTS && low < real(0)) facts.flags |= NEGATIVE;
     if (facts.count < N) facts.flags |= TOO_FEW;
@@ -216,27 +218,28 @@ __device__ __forceinline__ void judge(
 FIT = (
     COMMON
     + """
-// The best point of the scan that is no neighbor of those chosen before; see lanes.scan.
+// The best point of the scan that is no neighbor of those chosen before; see lanes.scan. It is done
+// in float32, since a start need not be exact; data are shrunk to 1, so that no square overflows.
 __device__ __forceinline__ int scan(
-    const real* z, size_t stride, real start, int every, int n_scanned,
-    const real* __restrict__ rows, const real* __restrict__ norms, const int* __restrict__ places,
-    int n_scan, const int* chosen, int n_chosen)
+    const real* z, size_t stride, const Facts& facts, int every, int n_scanned,
+    const float* __restrict__ rows, const float* __restrict__ norms,
+    const int* __restrict__ places, int n_scan, const int* chosen, int n_chosen)
 {
-    real best = real(INFINITE), score = 0;
+    float best = float(INFINITE), score = 0;
     int at = 0, c = 0, q = 0;
     for (int g = 0; g*ROWS < n_scan*N_ROWS; g++) {
-        real dots[ROWS], last = start;
+        float dots[ROWS], last = float(facts.start*facts.shrink);
         EACH(r, ROWS) dots[r] = 0;
-        const real* row = rows + (size_t)g*n_scanned*ROWS;
+        const float* row = rows + (size_t)g*n_scanned*ROWS;
         #pragma unroll 4
         for (int k = 0; k < n_scanned; k++) {
             const real seen = z[(size_t)(k*every)*stride];
-            last = fabs(seen) < INFINITE ? seen : last;
+            last = fabs(seen) < INFINITE ? float(seen*facts.shrink) : last;
             EACH(r, ROWS) dots[r] += row[k*ROWS + r]*last;
         }
         EACH(r, ROWS) if (c < n_scan) {
-            const real norm = norms[c*N_ROWS + q], d = dots[r] - norm;
-            const real term = OFFSET && q == 0 ? norm - real(2)*dots[r] : -d*d;
+            const float norm = norms[c*N_ROWS + q], d = dots[r] - norm;
+            const float term = OFFSET && q == 0 ? norm - 2.0f*dots[r] : -d*d;
             score = q == 0 ? term : score + term;
             if (++q == N_ROWS) {
                 bool near = false;
@@ -289,10 +292,9 @@ __device__ __forceinline__ real step(
 // bounds: lower, upper, width, N each; values, errors (n_sets, N), covariances (n_sets, N, N) or
 // null, numbers (n_sets, 4), told (n_sets).
 extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
-    const real* __restrict__ z, int n_sets, const double* __restrict__ inputs,
-    int every, int n_scanned, const real* __restrict__ rows,
-    const real* __restrict__ norms, const real* __restrict__ back, const real* __restrict__ starts,
-    const int* __restrict__ places, int n_scan, const double* __restrict__ bounds,
+    const real* __restrict__ z, int n_sets, const double* __restrict__ inputs, int every,
+    int n_scanned, const float* __restrict__ rows, const float* __restrict__ norms,
+    const float* __restrict__ back, const real* __restrict__ starts, const int* __restrict__ places, int n_scan, const double* __restrict__ bounds,
     const int* __restrict__ below, int most, double tolerance, real* values, real* errors,
     real* covariances, real* numbers, int* told)
 {
@@ -315,21 +317,22 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
             EACH(j, N) again = again || kept[j] <= lower[j] || kept[j] >= upper[j];
             if (!again) break;
         }
-        const int c = scan(z, stride, facts.start, every, n_scanned, rows, norms, places, n_scan,
-                           chosen, start);
+        const int c = scan(z, stride, facts, every, n_scanned, rows, norms, places, n_scan, chosen,
+                           start);
         chosen[start] = c;
         real p[N], trial[N], sums[N_SUMS], trial_sums[N_SUMS];
         EACH(j, N) trial[j] = starts[c*N + j];
         EACH(q, N_LINEAR) {
             const int row = c*N_ROWS + q + OFFSET;
-            real dot = -norms[row], last = facts.start;
+            float dot = -norms[row], last = float(facts.start*facts.shrink);
             for (int k = 0; k < n_scanned; k++) {
                 const real seen = z[(size_t)(k*every)*stride];
-                last = fabs(seen) < INFINITE ? seen : last;
+                last = fabs(seen) < INFINITE ? float(seen*facts.shrink) : last;
                 dot += rows[((size_t)(row/ROWS)*n_scanned + k)*ROWS + row%ROWS]*last;
             }
             EACH(j, N) EACH(i, N_LINEAR)
-                if (LINEAR[i] == j) trial[j] += back[(c*N_LINEAR + i)*N_LINEAR + q]*dot;
+                if (LINEAR[i] == j)
+                    trial[j] += real(back[(c*N_LINEAR + i)*N_LINEAR + q]*dot)/facts.shrink;
         }
         EACH(j, N) trial[j] = fmin(fmax(trial[j], lower[j]), upper[j]);
 
