@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares, minimize
 
-from channelfit.curves import lanes
+from channelfit.curves import lanes, swarm_lanes
 from channelfit.curves.batch import Settings, fit_curve
 from channelfit.curves.builtin import BUILT_IN
-from channelfit.curves.cpu import fit_on_cpu
+from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.curve import Curve, build_curve, load_curve
-from channelfit.curves.fitting import DataSets, Fits, Task
+from channelfit.curves.fitting import DataSets, Fits, Flight, Task
 from channelfit.curves.source import LANES, cpu_text, n_sums
 from channelfit.curves.stages import staged
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.machine_code import generated
+from channelfit.search.philox import philox, uniform
 
 #: Inputs and true parameters of the built-in curves of one input.
 ONE_INPUT: dict[str, tuple[np.ndarray, list[float]]] = {
@@ -223,7 +224,8 @@ def test_the_text_runs_as_plain_python_too() -> None:
     with np.errstate(all="ignore"):
         lanes.fit.python(
             scope["evaluate"], data.values, 0, 1, data.flat, data.lengths, scan.points,
-            scan.side_by_side(lanes.ROWS), scan.norms, scan.offset, scan.back, scan.linear,
+            scan.side_by_side(lanes.ROWS), scan.norms.astype(np.float32), scan.ones, scan.offset,
+            scan.centered, scan.back, scan.linear,
             scan.starts, scan.places, task.lower, task.upper, task.width, task.below, 1, 100,
             1e-12, 1, *out, flags,
         )  # fmt: skip
@@ -248,6 +250,52 @@ def test_same_bits_for_any_number_of_threads_and_any_neighbors() -> None:
     for k in (0, 13, 699):
         alone = fit_on_cpu(task, k, k + 1)
         assert alone.values.tobytes() == one.values[k].tobytes()
+
+
+def test_swarms_repeat_for_any_number_of_threads_and_come_close() -> None:
+    curve = load_curve("gaussian")
+    _, data = noisy("gaussian", 40)
+    task, flight = Task.of(curve, data), Flight(128, 40, 3)
+    one = fly_on_cpu(task, 0, 40, flight, n_threads=1)
+    for n_threads in (2, 5):
+        more = fly_on_cpu(task, 0, 40, flight, n_threads=n_threads)
+        assert one.values.tobytes() == more.values.tobytes()
+        assert one.spread is not None
+        assert more.spread is not None
+        assert one.spread.tobytes() == more.spread.tobytes()
+    part = fly_on_cpu(task, 11, 14, flight)
+    assert part.values.tobytes() == one.values[11:14].tobytes()
+    best = fit_on_cpu(task, 0, 40)
+    assert np.all(one.cost >= best.cost * (1 - 1e-9))
+    assert np.median(one.cost / one.squares) < 0.1
+    few = fly_on_cpu(task, 0, 40, Flight(128, 5, 3))
+    assert np.median(few.cost) > np.median(one.cost)
+
+
+def test_draws_of_swarms_are_those_of_philox() -> None:
+    counters = np.arange(5, dtype=np.uint64)
+    words = philox([counters, 3, 7, 123456789], (0xDEADBEEF, 42))
+    for k in range(5):
+        own = swarm_lanes.philox(k, 3, 7, 123456789, 0xDEADBEEF, 42)
+        assert words[k].tolist() == list(own)
+    high, low = words[:, 0], words[:, 1]
+    expected = uniform(high, low)
+    for k in range(5):
+        assert swarm_lanes.uniform(int(high[k]), int(low[k])) == expected[k]
+
+
+def test_an_ellipse_that_first_runs_to_a_bound_is_begun_again() -> None:
+    """A broad dip beside the peak is a minimum too; further starts find the peak."""
+    random = np.random.default_rng(0)
+    axis = np.arange(11.0)
+    y, x = np.mgrid[:11, :11]
+    f = 9 + 213 * np.exp(-(((x - 3.92) / 2.19) ** 2 + ((y - 5.13) / 1.12) ** 2) / 2)
+    counts = random.poisson(f, (20_000, 11, 11)).reshape(-1, 121)
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    data = DataSets((("x",), ("y",)), {"x": axis, "y": axis}, counts, (11, 11))
+    found = on_cpu(curve, data)
+    assert not found.flags.any()
+    assert found.values[:, 1].min() > 0
 
 
 # --- no guess ------------------------------------------------------------------------------------
@@ -436,6 +484,18 @@ def test_fixed_and_nonlinear_remainders_take_part_in_the_scan() -> None:
     z = curve.values({"t": t[None]}, truth.T[:, :, None])
     found = on_cpu(curve, points(curve, t, z))
     np.testing.assert_allclose(found.values, truth, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["exponential", "gaussian", "boltzmann"])
+def test_a_small_signal_on_a_large_offset_is_found(name: str) -> None:
+    """The scan in float32 takes off what the curve can follow."""
+    curve, data = noisy(name, 20, noise=0.01)
+    plain = on_cpu(curve, data)
+    found = on_cpu(curve, replace(data, values=1e7 + data.values))
+    names = [p.name for p in curve.free]
+    k = names.index({"exponential": "tau", "gaussian": "center", "boltzmann": "half"}[name])
+    np.testing.assert_allclose(found.values[:, k], plain.values[:, k], rtol=1e-4)
+    assert (found.flags == plain.flags).all()
 
 
 def test_an_empty_range_is_refused_with_its_numbers() -> None:

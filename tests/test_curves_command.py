@@ -259,6 +259,34 @@ def test_a_key_of_a_curve_acts(tmp_path: Path, section: str, key: str) -> None:
     assert seen[0] != seen[1]
 
 
+def test_swarms_tell_both_estimates_of_errors_and_repeat(tmp_path: Path) -> None:
+    data = write_wide(tmp_path / "activation.csv", activation(3))
+    texts = []
+    for k, seed in enumerate((4, 4, 5)):
+        done = run(
+            "boltzmann", data, "--method", "swarm", "--iterations", 40, "--particles", 64,
+            "--seed", seed, "--out", tmp_path / f"o{k}", "--backend", "cpu",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        texts.append((tmp_path / f"o{k}.csv").read_text())
+    assert texts[0] == texts[1] != texts[2]
+    for row in rows_of(tmp_path / "o0.csv"):
+        assert abs(float(row["half"]) + 32) < 3
+        assert float(row["half_spread"]) > 0
+        assert float(row["half_error"]) > 0
+
+
+def test_poisson_of_numbers_that_are_no_counts_is_told(tmp_path: Path) -> None:
+    table = activation(2)
+    data = write_wide(tmp_path / "activation.csv", np.column_stack([table[:, 0], table[:, 1:] + 1]))
+    done = run("boltzmann", data, "--likelihood", "poisson", "--out", tmp_path / "o")
+    assert "not all values are whole numbers" in done.output
+    counts = np.column_stack([table[:, 0], np.round(100 * table[:, 1:] + 10)])
+    write_wide(tmp_path / "activation.csv", counts)
+    done = run("boltzmann", data, "--likelihood", "poisson", "--out", tmp_path / "o")
+    assert "whole numbers" not in done.output
+
+
 # --- messages ------------------------------------------------------------------------------------
 
 

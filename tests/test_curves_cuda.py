@@ -132,7 +132,7 @@ def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> No
 def test_nvrtc_compiles_every_built_in_curve(name: str) -> None:
     curve = load_curve(name)
     axes = tuple((i,) for i in curve.inputs)
-    text = cuda_text(curve, axes, (11,) * len(axes), "float32", "uint16", 0)
+    text = cuda_text(curve, axes, (11,) * len(axes), "float32", "uint16", 0, 1)
     log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
     assert "error" not in log
 
@@ -155,5 +155,5 @@ def test_swarms_fly_alike_on_both_backends(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_nvrtc_compiles_swarms() -> None:
     curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
-    text = cuda_text(curve, (("x",), ("y",)), (11, 11), "float32", "uint16", 0, swarm_text(256))
+    text = cuda_text(curve, (("x",), ("y",)), (11, 11), "float32", "uint16", 0, 1, swarm_text(256))
     assert "error" not in compile_with_nvrtc(text)

@@ -28,7 +28,8 @@ def fit_on_cpu(
     out = _Results(n_sets, len(task.lower), covariances)
     evaluate = Callback(generated(cpu_text(curve, data.axes), "evaluate"), EVALUATE)
     shared = (
-        scan.points, scan.side_by_side(ROWS), scan.norms, scan.offset, scan.back, scan.linear,
+        scan.points, scan.side_by_side(ROWS), scan.norms.astype(np.float32), scan.ones,
+        scan.offset, scan.centered, scan.back, scan.linear,
         scan.starts, scan.places, task.lower, task.upper, task.width, task.below, curve.starts,
         MOST_STEPS, TOLERANCE["float64"], int(curve.likelihood == "poisson"),
     )  # fmt: skip

@@ -106,9 +106,10 @@ class CudaFits:
         every = int(scan.points[1] - scan.points[0]) if len(scan.points) > 1 else 1
         arguments = (
             lane.z, np.int32(n_sets), tables["inputs"], np.int32(every),
-            np.int32(len(scan.points)), tables["rows"], tables["norms"], tables["back"],
-            tables["starts"], tables["places"], np.int32(len(scan.starts)), tables["bounds"],
-            tables["below"], np.int32(MOST_STEPS), np.float64(TOLERANCE[self.dtype.name]),
+            np.int32(len(scan.points)), tables["rows"], tables["norms"], tables["ones"],
+            tables["back"], tables["starts"], tables["places"], np.int32(len(scan.starts)),
+            tables["bounds"], tables["below"], np.int32(MOST_STEPS),
+            np.float64(TOLERANCE[self.dtype.name]),
             *lane.on_device[:-1],
         )  # fmt: skip
         fit((-(-n_sets // _BLOCK),), (_BLOCK,), arguments)
@@ -120,8 +121,9 @@ class CudaFits:
         bounds = np.concatenate([task.lower, task.upper, task.width])
         host: dict[str, np.ndarray] = {
             "inputs": task.data.flat.astype(np.float64),
-            "rows": scan.side_by_side(ROWS).astype(np.float32),
+            "rows": scan.side_by_side(ROWS),
             "norms": scan.norms.astype(np.float32),
+            "ones": scan.ones.astype(real),
             "back": scan.back.astype(np.float32),
             "starts": scan.starts.astype(real),
             "places": scan.places.astype(np.int32),
@@ -143,6 +145,7 @@ class CudaFits:
             self.dtype.name,
             self.raw.name,
             task.scan.offset,
+            task.scan.centered,
             FIT if self.flight is None else swarm_text(self.flight.particles),
         )
         module = gpu.compile_cuda(text, (), f"{task.curve.name}.cu")

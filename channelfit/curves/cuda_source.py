@@ -49,6 +49,7 @@ def cuda_text(
     dtype: str,
     raw: str,
     offset: int,
+    centered: int,
     kernels: str = FIT,
 ) -> str:
     """The text of all kernels of a curve.
@@ -57,7 +58,7 @@ def cuda_text(
         axes, lengths: of the inputs, one or two; see `stages.staged`.
         dtype: "float64" or "float32", what is computed in.
         raw: NumPy's name of the type of the data.
-        offset: of the scan; see `starts.Scan`.
+        offset, centered: of the scan; see `starts.Scan`.
         kernels: those behind what all share.
     """
     n = len(curve.free)
@@ -68,6 +69,7 @@ def cuda_text(
         "N_NONLINEAR": n - len(curve.linear),
         "N_ROWS": len(curve.linear) + offset,
         "OFFSET": offset,
+        "CENTERED": centered,
         "N_STARTS": curve.starts,
         "MIN_BLOCKS": 3 if dtype == "float32" else 2,  # more registers, or more threads
         "COUNTS": int(curve.likelihood == "poisson"),

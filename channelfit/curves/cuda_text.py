@@ -131,11 +131,11 @@ template<class T> __device__ __forceinline__ void solve(const T* m, T* d)
 }
 
 // What a data set says by itself.
-struct Facts { double count, squares, total; real start, shrink; int flags; };
+struct Facts { double count, squares, total; real start, shift, shrink; int flags; };
 
 __device__ __forceinline__ Facts look(const real* z, size_t stride)
 {
-    Facts facts = {0, 0, 0, real(0), real(1), 0};
+    Facts facts = {0, 0, 0, real(0), real(0), real(1), 0};
     real low = real(INFINITE), high = real(-INFINITE);
     for (int i = 0; i < N_POINTS; i++) {
         const real x = z[(size_t)i*stride];
@@ -147,7 +147,8 @@ __device__ __forceinline__ Facts look(const real* z, size_t stride)
         facts.total += x;
         facts.squares += (double)x*x;
     }
-    const real most = fmax(high, -low);
+    if (CENTERED) facts.shift = facts.start;  // what the curve's linear part can follow
+    const real most = fmax(high - facts.shift, facts.shift - low);
     if (!OFFSET && most > real(0) && most < INFINITE) facts.shrink = real(1)/most;
     if (low >= high && N_LINEAR < N) facts.flags |= CONSTANT;
     if (COUNTS && low < real(0)) facts.flags |= NEGATIVE;
@@ -228,13 +229,13 @@ __device__ __forceinline__ int scan(
     float best = float(INFINITE), score = 0;
     int at = 0, c = 0, q = 0;
     for (int g = 0; g*ROWS < n_scan*N_ROWS; g++) {
-        float dots[ROWS], last = float(facts.start*facts.shrink);
+        float dots[ROWS], last = float((facts.start - facts.shift)*facts.shrink);
         EACH(r, ROWS) dots[r] = 0;
         const float* row = rows + (size_t)g*n_scanned*ROWS;
         #pragma unroll 4
         for (int k = 0; k < n_scanned; k++) {
             const real seen = z[(size_t)(k*every)*stride];
-            last = fabs(seen) < INFINITE ? float(seen*facts.shrink) : last;
+            last = fabs(seen) < INFINITE ? float((seen - facts.shift)*facts.shrink) : last;
             EACH(r, ROWS) dots[r] += row[k*ROWS + r]*last;
         }
         EACH(r, ROWS) if (c < n_scan) {
@@ -294,7 +295,8 @@ __device__ __forceinline__ real step(
 extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
     const real* __restrict__ z, int n_sets, const double* __restrict__ inputs, int every,
     int n_scanned, const float* __restrict__ rows, const float* __restrict__ norms,
-    const float* __restrict__ back, const real* __restrict__ starts, const int* __restrict__ places, int n_scan, const double* __restrict__ bounds,
+    const real* __restrict__ ones, const float* __restrict__ back, const real* __restrict__ starts,
+    const int* __restrict__ places, int n_scan, const double* __restrict__ bounds,
     const int* __restrict__ below, int most, double tolerance, real* values, real* errors,
     real* covariances, real* numbers, int* told)
 {
@@ -324,15 +326,15 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
         EACH(j, N) trial[j] = starts[c*N + j];
         EACH(q, N_LINEAR) {
             const int row = c*N_ROWS + q + OFFSET;
-            float dot = -norms[row], last = float(facts.start*facts.shrink);
+            float dot = -norms[row], last = float((facts.start - facts.shift)*facts.shrink);
             for (int k = 0; k < n_scanned; k++) {
                 const real seen = z[(size_t)(k*every)*stride];
-                last = fabs(seen) < INFINITE ? float(seen*facts.shrink) : last;
+                last = fabs(seen) < INFINITE ? float((seen - facts.shift)*facts.shrink) : last;
                 dot += rows[((size_t)(row/ROWS)*n_scanned + k)*ROWS + row%ROWS]*last;
             }
+            const real whole = real(dot)/facts.shrink + facts.shift*ones[c*N_LINEAR + q];
             EACH(j, N) EACH(i, N_LINEAR)
-                if (LINEAR[i] == j)
-                    trial[j] += real(back[(c*N_LINEAR + i)*N_LINEAR + q]*dot)/facts.shrink;
+                if (LINEAR[i] == j) trial[j] += real(back[(c*N_LINEAR + i)*N_LINEAR + q])*whole;
         }
         EACH(j, N) trial[j] = fmin(fmax(trial[j], lower[j]), upper[j]);
 

@@ -64,7 +64,8 @@ def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array
     """Spread `LANES` data sets from row `first` on over lanes; beyond the end the last is repeated.
 
     data: (n_sets, n_points). z, w: (n_points, LANES); a point that is no number is 0 of weight 0.
-    facts: (4, LANES): points that count, sum of squares, first point that counts, sum.
+    facts: (6, LANES): points that count, sum of squares, first point that counts, sum, least and
+    greatest point.
     """
     n = z.shape[0]
     for lane in range(LANES):
@@ -84,12 +85,8 @@ def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array
                 squares += x * x
             else:
                 missing = MISSING
-        facts[0, lane], facts[1, lane], facts[2, lane], facts[3, lane] = (
-            count,
-            squares,
-            start,
-            total,
-        )
+        facts[0, lane], facts[1, lane], facts[2, lane] = count, squares, start
+        facts[3, lane], facts[4, lane], facts[5, lane] = total, low, high
         flags[lane] = missing + (CONSTANT if low >= high else 0) + (NEGATIVE if low < 0.0 else 0)
 
 
@@ -101,24 +98,33 @@ def scan(
     rows: Array,
     norms: Array,
     offset: int,
+    centered: int,
+    scale: Array,
     filled: Array,
     score: Array,
 ) -> None:
     """Score every point of the scan by the squares that are left after a linear fit.
 
-    A point that is no number has the value of the one before it here: this is a start only.
+    This is a start only: a point that is no number has the value of the one before it here, and
+    float32 suffices for data that are shrunk to 1 and, where the curve can follow, moved to 0.
 
     points: (n_scan,) which points of a data set take part. rows: see
-    `starts.Scan`, `ROWS` of them side by side. norms: (n_scan, n_rows). score: (n_scan, LANES).
+    `starts.Scan`, `ROWS` of them side by side. norms: (n_scan, n_rows). scale:
+    (2, LANES) by how much data are moved, and multiplied then. score: (n_scan, LANES).
     """
     n = points.shape[0]
     for lane in range(LANES):
-        filled[0, lane] = facts[2, lane]
+        shift = facts[2, lane] if centered == 1 else 0.0
+        most = max(facts[5, lane] - shift, shift - facts[4, lane])
+        plain = offset == 1 or not (most > 0.0 and most < _INFINITE)
+        scale[0, lane], scale[1, lane] = shift, 1.0 if plain else 1.0 / most
+        filled[0, lane] = (facts[2, lane] - shift) * scale[1, lane]
     for k in range(n):
         for lane in range(LANES):
             last = filled[max(k - 1, 0), lane]
-            filled[k, lane] = z[points[k], lane] if w[points[k], lane] > 0.0 else last
-    dots = np.empty((ROWS, LANES))
+            seen = (z[points[k], lane] - scale[0, lane]) * scale[1, lane]
+            filled[k, lane] = seen if w[points[k], lane] > 0.0 else last
+    dots = np.empty((ROWS, LANES), np.float32)
     n_rows = norms.shape[1]
     for g in range(rows.shape[0]):
         for r in range(ROWS):
@@ -168,9 +174,11 @@ def choose(score: Array, places: Array, chosen: Array) -> None:
 
 def begin(
     chosen: Array,
+    scale: Array,
     filled: Array,
     rows: Array,
     norms: Array,
+    ones: Array,
     offset: int,
     back: Array,
     linear: Array,
@@ -190,8 +198,9 @@ def begin(
             dot = -norms[c, q + offset]
             for k in range(filled.shape[0]):
                 dot += rows[row // ROWS, k, row % ROWS] * filled[k, lane]
+            whole = dot / scale[1, lane] + scale[0, lane] * ones[c, q]
             for j in range(n_linear):
-                p[linear[j], lane] += back[c, j, q] * dot
+                p[linear[j], lane] += back[c, j, q] * whole
         for j in range(p.shape[0]):
             p[j, lane] = min(max(p[j, lane], lower[j]), upper[j])
 
@@ -472,7 +481,9 @@ def fit(
     points: Array,
     rows: Array,
     norms: Array,
+    ones: Array,
     offset: int,
+    centered: int,
     back: Array,
     linear: Array,
     starts: Array,
@@ -508,9 +519,9 @@ def fit(
     n_points, n = data.shape[1], lower.shape[0]
     n_sums = 1 + n + n * (n + 1) // 2
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
-    facts, noise = np.empty((4, LANES)), np.empty(LANES)
-    filled = np.empty((points.shape[0], LANES))
-    score = np.empty((norms.shape[0], LANES))
+    facts, noise, scale = np.empty((6, LANES)), np.empty(LANES), np.empty((2, LANES))
+    filled = np.empty((points.shape[0], LANES), np.float32)
+    score = np.empty((norms.shape[0], LANES), np.float32)
     p, trial, kept = np.empty((n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))
     sums, trial_sums = np.empty((n_sums, LANES)), np.empty((n_sums, LANES))
     kept_sums = np.empty((n_sums, LANES))
@@ -525,7 +536,7 @@ def fit(
         load(data, block * LANES, z, w, facts, found)
         for lane in range(LANES):
             noise[lane] = facts[0, lane] if counts == 1 else 1e-16 * facts[1, lane]
-        scan(z, w, facts, points, rows, norms, offset, filled, score)
+        scan(z, w, facts, points, rows, norms, offset, centered, scale, filled, score)
         for s in range(n_starts + MORE_STARTS):
             if s >= n_starts:
                 open_ = 0
@@ -538,7 +549,10 @@ def fit(
                 if open_ == 0:
                     break
             choose(score, places, chosen)
-            begin(chosen, filled, rows, norms, offset, back, linear, starts, lower, upper, p)
+            begin(
+                chosen, scale, filled, rows, norms, ones, offset, back, linear, starts, lower,
+                upper, p,
+            )  # fmt: skip
             descend(
                 evaluate, z, w, inputs, lengths, noise, lower, upper, most, tolerance,
                 p, sums, trial, trial_sums, m, d, held, damping, growth, gain, running, iterations,

@@ -21,6 +21,8 @@ from channelfit.reading.errors import InputError
 _MAX_POINTS, _MAX_TABLE = 1024, 16_000_000
 #: A direction of the linear fit that is shorter than this share of its column is left out.
 _DEPENDENT = 1e-10
+#: A linear part that leaves less of a constant than this can follow it.
+_CONSTANT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,9 @@ class Scan:
         rows: (n_scan, n_rows, n_points) what is multiplied with the data: orthonormal rows that
             span the linear part of the curve, before them the rest of it where `offset` is 1.
         norms: (n_scan, n_rows) products of that rest with itself and with the others.
+        ones: (n_scan, n_linear) products of the orthonormal rows with data that are 1 everywhere.
+        centered: 1 where a constant may be taken from the data, since the linear part of the curve
+            can follow it, else 0; `ones` are 0 then.
         offset: 0 where the curve has no part that is not linear in some parameter.
         back: (n_scan, n_linear, n_linear) from products to linear parameters.
         linear: (n_linear,) int64, which free parameters these are.
@@ -42,16 +47,18 @@ class Scan:
     points: np.ndarray
     rows: np.ndarray
     norms: np.ndarray
+    ones: np.ndarray
     offset: int
+    centered: int
     back: np.ndarray
     linear: np.ndarray
     starts: np.ndarray
     places: np.ndarray
 
     def side_by_side(self, n: int) -> np.ndarray:
-        """The rows (n_groups, n_points, n), n of them in a group, filled up with zeros."""
+        """The rows (n_groups, n_points, n) float32, n in a group, filled up with zeros."""
         flat = self.rows.reshape(-1, self.rows.shape[2])
-        padded = np.zeros((-(-len(flat) // n) * n, flat.shape[1]))
+        padded = np.zeros((-(-len(flat) // n) * n, flat.shape[1]), np.float32)
         padded[: len(flat)] = flat
         return np.ascontiguousarray(padded.reshape(-1, n, flat.shape[1]).swapaxes(1, 2))
 
@@ -101,9 +108,13 @@ def make_scan(
     if offset:
         rows = np.concatenate([base[:, None], basis], axis=1)
         norms = np.einsum("cqn,cn->cq", rows, base)
-    contiguous = [np.ascontiguousarray(a) for a in (rows, norms, back, starts, places)]
-    rows, norms, back, starts, places = contiguous
-    return Scan(points, rows, norms, offset, back, linear, starts, places)
+    ones = basis.sum(2)
+    left = 1.0 - np.einsum("cq,cqn->cn", ones, basis)
+    centered = int(len(linear) > 0 and np.abs(left).max() < _CONSTANT)
+    ones = ones if centered else np.zeros_like(ones)
+    contiguous = [np.ascontiguousarray(a) for a in (rows, norms, ones, back, starts, places)]
+    rows, norms, ones, back, starts, places = contiguous
+    return Scan(points, rows, norms, ones, offset, centered, back, linear, starts, places)
 
 
 def _grid(

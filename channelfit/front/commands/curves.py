@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +13,13 @@ import numpy as np
 from channelfit.curves.batch import Settings, fit_pieces
 from channelfit.curves.curve import Curve, load_curve
 from channelfit.curves.data_files import read_data
+from channelfit.curves.fitting import DataSets
 from channelfit.curves.pictures import fits_figure
 from channelfit.curves.table import FitTable
 from channelfit.front.commands.inputs import writing
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.progress import compilations_shown
+from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.reading.units import parse_quantity, shown
@@ -26,6 +28,8 @@ from channelfit.results.run_folder import file_name
 
 #: Reasons that the summary tells, at most.
 _REASONS = 8
+#: Data sets that are looked at before the work.
+_LOOKED_AT = 1000
 
 
 def curves(
@@ -59,6 +63,7 @@ def curves(
     began = time.perf_counter()
     covariances: list[np.ndarray] = []
     with terminal.SearchScreen(formula.name, quiet) as screen, compilations_shown(screen):
+        screen.warn(_cautions(formula, groups, data))
         screen.begin(f"fitting {n_sets:,} data sets on {chosen}")
         with writing(prefix):
             prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -106,6 +111,17 @@ def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
             raise InputError(f"{option} gives {shown(name.strip())} twice")
         found.append((name.strip(), value.strip()))
     return found
+
+
+def _cautions(curve: Curve, groups: Sequence[DataSets], data: Path) -> Iterator[Caution]:
+    """What looks wrong: Poisson's likelihood of numbers that are no counts."""
+    first = np.asarray(groups[0].values[:_LOOKED_AT], float)
+    if curve.likelihood == "poisson" and np.any(first[np.isfinite(first)] % 1 != 0):
+        yield Caution(
+            str(data),
+            "not all values are whole numbers",
+            "Poisson's likelihood is one of counts; in other units all errors are wrong",
+        )
 
 
 def _number(name: str, value: str) -> float:

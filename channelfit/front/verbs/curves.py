@@ -93,7 +93,7 @@ def curves(**given: Any) -> None:
                     may be larger than memory
 
     \b
-    Results
+    Results, replacing what is there
       PREFIX.csv    a row for each data set: parameters, standard errors, cost, quality
                     (ok, check, failed) and the reason
       PREFIX.png    the worst, the middle and the best fits
