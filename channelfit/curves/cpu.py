@@ -27,7 +27,8 @@ def fit_on_cpu(
     curve, data, scan = task.curve, task.data, task.scan
     out = _Results(n_sets, len(task.lower), covariances)
     text = cpu_text(curve, data.axes)
-    kernels = [Callback(generated(text, name), EVALUATE) for name in ("evaluate", "approach")]
+    first_of = "approach" if curve.likelihood == "poisson" else "evaluate"
+    kernels = [Callback(generated(text, name), EVALUATE) for name in ("evaluate", first_of)]
     shared = (
         scan.points, scan.side_by_side(ROWS), scan.norms.astype(np.float32), scan.ones,
         scan.offset, scan.centered, scan.back, scan.linear,
