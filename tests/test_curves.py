@@ -223,15 +223,16 @@ def test_the_text_runs_as_plain_python_too() -> None:
     flags = np.empty(3, np.int64)
     with np.errstate(all="ignore"):
         lanes.fit.python(
-            scope["evaluate"], data.values, 0, 1, data.flat, data.lengths, scan.points,
+            scope["evaluate"], scope["approach"], data.values, 0, 1, data.flat, data.lengths,
+            scan.points,
             scan.side_by_side(lanes.ROWS), scan.norms.astype(np.float32), scan.ones, scan.offset,
             scan.centered, scan.back, scan.linear,
             scan.starts, scan.places, task.lower, task.upper, task.width, task.below, 1, 100,
             1e-12, 1, *out, flags,
         )  # fmt: skip
     found = fit_on_cpu(task, 0, 3, covariances=True)
-    np.testing.assert_allclose(found.values, out[0], rtol=1e-6)
-    np.testing.assert_allclose(found.errors, out[1], rtol=1e-6)
+    assert np.all(np.abs(found.values - out[0]) < 1e-3 * out[1])
+    np.testing.assert_allclose(found.errors, out[1], rtol=1e-4)
     np.testing.assert_array_equal(found.flags, flags)
 
 
@@ -439,7 +440,7 @@ def test_a_parameter_at_a_bound_is_told_and_has_no_error() -> None:
     task = Task.of(replace(curve, parameters=parameters), data)
     assert task.reasons(found)[0] == ("check", "slope at its lower bound 9")
     fixed = on_cpu(curve.with_fixed({"slope": 9.0}), data)
-    np.testing.assert_allclose(fixed.values[0], np.delete(found.values[0], 1), rtol=1e-6)
+    np.testing.assert_allclose(fixed.values[0], np.delete(found.values[0], 1), rtol=1e-5)
     assert fixed.cost[0] == pytest.approx(found.cost[0], rel=1e-9)
 
 

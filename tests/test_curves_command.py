@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 from test_curves import ONE_INPUT, images
 
-from channelfit.curves.batch import Settings, fit_pieces
+from channelfit.curves.batch import Settings, fit_curve, fit_pieces
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.data_files import read_data
+from channelfit.curves.fitting import DataSets
 from channelfit.front.main import main
-from channelfit.reading.documents import dump_yaml
+from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 
@@ -329,6 +330,15 @@ def test_a_good_curve_is_read() -> None:
         curve.with_fixed({"a": 1.0, "k": 2.0})
     with pytest.raises(InputError, match='no parameter "b"'):
         curve.with_fixed({"b": 1.0})
+
+
+def test_the_curve_of_the_page_is_accepted_and_fitted() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "curves.md").read_text(encoding="utf-8")
+    curve = build_curve(parse_yaml(page.split("```yaml")[1].split("```")[0]), None)
+    t = np.linspace(0, 100, 30)
+    z = curve.values({"t": t}, np.array([0.2, 15.0]))
+    found = fit_curve(curve, DataSets((("t",),), {"t": t}, z[None], (30,)), Settings(backend="cpu"))
+    np.testing.assert_allclose(found.values[0], [0.2, 15.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

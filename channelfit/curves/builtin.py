@@ -72,8 +72,8 @@ BUILT_IN: dict[str, dict[str, Any]] = {
             "amplitude": {},
             "width_x": {"range": ["x_step/3", "x_span"], "scale": "log", "scan": 3},
             "width_y": {"range": ["y_step/3", "y_span"], "scale": "log", "scan": 3},
-            "center_x": {"range": ["x_min", "x_max"], "scan": 5},
-            "center_y": {"range": ["y_min", "y_max"], "scan": 5},
+            "center_x": {"range": ["x_min", "x_max"], "scan": 4},
+            "center_y": {"range": ["y_min", "y_max"], "scan": 4},
         },
         "curve": "offset + amplitude*exp(-(((x - center_x)/width_x)**2"
         " + ((y - center_y)/width_y)**2)/2)",

@@ -26,7 +26,9 @@ def fit_on_cpu(
     n_sets = last - first
     curve, data, scan = task.curve, task.data, task.scan
     out = _Results(n_sets, len(task.lower), covariances)
-    evaluate = Callback(generated(cpu_text(curve, data.axes), "evaluate"), EVALUATE)
+    text = cpu_text(curve, data.axes)
+    first_of = "approach" if curve.likelihood == "poisson" else "evaluate"
+    kernels = [Callback(generated(text, name), EVALUATE) for name in ("evaluate", first_of)]
     shared = (
         scan.points, scan.side_by_side(ROWS), scan.norms.astype(np.float32), scan.ones,
         scan.offset, scan.centered, scan.back, scan.linear,
@@ -37,7 +39,7 @@ def fit_on_cpu(
     def some(a: int, b: int) -> None:
         block = np.ascontiguousarray(data.values[first + a : first + b], np.float64)
         n_blocks = -(-(b - a) // LANES)
-        fit(evaluate, block, 0, n_blocks, data.flat, data.lengths, *shared, *out.part(a, b))
+        fit(*kernels, block, 0, n_blocks, data.flat, data.lengths, *shared, *out.part(a, b))
 
     cores = n_threads or usable_cores()
     step = max(LANES, min(_SETS, _NUMBERS // data.values.shape[1], -(-n_sets // cores)))

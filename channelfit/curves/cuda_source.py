@@ -91,7 +91,7 @@ def cuda_text(
     for name, slopes in (("evaluate", True), ("value", False)):
         w("", "template<class T, class Seen>", f"__device__ __forceinline__ void {name}(")
         with w.block("    const Seen* z, size_t stride, const double* __restrict__ inputs,"):
-            w("const T* p, T* sums)")
+            w("const T* p, T* sums, bool near)")
         w("{")
         with w:
             _Printer(curve, staged(curve, axes, slopes), w).body(slopes)
@@ -158,7 +158,7 @@ class _Printer(ScalarPrinter):
         w(f"const T f = {self.text(stages.value)};")
         poisson = self.curve.likelihood == "poisson"
         if poisson:
-            w("T u, h;", "sums[0] += poisson(seen, f, u, h);")
+            w("T u, h;", "sums[0] += near ? squares(seen, f, u, h) : poisson(seen, f, u, h);")
         else:
             w("const T r = seen - f;", "sums[0] += r*r;")
         if slopes and not poisson:

@@ -13,6 +13,8 @@ from channelfit.curves.lanes import (
     DISORDERED,
     MISSING,
     MORE_STARTS,
+    MOST_NEAR,
+    NEAR,
     NEGATIVE,
     NOT_CONVERGED,
     NOT_FINITE,
@@ -34,6 +36,8 @@ _CONSTANTS = {
     "DISORDERED": DISORDERED,
     "ROWS": ROWS,
     "MORE_STARTS": MORE_STARTS,
+    "MOST_NEAR": MOST_NEAR,
+    "NEAR": NEAR,
     "LEAST_COUNT": LEAST_COUNT,
 }
 
@@ -61,6 +65,14 @@ template<class T> __device__ __forceinline__ T exprel_slope(T x)
 #define WALL (1.0/(LEAST_COUNT*LEAST_COUNT))
 __device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.0f, x); }
 __device__ __forceinline__ double reciprocal(double x) { return 1.0/x; }
+
+// The square of a residual, as counts begin with; see lanes.fit.
+template<class T> __device__ __forceinline__ T squares(T z, T f, T& pull, T& weight)
+{
+    weight = T(1);
+    pull = z - f;
+    return pull*pull;
+}
 
 template<class T> __device__ __forceinline__ T poisson(T z, T f, T& pull, T& weight)
 {
@@ -339,32 +351,40 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
         EACH(j, N) trial[j] = fmin(fmax(trial[j], lower[j]), upper[j]);
 
         int running = 1;
-        real damping = real(1e-3), growth = 4, gain = 0;
-        for (int k = 0; k <= most; k++) {
-            evaluate(z, stride, inputs, trial, trial_sums);
-            if (k == 0 && !(fabs(trial_sums[0]) < INFINITE)) { running = 2; break; }
-            if (k == 0 || (gain > real(0) && trial_sums[0] < sums[0])) {
-                if (k > 0) {
-                    const real ratio = (sums[0] - trial_sums[0])/gain;
-                    const real bend = real(2)*fmin(ratio, real(1)) - real(1);
-                    damping = fmax(fmax(real(0.1), real(1) - bend*bend*bend)*damping, real(1e-12));
-                    growth = 4;
+        real gain = 0;
+        for (int phase = COUNTS ? 0 : 1; phase < 2; phase++) {
+            const int last = phase ? most : MOST_NEAR;
+            const real enough = phase ? small : real(NEAR);
+            real damping = real(1e-3), growth = 4;
+            running = 1;
+            for (int k = 0; k <= last; k++) {
+                evaluate(z, stride, inputs, trial, trial_sums, phase == 0);
+                if (k == 0 && !(fabs(trial_sums[0]) < INFINITE)) { running = 2; break; }
+                if (k == 0 || (gain > real(0) && trial_sums[0] < sums[0])) {
+                    if (k > 0) {
+                        const real ratio = (sums[0] - trial_sums[0])/gain;
+                        const real bend = real(2)*fmin(ratio, real(1)) - real(1);
+                        const real less = fmax(real(0.1), real(1) - bend*bend*bend);
+                        damping = fmax(less*damping, real(1e-12));
+                        growth = 4;
+                    }
+                    EACH(j, N) p[j] = trial[j];
+                    EACH(j, N_SUMS) sums[j] = trial_sums[j];
+                } else {
+                    damping *= growth;
+                    growth *= real(2);
                 }
+                if (k == last) break;
+                gain = step(p, sums, damping, lower, upper, trial);
+                if (gain >= real(0) && gain <= enough*(sums[0] + noise)) { running = 0; break; }
+                if (damping > real(1e12)) break;
+                steps++;
+            }
+            if (running == 2) {
                 EACH(j, N) p[j] = trial[j];
                 EACH(j, N_SUMS) sums[j] = trial_sums[j];
-            } else {
-                damping *= growth;
-                growth *= real(2);
             }
-            if (k == most) break;
-            gain = step(p, sums, damping, lower, upper, trial);
-            if (gain >= real(0) && gain <= small*(sums[0] + noise)) { running = 0; break; }
-            if (damping > real(1e12)) break;
-            steps++;
-        }
-        if (running == 2) {
-            EACH(j, N) p[j] = trial[j];
-            EACH(j, N_SUMS) sums[j] = trial_sums[j];
+            EACH(j, N) trial[j] = p[j];
         }
         const real near = real(SINGLE ? 1e2 : 1e4)*small*(sums[0] + noise);
         if (running == 1 && gain >= real(0) && gain <= near) running = 0;

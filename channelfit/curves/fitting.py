@@ -18,7 +18,7 @@ from channelfit.reading.errors import InputError
 #: Flags that say that there is no result at all, and those that ask for a look.
 FAILED = 4 | 8 | 16 | 32 | 64
 MOST_STEPS = 200
-TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
+TOLERANCE = {"float64": 1e-10, "float32": 1e-6}
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,6 +54,8 @@ DISORDERED = 256
 MORE_STARTS = 2
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e-12, 1e12
 _INFINITE = float("inf")
+#: Steps and tolerance of the least squares that counts begin with.
+MOST_NEAR, NEAR = 40, 1e-4
 #: A descent that was stopped is at rest nevertheless where a step would gain so many tolerances.
 _AT_REST = 1e4
 #: A pivot below this share of its diagonal element: the parameters before it explain it.
@@ -473,6 +475,7 @@ def judge(
 @kernel
 def fit(
     evaluate: Any,
+    approach: Any,
     data: Array,
     first: int,
     last: int,
@@ -505,7 +508,7 @@ def fit(
     """Fit the data sets of some blocks of lanes.
 
     Arguments:
-        evaluate: of `source`. data: (n_sets, n_points). first, last: blocks.
+        evaluate, approach: of `source`. data: (n_sets, n_points). first, last: blocks.
         inputs, lengths: the values of all inputs, one after the other, and the length of each axis.
         points .. places: of the scan, see `scan`, `choose` and `begin`.
         lower, upper: (n,) bounds. width: (n,) the largest error of a parameter that counts as
@@ -530,7 +533,7 @@ def fit(
     chosen, running = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     iterations, steps = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     ended, found = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
-    again = np.zeros(LANES, np.int64)
+    again, before = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     n_sets = data.shape[0]
     for block in range(first, last):
         load(data, block * LANES, z, w, facts, found)
@@ -553,6 +556,13 @@ def fit(
                 chosen, scale, filled, rows, norms, ones, offset, back, linear, starts, lower,
                 upper, p,
             )  # fmt: skip
+            for lane in range(LANES):
+                before[lane] = 0
+            if counts == 1:  # least squares first: they have no wall where a count is not expected
+                descend(
+                    approach, z, w, inputs, lengths, noise, lower, upper, MOST_NEAR, NEAR,
+                    p, sums, trial, trial_sums, m, d, held, damping, growth, gain, running, before,
+                )  # fmt: skip
             descend(
                 evaluate, z, w, inputs, lengths, noise, lower, upper, most, tolerance,
                 p, sums, trial, trial_sums, m, d, held, damping, growth, gain, running, iterations,
@@ -564,7 +574,8 @@ def fit(
                 held[0, lane] = 1.0 if better else 0.0
                 ended[lane] = running[lane] if better else ended[lane]
                 steps[lane] = 0 if s == 0 else steps[lane]
-                steps[lane] += iterations[lane] if s < n_starts or again[lane] == 1 else 0
+                more = iterations[lane] + before[lane]
+                steps[lane] += more if s < n_starts or again[lane] == 1 else 0
             for j in range(n):
                 for lane in range(LANES):
                     kept[j, lane] = p[j, lane] if held[0, lane] > 0.0 else kept[j, lane]

@@ -7,12 +7,13 @@
     sums[1 + j]   half its negative derivative with respect to free parameter j
     sums[..]      half its expected second derivative (Fisher's), rows of the lower triangle
 
-`value` gives sums[0] alone.
+`value` gives sums[0] alone. `approach` is `evaluate` for least squares, whatever the likelihood.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import sympy
@@ -50,17 +51,22 @@ def n_sums(n_free: int) -> int:
 
 @cache
 def cpu_text(curve: Curve, axes: tuple[tuple[str, ...], ...]) -> str:
-    """The text of `evaluate` and `value` for a processor.
+    """The text of `evaluate`, `value` and `approach` for a processor.
 
     Arguments:
         axes: see `stages.staged`; one or two.
     """
     w = Writer()
     w(*_HEAD.format(name=harmless(curve.name), lanes=LANES).splitlines())
-    for name, slopes in (("evaluate", True), ("value", False)):
+    squares = replace(curve, likelihood="gaussian")
+    for name, of, slopes in (
+        ("evaluate", curve, True),
+        ("value", curve, False),
+        ("approach", squares, True),
+    ):
         w("", f"def {name}(z, w, inputs, lengths, p, sums):")
         with w:
-            _CpuPrinter(curve, staged(curve, axes, slopes), w).body(slopes)
+            _CpuPrinter(of, staged(of, axes, slopes), w).body(slopes)
     return "\n".join(w.lines) + "\n"
 
 
@@ -140,10 +146,10 @@ class _CpuPrinter(ScalarPrinter):
                 w("acc[0, l] += m*poissonCost(z[at, l], f)")
                 pull, weight = "m*poissonPull(z[at, l], f)", "m*poissonWeight(z[at, l], f)"
             else:
-                w("r = m*(z[at, l] - f)", "acc[0, l] += r*r")
-                pull, weight = "r", "m"
+                w("r = z[at, l] - f", "u = m*r", "acc[0, l] += u*r")
+                pull, weight = "u", "m"
             if slopes:
-                w(f"u = {pull}", f"h = {weight}")
+                w(*([] if pull == "u" else [f"u = {pull}"]), f"h = {weight}")
                 self.products()
 
     def products(self) -> None:

@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
             }
         }
         real found;
-        value(seen, 1, inputs, here, &found);
+        value(seen, 1, inputs, here, &found, false);
         if (t == 0 || found < ownCost) {
             ownCost = fabs(found) < INFINITE ? found : real(INFINITE);
             EACH(j, N) own[j] = here[j];
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
     if (k > 0) return;
     real p[N], sums[N_SUMS];
     EACH(j, N) p[j] = best[j];
-    evaluate(seen, 1, inputs, p, sums);
+    evaluate(seen, 1, inputs, p, sums, false);
     judge(p, sums, facts, fabs(sums[0]) < INFINITE ? 0 : NOT_FINITE, iterations, bounds, bounds + N,
           bounds + 2*N, below, s, values, errors, covariances, numbers, told);
     const int count = min(kept, LAST);

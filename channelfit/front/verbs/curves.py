@@ -66,7 +66,7 @@ import click
     help="Moves of a swarm.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N",
     help="Seed of the swarms.",
 )  # fmt: skip
 @click.option(
