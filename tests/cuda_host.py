@@ -312,6 +312,11 @@ class DeviceArray(np.ndarray):
         out[...] = self
         return out
 
+    def set(self, array: np.ndarray, stream: Any = None) -> None:
+        assert array.shape == self.shape
+        assert array.dtype == self.dtype
+        self[...] = array
+
 
 class HostCupy(types.ModuleType):
     """Plays CuPy where there is no GPU: NumPy's functions, and kernels run by the host shim.
@@ -360,6 +365,7 @@ class HostCupy(types.ModuleType):
             MemoryPointer=lambda memory, offset: memory,
             alloc_pinned_memory=bytearray,
             Event=_Event,
+            Stream=_Stream,
             get_elapsed_time=lambda start, end: 1e3 * (end.time - start.time),
             get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
         )
@@ -384,6 +390,22 @@ class _Event:
 
     def record(self) -> None:
         self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _Stream:
+    """Plays a stream, in which everything is done at once."""
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        self.non_blocking = non_blocking
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def synchronize(self) -> None:
         pass

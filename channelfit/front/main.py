@@ -19,6 +19,7 @@ from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.front import interrupts
 from channelfit.front.verbs.compare import compare
 from channelfit.front.verbs.completion import completion
+from channelfit.front.verbs.curves import curves
 from channelfit.front.verbs.doctor import doctor
 from channelfit.front.verbs.examples import examples
 from channelfit.front.verbs.export import export
@@ -129,6 +130,7 @@ _VERBS = (
     uncertainty,
     compare,
     report,
+    curves,
     inspect,
     init,
     export,

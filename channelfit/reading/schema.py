@@ -41,7 +41,13 @@ from channelfit.reading.units import dimensions as all_dimensions
 Schema = dict[str, Any]
 
 #: The kinds of files, and the section that the whole file is.
-FILES = {"model": "model", "protocol": "protocol", "fit": "fit file", "function": "function"}
+FILES = {
+    "model": "model",
+    "protocol": "protocol",
+    "fit": "fit file",
+    "function": "function",
+    "curve": "curve",
+}
 #: All sections by name: those that `Section` reads, and those that a search reads.
 SECTIONS: dict[str, Keys] = {**KEYS, "stop": STOP, "optimizer": OPTIMIZER}
 #: With which the title of every schema begins.
@@ -56,6 +62,8 @@ def kind_of(document: Mapping[str, Any]) -> str:
         return "fit"
     if is_function(document):
         return "function"
+    if "curve" in document:
+        return "curve"
     return "protocol" if "segments" in document else "model"
 
 

@@ -26,7 +26,7 @@ import click
 def schema(**given: Any) -> None:
     """What a file may hold: JSON Schemas by which editors complete and check YAML, and a page.
 
-    KIND is a kind of file, model, protocol, fit or function, or one section, such as clamp.
+    KIND is a kind of file, model, protocol, fit, function or curve, or one section, such as clamp.
     The schemas are made from the tables that the readers of these files use.
 
     \b

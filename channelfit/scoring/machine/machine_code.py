@@ -68,7 +68,7 @@ _C_LIBRARY = (
     "__bzero",
 )
 _IMPORT = re.compile(
-    r"^from (channelfit\.(?:scoring\.(?:machine|kernels)|fitzhugh_nagumo)\.\w+) import",
+    r"^from (channelfit\.(?:scoring\.(?:machine|kernels)|fitzhugh_nagumo|curves)\.\w+) import",
     re.MULTILINE,
 )
 _lock = threading.RLock()

@@ -1,0 +1,121 @@
+"""All data sets of a file through a backend, piece by piece: they need not fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
+from channelfit.curves.cuda import Gpus
+from channelfit.curves.curve import Curve
+from channelfit.curves.fitting import DataSets, Fits, Flight, Task, edges
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+
+METHODS = ("least-squares", "swarm")
+#: Numbers in a piece, and data sets in it, at most.
+_NUMBERS, _SETS = 40_000_000, 262_144
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How data sets are fitted.
+
+    Attributes:
+        backend: "auto", "cpu" or "cuda".
+        dtype: "float64", or "float32" on a GPU.
+        method: one of METHODS.
+        covariances: whether these are wanted beside the standard errors.
+        seed: of the swarms.
+        particles, iterations: of a swarm.
+        n_threads: None for all cores.
+    """
+
+    backend: str = "auto"
+    dtype: str = "float64"
+    method: str = "least-squares"
+    covariances: bool = False
+    seed: int = 0
+    particles: int = 256
+    iterations: int = 30
+    n_threads: int | None = None
+
+    def chosen_backend(self) -> str:
+        """ "cpu" or "cuda". Raises: InputError for what cannot be done."""
+        if self.backend not in ("auto", "cpu", "cuda"):
+            raise InputError(f'backend "{self.backend}" is not one of auto, cpu, cuda')
+        if self.method not in METHODS:
+            raise InputError(f'method "{self.method}" is not one of {", ".join(METHODS)}')
+        backend = self.backend
+        if backend == "auto":
+            backend = "cuda" if gpu.is_available() else "cpu"
+        if backend == "cpu" and self.dtype != "float64":
+            raise InputError("curves are fitted in float64 on a processor; leave --dtype out")
+        return backend
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Fits of the data sets `first` to before `last` of a task."""
+
+    task: Task
+    first: int
+    last: int
+    fits: Fits
+
+
+def fit_pieces(
+    curve: Curve,
+    groups: Sequence[DataSets],
+    settings: Settings,
+    done: Callable[[int], None] = lambda _: None,
+) -> Iterator[Piece]:
+    """Fit data sets, group by group and piece by piece.
+
+    Arguments:
+        groups: data sets with the same inputs each.
+        done: called with the number of data sets that are done, after every piece.
+
+    Raises: InputError where ranges do not suit the inputs, or no GPU can be used.
+    """
+    fit = _fitter(settings)
+    count = 0
+    for data in groups:
+        task = Task.of(curve, data)
+        n_sets, n_points = data.values.shape
+        step = max(1, min(_SETS, _NUMBERS // n_points))
+        for first, last in edges(n_sets, step):
+            yield Piece(task, first, last, fit(task, first, last))
+            count += last - first
+            done(count)
+
+
+def _fitter(settings: Settings) -> Callable[[Task, int, int], Fits]:
+    backend, more = settings.chosen_backend(), settings.covariances
+    flight = Flight(settings.particles, settings.iterations, settings.seed)
+    swarm, n_threads = settings.method == "swarm", settings.n_threads
+    if backend == "cpu" and swarm:
+        return lambda task, a, b: fly_on_cpu(task, a, b, flight, more, n_threads)
+    if backend == "cpu":
+        return lambda task, a, b: fit_on_cpu(task, a, b, more, n_threads)
+    latest: list[tuple[Task, Gpus]] = []
+
+    def on_gpus(task: Task, a: int, b: int) -> Fits:
+        if not latest or latest[0][0] is not task:
+            latest[:] = [(task, Gpus(task, settings.dtype, more, flight if swarm else None))]
+        return latest[0][1].fit(a, b)
+
+    return on_gpus
+
+
+def fit_curve(curve: Curve, data: DataSets, settings: Settings | None = None) -> Fits:
+    """Fits of all data sets of one group, in memory; for Python and for tests."""
+    pieces = [piece.fits for piece in fit_pieces(curve, [data], settings or Settings())]
+
+    def joined(name: str) -> np.ndarray | None:
+        parts = [getattr(piece, name) for piece in pieces]
+        return None if parts[0] is None else np.concatenate(parts)
+
+    return Fits(*(joined(name) for name in vars(pieces[0])))  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""Fits of curves on the processor: blocks of lanes shared among its cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Flight, Task, edges
+from channelfit.curves.lanes import EVALUATE, LANES, ROWS, fit
+from channelfit.curves.source import cpu_text
+from channelfit.curves.swarm_lanes import fly
+from channelfit.scoring.machine.machine_code import Callback, generated
+from channelfit.scoring.machine.threads import Team, usable_cores
+from channelfit.search.philox import split_seed
+
+#: Data sets that a thread takes at once, and numbers in them, at most.
+_SETS, _NUMBERS = 2048, 1_000_000
+
+
+def fit_on_cpu(
+    task: Task, first: int, last: int, covariances: bool = False, n_threads: int | None = None
+) -> Fits:
+    """Fit the data sets from `first` to before `last` by least squares or maximum likelihood."""
+    n_sets = last - first
+    curve, data, scan = task.curve, task.data, task.scan
+    out = _Results(n_sets, len(task.lower), covariances)
+    text = cpu_text(curve, data.axes)
+    first_of = "approach" if curve.likelihood == "poisson" else "evaluate"
+    kernels = [Callback(generated(text, name), EVALUATE) for name in ("evaluate", first_of)]
+    shared = (
+        scan.points, scan.side_by_side(ROWS), scan.norms.astype(np.float32), scan.ones,
+        scan.offset, scan.centered, scan.back, scan.linear,
+        scan.starts, scan.places, task.lower, task.upper, task.width, task.below, curve.starts,
+        MOST_STEPS, TOLERANCE["float64"], int(curve.likelihood == "poisson"),
+    )  # fmt: skip
+
+    def some(a: int, b: int) -> None:
+        block = np.ascontiguousarray(data.values[first + a : first + b], np.float64)
+        n_blocks = -(-(b - a) // LANES)
+        fit(*kernels, block, 0, n_blocks, data.flat, data.lengths, *shared, *out.part(a, b))
+
+    cores = n_threads or usable_cores()
+    step = max(LANES, min(_SETS, _NUMBERS // data.values.shape[1], -(-n_sets // cores)))
+    some(0, min(n_sets, 1))  # compiles, before the threads start
+    _share(some, n_sets, -(-step // LANES) * LANES, n_threads)
+    return out.fits()
+
+
+def fly_on_cpu(
+    task: Task,
+    first: int,
+    last: int,
+    flight: Flight,
+    covariances: bool = False,
+    n_threads: int | None = None,
+) -> Fits:
+    """Fly one swarm for each of the data sets from `first` to before `last`."""
+    curve, data = task.curve, task.data
+    out = _Results(last - first, len(task.lower), covariances)
+    spread = np.empty((last - first, len(task.lower)))
+    text = cpu_text(curve, data.axes)
+    kernels = [Callback(generated(text, name), EVALUATE) for name in ("value", "evaluate")]
+    shared = (
+        data.flat, data.lengths, task.lower, task.upper, task.width, task.below,
+        len(curve.linear), int(curve.likelihood == "poisson"), flight.particles,
+        flight.iterations, *split_seed(flight.seed),
+    )  # fmt: skip
+
+    def some(a: int, b: int) -> None:
+        block = np.ascontiguousarray(data.values[first + a : first + b], np.float64)
+        results = (*out.part(a, b), spread[a:b])
+        fly(*kernels, block, 0, -(-(b - a) // LANES), first + a, *shared, *results)
+
+    some(0, min(last - first, 1))  # compiles, before the threads start
+    _share(some, last - first, LANES, n_threads)
+    return out.fits(spread)
+
+
+class _Results:
+    """Arrays that the kernels of `lanes` fill."""
+
+    def __init__(self, n_sets: int, n: int, covariances: bool) -> None:
+        self.values, self.errors = np.empty((n_sets, n)), np.empty((n_sets, n))
+        self.numbers, self.flags = np.empty((n_sets, 4)), np.empty(n_sets, np.int64)
+        self.covariances = np.empty((n_sets, n * n)) if covariances else np.empty((0, 0))
+
+    def part(self, a: int, b: int) -> tuple[np.ndarray, ...]:
+        """Those of some data sets, in the order in which the kernels take them."""
+        return (
+            self.values[a:b], self.errors[a:b], self.covariances[a:b], self.numbers[a:b],
+            self.flags[a:b],
+        )  # fmt: skip
+
+    def fits(self, spread: np.ndarray | None = None) -> Fits:
+        """The same as `Fits`."""
+        n_sets, n = self.values.shape
+        covariances = self.covariances.reshape(n_sets, n, n) if self.covariances.size else None
+        cost, counted, steps, squares = self.numbers.T
+        return Fits(
+            self.values, self.errors, cost, counted, steps, squares, self.flags, covariances, spread
+        )
+
+
+def _share(some: Callable[[int, int], None], n_sets: int, step: int, n_threads: int | None) -> None:
+    """Calls some(a, b) for pieces of data sets, by all cores."""
+    _team((n_threads or usable_cores()) - 1).share(some, list(edges(n_sets, step)))
+
+
+@cache
+def _team(n_helpers: int) -> Team:
+    return Team(n_helpers)

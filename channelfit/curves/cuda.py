@@ -1,0 +1,313 @@
+"""Fits of curves on GPUs: transfers run while kernels do, through buffers that stay in place.
+
+Data sets go to a GPU in chunks. While one chunk is computed the next one is on its way there and
+the results of the one before are on their way back; each of a few lanes has a stream and pinned
+buffers of its own. Several GPUs take chunks in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.curves.cuda_source import RAW, cuda_text
+from channelfit.curves.cuda_text import FIT, ROWS
+from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Flight, Task, edges
+from channelfit.curves.swarm_text import swarm_text
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import Team, usable_cores
+
+#: Data sets and bytes of a chunk, at most, and chunks that are under way at once.
+_CHUNK, _CHUNK_BYTES, _UNDER_WAY = 65_536, 64 << 20, 3
+_BLOCK = 128
+#: Bytes of a data set that a block of threads can keep.
+_SHARED = 32_768
+#: Data sets for each of several GPUs, at least.
+_FEW = 64
+#: Bytes that a thread copies into a pinned buffer at once.
+_COPIED = 4 << 20
+
+
+class CudaFits:
+    """Fits of one task on the current GPU.
+
+    Arguments:
+        task: curve and data.
+        dtype: "float64" or "float32".
+        covariances: whether these are wanted.
+        flight: of a swarm for each data set; None for least squares.
+
+    Raises: InputError when there is no GPU that can be used, and what to do.
+    """
+
+    def __init__(
+        self, task: Task, dtype: str, covariances: bool = False, flight: Flight | None = None
+    ) -> None:
+        self.xp, self.flight = gpu.cupy(), flight
+        self.task, self.dtype, self.covariances = task, np.dtype(dtype), covariances
+        raw = task.data.values.dtype
+        self.raw = raw if raw.name in RAW and raw.isnative else np.dtype(np.float64)
+        n_points = task.data.values.shape[1]
+        most = _CHUNK_BYTES // (n_points * max(self.raw.itemsize, self.dtype.itemsize))
+        self.chunk = max(_BLOCK, min(_CHUNK, most) // _BLOCK * _BLOCK)
+        self._lanes: list[_Lane] = []
+        if flight is not None and n_points * self.dtype.itemsize > _SHARED:
+            raise InputError(
+                f"data sets of {n_points:,} points are too large for swarms on a GPU; use "
+                "--backend cpu, or --method least-squares"
+            )
+        if len(task.data.axes) > 2 or n_points > 1 << 20:
+            raise InputError(
+                f"data sets of {n_points:,} points are too large for a GPU; use --backend cpu"
+            )
+
+    def fit(self, first: int, last: int) -> Fits:
+        """Fit the data sets from `first` to before `last`."""
+        n_sets, n = last - first, len(self.task.lower)
+        out = _Results.empty(n_sets, n, self.dtype, self.covariances, self.flight is not None)
+        with gpu.gpu_errors():
+            lanes = self._ready(n_sets)
+            for k, (a, b) in enumerate(edges(n_sets, lanes[0].size)):
+                lane = lanes[k % len(lanes)]
+                lane.finish()
+                lane.begin(self.task.data.values[first + a : first + b], out, first, a, b)
+            for lane in lanes:
+                lane.finish()
+        return out.fits()
+
+    def _ready(self, n_sets: int) -> list[_Lane]:
+        """Lanes for so many data sets; their buffers are kept, since pinning memory takes long."""
+        size = min(self.chunk, -(-n_sets // _BLOCK) * _BLOCK)
+        if not self._lanes or self._lanes[0].size < size:
+            self._lanes = []
+        while len(self._lanes) < min(_UNDER_WAY, -(-n_sets // size)):
+            self._lanes.append(_Lane(self, size))
+        return self._lanes
+
+    def launch(self, lane: _Lane, first: int, n_sets: int) -> None:
+        """Ask for the kernels of a chunk that begins with a data set, on the present stream."""
+        spread, fit = self._kernels
+        n_points, scan, tables = self.task.data.values.shape[1], self.task.scan, self._tables
+        blocks = -(-n_points // 32), -(-n_sets // 32)
+        spread(blocks, (32, 8), (lane.raw, np.int32(n_sets), lane.z))
+        if self.flight is not None:
+            arguments: tuple[Any, ...] = (
+                lane.z, np.int32(n_sets), np.uint64(first), tables["inputs"], tables["bounds"],
+                tables["below"], np.int32(self.flight.iterations), np.uint64(self.flight.seed),
+                *lane.on_device,
+            )  # fmt: skip
+            fit((n_sets,), (self.flight.particles,), arguments, n_points * self.dtype.itemsize)
+            return
+        every = int(scan.points[1] - scan.points[0]) if len(scan.points) > 1 else 1
+        arguments = (
+            lane.z, np.int32(n_sets), tables["inputs"], np.int32(every),
+            np.int32(len(scan.points)), tables["rows"], tables["norms"], tables["ones"],
+            tables["back"], tables["starts"], tables["places"], np.int32(len(scan.starts)),
+            tables["bounds"], tables["below"], np.int32(MOST_STEPS),
+            np.float64(TOLERANCE[self.dtype.name]),
+            *lane.on_device[:-1],
+        )  # fmt: skip
+        fit((-(-n_sets // _BLOCK),), (_BLOCK,), arguments)
+
+    @cached_property
+    def _tables(self) -> dict[str, Any]:
+        """What all data sets share, on the device; never an array of no elements."""
+        task, scan, real = self.task, self.task.scan, self.dtype
+        bounds = np.concatenate([task.lower, task.upper, task.width])
+        host: dict[str, np.ndarray] = {
+            "inputs": task.data.flat.astype(np.float64),
+            "rows": scan.side_by_side(ROWS),
+            "norms": scan.norms.astype(np.float32),
+            "ones": scan.ones.astype(real),
+            "back": scan.back.astype(np.float32),
+            "starts": scan.starts.astype(real),
+            "places": scan.places.astype(np.int32),
+            "bounds": bounds.astype(np.float64),
+            "below": task.below.astype(np.int32),
+        }
+        return {
+            name: self.xp.asarray(a if a.size else np.zeros(1, a.dtype)) for name, a in host.items()
+        }
+
+    @cached_property
+    def _kernels(self) -> tuple[Any, Any]:
+        task = self.task
+        lengths = tuple(task.data.lengths.tolist())
+        text = cuda_text(
+            task.curve,
+            task.data.axes,
+            lengths,
+            self.dtype.name,
+            self.raw.name,
+            task.scan.offset,
+            task.scan.centered,
+            FIT if self.flight is None else swarm_text(self.flight.particles),
+        )
+        module = gpu.compile_cuda(text, (), f"{task.curve.name}.cu")
+        name = "fitSets" if self.flight is None else "flySwarms"
+        return module.kernel("spread"), module.kernel(name)
+
+
+class _Results:
+    """Arrays of results on the host, as the kernels write them."""
+
+    def __init__(self, arrays: tuple[np.ndarray, ...]) -> None:
+        self.arrays = arrays
+
+    @classmethod
+    def empty(
+        cls, n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
+    ) -> _Results:
+        """Room for so many data sets of n parameters."""
+        shapes = _shapes(n_sets, n, dtype, covariances, swarms)
+        return cls(tuple(np.empty(shape, kind) for shape, kind in shapes))
+
+    def fits(self) -> Fits:
+        """The same as `Fits`."""
+        values, errors, covariances, numbers, told, spread = self.arrays
+        wanted = covariances if covariances.size else None
+        cost, counted, steps, squares = numbers.T
+        return Fits(
+            values,
+            errors,
+            cost,
+            counted,
+            steps,
+            squares,
+            told,
+            wanted,
+            spread if spread.size else None,
+        )
+
+
+def _shapes(
+    n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
+) -> list[tuple[tuple[int, ...], Any]]:
+    """Shapes and types of values, errors, covariances, numbers, flags, and of swarms' spreads."""
+    squares = (n_sets, n, n) if covariances else (n_sets, 0, 0)
+    return [
+        ((n_sets, n), dtype), ((n_sets, n), dtype), (squares, dtype), ((n_sets, 4), dtype),
+        ((n_sets,), np.int32), ((n_sets, n if swarms else 0), dtype),
+    ]  # fmt: skip
+
+
+class _Lane:
+    """A stream with its buffers: pinned ones on the host, and those on the device."""
+
+    def __init__(self, fits: CudaFits, chunk: int) -> None:
+        self.owner, self.size, cp = fits, chunk, fits.xp
+        n_points = fits.task.data.values.shape[1]
+        self.stream = cp.cuda.Stream(non_blocking=True)
+        self.host_raw = _pinned(cp, (chunk, n_points), fits.raw)
+        self.raw = cp.empty((chunk, n_points), fits.raw)
+        self.z = cp.empty((n_points, chunk), fits.dtype)
+        n, swarms = len(fits.task.lower), fits.flight is not None
+        shapes = _shapes(chunk, n, fits.dtype, fits.covariances, swarms)
+        self.host = [_pinned(cp, shape, dtype) for shape, dtype in shapes]
+        self.device = [cp.empty(shape, dtype) for shape, dtype in shapes]
+        self.on_device = tuple(a if a.size else gpu.NULL for a in self.device)
+        self.where: tuple[_Results, int, int] | None = None
+
+    def begin(self, values: np.ndarray, out: _Results, before: int, first: int, last: int) -> None:
+        """Send data sets, ask for their fits, and ask for the results; do not wait.
+
+        before: data sets before those of `out`, whose rows `first` to before `last` these are.
+        """
+        n = len(values)
+        _copied(values, self.host_raw[:n])
+        with self.stream:
+            self.raw[:n].set(self.host_raw[:n], stream=self.stream)
+            self.owner.launch(self, before + first, n)
+            for device, host in zip(self.device, self.host, strict=True):
+                if device.size:
+                    device[:n].get(out=host[:n], blocking=False)
+        self.where = out, first, last
+
+    def finish(self) -> None:
+        """Wait for the results of the chunk that was begun, and put them into their places."""
+        if self.where is None:
+            return
+        self.stream.synchronize()
+        out, first, last = self.where
+        for host, array in zip(self.host, out.arrays, strict=True):
+            array[first:last] = host[: last - first]
+        self.where = None
+
+
+def _pinned(cp: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of the host from which and into which a GPU copies by itself."""
+    count = int(np.prod(shape))
+    memory = cp.cuda.alloc_pinned_memory(max(1, count * np.dtype(dtype).itemsize))
+    return np.frombuffer(memory, dtype, count).reshape(shape)
+
+
+def _copied(source: np.ndarray, target: np.ndarray) -> None:
+    """Copy with all cores, since one alone is slower than the bus."""
+    rows = max(1, _COPIED // max(1, target[:1].nbytes))
+
+    def some(a: int, b: int) -> None:
+        np.copyto(target[a:b], source[a:b], casting="unsafe")
+
+    _team().share(some, list(edges(len(target), rows)))
+
+
+@cache
+def _team() -> Team:
+    return Team(min(usable_cores(), 8) - 1)
+
+
+class Gpus:
+    """Fits of one task on all GPUs of this machine, each of which takes its share of a piece.
+
+    Arguments: as of `CudaFits`.
+    """
+
+    def __init__(
+        self, task: Task, dtype: str, covariances: bool = False, flight: Flight | None = None
+    ) -> None:
+        self.xp = gpu.cupy()
+        with gpu.gpu_errors():
+            self._n = int(self.xp.cuda.runtime.getDeviceCount())
+        self._make: Callable[[], CudaFits] = lambda: CudaFits(task, dtype, covariances, flight)
+        self._one: dict[int, CudaFits] = {}
+
+    def fit(self, first: int, last: int) -> Fits:
+        """Fit the data sets from `first` to before `last`."""
+        n_sets = last - first
+        if self._n == 1 or n_sets < _FEW * self._n:
+            return self._own(0).fit(first, last)
+        ends = np.linspace(first, last, self._n + 1).astype(int).tolist()
+        with ThreadPoolExecutor(self._n) as threads:
+            parts = list(threads.map(self._on_device, range(self._n), ends[:-1], ends[1:]))
+
+        def joined(name: str) -> np.ndarray | None:
+            found = [getattr(part, name) for part in parts]
+            return None if found[0] is None else np.concatenate(found)
+
+        return Fits(*(joined(name) for name in vars(parts[0])))  # type: ignore[arg-type]
+
+    def _on_device(self, k: int, first: int, last: int) -> Fits:
+        with self.xp.cuda.Device(k):
+            return self._own(k).fit(first, last)
+
+    def _own(self, k: int) -> CudaFits:
+        if k not in self._one:
+            self._one[k] = self._make()
+        return self._one[k]
+
+
+def fit_on_gpu(
+    task: Task,
+    first: int,
+    last: int,
+    dtype: str = "float64",
+    covariances: bool = False,
+    flight: Flight | None = None,
+) -> Fits:
+    """Fit the data sets from `first` to before `last` on all GPUs."""
+    return Gpus(task, dtype, covariances, flight).fit(first, last)

@@ -1,0 +1,345 @@
+"""A curve z(x, y, ..; p): what its file says, or the name of a built-in one.
+
+    name: boltzmann
+    inputs: v
+    parameters:
+      half:  {range: [v_min, v_max]}
+      slope: {range: [v_span/100, v_span], scale: log}
+      low:   {}
+      high:  {}
+    curve: low + (high - low)/(1 + exp((half - v)/slope))
+
+Ranges may use, of every input x, its smallest and largest value ``x_min`` and ``x_max``, their
+distance ``x_span``, the smallest gap between two values ``x_step`` and the smallest value above
+zero ``x_positive``. A parameter that enters linearly needs no range: its best value follows from
+the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sympy
+
+from channelfit.curves.builtin import BUILT_IN
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import ExpressionError, check_name, parse_expression
+from channelfit.model.terms import V, symbol
+from channelfit.reading.documents import Section, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.curves import MAX_INPUTS, MAX_PARAMETERS
+from channelfit.reading.units import shown
+from channelfit.scoring.kernels.derivatives import derivative
+
+#: Inputs of a curve, and parameters: the products of derivatives are written out in a kernel.
+#: Points of the scan along every nonlinear parameter, by how many of these there are.
+_POINTS = {1: 48, 2: 16, 3: 8, 4: 4, 5: 3}
+#: Points of the whole scan, at most.
+MAX_SCAN = 20_000
+_STATISTICS = ("min", "max", "span", "step", "positive")
+
+
+@dataclass(frozen=True)
+class CurveParameter:
+    """A parameter of a curve.
+
+    Attributes:
+        lower, upper: ends of its range, expressions of statistics of the inputs; infinite where
+            none is given.
+        scale: "linear" or "log": how the scan for a start is spread over the range.
+        value: of a fixed parameter, its value.
+        scan: points of the scan; None for as many as are usual.
+    """
+
+    name: str
+    unit: str = ""
+    lower: sympy.Expr = -sympy.oo
+    upper: sympy.Expr = sympy.oo
+    scale: str = "linear"
+    value: float | None = None
+    fixed: bool = False
+    scan: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A closed formula of inputs and parameters.
+
+    Attributes:
+        inputs: their names; of a grid the first runs along the last axis of the array.
+        formula: of inputs and all parameters.
+        likelihood: "gaussian", which is least squares, or "poisson" for counts.
+        starts: minima of the scan that are refined; the best of them is kept.
+        ordered: names of parameters, each of which stays below the next one.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    parameters: tuple[CurveParameter, ...]
+    formula: sympy.Expr
+    likelihood: str = "gaussian"
+    starts: int = 1
+    ordered: tuple[str, ...] = ()
+    description: str = ""
+    source: str = ""
+
+    @cached_property
+    def free(self) -> tuple[CurveParameter, ...]:
+        """The parameters that are fitted."""
+        return tuple(p for p in self.parameters if not p.fixed)
+
+    @cached_property
+    def reduced(self) -> sympy.Expr:
+        """The formula, the fixed parameters replaced by their values."""
+        values = {symbol(p.name): sympy.Float(p.value) for p in self.parameters if p.fixed}
+        return self.formula.xreplace(values)
+
+    @cached_property
+    def slopes(self) -> tuple[sympy.Expr, ...]:
+        """The derivative with respect to every free parameter."""
+        return tuple(derivative(self.reduced, symbol(p.name)) for p in self.free)
+
+    @cached_property
+    def linear(self) -> tuple[int, ...]:
+        """Free parameters, by index, in which the curve is linear, all of them together."""
+        chosen: list[int] = []
+        for k, parameter in enumerate(self.free):
+            others = [symbol(self.free[j].name) for j in chosen]
+            own = symbol(parameter.name)
+            if self.slopes[k].has(own, *others) or any(self.slopes[j].has(own) for j in chosen):
+                continue
+            chosen.append(k)
+        return tuple(chosen)
+
+    def values(self, coordinates: Mapping[str, np.ndarray], free: np.ndarray) -> np.ndarray:
+        """The curve in float64: coordinates by input, free parameters (n_free, ..), broadcast."""
+        scope: dict[str, Any] = dict(coordinates)
+        scope |= {p.name: row for p, row in zip(self.free, free, strict=True)}
+        return evaluate(self.reduced, scope)
+
+    def bounds(self, coordinates: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper bounds (n_free,) of the free parameters, for inputs at coordinates.
+
+        Raises: InputError for a range that is empty or not finite at these inputs.
+        """
+        known = statistics(coordinates)
+        ends = np.array([[_end(e, known) for e in (p.lower, p.upper)] for p in self.free])
+        for parameter, (lower, upper) in zip(self.free, ends.reshape(-1, 2).tolist(), strict=True):
+            if not lower < upper:
+                raise InputError(
+                    f"its range from {lower:g} to {upper:g} is empty for these inputs "
+                    f"({_told(known)})",
+                    key=f"parameters.{parameter.name}.range",
+                )
+            if parameter.scale == "log" and lower <= 0:
+                raise InputError(
+                    f"a log scale needs a lower end above 0, not {lower:g} ({_told(known)})",
+                    key=f"parameters.{parameter.name}.range",
+                )
+        return ends[:, 0].copy(), ends[:, 1].copy()
+
+    def scan_points(self, nonlinear: Sequence[int]) -> list[int]:
+        """Points of the scan along each nonlinear parameter."""
+        usual = _POINTS.get(len(nonlinear), 2)
+        return [self.free[k].scan or usual for k in nonlinear]
+
+    def with_fixed(self, values: Mapping[str, float]) -> Curve:
+        """The same curve with some parameters fixed. Raises: InputError for a name it has not."""
+        names = [p.name for p in self.parameters]
+        for name in values:
+            if name not in names:
+                raise InputError(
+                    f"the curve {self.name} has no parameter {shown(name)}, only {', '.join(names)}"
+                )
+        fixed = tuple(
+            replace(p, fixed=True, value=float(values[p.name])) if p.name in values else p
+            for p in self.parameters
+        )
+        return checked(replace(self, parameters=fixed))
+
+
+def statistics(coordinates: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """What ranges may use of the inputs, such as ``x_min``, by name."""
+    found: dict[str, float] = {}
+    for name, values in coordinates.items():
+        distinct = np.unique(values)
+        positive = distinct[distinct > 0]
+        low, high = float(distinct[0]), float(distinct[-1])
+        numbers = (
+            low,
+            high,
+            high - low,
+            float(np.diff(distinct).min()) if distinct.size > 1 else 0.0,
+            float(positive[0]) if positive.size else math.nan,
+        )
+        found |= {f"{name}_{word}": x for word, x in zip(_STATISTICS, numbers, strict=True)}
+    return found
+
+
+def _end(expression: sympy.Expr, known: Mapping[str, float]) -> float:
+    if expression in (sympy.oo, -sympy.oo):
+        return math.inf if expression == sympy.oo else -math.inf
+    return float(evaluate(expression, known))
+
+
+def _told(known: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {value:g}" for name, value in known.items())
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def load_curve(name: str) -> Curve:
+    """The curve in a file, or the built-in curve of this name.
+
+    Raises: InputError for a file that cannot be used, and for a name that is neither.
+    """
+    if name in BUILT_IN:
+        return build_curve({"name": name, **BUILT_IN[name]}, None)
+    path = Path(name)
+    if not path.suffix and not path.exists():
+        raise InputError(
+            f"{shown(name)} is neither a file nor a built-in curve; built in are "
+            f"{', '.join(BUILT_IN)}"
+        )
+    return build_curve(read_yaml(path), path)
+
+
+def build_curve(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> Curve:
+    """A curve from plain data; `file` names its origin in errors.
+
+    Raises: InputError with file, key and what would be right.
+    """
+    root = Section(document, file)
+    root.expect(KEYS["curve"])
+    inputs = tuple(_claimed(root, root.items("inputs"), "inputs"))
+    if not 1 <= len(inputs) <= MAX_INPUTS:
+        raise root.error(f"1 to {MAX_INPUTS} inputs are accepted, not {len(inputs)}", "inputs")
+    words = [f"{name}_{word}" for name in inputs for word in _STATISTICS]
+    rows = dict(root.rows("parameters"))
+    if not 1 <= len(rows) <= MAX_PARAMETERS:
+        raise root.error(
+            f"1 to {MAX_PARAMETERS} parameters are accepted, not {len(rows)}", "parameters"
+        )
+    for name in _claimed(root, list(rows), "parameters"):
+        if name in (*inputs, *words):
+            raise root.error(f"{shown(name)} already has a meaning here", f"parameters.{name}")
+    parameters = tuple(_parameter(root, name, row, words) for name, row in rows.items())
+    ordered = tuple(str(name) for name in root.items("ordered", []))
+    for name in ordered:
+        if name not in rows:
+            raise root.error(f"{shown(name)} is not a parameter", "ordered")
+    curve = Curve(
+        root.text("name", Path(file).stem if file else "curve"),
+        inputs,
+        parameters,
+        _formula(root, (*inputs, *rows)),
+        root.choice("likelihood"),
+        root.integer("starts"),
+        ordered,
+        root.text("description"),
+        root.text("source"),
+    )
+    root.finish()
+    try:
+        return checked(curve)
+    except InputError as error:
+        raise error.at(file) from None
+
+
+def _claimed(root: Section, names: list[Any], key: str) -> list[str]:
+    """Names that an expression may use and that differ; an input may be called v."""
+    for name in names:
+        try:
+            if name != V.name or key != "inputs":
+                check_name(str(name))
+        except ExpressionError as error:
+            raise error.at(root.file, root.path(key)) from None
+        if names.count(name) > 1:
+            raise root.error(f"{shown(name)} is given twice", key)
+    return [str(name) for name in names]
+
+
+def _formula(root: Section, names: Sequence[str]) -> sympy.Expr:
+    unmentioned = () if V.name in names else (V.name,)
+    try:
+        formula = parse_expression(root.take("curve"), names, unmentioned)
+    except InputError as error:
+        raise error.at(root.file, root.path("curve")) from None
+    used = {s.name for s in formula.free_symbols}
+    if used - set(names):
+        raise root.error("v is not among the inputs", "curve")
+    unused = [name for name in names if name not in used]
+    if unused:
+        raise root.error(f"{unused[0]} is not used in the curve; remove it, or use it", "curve")
+    return formula
+
+
+def _parameter(root: Section, name: str, row: object, words: Sequence[str]) -> CurveParameter:
+    section = Section({} if row is None else row, root.file, root.path(f"parameters.{name}"))
+    section.expect(KEYS["curve parameter"])
+    lower, upper = -sympy.oo, sympy.oo
+    if "range" in section:
+        span = section.items("range")
+        if len(span) != 2:
+            raise section.error(f"a range is [lower, upper], not {shown(span)}", "range")
+        lower, upper = (_range_end(section, value, words) for value in span)
+    value, fixed = section.number("value"), section.flag("fixed")
+    if fixed != (value is not None):
+        raise section.error("`value` and `fixed: true` belong together; a curve needs no guess")
+    scale = section.choice("scale")
+    scan = section.integer("scan")
+    unit = section.text("unit")
+    section.finish()
+    return CurveParameter(name, unit, lower, upper, scale, value, fixed, scan)
+
+
+def _range_end(section: Section, value: object, words: Sequence[str]) -> sympy.Expr:
+    if isinstance(value, float) and math.isinf(value):
+        return sympy.oo if value > 0 else -sympy.oo
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise section.error(f"a number or an expression was expected, not {shown(value)}", "range")
+    try:
+        found = parse_expression(value, words, (V.name,))
+    except InputError as error:
+        raise error.at(section.file, section.path("range")) from None
+    if found.has(V):
+        raise section.error(f"a range may use {', '.join(words)}, but not v", "range")
+    return found
+
+
+def checked(curve: Curve) -> Curve:
+    """The curve itself. Raises: InputError where a start could not be looked for."""
+    if not curve.free:
+        raise InputError("every parameter is fixed: nothing is left to fit", key="parameters")
+    nonlinear = [k for k in range(len(curve.free)) if k not in curve.linear]
+    for parameter in (curve.free[k] for k in nonlinear):
+        if sympy.oo in (parameter.upper, -parameter.lower):
+            raise InputError(
+                f"{parameter.name} does not enter linearly, so it needs a range from one finite "
+                "number to another, in which a start is looked for",
+                key=f"parameters.{parameter.name}.range",
+            )
+    count = math.prod(curve.scan_points(nonlinear))
+    if count > MAX_SCAN:
+        raise InputError(
+            f"the scan for a start would have {count:,} points, more than {MAX_SCAN:,}; give "
+            "parameters fewer points (scan: 3)",
+            key="parameters",
+        )
+    free = [p.name for p in curve.free]
+    for one, other in itertools.pairwise(curve.ordered):
+        if {one, other} <= set(free) and not {one, other}.isdisjoint(free[k] for k in curve.linear):
+            raise InputError(
+                "only parameters that do not enter linearly can be ordered", key="ordered"
+            )
+    return curve

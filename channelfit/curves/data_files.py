@@ -1,0 +1,256 @@
+"""Data sets from files: wide and long tables of text, and arrays of NumPy.
+
+A wide table has a column for every input and one for each data set. A long one has a column named
+``set``, one for every input, and one of values. An array (``.npy``) has shape (n_sets, n) or, on a
+grid of two inputs x and y, (n_sets, n_y, n_x); it is mapped into memory, not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.curves.curve import Curve
+from channelfit.curves.fitting import DataSets
+from channelfit.reading.errors import InputError
+from channelfit.reading.tables import read_columns
+from channelfit.reading.texts import decoded, file_size
+from channelfit.reading.units import shown
+
+_SET = "set"
+_MAX_TEXT = 1_000_000_000
+
+
+def read_data(path: Path, curve: Curve, inputs: Mapping[str, Path] | None = None) -> list[DataSets]:
+    """The data sets in a file, those with the same inputs together.
+
+    Arguments:
+        inputs: for an array, files of the values of inputs; 0, 1, 2 .. for others.
+
+    Raises: InputError for a file that cannot be used, with what would be right.
+    """
+    for name in inputs or {}:
+        if name not in curve.inputs:
+            raise InputError(
+                f"the curve {curve.name} has no input {shown(name)}, only {', '.join(curve.inputs)}"
+            )
+    if path.suffix.lower() == ".npy":
+        return [_read_array(path, curve, inputs or {})]
+    if inputs:
+        raise InputError("a table holds its inputs; leave --input out", path)
+    head = _first_cells(path)
+    if any(cell.strip().lower() == _SET for cell in head):
+        return _read_long(path, curve)
+    return [_read_wide(path, curve)]
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def _read_array(path: Path, curve: Curve, inputs: Mapping[str, Path]) -> DataSets:
+    file_size(path)
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise InputError(
+            f"not an array of NumPy: {' '.join(str(error).split())[:200]}", path
+        ) from None
+    if values.dtype.kind not in "fiub" or values.dtype.itemsize > 8:
+        raise InputError(f"holds {values.dtype}; plain numbers were expected", path)
+    n_inputs = len(curve.inputs)
+    if values.ndim != 1 + n_inputs:
+        grid = ", ".join(f"n_{name}" for name in reversed(curve.inputs))
+        raise InputError(
+            f"has the shape {values.shape}; the curve {curve.name} wants (n_sets, {grid})", path
+        )
+    if 0 in values.shape:
+        raise InputError(f"has the shape {values.shape}: there is nothing to fit", path)
+    if not values.flags.c_contiguous:
+        raise InputError("is stored column by column; save it with order C", path)
+    coordinates = {}
+    for k, name in enumerate(curve.inputs):
+        length = values.shape[-1 - k]
+        coordinates[name] = (
+            _read_input(inputs[name], length) if name in inputs else np.arange(float(length))
+        )
+    axes = tuple((name,) for name in curve.inputs)
+    shape = values.shape[1:]
+    whole = DataSets(axes, coordinates, values.reshape(len(values), -1), shape)
+    if n_inputs <= 2:
+        return whole
+    return DataSets((curve.inputs,), whole.at_points, whole.values, shape)
+
+
+def _read_input(path: Path, length: int) -> np.ndarray:
+    """The values of an input: an array of one dimension, or a table of one column."""
+    if path.suffix.lower() == ".npy":
+        file_size(path)
+        try:
+            values = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError, SyntaxError) as error:
+            raise InputError(f"not an array of NumPy: {error}"[:300], path) from None
+    else:
+        values = next(iter(read_columns(path).values()))
+    if values.ndim != 1 or values.dtype.kind not in "fiu" or len(values) != length:
+        raise InputError(
+            f"{length} numbers were expected, one for each place of the axis, not an array of "
+            f"shape {values.shape}",
+            path,
+        )
+    return _finite(values.astype(float), path, path.stem)
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def _read_wide(path: Path, curve: Curve) -> DataSets:
+    table = read_columns(path)
+    names = [name for name, values in table.items() if values.ndim == 1]
+    known = all(name in names for name in curve.inputs)
+    of_inputs = list(curve.inputs) if known else names[: len(curve.inputs)]
+    labels = [name for name in names if name not in of_inputs]
+    if not labels:
+        raise InputError(
+            f"a column for each of the inputs {', '.join(curve.inputs)} and at least one of data "
+            f"were expected, not {len(names)} columns",
+            path,
+        )
+    coordinates = {
+        name: _finite(table[column], path, column)
+        for name, column in zip(curve.inputs, of_inputs, strict=True)
+    }
+    values = np.array([table[name] for name in labels])
+    return DataSets((curve.inputs,), coordinates, values, values.shape[1:], labels)
+
+
+def _read_long(path: Path, curve: Curve) -> list[DataSets]:
+    head, rows, lines = _long_rows(path)
+    which = next(k for k, cell in enumerate(head) if cell.lower() == _SET)
+    others = [k for k in range(len(head)) if k != which]
+    known = all(name in head for name in curve.inputs)
+    of_inputs = [head.index(name) for name in curve.inputs] if known else others[:-1]
+    of_values = [k for k in others if k not in of_inputs]
+    if len(of_inputs) != len(curve.inputs) or len(of_values) != 1:
+        wanted = ", ".join((_SET, *curve.inputs))
+        raise InputError(
+            f"the columns {wanted} and one of values were expected, not {', '.join(head)}", path
+        )
+    sets: dict[str, list[int]] = {}
+    for k, row in enumerate(rows):
+        sets.setdefault(row[which], []).append(k)
+    numbers = np.array(
+        [
+            [_number(row[k], path, line, head[k]) for k in (*of_inputs, *of_values)]
+            for row, line in zip(rows, lines, strict=True)
+        ]
+    )
+    groups: dict[bytes, list[int]] = {}
+    labels = list(sets)
+    for place, label in enumerate(labels):
+        at = np.ascontiguousarray(numbers[sets[label], :-1])
+        groups.setdefault(at.tobytes(), []).append(place)
+    out = []
+    for places in groups.values():
+        at = numbers[sets[labels[places[0]]], :-1]
+        coordinates = {
+            name: _finite(at[:, k].copy(), path, name) for k, name in enumerate(curve.inputs)
+        }
+        values = np.array([numbers[sets[labels[p]], -1] for p in places])
+        own = [labels[p] for p in places]
+        out.append(
+            DataSets((curve.inputs,), coordinates, values, values.shape[1:], own, np.array(places))
+        )
+    return out
+
+
+def _first_cells(path: Path) -> list[str]:
+    """The cells of the first line that is no comment, of a table that is not compressed."""
+    file_size(path)
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+        return []
+    try:
+        with open(path, "rb") as file:
+            for raw in iter(lambda: file.readline(1_000_000), b""):
+                if raw.strip() and not raw.startswith(b"#"):
+                    line = raw.decode("utf-8-sig", "replace").rstrip("\r\n")
+                    return next(csv.reader([line], delimiter=_delimiter(line)), [])
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
+    return []
+
+
+def _delimiter(line: str) -> str:
+    return max((",", ";", "\t"), key=line.count)
+
+
+def _long_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """Heading, rows and their lines. Raises: InputError for rows of another length."""
+    if file_size(path) > _MAX_TEXT:
+        raise InputError(f"larger than {_MAX_TEXT:,} bytes", path)
+    try:
+        text = decoded(path.read_bytes(), path)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
+    kept = [line for line in text.splitlines() if not line.startswith("#")]
+    first = next(line for line in kept if line.strip())
+    reader = csv.reader(io.StringIO(text), delimiter=_delimiter(first))
+    head: list[str] = []
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        for row in reader:
+            if not any(cell.strip() for cell in row) or row[0].startswith("#"):
+                continue
+            row = [cell.strip() for cell in row]
+            if not head:
+                head = row
+                continue
+            if len(row) != len(head):
+                raise InputError(
+                    f"{len(row)} cells, where the header has {len(head)}",
+                    path,
+                    f"line {reader.line_num}",
+                )
+            rows.append(row)
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise InputError(f"not a table: {error}", path, f"line {reader.line_num}") from None
+    if not rows:
+        raise InputError("a header, but no rows", path)
+    return head, rows, lines
+
+
+def _number(text: str, path: Path, line: int, column: str) -> float:
+    """A number; NaN for an empty cell."""
+    if not text:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(
+            f"a number was expected, not {shown(text)}", path, f"line {line}: column {column}"
+        ) from None
+
+
+def _finite(values: np.ndarray, path: Path, name: str) -> np.ndarray:
+    """Values of an input. Raises: InputError where one is not finite."""
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise InputError(
+            f"value {bad[0] + 1} of an input is {values[bad[0]]}; inputs are finite numbers",
+            path,
+            f"column {name}",
+        )
+    return np.ascontiguousarray(values, float)
+
+
+def labels_of(data: DataSets, first: int, last: int) -> Sequence[str]:
+    """Names of the data sets from `first` to before `last`."""
+    if data.labels is None:
+        return [str(k + 1) for k in range(first, last)]
+    return data.labels[first:last]

@@ -1,0 +1,594 @@
+"""Fits of `LANES` data sets side by side on a processor: start, descent, curvature.
+
+Every data set is fitted as if it were alone: what its neighbors do changes no bit of its result.
+
+Arrays end in the lane. `LANES` is the length of the innermost loops, so that LLVM turns each of
+them into vector instructions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from channelfit.scoring.machine.kernel_text import Type
+from channelfit.scoring.machine.machine_code import kernel
+
+Array = np.ndarray
+LANES = 8
+#: Rows of the scan that are multiplied with the data at once.
+ROWS = 8
+#: z, w, inputs, lengths, p, sums: of `evaluate` and `value` in `source`.
+EVALUATE = (
+    Type("f64", 2),
+    Type("f64", 2),
+    Type("f64", 1),
+    Type("i64", 1),
+    Type("f64", 2),
+    Type("f64", 2),
+)
+
+# --- what there is to say of a data set, each a bit of its flags ----------------------------------
+
+#: A parameter ended at a bound.
+AT_BOUND = 1
+#: The data do not determine all parameters.
+UNDETERMINED = 2
+#: The descent did not come to rest.
+NOT_CONVERGED = 4
+#: Fewer points than free parameters.
+TOO_FEW = 8
+#: All points are equal.
+CONSTANT = 16
+#: The curve, or its derivative, is not finite wherever the descent could begin.
+NOT_FINITE = 32
+#: Counts below zero.
+NEGATIVE = 64
+#: Some points are not numbers, and were left out.
+MISSING = 128
+#: Parameters are not in the order that the curve asks for.
+DISORDERED = 256
+
+#: Starts beyond those asked for, where a descent ended at a bound or not at rest.
+MORE_STARTS = 2
+_FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e-12, 1e12
+_INFINITE = float("inf")
+#: Steps and tolerance of the least squares that counts begin with.
+MOST_NEAR, NEAR = 40, 1e-4
+#: A descent that was stopped is at rest nevertheless where a step would gain so many tolerances.
+_AT_REST = 1e4
+#: A pivot below this share of its diagonal element: the parameters before it explain it.
+_SINGULAR = 1e-13
+
+
+def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array) -> None:
+    """Spread `LANES` data sets from row `first` on over lanes; beyond the end the last is repeated.
+
+    data: (n_sets, n_points). z, w: (n_points, LANES); a point that is no number is 0 of weight 0.
+    facts: (6, LANES): points that count, sum of squares, first point that counts, sum, least and
+    greatest point.
+    """
+    n = z.shape[0]
+    for lane in range(LANES):
+        s = min(first + lane, data.shape[0] - 1)
+        low, high, start, missing = _INFINITE, -_INFINITE, 0.0, 0
+        count, total, squares = 0.0, 0.0, 0.0
+        for i in range(n):
+            x = data[s, i]
+            good = abs(x) < _INFINITE
+            z[i, lane] = x if good else 0.0
+            w[i, lane] = 1.0 if good else 0.0
+            if good:
+                start = x if count == 0.0 else start
+                low, high = min(low, x), max(high, x)
+                count += 1.0
+                total += x
+                squares += x * x
+            else:
+                missing = MISSING
+        facts[0, lane], facts[1, lane], facts[2, lane] = count, squares, start
+        facts[3, lane], facts[4, lane], facts[5, lane] = total, low, high
+        flags[lane] = missing + (CONSTANT if low >= high else 0) + (NEGATIVE if low < 0.0 else 0)
+
+
+def scan(
+    z: Array,
+    w: Array,
+    facts: Array,
+    points: Array,
+    rows: Array,
+    norms: Array,
+    offset: int,
+    centered: int,
+    scale: Array,
+    filled: Array,
+    score: Array,
+) -> None:
+    """Score every point of the scan by the squares that are left after a linear fit.
+
+    This is a start only: a point that is no number has the value of the one before it here, and
+    float32 suffices for data that are shrunk to 1 and, where the curve can follow, moved to 0.
+
+    points: (n_scan,) which points of a data set take part. rows: see
+    `starts.Scan`, `ROWS` of them side by side. norms: (n_scan, n_rows). scale:
+    (2, LANES) by how much data are moved, and multiplied then. score: (n_scan, LANES).
+    """
+    n = points.shape[0]
+    for lane in range(LANES):
+        shift = facts[2, lane] if centered == 1 else 0.0
+        most = max(facts[5, lane] - shift, shift - facts[4, lane])
+        plain = offset == 1 or not (most > 0.0 and most < _INFINITE)
+        scale[0, lane], scale[1, lane] = shift, 1.0 if plain else 1.0 / most
+        filled[0, lane] = (facts[2, lane] - shift) * scale[1, lane]
+    for k in range(n):
+        for lane in range(LANES):
+            last = filled[max(k - 1, 0), lane]
+            seen = (z[points[k], lane] - scale[0, lane]) * scale[1, lane]
+            filled[k, lane] = seen if w[points[k], lane] > 0.0 else last
+    dots = np.empty((ROWS, LANES), np.float32)
+    n_rows = norms.shape[1]
+    for g in range(rows.shape[0]):
+        for r in range(ROWS):
+            for lane in range(LANES):
+                dots[r, lane] = 0.0
+        for k in range(n):
+            for lane in range(LANES):
+                x = filled[k, lane]
+                dots[0, lane] += rows[g, k, 0] * x
+                dots[1, lane] += rows[g, k, 1] * x
+                dots[2, lane] += rows[g, k, 2] * x
+                dots[3, lane] += rows[g, k, 3] * x
+                dots[4, lane] += rows[g, k, 4] * x
+                dots[5, lane] += rows[g, k, 5] * x
+                dots[6, lane] += rows[g, k, 6] * x
+                dots[7, lane] += rows[g, k, 7] * x
+        for r in range(ROWS):
+            row = g * ROWS + r
+            c, q = row // n_rows, row % n_rows
+            if c < score.shape[0]:
+                for lane in range(LANES):
+                    d = dots[r, lane] - norms[c, q]
+                    own = offset == 1 and q == 0
+                    term = norms[c, 0] - 2.0 * dots[r, lane] if own else -d * d
+                    score[c, lane] = term if q == 0 else score[c, lane] + term
+
+
+def choose(score: Array, places: Array, chosen: Array) -> None:
+    """Take the best point of the scan in each lane, and leave it and its neighbors out from now on.
+
+    places: (n_scan, n_nonlinear) where each point lies in the grid.
+    """
+    for lane in range(LANES):
+        best, at = _INFINITE, 0
+        for c in range(score.shape[0]):
+            better = score[c, lane] < best
+            best = score[c, lane] if better else best
+            at = c if better else at
+        chosen[lane] = at
+        for c in range(score.shape[0]):
+            far = 0
+            for k in range(places.shape[1]):
+                far = max(far, abs(places[c, k] - places[at, k]))
+            if far <= 1:
+                score[c, lane] = _INFINITE
+
+
+def begin(
+    chosen: Array,
+    scale: Array,
+    filled: Array,
+    rows: Array,
+    norms: Array,
+    ones: Array,
+    offset: int,
+    back: Array,
+    linear: Array,
+    starts: Array,
+    lower: Array,
+    upper: Array,
+    p: Array,
+) -> None:
+    """Write the parameters at the chosen points of the scan, linear ones fitted, within bounds."""
+    n_linear = linear.shape[0]
+    for lane in range(LANES):
+        c = chosen[lane]
+        for j in range(p.shape[0]):
+            p[j, lane] = starts[c, j]
+        for q in range(n_linear):
+            row = c * norms.shape[1] + q + offset
+            dot = -norms[c, q + offset]
+            for k in range(filled.shape[0]):
+                dot += rows[row // ROWS, k, row % ROWS] * filled[k, lane]
+            whole = dot / scale[1, lane] + scale[0, lane] * ones[c, q]
+            for j in range(n_linear):
+                p[linear[j], lane] += back[c, j, q] * whole
+        for j in range(p.shape[0]):
+            p[j, lane] = min(max(p[j, lane], lower[j]), upper[j])
+
+
+def step(
+    p: Array,
+    sums: Array,
+    damping: Array,
+    lower: Array,
+    upper: Array,
+    m: Array,
+    d: Array,
+    held: Array,
+    trial: Array,
+    gain: Array,
+) -> None:
+    """Write the parameters after a damped step, and the gain that a linear model promises.
+
+    A parameter is held at a bound that it would leave, and where it has no effect.
+
+    m: (n*n, LANES), d, held: (n, LANES), scratch. gain: (LANES,), -1 where there is no step.
+    """
+    n = p.shape[0]
+    for j in range(n):
+        diagonal = 1 + n + j * (j + 1) // 2 + j
+        for lane in range(LANES):
+            g = sums[1 + j, lane]
+            out = (p[j, lane] <= lower[j] and g < 0.0) or (p[j, lane] >= upper[j] and g > 0.0)
+            held[j, lane] = 1.0 if out or not sums[diagonal, lane] > 0.0 else 0.0
+            d[j, lane] = 0.0 if held[j, lane] > 0.0 else g
+    for lane in range(LANES):
+        gain[lane] = 0.0
+    for j in range(n):
+        for i in range(j + 1):
+            at = 1 + n + j * (j + 1) // 2 + i
+            for lane in range(LANES):
+                free = held[j, lane] + held[i, lane] == 0.0
+                x = sums[at, lane] * (1.0 + damping[lane] if i == j else 1.0)
+                m[j * n + i, lane] = x if free else (1.0 if i == j else 0.0)
+    factor(m, gain, n)
+    for j in range(n):
+        for k in range(j):
+            for lane in range(LANES):
+                d[j, lane] -= m[j * n + k, lane] * d[k, lane]
+    for j in range(n):
+        for lane in range(LANES):
+            d[j, lane] /= m[j * n + j, lane]
+    for back in range(n):
+        j = n - 1 - back
+        for k in range(j + 1, n):
+            for lane in range(LANES):
+                d[j, lane] -= m[k * n + j, lane] * d[k, lane]
+    for j in range(n):
+        for lane in range(LANES):
+            to = min(max(p[j, lane] + d[j, lane], lower[j]), upper[j])
+            trial[j, lane] = to
+            gain[lane] += sums[1 + j, lane] * (to - p[j, lane]) if held[j, lane] == 0.0 else 0.0
+    for lane in range(LANES):
+        gain[lane] = gain[lane] if abs(gain[lane]) < _INFINITE else -1.0
+
+
+def factor(m: Array, fault: Array, n: int) -> None:
+    """Write m = L D L' over itself, L below the diagonal; fault becomes -inf where m is singular.
+
+    m: (n*n, LANES), of which the lower triangle is used.
+    """
+    for j in range(n):
+        for i in range(j):
+            for k in range(i):
+                for lane in range(LANES):
+                    m[j * n + i, lane] -= (
+                        m[j * n + k, lane] * m[i * n + k, lane] * m[k * n + k, lane]
+                    )
+            for lane in range(LANES):
+                m[j * n + i, lane] /= m[i * n + i, lane]
+        for lane in range(LANES):
+            whole = m[j * n + j, lane]
+            left = whole
+            for k in range(j):
+                left -= m[j * n + k, lane] * m[j * n + k, lane] * m[k * n + k, lane]
+            good = left > _SINGULAR * whole
+            m[j * n + j, lane] = left if good else 1.0
+            fault[lane] = fault[lane] if good else -_INFINITE
+
+
+def descend(
+    evaluate: Any,
+    z: Array,
+    w: Array,
+    inputs: Array,
+    lengths: Array,
+    noise: Array,
+    lower: Array,
+    upper: Array,
+    most: int,
+    tolerance: float,
+    p: Array,
+    sums: Array,
+    trial: Array,
+    trial_sums: Array,
+    m: Array,
+    d: Array,
+    held: Array,
+    damping: Array,
+    growth: Array,
+    gain: Array,
+    running: Array,
+    iterations: Array,
+) -> None:
+    """Descend from p by Levenberg and Marquardt's steps until a further one would gain nothing.
+
+    noise: (LANES,) what a gain is compared with, beside the cost. running: (LANES,) afterwards 0
+    where the descent came to rest, 1 where it did not, 2 where it could not begin.
+    """
+    n = p.shape[0]
+    evaluate(z, w, inputs, lengths, p, sums)
+    for lane in range(LANES):
+        damping[lane], growth[lane] = _FIRST_DAMPING, 4.0
+        running[lane] = 1 if abs(sums[0, lane]) < _INFINITE else 2
+        iterations[lane] = 0
+    left = LANES
+    for _ in range(most):
+        step(p, sums, damping, lower, upper, m, d, held, trial, gain)
+        left = 0
+        for lane in range(LANES):
+            if running[lane] == 1:
+                small = tolerance * (sums[0, lane] + noise[lane])
+                if gain[lane] >= 0.0 and gain[lane] <= small:
+                    running[lane] = 0
+                elif damping[lane] > _MOST_DAMPING:
+                    running[lane] = 3
+                else:
+                    left += 1
+                    iterations[lane] += 1
+        if left == 0:
+            break
+        evaluate(z, w, inputs, lengths, trial, trial_sums)
+        for lane in range(LANES):
+            held[0, lane] = 0.0
+            if running[lane] == 1:
+                if gain[lane] > 0.0 and trial_sums[0, lane] < sums[0, lane]:
+                    held[0, lane] = 1.0
+                    ratio = (sums[0, lane] - trial_sums[0, lane]) / gain[lane]
+                    bend = 2.0 * min(ratio, 1.0) - 1.0
+                    less = max(0.1, 1.0 - bend * bend * bend)
+                    damping[lane] = max(less * damping[lane], _LEAST_DAMPING)
+                    growth[lane] = 4.0
+                else:
+                    damping[lane] *= growth[lane]
+                    growth[lane] *= 2.0
+        for j in range(n):
+            for lane in range(LANES):
+                p[j, lane] = trial[j, lane] if held[0, lane] > 0.0 else p[j, lane]
+        for j in range(sums.shape[0]):
+            for lane in range(LANES):
+                sums[j, lane] = trial_sums[j, lane] if held[0, lane] > 0.0 else sums[j, lane]
+    for lane in range(LANES):
+        if running[lane] == 1 or running[lane] == 3:
+            near = _AT_REST * tolerance * (sums[0, lane] + noise[lane])
+            running[lane] = 0 if gain[lane] >= 0.0 and gain[lane] <= near else 1
+
+
+def invert(
+    p: Array, sums: Array, lower: Array, upper: Array, m: Array, d: Array, held: Array, gain: Array
+) -> None:
+    """Write the inverse of the curvature, with rows of NaN for parameters at bounds, over m.
+
+    gain: (LANES,), -inf where the curvature is singular.
+    """
+    n = p.shape[0]
+    for j in range(n):
+        for lane in range(LANES):
+            held[j, lane] = 1.0 if p[j, lane] <= lower[j] or p[j, lane] >= upper[j] else 0.0
+    for lane in range(LANES):
+        gain[lane] = 0.0
+    for j in range(n):
+        for i in range(j + 1):
+            at = 1 + n + j * (j + 1) // 2 + i
+            for lane in range(LANES):
+                free = held[j, lane] + held[i, lane] == 0.0
+                m[j * n + i, lane] = sums[at, lane] if free else (1.0 if i == j else 0.0)
+    factor(m, gain, n)
+    for c in range(n):  # column c of the inverse goes to the upper triangle, behind it to d
+        for j in range(n):
+            for lane in range(LANES):
+                d[c * n + j, lane] = 1.0 if j == c else 0.0
+            for k in range(j):
+                for lane in range(LANES):
+                    d[c * n + j, lane] -= m[j * n + k, lane] * d[c * n + k, lane]
+        for j in range(n):
+            for lane in range(LANES):
+                d[c * n + j, lane] /= m[j * n + j, lane]
+        for back in range(n):
+            j = n - 1 - back
+            for k in range(j + 1, n):
+                for lane in range(LANES):
+                    d[c * n + j, lane] -= m[k * n + j, lane] * d[c * n + k, lane]
+    for c in range(n):
+        for j in range(n):
+            for lane in range(LANES):
+                free = held[j, lane] + held[c, lane] == 0.0
+                m[c * n + j, lane] = d[c * n + j, lane] if free else float("nan")
+
+
+def judge(
+    first: int,
+    n_sets: int,
+    counts: int,
+    all_linear: bool,
+    found: Array,
+    ended: Array,
+    steps: Array,
+    facts: Array,
+    sums: Array,
+    p: Array,
+    width: Array,
+    below: Array,
+    m: Array,
+    held: Array,
+    gain: Array,
+    values: Array,
+    errors: Array,
+    covariances: Array,
+    numbers: Array,
+    flags: Array,
+) -> None:
+    """Write what was found for a block of lanes, the first of which is data set `first`.
+
+    found: (LANES,) flags of `load`. ended: (LANES,) see `running` of `descend`. m, held, gain: of
+    `invert`. The others are those of `fit`.
+    """
+    n = p.shape[0]
+    for lane in range(LANES):
+        s = first + lane
+        if s < n_sets:
+            flag = found[lane]
+            flag = flag if counts == 1 else flag & (511 - NEGATIVE)
+            flag = flag & (511 - CONSTANT) if all_linear else flag
+            flag |= NOT_FINITE if ended[lane] == 2 else 0
+            flag |= NOT_CONVERGED if ended[lane] == 1 else 0
+            flag |= TOO_FEW if facts[0, lane] < n else 0
+            n_free = 0.0
+            for j in range(n):
+                n_free += 1.0 - held[j, lane]
+            flag |= AT_BOUND if n_free < n else 0
+            flag |= UNDETERMINED if gain[lane] < 0.0 else 0
+            none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
+            cost = sums[0, lane]
+            spare = facts[0, lane] - n_free
+            scale = 1.0 if counts == 1 else (cost / spare if spare > 0.0 else float("nan"))
+            scale = float("nan") if flag & UNDETERMINED != 0 or none else scale
+            for j in range(n):
+                values[s, j] = float("nan") if none else p[j, lane]
+                errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
+                other = below[j]
+                if not none and errors[s, j] > width[j]:
+                    flag |= UNDETERMINED
+                if not none and other >= 0 and p[max(other, 0), lane] >= p[j, lane]:
+                    flag |= DISORDERED
+            for j in range(covariances.shape[1]):
+                covariances[s, j] = scale * m[j, lane]
+            numbers[s, 0] = float("nan") if none else cost
+            numbers[s, 1], numbers[s, 2] = facts[0, lane], float(steps[lane])
+            numbers[s, 3] = facts[1, lane] - facts[3, lane] * facts[3, lane] / max(
+                facts[0, lane], 1.0
+            )
+            flags[s] = flag
+
+
+@kernel
+def fit(
+    evaluate: Any,
+    approach: Any,
+    data: Array,
+    first: int,
+    last: int,
+    inputs: Array,
+    lengths: Array,
+    points: Array,
+    rows: Array,
+    norms: Array,
+    ones: Array,
+    offset: int,
+    centered: int,
+    back: Array,
+    linear: Array,
+    starts: Array,
+    places: Array,
+    lower: Array,
+    upper: Array,
+    width: Array,
+    below: Array,
+    n_starts: int,
+    most: int,
+    tolerance: float,
+    counts: int,
+    values: Array,
+    errors: Array,
+    covariances: Array,
+    numbers: Array,
+    flags: Array,
+) -> None:
+    """Fit the data sets of some blocks of lanes.
+
+    Arguments:
+        evaluate, approach: of `source`. data: (n_sets, n_points). first, last: blocks.
+        inputs, lengths: the values of all inputs, one after the other, and the length of each axis.
+        points .. places: of the scan, see `scan`, `choose` and `begin`.
+        lower, upper: (n,) bounds. width: (n,) the largest error of a parameter that counts as
+        determined. below: (n,) another parameter that has to be smaller, -1 where none has.
+        n_starts: minima of the scan that are refined.
+        most: steps of a descent. tolerance: of its end. counts: 1 for Poisson's likelihood.
+        values, errors: (n_sets, n). covariances: (n_sets, n*n), or (0, 0) where not wanted.
+        numbers: (n_sets, 4): cost, points that count, steps, squares around the mean.
+        flags: (n_sets,).
+    """
+    n_points, n = data.shape[1], lower.shape[0]
+    n_sums = 1 + n + n * (n + 1) // 2
+    z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
+    facts, noise, scale = np.empty((6, LANES)), np.empty(LANES), np.empty((2, LANES))
+    filled = np.empty((points.shape[0], LANES), np.float32)
+    score = np.empty((norms.shape[0], LANES), np.float32)
+    p, trial, kept = np.empty((n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))
+    sums, trial_sums = np.empty((n_sums, LANES)), np.empty((n_sums, LANES))
+    kept_sums = np.empty((n_sums, LANES))
+    m, d, held = np.empty((n * n, LANES)), np.empty((n * n, LANES)), np.empty((n, LANES))
+    damping, growth, gain = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    chosen, running = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    iterations, steps = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    ended, found = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    again, before = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    n_sets = data.shape[0]
+    for block in range(first, last):
+        load(data, block * LANES, z, w, facts, found)
+        for lane in range(LANES):
+            noise[lane] = facts[0, lane] if counts == 1 else 1e-16 * facts[1, lane]
+        scan(z, w, facts, points, rows, norms, offset, centered, scale, filled, score)
+        for s in range(n_starts + MORE_STARTS):
+            if s >= n_starts:
+                open_ = 0
+                for lane in range(LANES):
+                    again[lane] = 1 if ended[lane] != 0 else 0
+                    for j in range(n):
+                        at_bound = kept[j, lane] <= lower[j] or kept[j, lane] >= upper[j]
+                        again[lane] = 1 if at_bound else again[lane]
+                    open_ += again[lane]
+                if open_ == 0:
+                    break
+            choose(score, places, chosen)
+            begin(
+                chosen, scale, filled, rows, norms, ones, offset, back, linear, starts, lower,
+                upper, p,
+            )  # fmt: skip
+            for lane in range(LANES):
+                before[lane] = 0
+            if counts == 1:  # least squares first: they have no wall where a count is not expected
+                descend(
+                    approach, z, w, inputs, lengths, noise, lower, upper, MOST_NEAR, NEAR,
+                    p, sums, trial, trial_sums, m, d, held, damping, growth, gain, running, before,
+                )  # fmt: skip
+            descend(
+                evaluate, z, w, inputs, lengths, noise, lower, upper, most, tolerance,
+                p, sums, trial, trial_sums, m, d, held, damping, growth, gain, running, iterations,
+            )  # fmt: skip
+            for lane in range(LANES):
+                better = s == 0 or ended[lane] == 2 or sums[0, lane] < kept_sums[0, lane]
+                better = better and (s == 0 or running[lane] < 2)
+                better = better and (s < n_starts or again[lane] == 1)
+                held[0, lane] = 1.0 if better else 0.0
+                ended[lane] = running[lane] if better else ended[lane]
+                steps[lane] = 0 if s == 0 else steps[lane]
+                more = iterations[lane] + before[lane]
+                steps[lane] += more if s < n_starts or again[lane] == 1 else 0
+            for j in range(n):
+                for lane in range(LANES):
+                    kept[j, lane] = p[j, lane] if held[0, lane] > 0.0 else kept[j, lane]
+            for j in range(n_sums):
+                for lane in range(LANES):
+                    kept_sums[j, lane] = (
+                        sums[j, lane] if held[0, lane] > 0.0 else kept_sums[j, lane]
+                    )
+        for j in range(n):
+            for lane in range(LANES):
+                p[j, lane] = kept[j, lane]
+        invert(p, kept_sums, lower, upper, m, d, held, gain)
+        judge(
+            block * LANES, n_sets, counts, linear.shape[0] == n, found, ended, steps, facts,
+            kept_sums, p, width, below, m, held, gain, values, errors, covariances, numbers, flags,
+        )  # fmt: skip

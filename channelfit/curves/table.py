@@ -1,0 +1,153 @@
+"""The table of fits as CSV, and what is told of all of them together."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+
+from channelfit.curves.batch import Piece
+from channelfit.curves.curve import Curve
+from channelfit.curves.data_files import labels_of
+from channelfit.curves.fitting import Task
+
+#: Values of a piece that are kept for the summary, at most.
+_KEPT = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What a picture needs of a piece: where it began, and parameters (n_sets, n_free)."""
+
+    task: Task
+    first: int
+    values: np.ndarray
+
+
+class FitTable:
+    """Writes a row for every data set, and remembers what a summary tells.
+
+    The file appears under its name when it is whole.
+
+    Arguments:
+        path: of the table. grouped: whether rows come out of order and are sorted at the end.
+
+    Attributes:
+        counts: data sets by quality. reasons: data sets by reason.
+        shown: what a picture needs of all of them.
+    """
+
+    def __init__(self, path: Path, curve: Curve, swarm: bool, grouped: bool) -> None:
+        self.path, self.curve, self.grouped = path, curve, grouped
+        self.partial = path.with_name(f".{path.name}.partial")
+        self.counts: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.shown: list[Shown] = []
+        self._costs: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+        self._errors: list[np.ndarray] = []
+        self._waiting: list[tuple[int, str]] = []
+        names = [p.name for p in curve.free]
+        more = [f"{name}_spread" for name in names] if swarm else []
+        errors = [f"{name}_error" for name in names]
+        both = [x for pair in zip(names, errors, strict=True) for x in pair]
+        self.columns = ["set", *both, *more, "cost", "points", "steps", "quality", "reason"]
+
+    def __enter__(self) -> FitTable:
+        self._file: IO[str] = open(self.partial, "w", encoding="utf-8", newline="")
+        csv.writer(self._file, lineterminator="\n").writerow(self.columns)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._file:
+            if kind is None:
+                self._file.writelines(text for _, text in sorted(self._waiting))
+        if kind is None:
+            self.partial.replace(self.path)
+        else:
+            self.partial.unlink(missing_ok=True)
+
+    def add(self, piece: Piece) -> None:
+        """The rows of a piece."""
+        fits, task = piece.fits, piece.task
+        told = task.reasons(fits)
+        n = fits.values.shape[1]
+        both = np.stack([fits.values, fits.errors], axis=2).reshape(-1, 2 * n)
+        parts = [both, *([fits.spread] if fits.spread is not None else []), fits.cost[:, None]]
+        numbers = np.concatenate(parts, axis=1)
+        row = ",".join(["%.10g"] * numbers.shape[1])
+        labels = labels_of(task.data, piece.first, piece.last)
+        lines = []
+        counted, steps = fits.counted.astype(int).tolist(), fits.steps.astype(int).tolist()
+        for k, (values, (quality, reason)) in enumerate(zip(numbers.tolist(), told, strict=True)):
+            text = (row % tuple(values)).replace("nan", "")
+            lines.append(
+                f"{_cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{_cell(reason)}\n"
+            )
+        if self.grouped:
+            assert task.data.places is not None
+            places = task.data.places[piece.first : piece.last].tolist()
+            self._waiting += zip(places, lines, strict=True)
+        else:
+            self._file.writelines(lines)
+        self._remember(piece, told)
+
+    def _remember(self, piece: Piece, told: list[tuple[str, str]]) -> None:
+        quality = np.array([q for q, _ in told])
+        self.counts.update(Counter(quality.tolist()))
+        for _, reason in told:
+            if reason:
+                self.reasons.update(reason.split("; "))
+        cost = np.where(quality == "failed", np.nan, piece.task.misfit(piece.fits))
+        self._costs.append(cost)
+        self.shown.append(Shown(piece.task, piece.first, piece.fits.values.astype(np.float32)))
+        good = np.flatnonzero(quality == "ok")
+        good = good[:: max(1, -(-len(good) // _KEPT))]
+        self._values.append(piece.fits.values[good])
+        self._errors.append(piece.fits.errors[good])
+
+    @property
+    def values(self) -> np.ndarray:
+        """(n, n_free) parameters of data sets whose quality is ok, of some where there are many."""
+        return np.concatenate(self._values)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """(n, n_free) standard errors of the same."""
+        return np.concatenate(self._errors)
+
+    def ranked(self, count: int) -> dict[str, list[tuple[Shown, int]]]:
+        """The worst, the middle and the best fits by their misfit: a piece, and the place in it."""
+        cost = np.concatenate(self._costs)
+        starts = np.cumsum([0, *map(len, self._costs)])
+        order = np.argsort(-cost, kind="stable")[: int(np.isfinite(cost).sum())]
+        half = max(0, (len(order) - count) // 2)
+        chosen = {"worst": order, "median": order[half:], "best": order[::-1]}
+        found = {}
+        for name, places in chosen.items():
+            pairs = []
+            for at in places[:count].tolist():
+                k = int(np.searchsorted(starts, at, "right")) - 1
+                pairs.append((self.shown[k], at - int(starts[k])))
+            found[name] = pairs
+        return found
+
+
+def _cell(text: str) -> str:
+    """A text as one cell of a table, quoted where it must be."""
+    if text.isalnum():
+        return text
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([text])
+    return out.getvalue()

@@ -1,0 +1,110 @@
+"""`channelfit curves`: its options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(short_help="Fit a formula to many data sets, each on its own.")
+@click.argument("curve")
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="PREFIX",
+    help="Path of the results, without .csv and .png. [default: DATA-CURVE here]",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="What computes the fits.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32"]),
+    default="float64",
+    show_default=True,
+    help="Precision on a GPU.",
+)
+@click.option(
+    "--likelihood",
+    type=click.Choice(["gaussian", "poisson"]),
+    help="Least squares, or maximum likelihood of counts. [default: the curve's]",
+)
+@click.option(
+    "--fix",
+    "fixed",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Hold a parameter at a value. May be given several times.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    metavar="NAME=FILE",
+    multiple=True,
+    help="Values of an input along its axis of an array (.npy or .csv). [default: 0, 1, 2 ..]",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["least-squares", "swarm"]),
+    default="least-squares",
+    show_default=True,
+    help="Levenberg and Marquardt's steps, or one particle swarm for each data set.",
+)
+@click.option(
+    "--particles", type=click.IntRange(2, 1024), default=256, show_default=True, metavar="N",
+    help="Particles of a swarm.",
+)  # fmt: skip
+@click.option(
+    "--iterations", type=click.IntRange(1), default=30, show_default=True, metavar="N",
+    help="Moves of a swarm.",
+)  # fmt: skip
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N",
+    help="Seed of the swarms.",
+)  # fmt: skip
+@click.option(
+    "--covariance",
+    is_flag=True,
+    help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
+)
+@click.option("--quiet", is_flag=True, help="Print the table's path and nothing else.")
+def curves(**given: Any) -> None:
+    """Fit CURVE to every data set in DATA, each on its own, without guesses.
+
+    \b
+    An activation curve, one line
+      channelfit curves boltzmann activation.csv
+
+    CURVE is a file (inputs, parameters with ranges, and the formula as `curve`), or built in:
+    boltzmann, exponential, double_exponential, hill, gaussian, gaussian_2d.
+
+    \b
+    DATA is one of
+      .csv, wide    a column of the input, then a column for each data set
+      .csv, long    columns `set`, the inputs, and the value
+      .npy          (n_sets, n), or images (n_sets, n_y, n_x) for inputs x and y;
+                    may be larger than memory
+
+    \b
+    Results, replacing what is there
+      PREFIX.csv    a row for each data set: parameters, standard errors, cost, quality
+                    (ok, check, failed) and the reason
+      PREFIX.png    the worst, the middle and the best fits
+
+    \b
+    Examples
+      channelfit curves boltzmann activation.csv --fix low=0
+      channelfit curves double_exponential tails.csv --out fits/tails
+      channelfit curves gaussian_2d spots.npy --likelihood poisson
+      channelfit curves my_curve.yaml plate.csv --covariance
+    """
+    from channelfit.front.commands import curves as work
+
+    work.curves(**given)
