@@ -54,14 +54,14 @@ CURVE = Keys(
     ),
     starts=Key(
         Whole(1),
-        "From how many of the best points of the scan a descent begins; the best end is kept.",
+        "How many minima of the scan are refined; the best one is kept. Two more are tried where a "
+        "fit ends at a bound.",
         3,
         1,
     ),
     ordered=Key(
         List(Name()),
-        "Parameters that are told in increasing order, where the curve is the same with them "
-        "exchanged.",
+        "Parameters of which each is to stay below the next one, such as two time constants.",
         ["tau_fast", "tau_slow"],
     ),
 )
