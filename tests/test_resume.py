@@ -65,10 +65,9 @@ def fitted(recorded: np.ndarray, optimizer: str, folder: Path, **more: Any) -> A
         recorded,
         seed=4,
         optimizer=SHORT[optimizer],
-        backend="cpu",
         folder=folder,
         progress=False,
-        **more,
+        **{"backend": "cpu", **more},
     )
 
 
@@ -92,7 +91,12 @@ class Cut(Exception):
 
 
 def cut_off(
-    monkeypatch: pytest.MonkeyPatch, recorded: np.ndarray, optimizer: str, folder: Path, after: int
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: np.ndarray,
+    optimizer: str,
+    folder: Path,
+    after: int,
+    **more: Any,
 ) -> None:
     """A fit that ends after so many answers of its scorer, as if its process had been killed."""
     keep, answers = Journaled._keep, []
@@ -109,7 +113,7 @@ def cut_off(
     with monkeypatch.context() as patched:
         patched.setattr(Journaled, "_keep", counted)
         with pytest.raises(Cut):
-            fitted(recorded, optimizer, folder)
+            fitted(recorded, optimizer, folder, **more)
     # what the process did after the cut is undone: a killed one would not have done it
     shutil.rmtree(folder, ignore_errors=True)
     folder.with_name(folder.name + " copy").rename(folder)
@@ -135,6 +139,19 @@ def test_every_optimizer_goes_on_to_the_same_result(
         assert not (folder / ".running").exists()
         saved = [(place / "fit.yaml").read_text() for place in (folder, tmp_path / "whole")]
         assert saved[0] == saved[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["hybrid", "genetic"])
+def test_a_search_on_a_device_goes_on_to_the_same_result(
+    optimizer: str, recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = told(fitted(recorded, optimizer, tmp_path / "whole", backend="cuda"))
+    for after in (1, 5):
+        folder = tmp_path / str(after)
+        cut_off(monkeypatch, recorded, optimizer, folder, after, backend="cuda")
+        again = fitted(recorded, optimizer, folder, resume=True, backend="cuda")
+        assert told(again) == whole
 
 
 def test_every_optimizer_is_tried() -> None:
