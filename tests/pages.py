@@ -34,6 +34,7 @@ from typing import Any
 import click
 import yaml
 
+from channelfit.curves.curve import build_curve
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.functions.function import build_function
@@ -143,6 +144,8 @@ def read_yaml(block: Block, folder: Path) -> None:
         build_protocol(document, str(block))
     elif {"states", "gates", "currents"} & set(document) and "fit" not in document:
         build_model(document, str(block))
+    elif "curve" in document:
+        build_curve(document, str(block))
     elif {"cost", "outputs"} & set(document):
         build_function(document, folder / block.page.name)
     else:

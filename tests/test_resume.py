@@ -20,21 +20,25 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cuda_host import HostCupy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import channelfit as cf
+from channelfit.front import kinds
 from channelfit.front.main import main
 from channelfit.problem.statuses import N_STATUSES
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
 from channelfit.results.processes import this_process
 from channelfit.results.run_state import STATE
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search import journal as journals
 from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.journal import Journal, Journaled
+from channelfit.search.loop import optimize as search
 
 ROOT = Path(__file__).parents[1]
 MODEL, STEPS = ROOT / "models" / "model_b.yaml", ROOT / "protocols" / "activation.yaml"
@@ -141,17 +145,57 @@ def test_every_optimizer_goes_on_to_the_same_result(
         assert saved[0] == saved[1]
 
 
-@pytest.mark.gpu
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return str(request.param)
+
+
 @pytest.mark.parametrize("optimizer", ["hybrid", "genetic"])
 def test_a_search_on_a_device_goes_on_to_the_same_result(
-    optimizer: str, recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = told(fitted(recorded, optimizer, tmp_path / "whole", backend="cuda"))
+    """Where candidates are bred on the device, answers come back while later ones are computed."""
+    file = tmp_path / "cell.yaml"
+    file.write_text(
+        f"model: {MODEL}\nfit:\n  protocols: [{STEPS}]\n  surrogate: {{noise: 5, seed: 1}}\n"
+    )
+    change = {"optimizer": SHORT[optimizer], "seed": 4}
+    plan = kinds.load_plan(file, backend="cpu", changes=change)
+    scorer = kinds.make_scorer(plan, "cuda")
+
+    def found(journal: Journal) -> dict[str, Any]:
+        objective, kept = plan.objective(scorer), Journaled(scorer, journal)
+        objective.scorer = kept
+        try:
+            result = search(plan.make_optimizer(scorer.xp), objective, plan.stop_rules)
+            kept.settle()
+        finally:
+            journal.close(keep=True)
+        return told(SimpleNamespace(result=result))
+
+    whole = found(Journal(tmp_path / "whole"))
+    assert (tmp_path / "whole").stat().st_size > 1000
     for after in (1, 5):
-        folder = tmp_path / str(after)
-        cut_off(monkeypatch, recorded, optimizer, folder, after, backend="cuda")
-        again = fitted(recorded, optimizer, folder, resume=True, backend="cuda")
-        assert told(again) == whole
+        keep, answers = Journal.add, []
+
+        def counted(self: Journal, *given: Any) -> None:
+            keep(self, *given)  # noqa: B023
+            answers.append(1)  # noqa: B023
+            if len(answers) == after:  # noqa: B023
+                raise Cut
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "add", counted)
+            with pytest.raises(Cut):
+                found(Journal(tmp_path / str(after)))
+        journal = Journal(tmp_path / str(after))
+        assert found(journal) == whole
+        assert journal.replayed == after
 
 
 def test_every_optimizer_is_tried() -> None:
