@@ -48,10 +48,15 @@ def _hash_of_array(values: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(values, dtype="<f8").tobytes()).hexdigest()
 
 
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits. Raises OSError where it cannot be read."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def _hash(file: Path) -> str:
     try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
+        return sha256_of(file)
     except OSError as error:
         return f"cannot be read any more: {error.strerror or error}"
 
@@ -71,9 +76,9 @@ def _named(plan: FitPlan) -> Iterator[tuple[str, Path]]:
             for inner in _files_in_protocol(file):
                 yield "command", inner
         if isinstance(row, dict):
-            for name in _files_in(row.get("recording")):
+            for name in files_in(row.get("recording")):
                 yield "recording", _resolved(name, plan.file)
-    for name in _files_in(section.get("data")):  # of a function
+    for name in files_in(section.get("data")):  # of a function
         yield "data", _resolved(name, plan.file)
 
 
@@ -84,21 +89,21 @@ def _files_in_protocol(file: Path) -> Iterator[Path]:
         document = read_yaml(file)
     except InputError:  # it has been read, and was taken away or changed since
         return
-    for name in _files_in(document):
+    for name in files_in(document):
         yield _resolved(name, file)
 
 
-def _files_in(data: Any) -> Iterator[str]:
+def files_in(data: Any) -> Iterator[str]:
     """The texts under every key `file`, however deep."""
     if isinstance(data, list):
         for entry in data:
-            yield from _files_in(entry)
+            yield from files_in(entry)
     elif isinstance(data, dict):
         for key, value in data.items():
             if key == "file" and isinstance(value, str):
                 yield value
             else:
-                yield from _files_in(value)
+                yield from files_in(value)
 
 
 def _resolved(name: str, file: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -13,13 +12,12 @@ from typing import Any
 from channelfit import __version__
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
+from channelfit.results.file_hashes import files_in, sha256_of
 
 #: How channelfit itself is cited.
 CITATION = (
     f"channelfit {__version__}: kinetic models of ion channels fitted to voltage-clamp recordings"
 )
-#: Bytes of a file that are hashed at once.
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def provenance_of(
     told, source = (str(document.get(key) or "").strip() for key in ("description", "source"))
     if not fitted:
         return Provenance(file, told, source)
-    names = dict.fromkeys(_files(as_mapping(document.get("fit")).get("experiments")))
+    names = dict.fromkeys(files_in(as_mapping(document.get("fit")).get("experiments")))
     facts = {key: summary.get(key) for key in _FACTS}
     facts["version"] = as_mapping(summary.get("versions")).get("channelfit")
     return Provenance(
@@ -152,30 +150,12 @@ def as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _files(value: object) -> Iterator[str]:
-    """The paths under any key `file` within plain data."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if key == "file" and isinstance(inner, str):
-                yield inner
-            else:
-                yield from _files(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _files(inner)
-
-
 def _hash(name: str, file: Path | None) -> str | None:
     """The SHA-256 of a file that a fit names; None where it is not there."""
     try:
-        place = Section({}, file).resolve(name, "file")
-        found = hashlib.sha256()
-        with place.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                found.update(block)
+        return sha256_of(Section({}, file).resolve(name, "file"))
     except (InputError, OSError):  # the header says that it was not there
         return None
-    return found.hexdigest()
 
 
 def one_line(text: str) -> str:
