@@ -55,6 +55,7 @@ _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?([\w\s:]+?)\s+(\w+)\s*\[\s*\]\s*;"
 )
 _MOST_THREADS, _MOST_SHARED_BYTES = 1024, 227 << 10
+_TRIES = 3  # of a compiler that crashes
 _GUARD = 1024  # bytes before and after an array, so 128-byte alignment survives
 
 
@@ -281,11 +282,18 @@ def _precompiled_header(compiler: str, flags: tuple[str, ...]) -> Path:
 
 
 def _run(command: list[str], result: Path, source: str, text: str) -> None:
-    """Run the compiler; its result appears whole or not at all, whoever else makes the same."""
+    """Run the compiler; its result appears whole or not at all, whoever else makes the same.
+
+    A compiler that crashes is asked again: g++ maps a compiled header at an address that is not
+    always free, and then says that it has an internal error. What it says of a text stays said.
+    """
     partial = result.with_name(f"{result.name}.{os.getpid()}.partial")
-    run = subprocess.run(
-        [*command, "-o", str(partial)], input=source, capture_output=True, text=True
-    )
+    for _ in range(_TRIES):
+        run = subprocess.run(
+            [*command, "-o", str(partial)], input=source, capture_output=True, text=True
+        )
+        if not run.returncode or "internal compiler error" not in run.stderr:
+            break
     if run.returncode:
         raise CompileError(f"{run.stderr}\n{numbered_lines(text, run.stderr)}")
     partial.replace(result)
