@@ -36,7 +36,6 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
-from channelfit.results.computer import machine, versions
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
@@ -46,6 +45,7 @@ from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import machine, versions
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
