@@ -112,6 +112,7 @@ class Cluster:
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_note)
         self._loop.run_forever()
 
     def _call(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
@@ -484,6 +485,13 @@ async def _answer(future: Any) -> Any:
         return error
     finally:
         future.release()
+
+
+def _note(loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+    """Keeps off the screen what is left over within Dask when somebody has gone."""
+    logging.getLogger("distributed").error(
+        "%s", told.get("message"), exc_info=told.get("exception")
+    )
 
 
 def _is_loss(error: BaseException) -> bool:
