@@ -22,11 +22,11 @@ from channelfit.pieces.kept import Kept
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.computer import processor, versions
 from channelfit.results.files import make_folder, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor, versions
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:

@@ -37,7 +37,6 @@ import numpy as np
 from channelfit.pieces.kept import Kept
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
-from channelfit.results.computer import machine, versions
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
@@ -47,6 +46,7 @@ from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import machine, versions
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
