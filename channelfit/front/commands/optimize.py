@@ -57,6 +57,7 @@ def optimize(
     resume: Path | None,
     out: Path | None,
     seed: int | None,
+    seeds: int | None,
     backend: str,
     dtype: str,
     path: str,
@@ -74,6 +75,7 @@ def optimize(
     asked = {
         "model": str(model),
         "seed": seed,
+        "seeds": seeds,
         "backend": backend,
         "dtype": dtype,
         "path": path,
@@ -89,7 +91,7 @@ def optimize(
                 claim = runs.Claim.resumed(resume)
             elif out is not None:
                 claim = runs.Claim(out)
-        options = as_overrides(model, overrides, seed, population, generations, optimizer)
+        options = as_overrides(model, overrides, seed, population, generations, optimizer, seeds)
         with terminal.SearchScreen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
                 fit, scorer = prepare(model, options, backend, dtype, path, screen)
