@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from channelfit.front.interrupts import all_is_done, held
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Wanted, contended, study
@@ -38,7 +39,43 @@ def uncertainty(
     as_json: bool,
 ) -> None:
     """Judges a fit, writes what was found, and prints it."""
-    with terminal.SearchScreen(fit.stem) as screen, compilations_shown(screen):
+    with JsonLines("uncertainty", as_json) as lines:
+        folder, files, summary = _studied(
+            lines,
+            fit,
+            profiles,
+            families,
+            posterior,
+            walkers,
+            seed,
+            out,
+            resume,
+            backend,
+            overrides,
+        )
+        lines.result(folder, files, summary)
+        if as_json:
+            return
+        _print_uncertainty(summary)
+        for file in files:
+            click.echo(printable(str(file)))
+
+
+def _studied(
+    lines: JsonLines,
+    fit: Path,
+    profiles: str,
+    families: int | None,
+    posterior: int | None,
+    walkers: int | None,
+    seed: int,
+    out: Path | None,
+    resume: bool,
+    backend: str,
+    overrides: tuple[str, ...],
+) -> tuple[Path, list[Path], dict[str, Any]]:
+    """The folder of a study, its files and its summary."""
+    with lines.screen(fit.stem) as screen, compilations_shown(screen):
         screen.begin(f"reading {fit.name} and its data")
         plan = load_plan(fit, overrides, backend)
         screen.warn(plan.cautions)
@@ -52,7 +89,7 @@ def uncertainty(
         worth = True
         try:
             answers: Any = Journaled(scorer, kept.journal)
-            found = study(plan, answers, plan.problem.values(), wanted, screen.begin)
+            found = study(plan, answers, plan.problem.values(), wanted, screen)
             screen.begin("drawing")
             files, summary = found.save(folder), found.summary
             all_is_done()
@@ -63,12 +100,7 @@ def uncertainty(
         finally:
             with held():
                 kept.close(keep=worth)
-    if as_json:
-        click.echo(runs.json_text(summary), nl=False)
-        return
-    _print_uncertainty(summary)
-    for file in files:
-        click.echo(printable(str(file)))
+    return folder, files, summary
 
 
 def _identity(plan: FitPlan, scorer: Scorer, wanted: Wanted) -> dict[str, Any]:
