@@ -25,34 +25,10 @@ from channelfit.search.journal import Journaled
 from channelfit.search.plan import FitPlan
 
 
-def uncertainty(
-    fit: Path,
-    profiles: str,
-    families: int | None,
-    posterior: int | None,
-    walkers: int | None,
-    seed: int,
-    out: Path | None,
-    resume: bool,
-    backend: str,
-    overrides: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def uncertainty(as_json: bool, **given: Any) -> None:
     """Judges a fit, writes what was found, and prints it."""
     with JsonLines("uncertainty", as_json) as lines:
-        folder, files, summary = _studied(
-            lines,
-            fit,
-            profiles,
-            families,
-            posterior,
-            walkers,
-            seed,
-            out,
-            resume,
-            backend,
-            overrides,
-        )
+        folder, files, summary = _studied(lines, **given)
         lines.result(folder, files, summary)
         if as_json:
             return
@@ -68,6 +44,7 @@ def _studied(
     families: int | None,
     posterior: int | None,
     walkers: int | None,
+    ensembles: int,
     seed: int,
     out: Path | None,
     resume: bool,
@@ -81,7 +58,7 @@ def _studied(
         screen.warn(plan.cautions)
         scorer = make_scorer(with_currents(plan), backend)
         names = tuple(name.strip() for name in profiles.split(",") if name.strip())
-        wanted = Wanted(names, families or 0, posterior or 0, walkers, seed)
+        wanted = Wanted(names, families or 0, posterior or 0, walkers, seed, ensembles)
         folder = out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
