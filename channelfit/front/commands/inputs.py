@@ -30,6 +30,7 @@ def as_overrides(
     population: int | None,
     generations: int | None,
     optimizer: str | None,
+    seeds: int | None = None,
 ) -> list[str]:
     """The options as overrides of the file, after those that the user wrote out."""
     options = list(overrides)
@@ -39,6 +40,8 @@ def as_overrides(
         options.append(f"fit.optimizer.name={optimizer}")
     if seed is not None:
         options.append(f"fit.seed={seed}")
+    if seeds is not None:
+        options.append(f"fit.seeds={seeds}")
     if population is not None:
         options.append(f"fit.optimizer.population={population}")
     if generations is not None:

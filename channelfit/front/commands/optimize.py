@@ -54,29 +54,12 @@ def words_of_the_run(run: Path, parameters: Sequence[click.Parameter]) -> list[s
     return [*words, "--", str(directory / str(known.get("model")))]
 
 
-def optimize(
-    model: Path,
-    resume: Path | None,
-    out: Path | None,
-    seed: int | None,
-    backend: str,
-    dtype: str,
-    path: str,
-    chunk: int | None,
-    population: int | None,
-    generations: int | None,
-    optimizer: str | None,
-    overrides: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
-    artist: Artist,
-) -> bool:
+def optimize(as_json: bool, quiet: bool, **given: Any) -> bool:
     """Fits a model to its data, and prints what came out; whether the search was interrupted."""
-    given = (model, resume, out, seed, backend, dtype, path, chunk, population, generations)
     with JsonLines("optimize", as_json) as lines:
-        folder, summary = _fitted(lines, *given, optimizer, overrides, quiet, artist)
+        folder, summary = _fitted(lines, quiet=quiet, **given)
         interrupted = bool(summary["stop_reason"] == "interrupted")
-        files = sorted(p for p in folder.iterdir() if p.is_file())
+        files = sorted(path for path in folder.iterdir() if path.is_file())
         lines.result(folder, files, summary, interrupted)
         if as_json:
             return interrupted
@@ -93,6 +76,7 @@ def _fitted(
     resume: Path | None,
     out: Path | None,
     seed: int | None,
+    seeds: int | None,
     backend: str,
     dtype: str,
     path: str,
@@ -109,6 +93,7 @@ def _fitted(
     asked = {
         "model": str(model),
         "seed": seed,
+        "seeds": seeds,
         "backend": backend,
         "dtype": dtype,
         "path": path,
@@ -124,7 +109,7 @@ def _fitted(
                 claim = runs.Claim.resumed(resume)
             elif out is not None:
                 claim = runs.Claim(out)
-        options = as_overrides(model, overrides, seed, population, generations, optimizer)
+        options = as_overrides(model, overrides, seed, population, generations, optimizer, seeds)
         with lines.screen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
                 fit, scorer = prepare(model, options, backend, dtype, path, screen)

@@ -39,6 +39,13 @@ from channelfit.front.options import (
     metavar="N",
     help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
 )
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="So many whole searches, with the seeds from that one on; the best is kept, and told how "
+    "many came to it. [default: the file's, or 1]",
+)
 @backend_option
 @dtype_option("Precision of the search; the result is scored in float64 either way.")
 @path_option
