@@ -995,10 +995,10 @@ def proofs() -> dict[tuple[str, str], Proof]:
 PROOFS = proofs()
 #: Whole sections inside these keys, each setting of which is proven further down.
 SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
-#: Proven in test_curves_command.
-CURVES = ("curve", "curve parameter")
+#: Proven in test_curves_command and in test_night.
+ELSEWHERE = ("curve", "curve parameter", "night", "job", "job result")
 ACCEPTED = {
-    (section, key) for section, keys in KEYS.items() for key in keys if section not in CURVES
+    (section, key) for section, keys in KEYS.items() for key in keys if section not in ELSEWHERE
 }
 
 

@@ -47,6 +47,7 @@ FILES = {
     "fit": "fit file",
     "function": "function",
     "curve": "curve",
+    "night": "night",
 }
 #: All sections by name: those that `Section` reads, and those that a search reads.
 SECTIONS: dict[str, Keys] = {**KEYS, "stop": STOP, "optimizer": OPTIMIZER}
@@ -64,6 +65,8 @@ def kind_of(document: Mapping[str, Any]) -> str:
         return "function"
     if "curve" in document:
         return "curve"
+    if "jobs" in document:
+        return "night"
     return "protocol" if "segments" in document else "model"
 
 
