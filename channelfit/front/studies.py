@@ -273,8 +273,7 @@ def study(
         raise InputError(
             f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
         )
-    _check_installed(wanted)
-    _check_memory(fit, wanted)
+    check_wanted(fit, wanted)
     screen.begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
     places = _places(judged.estimate, wanted.profiles)
@@ -331,6 +330,20 @@ def study(
     return Uncertainty(fit, judged, found_profiles, found_families, posterior)
 
 
+def check_wanted(fit: FitPlan, wanted: Wanted) -> None:
+    """Raises InputError where a study lacks a package, memory or a parameter of that name."""
+    _check_installed(wanted)
+    _check_memory(fit, wanted)
+    known = [p.name for p in fit.problem.parameters if not p.fixed]
+    for name in wanted.profiles if known and "all" not in wanted.profiles else ():
+        if name not in known:
+            raise InputError(_no_profile(name, known))
+
+
+def _no_profile(name: str, known: Sequence[str]) -> str:
+    return f'no free parameter "{name}" to profile. There is: {", ".join(known)}, or all'
+
+
 def _check_installed(wanted: Wanted) -> None:
     """Before anything takes long."""
     needed = [
@@ -358,8 +371,7 @@ def _places(found: Estimate, names: Sequence[str]) -> list[int]:
         return list(range(len(found.names)))
     for name in names:
         if name not in found.names:
-            known = ", ".join(found.names)
-            raise InputError(f'no free parameter "{name}" to profile. There is: {known}, or all')
+            raise InputError(_no_profile(name, found.names))
     return [found.names.index(name) for name in names]
 
 
