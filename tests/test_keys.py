@@ -1109,18 +1109,25 @@ FLIGHT = {
     "speed_limit": (0.5, 0.01),
     "population": (8, 9),
 }
+ISLANDS = {"islands": (1, 3), "migrate_every": (2, 7), "migrants": (1, 4)}
 SEARCHES: dict[str, tuple[dict[str, tuple[object, object]], dict[str, Any]]] = {
     "genetic": (
-        {"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)},
-        {"population": 8},
+        {"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)} | ISLANDS,
+        {"population": 8, "islands": 2},
     ),
     "hybrid": (
         {"scan": (40, 80), "starts": (4, 8), "agree": (1, 12), "patience": (1, 3)},
         {"scan": 40, "starts": 4},
     ),
-    "swarm": (FLIGHT, {"population": 8}),
-    "ring": (FLIGHT | {"neighbors": (1, 2), "batch": (2, 4)}, {"population": 8}),
-    "groups": (FLIGHT | {"group": (2, 4), "exchange": (1, 5)}, {"population": 8, "group": 4}),
+    "swarm": (FLIGHT | ISLANDS, {"population": 8, "islands": 2}),
+    "ring": (
+        FLIGHT | ISLANDS | {"neighbors": (1, 2), "batch": (2, 4)},
+        {"population": 8, "islands": 2},
+    ),
+    "groups": (
+        FLIGHT | ISLANDS | {"group": (2, 4), "exchange": (1, 5)},
+        {"population": 8, "group": 4, "islands": 2},
+    ),
     "differential": ({"population": (8, 9), "elite": (0.1, 0.9)}, {"population": 8}),
     "cma": ({"population": (8, 9), "step": (0.1, 0.3)}, {"population": 8}),
     "asynchronous_ring": ({"population": (8, 9), "iterations": (5, 6)}, {}),

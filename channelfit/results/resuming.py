@@ -40,18 +40,27 @@ STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bi
 _TOLD = 5
 
 
-def arguments_of(folder: Path) -> tuple[dict[str, Any], Path]:
+def arguments_of(folder: Path, verb: str) -> tuple[dict[str, Any], Path]:
     """The arguments of the command that began a run, and the folder in which it was called.
 
+    Arguments:
+        verb: of the command, such as optimize.
+
     Raises:
-        InputError: the folder holds no run that can go on, or its `resume.json` is damaged.
+        InputError: the folder holds no run of this verb that can go on, or its `resume.json` is
+            damaged.
     """
     content = _content(folder / RESUME)
     arguments, directory = content.get("arguments"), content.get("directory")
+    begun = content.get("verb", "")
+    if isinstance(begun, str) and begun not in ("", verb):
+        raise InputError(
+            f"was begun by `channelfit {shown(begun)}`, which goes on with it", folder / RESUME
+        )
     if not isinstance(arguments, dict) or not isinstance(directory, str):
         raise InputError(
-            "was not begun by `channelfit optimize`; in Python call `fit` again with the same "
-            "arguments and resume=True",
+            f"was not begun by `channelfit {verb}`; in Python make the same call again, with "
+            "resume=True",
             folder / RESUME,
         )
     return arguments, Path(directory)
@@ -79,14 +88,20 @@ def identity(plan: FitPlan, scorer: Scorer) -> dict[str, Any]:
     return plain_text
 
 
-def text_of(found: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> str:
+def text_of(
+    found: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
+    verb: str = "optimize",
+) -> str:
     """What `resume.json` holds.
 
     Arguments:
         found: an `identity`.
         arguments: of the command; None for a call from Python.
+        verb: of the command.
     """
     content = {
+        "verb": verb,
         "identity": found,
         "arguments": None if arguments is None else plain(arguments),
         "directory": os.getcwd(),

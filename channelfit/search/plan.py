@@ -197,11 +197,12 @@ class FitPlan:
             return make(initial)
         begin = self.starting_point()
         optimizer = make(begin)
-        population = optimizer.settings.get("population")
+        settings = optimizer.settings
+        population = int(settings.get("population", 0)) * int(settings.get("islands", 1))
         if self.constraints and population:
             random = np.random.Generator(np.random.Philox(self.seed))
             try:
-                first = self.objective(None).sample(int(population), random)
+                first = self.objective(None).sample(population, random)
             except InputError as error:
                 raise error.at(self.file, "fit") from None
             if begin is not None:

@@ -41,7 +41,7 @@ def words_of_the_run(run: Path, parameters: Sequence[click.Parameter]) -> list[s
         InputError: the run cannot go on.
     """
     resuming.check_stopped(run, running=False)
-    known, directory = resuming.arguments_of(run)
+    known, directory = resuming.arguments_of(run, "optimize")
     words: list[str] = []
     for parameter in parameters:
         value = known.get(parameter.name or "")

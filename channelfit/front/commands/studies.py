@@ -30,6 +30,7 @@ def uncertainty(
     families: int | None,
     posterior: int | None,
     walkers: int | None,
+    ensembles: int,
     seed: int,
     out: Path | None,
     resume: bool,
@@ -44,7 +45,7 @@ def uncertainty(
         screen.warn(plan.cautions)
         scorer = make_scorer(with_currents(plan), backend)
         names = tuple(name.strip() for name in profiles.split(",") if name.strip())
-        wanted = Wanted(names, families or 0, posterior or 0, walkers, seed)
+        wanted = Wanted(names, families or 0, posterior or 0, walkers, seed, ensembles)
         folder = out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )

@@ -41,6 +41,14 @@ from channelfit.front.options import backend_option, set_option
     help="Walkers of the posterior. [default: four a parameter, 32 or more]",
 )
 @click.option(
+    "--ensembles",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many ensembles of walkers, which know nothing of each other, for the posterior.",
+)
+@click.option(
     "--seed",
     type=click.IntRange(0),
     default=0,
