@@ -181,12 +181,12 @@ class Population:
             "left_out": [
                 well for well, used in zip(self.wells, self.used, strict=True) if not used
             ],
-            "parameters": [_plain(row) for row in self.table()],
+            "parameters": [plain(row) for row in self.table()],
             "drawn": list(drawn),
-            "covariance": _plain(self.covariance.tolist()),
-            "correlation": _plain(self.correlation.tolist()),
-            "correlation_lower": _plain(self.correlation_lower.tolist()),
-            "correlation_upper": _plain(self.correlation_upper.tolist()),
+            "covariance": plain(self.covariance.tolist()),
+            "correlation": plain(self.correlation.tolist()),
+            "correlation_lower": plain(self.correlation_lower.tolist()),
+            "correlation_upper": plain(self.correlation_upper.tolist()),
             "outliers": dict(self.outliers),
             "notes": list(self.notes),
         }
@@ -213,12 +213,12 @@ class Population:
         return "\n".join(printable(line) for line in text.split("\n"))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value without NaN and inf, which JSON does not know."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: plain(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -503,20 +503,20 @@ def _described(
     ordered = [plate.columns[k] for k in order]
     cells = np.full((n, len(order)), np.nan)
     found = conditional(plate, level, weighted, information, unit)[:, order]
-    cells[plate.used] = _physical(found, ordered)
+    cells[plate.used] = physical(found, ordered)
     values, covariance = level.shrunken()
     reach = 1.959963984540054 * np.sqrt(np.einsum("wii->wi", covariance))
     ends = np.full((2, n, nd), np.nan)
-    ends[0, plate.used] = _physical(values - reach, named[:nd])
-    ends[1, plate.used] = _physical(values + reach, named[:nd])
+    ends[0, plate.used] = physical(values - reach, named[:nd])
+    ends[1, plate.used] = physical(values + reach, named[:nd])
     return Population(
         tuple(c.name for c in named),
         tuple(c.unit for c in named),
         np.array([c.logarithmic for c in named]),
         nd,
-        _physical(level.mean, named),
-        _physical(lower, named),
-        _physical(upper, named),
+        physical(level.mean, named),
+        physical(lower, named),
+        physical(upper, named),
         spread * width,
         least * width,
         most * width,
@@ -537,7 +537,7 @@ def _described(
     )
 
 
-def _physical(values: Array, columns: Sequence[Coordinate]) -> Array:
+def physical(values: Array, columns: Sequence[Coordinate]) -> Array:
     """Parameters in base units from coordinates (.., n) of the unit cube."""
     natural = np.array([c.begin for c in columns]) + values * np.array([c.width for c in columns])
     logarithmic = np.array([c.logarithmic for c in columns], bool)
