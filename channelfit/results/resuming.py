@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.pieces.kept import Kept
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.computer import processor, versions
 from channelfit.results.files import make_folder, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor, versions
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
 
 #: The files of a run folder that are there until the run has finished.
 RESUME, JOURNAL = "resume.json", "journal.bin"
+#: The results of its pieces, of a run that is computed in pieces.
+PIECES = "pieces.bin"
 #: The same of a study of a fit, which may stand in the folder of the fit.
 STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bin"
+STUDY_PIECES = "uncertainty-pieces.bin"
 #: Differences that are told one by one.
 _TOLD = 5
 
@@ -153,17 +157,31 @@ class KeptStudy:
         elif self._resume.exists():
             raise InputError(
                 "was left by a study that was cut off: --resume goes on with it; to begin anew "
-                f"remove this file and {journal.name}",
+                f"remove this file, {journal.name} and {STUDY_PIECES}",
                 self._resume,
             )
         else:
             self._made = make_folder(folder)
             write_text(self._resume, text_of(found))
         self.journal = Journal(journal)
+        self._pieces: Kept | None = None
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether profiles or chains were left here that others have computed."""
+        return self._resume.with_name(STUDY_PIECES).exists()
+
+    @property
+    def pieces(self) -> Kept:
+        """Where profiles and chains are kept that others compute."""
+        self._pieces = self._pieces or Kept(self._resume.with_name(STUDY_PIECES))
+        return self._pieces
 
     def close(self, keep: bool) -> None:
-        """Ends the journal; of a study that has finished nothing is kept."""
+        """Ends journal and pieces; of a study that has finished nothing is kept."""
         self.journal.close(keep)
+        if self._pieces is not None:
+            self._pieces.close(keep)
         if not keep:
             self._resume.unlink(missing_ok=True)
             if self._made and not any(self._resume.parent.iterdir()):
