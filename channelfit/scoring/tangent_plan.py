@@ -212,9 +212,7 @@ class Plan:
             np.int64,
         ).reshape(-1, 6)
 
-    def _pieces(
-        self, tree: RunTree, r: int, flat: int, rows: int
-    ) -> Iterator[tuple[Group, Seen]]:
+    def _pieces(self, tree: RunTree, r: int, flat: int, rows: int) -> Iterator[tuple[Group, Seen]]:
         """For every piece with samples: its group, and what data become in it."""
         ramp, n, step = self.ramps[r], int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
         t, first = np.arange(n) * (step * tree.run_dt[r]), int(tree.runs[r, DATA])

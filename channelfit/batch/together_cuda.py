@@ -1,0 +1,196 @@
+"""The wells of a family compared with candidates on a GPU, all wells in the same launches.
+
+The walk through the states knows nothing of data: `Tangents` traces the candidates of all wells
+together, takes their currents into the compressed space of the runs, and subtracts there the
+target of each candidate's own well. Nothing is done for one well after the other, and nothing that
+a candidate gets depends on its company: neither on the candidates beside it, nor on how many of
+them the memory takes at once, nor on the other wells.
+
+One object uses one GPU, the current one. Several GPUs are used by several processes, each of which
+sees one of them (CUDA_VISIBLE_DEVICES): wells are fitted independently of each other, so that
+processes have nothing to tell each other meanwhile; the search between two launches is Python on
+the host, for which threads of one process would have to take turns; and the same workers serve a
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.families import Family
+from channelfit.batch.together import Across, Together
+from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda_tangents import Tangents, Wells, rows_of
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.scorer import Linearization, Score
+
+#: Candidates of one launch, at most: more make a GPU no fuller.
+_MOST = 1 << 14
+#: The share of the free memory that a launch may take.
+_SHARE = 0.4
+
+
+class CudaTogether(Together):
+    """The wells of a family on the current GPU; see `together.Together`.
+
+    Parameters and results are arrays of the host.
+
+    Arguments:
+        family: wells that one walk through the states serves (`Family.walks_alone`).
+        chunk: candidates in one launch. With None it is as many as memory allows.
+
+    Raises:
+        InputError: there is no GPU that can be used, nothing to score, or a family whose wells one
+            walk does not serve.
+    """
+
+    backend = "cuda"
+
+    def __init__(self, family: Family, chunk: int | None = None) -> None:
+        if not family.walks_alone:
+            raise InputError(
+                "on a GPU only wells under an ideal clamp, of one cell and one temperature each, "
+                "are fitted together; --backend cpu takes others one by one"
+            )
+        if family.total_weight <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        self.xp, self.chunk = gpu.cupy(), chunk
+        self.problem, self.n_wells = family.problem, len(family.wells)
+        self._walked = family.problem.groups[0].problem
+        self._rows = rows_of(self._walked)
+        targets, constant = self._rows.targets(family.data())
+        self.total_weight = np.full(self.n_wells, family.total_weight)
+        self.squares = np.sum(targets**2, axis=1) + constant
+        with gpu.gpu_errors():
+            arrays = (self.xp.asarray(a) for a in (targets, constant, self.total_weight))
+            self._wells = Wells(*arrays)
+
+    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature; see `Together.linearize`."""
+        return Linearization(*self._in_chunks(self._tangents.linearize, parameters, well))
+
+    def score(self, parameters: np.ndarray, well: np.ndarray) -> Score:
+        """Cost and status; see `Together.score`."""
+        return Score(*self._in_chunks(self._values.score, parameters, well))
+
+    def across(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> Across:
+        """Every candidate against every well; see `Together.across`.
+
+        Derivatives are differences of currents over a long step. They are exact where the current
+        is a straight line in the parameter, which is the only place where `Across` is of use.
+        """
+        way = partial(self._across, rows=tuple(rows))
+        return Across(*self._in_chunks(way, parameters, axis=0))
+
+    def _across(self, parameters: Any, rows: tuple[int, ...]) -> tuple[Any, Any, Any]:
+        """The arrays of `Across`, of some candidates."""
+        xp, way, n, width = self.xp, self._values, parameters.shape[1], 1 + len(rows)
+        if not n:
+            nothing = xp.empty((0, width, width)), xp.empty((0, width, self.n_wells))
+            return xp.empty(0, dtype=np.int8), *nothing
+        here, status = self._shown(parameters)
+        columns = [here]
+        for row in rows:
+            beside, step = parameters.copy(), xp.maximum(xp.abs(parameters[row]), 1.0)
+            beside[row] += step
+            there, failed = self._shown(beside)
+            columns.append((there - here) / step[:, None])
+            status = xp.where(status == OK, failed, status)
+        squares = way.squares(xp.ascontiguousarray(xp.stack(columns, axis=2)))
+        i, j = np.indices((width, width))
+        entries = np.maximum(i, j) * (np.maximum(i, j) + 1) // 2 + np.minimum(i, j)
+        products = squares[:, xp.asarray(entries.ravel())].reshape(n, width, width)
+        each = xp.ascontiguousarray(xp.stack(columns, axis=1)).reshape(n * width, -1)
+        with_data = way.times(each, self._data[None]).reshape(n, width, self.n_wells)
+        lost = (status == OK) & ~xp.isfinite(products).all(axis=(1, 2))
+        status = xp.where(lost, np.int8(NOT_FINITE), status)
+        good = (status == OK)[:, None, None]
+        return status, xp.where(good, products, np.nan), with_data
+
+    def _shown(self, parameters: Any) -> tuple[Any, Any]:
+        """Weighted currents (n, n_compressed) and status (n,)."""
+        shown, statuses = self._values.shown(parameters)
+        return shown[:, :, 0], statuses.max(axis=0)
+
+    @cached_property
+    def _data(self) -> Any:
+        """(n_compressed, n_wells), the targets as `_across` reads them."""
+        return self.xp.ascontiguousarray(self._wells.targets.T)
+
+    @cached_property
+    def _tangents(self) -> Tangents:
+        return Tangents(self._walked, wells=self._wells)
+
+    @cached_property
+    def _values(self) -> Tangents:
+        return Tangents(self._walked, 0, self._wells)
+
+    # --- in chunks
+
+    def _in_chunks(
+        self,
+        call: Callable[..., tuple[Any, ...]],
+        parameters: np.ndarray,
+        well: np.ndarray | None = None,
+        axis: int = -1,
+    ) -> list[np.ndarray]:
+        """The results of a call, made for as many candidates at once as memory allows.
+
+        Arguments:
+            call: takes parameters and, where they are given, wells, on the GPU.
+            well: (n,) int or None.
+            axis: that of the candidates in what the call gives.
+        """
+        parameters = self._checked(parameters)
+        wells = () if well is None else (self._checked_wells(well, parameters.shape[1]),)
+        parts, n = [], parameters.shape[1]
+        with gpu.gpu_errors():
+            for a in range(0, max(1, n), self._step):
+                some = slice(a, min(a + self._step, n))
+                given = (np.ascontiguousarray(parameters[:, some]), *(w[some] for w in wells))
+                results = call(*(self.xp.asarray(array) for array in given))
+                parts.append([to_host(array) for array in results])
+        return [np.concatenate(arrays, axis) for arrays in zip(*parts, strict=True)]
+
+    @cached_property
+    def _step(self) -> int:
+        """How many candidates are taken at once.
+
+        The free memory is asked for once: a question that makes the host wait.
+        """
+        width = 1 + len(self._tangents.free)
+        each = self._tangents.bytes_a_candidate
+        each += 8 * width**2 * (2 + self._rows.n_compressed // 1024 + len(self._rows.groups))
+        each += 8 * 4 * (self._rows.n_compressed + self.n_wells)
+        return self.chunk or max(1, min(_MOST, int(_SHARE * gpu.device().memory_free) // each))
+
+    def _checked(self, parameters: np.ndarray) -> np.ndarray:
+        """The parameters as float64; a row of zeros where there is none.
+
+        Raises:
+            ValueError: parameters of another shape than (n_parameters, n).
+        """
+        parameters = np.asarray(parameters, dtype=np.float64)
+        n_parameters = len(self.problem.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(f"parameters must be ({n_parameters}, n), not {parameters.shape}")
+        return parameters if n_parameters else np.zeros((1, parameters.shape[1]))
+
+    def _checked_wells(self, well: np.ndarray, n: int) -> np.ndarray:
+        """The numbers of wells as int32.
+
+        Raises:
+            ValueError: another shape than (n,), or a number that no well has.
+        """
+        well = np.asarray(well)
+        if well.shape != (n,):
+            raise ValueError(f"well must be ({n},), not {well.shape}")
+        if n and (well.min() < 0 or well.max() >= self.n_wells):
+            raise ValueError(f"well must be in 0 .. {self.n_wells - 1}")
+        return np.ascontiguousarray(well, dtype=np.int32)
