@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
-from test_backends import PROTOCOLS, candidates, model_named, recording_of, scored
+from test_backends import MODELS, PROTOCOLS, candidates, model_named, recording_of, scored
 from test_cuda_linearize import errors, stairs
 from test_linearize import on_the_grid
 from truths import slow_but
@@ -22,10 +22,12 @@ from channelfit.batch.together import CpuTogether, together
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Protocol
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.cuda_tangents import Tangents, rows_of
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
@@ -167,9 +169,10 @@ def same_bits(one: Any, other: Any, which: Any = slice(None)) -> None:
         assert np.array_equal(a[..., which], b, equal_nan=True)
 
 
-def test_not_a_bit_depends_on_company(device: str) -> None:
+@pytest.mark.parametrize("name", slow_but(QUICK[1:], QUICK))
+def test_not_a_bit_depends_on_company(name: str, device: str) -> None:
     """Chunks, other candidates, other wells: a candidate's numbers stay what they are."""
-    problems, parameters, well = plate(QUICK[0])
+    problems, parameters, well = plate(name)
     whole = together_of(problems)
     truth, values = whole.linearize(parameters, well), whole.score(parameters, well)
     across = whole.across(parameters, (0,))
@@ -190,6 +193,40 @@ def test_not_a_bit_depends_on_company(device: str) -> None:
             alone.across(parameters).with_data[..., 0], across.with_data[:, :1, w]
         )
         assert alone.squares[0] == whole.squares[w]
+
+
+def test_little_memory_makes_launches_smaller(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate at a time in the least of memories, all at once in a large one: the same bits."""
+    problems, parameters, well = plate(QUICK[1])
+    sizes: list[int] = []
+    trace = Tangents.trace
+
+    def seen(self: Tangents, given: Any) -> Any:
+        sizes.append(given.shape[1])
+        return trace(self, given)
+
+    monkeypatch.setattr(Tangents, "trace", seen)
+    found = []
+    for free, expected in ((1, [1] * 11), (10**9, [11])):
+        one = together_of(problems)
+        one.__dict__["_free"] = free
+        sizes.clear()
+        found.append(one.linearize(parameters, well))
+        assert sizes == expected
+    same_bits(*found)
+
+
+def test_the_memory_that_ten_thousand_wells_take() -> None:
+    """The staircase at 0.2 ms with five states: what the docstring says that a candidate takes."""
+    staircase = load_protocol(MODELS.parent / "protocols" / "staircase.yaml")
+    protocol = dataclasses.replace(staircase, sampling_ms=0.2)
+    recording = Recording(protocol.times_ms, np.zeros((1, 77_000)), np.ones((1, 77_000)))
+    problem = Problem(model_named("herg_markov"), (Experiment(protocol, recording),))
+    rows, way = rows_of(problem), Tangents(problem)
+    assert (rows.n_rows, rows.n_compressed, len(way.free)) == (4731, 3902, 15)
+    launch = way.bytes_a_candidate * (1 << 14)
+    targets = 10_000 * rows.n_compressed * 8
+    assert launch + 2 * targets < 0.4 * 78e9
 
 
 def test_a_plate_of_many_wells(device: str) -> None:
