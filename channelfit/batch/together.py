@@ -65,6 +65,7 @@ class Together(ABC):
         total_weight: (n_wells,), of all samples of a well; 0 where none counts.
         squares: (n_wells,), the weighted sum of the squares of the data, pA^2.
         backend: "cpu" or "cuda".
+        solves: whether `across` can leave parameters open.
     """
 
     problem: Problem
@@ -72,6 +73,7 @@ class Together(ABC):
     total_weight: np.ndarray
     squares: np.ndarray
     backend: str = "cpu"
+    solves: bool = True
 
     @abstractmethod
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
@@ -284,7 +286,7 @@ class OneByOne(Together):
 
     def __init__(self, family: Family, backend: str) -> None:
         self.problem, self.n_wells = family.problem, len(family.wells)
-        self._family, self._name = family, backend
+        self._family, self._name, self.solves = family, backend, False
         self._scorers: dict[int, Scorer] = {}
         self._first = make_scorer(family.problem, backend)
         self.backend = self._first.backend
