@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from test_linearize import on_the_grid
 from truths import slow_but
 
 from channelfit.batch.families import families
+from channelfit.batch.fits import fit_wells
+from channelfit.batch.search import Settings
 from channelfit.batch.together import CpuTogether, together
 from channelfit.batch.together_cuda import CudaTogether
+from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, load_protocol
@@ -32,6 +36,7 @@ from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization
+from channelfit.search.plan import FitPlan
 
 N_WELLS = 5
 
@@ -324,3 +329,43 @@ def test_nvrtc_accepts_the_text(architecture: str) -> None:
     source = CudaTangentSource(model_named("model_b"))
     options = ("-std=c++17", "-ftz=true")
     assert "error" not in compile_with_nvrtc(source.specialized(8, True), architecture, options)
+
+
+# --- whole fits ----------------------------------------------------------------------------------
+
+GATE = {
+    "name": "gate",
+    "states": ["C", "O"],
+    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b*exp(-z*v)"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
+    "parameters": {
+        "a": {"range": [0.01, 10], "scale": "log", "value": 0.5},
+        "b": {"range": [0.001, 1], "scale": "log", "value": 0.05},
+        "z": {"range": [0, 0.1], "value": 0.03},
+        "g": {"range": [0.1, 100], "scale": "log", "value": 10},
+    },
+}
+
+
+def test_a_plate_is_fitted_as_on_the_cpu(device: str) -> None:
+    """Every well to the same values, errors and flags, from scan to intervals."""
+    model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
+    rng = np.random.default_rng(3)
+    silent = Problem(model, (Experiment(protocol),))
+    truth = model.values()[:, None] * np.exp(0.2 * rng.normal(size=(4, 6)))
+    traces = ReferenceScorer(silent).simulate(truth)[0] + rng.normal(
+        0, 5, (protocol.n_sweeps, 1, 1)
+    )
+    problems = []
+    for k in range(6):
+        noisy = traces[..., k] + rng.normal(0, 20, traces.shape[:2])
+        weight = np.isfinite(noisy).astype(float)
+        recording = Recording(protocol.times_ms, noisy, weight)
+        problems.append(Problem(model, (Experiment(protocol, recording),)))
+    plan = FitPlan(problems[0], "least-squares", {}, {}, {}, Path())
+    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64))
+    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64))
+    assert found.cost == pytest.approx(truths.cost, rel=1e-9)
+    assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
+    assert found.errors == pytest.approx(truths.errors, rel=1e-4)
+    assert found.quality.tolist() == truths.quality.tolist()

@@ -101,8 +101,8 @@ class CudaTogether(Together):
         Derivatives are differences of currents over a long step. They are exact where the current
         is a straight line in the parameter, which is the only place where `Across` is of use.
         """
-        shown = 8 * (1 + len(rows)) * (4 * self._rows.n_compressed + 2 * self.n_wells)
-        size = self._values.bytes_a_candidate + shown
+        shown = 8 * (4 * self._rows.n_compressed + 2 * self.n_wells)
+        size = (1 + len(rows)) * (self._values.bytes_a_candidate + shown)
         way = partial(self._across, rows=tuple(rows))
         return Across(*self._in_chunks(way, size, parameters, axis=0))
 
@@ -112,20 +112,23 @@ class CudaTogether(Together):
         if not n:
             nothing = xp.empty((0, width, width)), xp.empty((0, width, self.n_wells))
             return xp.empty(0, dtype=np.int8), *nothing
-        here, status = self._shown(parameters)
-        columns = [here]
-        for row in rows:
-            beside, step = parameters.copy(), xp.maximum(xp.abs(parameters[row]), 1.0)
-            beside[row] += step
-            there, failed = self._shown(beside)
-            columns.append((there - here) / step[:, None])
-            status = xp.where(status == OK, failed, status)
-        squares = way.squares(xp.ascontiguousarray(xp.stack(columns, axis=2)))
+        points = xp.repeat(parameters[:, :, None], width, axis=2)
+        for k, row in enumerate(rows, 1):
+            points[row, :, k] += xp.maximum(xp.abs(parameters[row]), 1.0)
+        shown, statuses = self._shown(points.reshape(len(points), n * width))
+        columns, failed = shown.reshape(n, width, -1), statuses.reshape(n, width)
+        for k, row in enumerate(rows, 1):
+            step = points[row, :, k] - parameters[row]
+            columns[:, k] = (columns[:, k] - columns[:, 0]) / step[:, None]
+        status = failed[:, 0]
+        for k in range(1, width):
+            status = xp.where(status == OK, failed[:, k], status)
+        squares = way.squares(xp.ascontiguousarray(columns.transpose(0, 2, 1)))
         i, j = np.indices((width, width))
         entries = np.maximum(i, j) * (np.maximum(i, j) + 1) // 2 + np.minimum(i, j)
         products = squares[:, xp.asarray(entries.ravel())].reshape(n, width, width)
-        each = xp.ascontiguousarray(xp.stack(columns, axis=1)).reshape(n * width, -1)
-        with_data = way.times(each, self._data[None]).reshape(n, width, self.n_wells)
+        with_data = way.times(columns.reshape(n * width, -1), self._data[None])
+        with_data = with_data.reshape(n, width, self.n_wells)
         lost = (status == OK) & ~xp.isfinite(products).all(axis=(1, 2))
         status = xp.where(lost, np.int8(NOT_FINITE), status)
         good = (status == OK)[:, None, None]
@@ -134,7 +137,7 @@ class CudaTogether(Together):
     def _shown(self, parameters: Any) -> tuple[Any, Any]:
         """Weighted currents (n, n_compressed) and status (n,)."""
         shown, statuses = self._values.shown(parameters)
-        return shown[:, :, 0], statuses.max(axis=0)
+        return shown[:, :, 0], statuses[0]  # of the only job
 
     @cached_property
     def _data(self) -> Any:
