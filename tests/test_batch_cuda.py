@@ -83,7 +83,7 @@ def of(name: str, *protocols: Protocol, weights: str = "plain") -> Problem:
 #: Held voltages long enough to be compressed, with a ramp; a family with masks of its own; all
 #: protocols and weights at once.
 FAMILIES: dict[str, Callable[[], Problem]] = {
-    "model_b, stairs and a ramp": lambda: of("model_b", stairs([77, 300]), PROTOCOLS["ramp"]),
+    "model_b, stairs and a ramp": lambda: of("model_b", stairs([77]), PROTOCOLS["ramp"]),
     "na_hh, masked": lambda: of("na_hh", PROTOCOLS["steps"], stairs([130]), weights="masked"),
     "cycle, everything": lambda: scored("cycle"),
     "leak, everything": lambda: scored("leak"),

@@ -38,7 +38,7 @@ from channelfit.batch.families import Family
 from channelfit.batch.together import Across, Together
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.cuda_tangents import Tangents, Wells, rows_of
+from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Wells
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Linearization, Score
@@ -75,8 +75,12 @@ class CudaTogether(Together):
             raise InputError("nothing to score: no recording has a sample of weight above 0")
         self.xp, self.chunk = gpu.cupy(), chunk
         self.problem, self.n_wells = family.problem, len(family.wells)
-        self._walked = family.problem.groups[0].problem
-        self._rows = rows_of(self._walked)
+        walked = family.problem.groups[0].problem
+        self._values = Tangents(walked, 0, lambda: self._wells)
+        self._tangents = Tangents(walked, wells=lambda: self._wells)
+        for way in (self._values, self._tangents):  # compiled while recordings are read
+            way.compile_ahead(ONE_JOB)
+        self._rows = self._values.rows
         targets, constant = self._rows.targets(family.data())
         self.total_weight = np.full(self.n_wells, family.total_weight)
         self.squares = np.sum(targets**2, axis=1) + constant
@@ -143,14 +147,6 @@ class CudaTogether(Together):
     def _data(self) -> Any:
         """(n_compressed, n_wells), the targets as `_across` reads them."""
         return self.xp.ascontiguousarray(self._wells.targets.T)
-
-    @cached_property
-    def _tangents(self) -> Tangents:
-        return Tangents(self._walked, wells=self._wells)
-
-    @cached_property
-    def _values(self) -> Tangents:
-        return Tangents(self._walked, 0, self._wells)
 
     # --- in chunks
 

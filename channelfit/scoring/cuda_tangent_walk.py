@@ -6,7 +6,8 @@ All of it is made on the host, once for a problem and a number of jobs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODE
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.layout.visit_order import Schedule
-from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 
 Array: TypeAlias = np.ndarray
 
@@ -149,7 +150,7 @@ class Rows:
         self.n_compressed = sum(group.n_compressed for group in self.groups)
         self.runs, self.data = np.array(records, dtype=RUN), np.concatenate(data)
 
-    def targets(self, recordings: Iterable[tuple[np.ndarray, float]]) -> tuple[Array, Array]:
+    def targets(self, recordings: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
         """What several recordings look like in the compressed rows of all groups.
 
         The recordings are taken in blocks of one size, filled up with zeros, so that what a
@@ -162,17 +163,16 @@ class Rows:
             Targets (n_recordings, n_compressed), pA times the root of a weight, and what no channel
             can change of each sum of squares (n_recordings,), pA^2.
         """
-        targets, constants, ahead = [], [np.zeros(0)], iter(recordings)
-        with single_threaded_blas():
-            while some := list(islice(ahead, _RECORDINGS)):
-                shown, constant = self._block([data for data, _ in some])
-                targets.append(shown[: len(some)])
-                constants.append(constant[: len(some)] + [merged for _, merged in some])
-        return np.concatenate([np.empty((0, self.n_compressed)), *targets]), np.concatenate(
-            constants
-        )
+        targets, constants = [np.empty((0, self.n_compressed))], [np.empty(0)]
+        blocks = _blocks(recordings)
+        with single_threaded_blas(), ThreadPoolExecutor(usable_cores()) as threads:
+            while some := list(islice(blocks, usable_cores())):  # few, as they are large
+                for (shown, rest), block in zip(threads.map(self._block, some), some, strict=True):
+                    targets.append(shown[: len(block)])
+                    constants.append(rest[: len(block)] + [merged for _, merged in block])
+        return np.concatenate(targets), np.concatenate(constants)
 
-    def _block(self, recordings: Sequence[np.ndarray]) -> tuple[Array, Array]:
+    def _block(self, recordings: list[tuple[Array, float]]) -> tuple[Array, Array]:
         """Targets and squares outside of a block of recordings that is filled up with zeros."""
         weight, rest = self.packed.run_weight, np.zeros(_RECORDINGS)
         parts = []
@@ -181,7 +181,7 @@ class Rows:
             for run in group.runs:
                 begin, n = self.packed.runs[run, DATA], int(self.packed.runs[run, N_SAMPLES])
                 own = np.zeros((_RECORDINGS, n))
-                own[: len(recordings)] = [data[begin : begin + n] for data in recordings]
+                own[: len(recordings)] = [data[begin : begin + n] for data, _ in recordings]
                 if group.matrix is not None:
                     own, outside = compression(n, self.oscillating).project_all(own)
                     rest += weight[run] * outside
@@ -191,6 +191,13 @@ class Rows:
             else:
                 parts.append(np.stack(shown, axis=-1).reshape(_RECORDINGS, -1))
         return np.concatenate(parts, axis=1), rest
+
+
+def _blocks(recordings: Iterable[tuple[Array, float]]) -> Iterator[list[tuple[Array, float]]]:
+    """Recordings, `_RECORDINGS` at a time."""
+    ahead = iter(recordings)
+    while block := list(islice(ahead, _RECORDINGS)):
+        yield block
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ that does not depend on how many candidates there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,6 +37,9 @@ from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 
+#: Into how many jobs a candidate is cut that is compared with wells. As many as fill the GPU would
+#: be more for few candidates than for many, which shows in the last digits.
+ONE_JOB = 1
 _SEGMENTS_A_JOB = 4  # as they leave the walk little to do
 _THREADS = (128, 64, 96, 32)  # of a block; the first that fills the GPU best is taken
 _THREADS_CUT = 64  # of a block of segments
@@ -59,25 +62,30 @@ class Tangents:
     Arguments:
         tangents: how many derivatives a thread carries. 0 gives values alone; with None the number
             is chosen by the states of the model.
-        wells: recordings that differ from the problem's in their data alone. Every candidate is
-            then compared with one of them, in the same launches, and nothing that a candidate gets
-            depends on how many there are. None where all candidates are compared with the
-            problem's own recording.
+        wells: gives recordings that differ from the problem's in their data alone; it is called
+            when they are first needed. Every candidate is then compared with one of them, in the
+            same launches, and nothing that a candidate gets depends on how many there are. None
+            where all candidates are compared with the problem's own recording.
     """
 
     def __init__(
-        self, problem: Problem, tangents: int | None = None, wells: Wells | None = None
+        self,
+        problem: Problem,
+        tangents: int | None = None,
+        wells: Callable[[], Wells] | None = None,
     ) -> None:
         self.problem, self.wells = problem, wells
         self.source = CudaTangentSource(problem.model, tangents)
         free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         self.free = free if self.source.tangents else []
         #: of every call; None for as many as fill the GPU, which shows in the last digits
-        self.n_jobs: int | None = None if wells is None else 1
+        self.n_jobs: int | None = None if wells is None else ONE_JOB
         self.threads: int | None = None  # of a block; None for what fills the GPU best
         self._programs: dict[int, Program] = {}
         #: (whether the voltage varies, whether runs are cut) -> slots, and what is compiled
         self._modules: dict[tuple[bool, bool], tuple[int, gpu.CudaModule]] = {}
+        self._walks: dict[int, Walk] = {}
+        self._coming: dict[str, gpu.Compilation] = {}  # by its text
 
     @property
     def bytes_a_candidate(self) -> int:
@@ -278,15 +286,18 @@ class Tangents:
             ),
         )
 
+    def compile_ahead(self, n_jobs: int) -> None:
+        """Begin to compile what so many jobs will launch, in another thread."""
+        text = self._text(self._walk(n_jobs))
+        with gpu.gpu_errors():
+            self._coming[text] = gpu.compile_ahead(text, (), self._title)
+
     def program(self, n_jobs: int) -> Program:
         """What is compiled for a schedule of so many jobs, or of as many as there are run ends."""
         if n_jobs not in self._programs:
-            packed = self.problem.scored
-            order = schedule(packed, n_jobs)
-            parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
-            walk = Layout(self.source, packed, order, self.rows, parts).walk()
+            walk = self._walk(n_jobs)
             cut = len(walk.segments) > 0
-            module = self._module(walk, cut)
+            module = self._module(walk)
             arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
             self._programs[n_jobs] = Program(
                 walk,
@@ -301,14 +312,31 @@ class Tangents:
             )
         return self._programs[n_jobs]
 
-    def _module(self, walk: Walk, cut: bool) -> gpu.CudaModule:
+    def _walk(self, n_jobs: int) -> Walk:
+        if n_jobs not in self._walks:
+            packed = self.problem.scored
+            order = schedule(packed, n_jobs)
+            parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
+            self._walks[n_jobs] = Layout(self.source, packed, order, self.rows, parts).walk()
+        return self._walks[n_jobs]
+
+    def _module(self, walk: Walk) -> gpu.CudaModule:
         """What is compiled for a walk, or for another one with at least as many slots."""
-        most, module = self._modules.get((walk.varying, cut), (-1, None))
+        key = walk.varying, len(walk.segments) > 0
+        most, module = self._modules.get(key, (-1, None))
         if module is None or most < walk.n_slots:
-            text = self.source.specialized(walk.n_slots, walk.varying, cut)
-            module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
-            self._modules[walk.varying, cut] = walk.n_slots, module
+            text = self._text(walk)
+            coming = self._coming.pop(text, None)
+            module = coming.module() if coming else gpu.compile_cuda(text, (), self._title)
+            self._modules[key] = walk.n_slots, module
         return module
+
+    def _text(self, walk: Walk) -> str:
+        return self.source.specialized(walk.n_slots, walk.varying, len(walk.segments) > 0)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.problem.model.name}.cu"
 
     @cached_property
     def rows(self) -> Rows:
@@ -332,7 +360,7 @@ class Tangents:
     def _compared(self) -> Wells:
         """What is subtracted behind the compression, and what costs are made with."""
         if self.wells is not None:
-            return self.wells
+            return self.wells()
         xp, total_weight = gpu.cupy(), self.problem.scored.total_weight
         alone = (xp.asarray(np.array([number])) for number in (self.rows.constant, total_weight))
         return Wells(gpu.NULL, *alone)
