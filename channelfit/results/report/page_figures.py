@@ -413,9 +413,17 @@ def add_glyph(
 
 
 def add_axes(
-    plot: Plot, x_label: str, y_label: str, ticks: int = 5, log: tuple[bool, bool] = (False, False)
+    plot: Plot,
+    x_label: str,
+    y_label: str | None,
+    ticks: int = 5,
+    log: tuple[bool, bool] = (False, False),
 ) -> None:
-    """Axes below and to the left, with small plain labels; without a label only ticks below."""
+    """Axes below and to the left, with small plain labels; without a label only ticks below.
+
+    Arguments:
+        y_label: None where there is no axis to the left.
+    """
     style: dict[str, Any] = {
         "axis_label_text_font_size": "13px",
         "axis_label_text_font_style": "normal",
@@ -429,9 +437,11 @@ def add_axes(
     below = kinds[0](axis_label=x_label or None, **style)
     if not x_label:
         below.major_label_text_font_size = "0px"
+    plot.add_layout(below, "below")
+    if y_label is None:
+        return
     beside = kinds[1](axis_label=y_label, **style)
     if not log[1]:
         beside.ticker = BasicTicker(desired_num_ticks=ticks)
-    plot.add_layout(below, "below")
     plot.add_layout(beside, "left")
     plot.add_layout(Grid(axis=beside, dimension=1))
