@@ -129,6 +129,7 @@ def _traces(
         fits.append(row[6] * open_now * (90 - 30 * (step % 3)))
     fit = np.array(fits)
     data = fit + noise[:, None] * draw.standard_normal(fit.shape)
+    data[3::29] += 4 * noise[3::29, None] * np.sin(time / 900) * np.exp(-since / 700)
     data[failed] = 40 * draw.standard_normal((int(failed.sum()), points)).cumsum(axis=1) / 10
     fit[failed] = np.nan
     return {

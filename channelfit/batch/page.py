@@ -70,7 +70,7 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
     drawn = drawn[:_MOST_SPREADS]
     kept = traces_of(traces, plate.n_wells, apart.order)
     figures = Figures()
-    draw_well(figures, kept["unit"])
+    draw_well(figures, kept["unit"], kept["time_unit"])
     draw_spreads(figures, [is_logarithmic(plate.number(name)) for name in drawn])
     draw_pairs(figures)
     more = {
@@ -84,7 +84,7 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
         "labels": plate.labels,
         "parameters": plate.parameters,
         "metadata": plate.metadata,
-        "measures": [name for name in MEASURES if np.isfinite(plate.number(name)).any()],
+        "measures": [name for name in MEASURES if _is_measured(plate, name)],
         "spreads": drawn,
         "pair": _pair(plate, apart),
         "groups": _groupings(plate),
@@ -127,6 +127,11 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
             *(_OWN / name for name in ("plate.js", "plate_figures.js", "plate_map.js")),
         ],
     )
+
+
+def _is_measured(plate: Plate, name: str) -> bool:
+    """Whether a column holds a measure of wells, and not a parameter of the same name."""
+    return name not in plate.parameters and bool(np.isfinite(plate.number(name)).any())
 
 
 def _misfit(plate: Plate) -> np.ndarray:

@@ -30,6 +30,8 @@ _KNOWN = {*MEASURES, "well", "file", "row", "column", "quality", "reason"}
 _SUFFIXES = ("_error", "_lower", "_upper")
 #: A column is drawn on a logarithmic scale where its values span at least this factor.
 _DECADES = 8.0
+#: Time from which on an axis is in seconds, ms.
+_LONG_MS = 2000.0
 #: The value of a sample that is missing, and the largest of one that is not.
 _MISSING, _TOP = 65535, 65534
 
@@ -93,7 +95,7 @@ class Plate:
         """The unit of a column; empty for a pure number."""
         units = (self.table.about[n].unit for n in (name, _stem(name)) if n in self.table.about)
         unit = next((unit for unit in units if unit), "")
-        return "" if unit == "1" else shown_text(unit)
+        return "" if unit == "1" else shown_text(unit).replace("^2", "²")
 
     def meaning(self, name: str) -> str:
         """What a column holds; empty where nothing tells."""
@@ -266,12 +268,19 @@ def traces_of(
     samples than a page can hold, each well keeps fewer points, extremes of short stretches; of
     still more, the last wells in the order keep none.
 
-    Returns: `wells` that have traces, `time`, `unit` of the current, `data` and `apart` with the
+    Returns: `wells` that have traces, `time` and its `time_unit`, `unit` of the current, `data` and `apart` with the
         ranges `data_span` and `apart_span`, `thinned` from how many points, and `without`, how
         many wells of the table have no traces here although they have some in their file.
     """
     if not traces or not len(traces.get("data", ())):
-        return {"wells": "", "time": "", "without": 0, "thinned": 0, "unit": "pA"}
+        return {
+            "wells": "",
+            "time": "",
+            "without": 0,
+            "thinned": 0,
+            "unit": "pA",
+            "time_unit": "ms",
+        }
     data, fit = np.asarray(traces["data"], float), np.asarray(traces["fit"], float)
     rows = np.full(n_wells, -1)
     known = np.asarray(traces["well"], int) if "well" in traces else np.arange(len(data))
@@ -283,6 +292,8 @@ def traces_of(
     picked = rows[here]
     data, apart = data[picked], fit[picked] - data[picked]
     time = np.asarray(traces["time_ms"], float)
+    seconds = float(time[-1]) >= _LONG_MS
+    time = time * (1e-3 if seconds else 1.0)
     if kept < points:
         time, data, apart = _thinned(time, data, apart, kept)
     known_data = np.abs(data[np.isfinite(data)])
@@ -290,6 +301,7 @@ def traces_of(
     return {
         "wells": packed(here, "<u4"),
         "time": packed(time, "<f4"),
+        "time_unit": "s" if seconds else "ms",
         "unit": unit,
         "data": _bits(data),
         "data_span": packed(_spans(data) * factor, "<f4"),

@@ -13,6 +13,7 @@ from bokeh.models import (
     BoxSelectTool,
     BoxZoomTool,
     ColumnDataSource,
+    FixedTicker,
     Line,
     Plot,
     Quad,
@@ -26,28 +27,34 @@ from bokeh.models.annotations import Span
 from channelfit.results.report.page_figures import Figures, add_axes, add_glyph, empty_plot
 
 #: Pixels of height.
-_CURRENT, _RESIDUAL, _SPREAD, _PAIR = 300, 130, 210, 420
+_CURRENT, _RESIDUAL, _SPREAD, _PAIR = 300, 140, 240, 420
 #: The scales that the two axes of a figure of pairs may have; whether each is logarithmic.
 PAIRS = ((False, False), (True, False), (False, True), (True, True))
 
 
-def draw_well(figures: Figures, unit: str) -> None:
+def draw_well(figures: Figures, unit: str, time: str) -> None:
     """The current of one well and what its fit leaves, in the elements `well-current` and
     `well-residual`.
+
+    Data lie under the fit where their noise is broader than its line, and else over it.
+
+    Arguments:
+        unit: of the current. time: the unit of time.
     """
     across = Range1d(start=0, end=1)
     current, residual = _over_time(across, _CURRENT), _over_time(across, _RESIDUAL)
     for plot, name, width in (
-        (current, "data", 0.9),
-        (current, "fit", 2.0),
+        (current, "under", 0.9),
+        (current, "fit", 2.2),
+        (current, "over", 0.9),
         (residual, "apart", 0.9),
     ):
         source = ColumnDataSource({"x": [], "y": []}, name=f"well-{name}")
-        tag = "data" if name == "data" else "run0"
+        tag = "data" if name in ("under", "over") else "run0"
         add_glyph(plot, source, Line(x="x", y="y", line_width=width, line_join="round"), [tag])
     residual.add_layout(Span(location=0, dimension="width", line_width=0.7, tags=["zero"]))
     add_axes(current, "", f"current ({unit})")
-    add_axes(residual, "time (ms)", f"fit − data ({unit})", ticks=3)
+    add_axes(residual, f"time ({time})", f"fit − data ({unit})", ticks=4)
     figures.add("well-current", current)
     figures.add("well-residual", residual)
 
@@ -59,13 +66,15 @@ def draw_spreads(figures: Figures, logarithmic: Sequence[bool]) -> None:
         bars = Quad(
             left="left", right="right", top="top", bottom="bottom", fill_color="color", line_width=0
         )
+        bars.fill_alpha = 0.6
         _source(plot, f"spread-{k}-bars", bars, ["left", "right", "top", "bottom", "color"])
         segment = Segment(
-            x0="x0", x1="x1", y0="y", y1="y", line_color="color", line_alpha=0.45, line_width=1
+            x0="x0", x1="x1", y0="y", y1="y", line_color="color", line_alpha=0.22, line_width=1
         )
         _source(plot, f"spread-{k}-intervals", segment, ["x0", "x1", "y", "color"])
-        _points(plot, f"spread-{k}", size=3.5)
+        _points(plot, f"spread-{k}", size=2.5)
         add_axes(plot, " ", None, log=(log, False))
+        _own_ticks(plot.below[0])
         plot.min_border_left = 16
         figures.add(f"spread-{k}-plot", plot)
 
@@ -82,8 +91,16 @@ def draw_pairs(figures: Figures) -> None:
             _source(plot, f"pairs-{name}", segment, ["a", "b", "c", "color"], shared)
         _points(plot, "pairs", 6.5, shared)
         add_axes(plot, " ", " ", log=log)
+        _own_ticks(plot.below[0])
+        _own_ticks(plot.left[0])
         plot.min_border_left = 56
         figures.add(f"pairs-{k}-plot", plot)
+
+
+def _own_ticks(axis: Any) -> None:
+    """Leaves the ticks of an axis and their labels to the page's script, and its name to the page."""
+    axis.ticker = FixedTicker(ticks=[])
+    axis.axis_label = None
 
 
 def _over_time(across: Range1d, height: int) -> Plot:

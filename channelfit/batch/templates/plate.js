@@ -32,6 +32,8 @@ const wordOf = (key, k) => (columns.has(key) && columns.get(key).words ? columns
 const numberOf = (key, k) => (columns.has(key) && columns.get(key).numbers ? columns.get(key).numbers[k] : NaN);
 const titleOf = (column) => (column.unit ? `${column.name} (${column.unit})` : column.name);
 
+const RAISED = {"-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹"};
+
 // A number with a few digits; a dash where there is none.
 function short(value, digits = 4) {
   if (!Number.isFinite(value)) return "–";
@@ -41,7 +43,7 @@ function short(value, digits = 4) {
   if (size >= 1e-4 && size < 10 ** Math.max(digits, 6)) text = String(Number(text));
   else {
     const [head, power] = value.toExponential(digits - 1).split("e");
-    text = `${Number(head)}e${Number(power)}`;
+    text = `${Number(head)}×10${Array.from(power.replace("+", ""), (c) => RAISED[c]).join("")}`;
   }
   return text.replaceAll("-", "−");
 }

@@ -106,7 +106,9 @@ function paintOne(canvas, line, common, colors) {
   pen.moveTo(0, y(0));
   pen.lineTo(width, y(0));
   pen.stroke();
-  for (const [values, color, thick] of [[line.data, colors.data, 0.8], [line.fit, colors.fit, 1.5]]) {
+  const data = [line.data, colors.data, 0.8], noisy = isNoisy(line, height);
+  const fit = [line.fit, colors.fit, noisy ? 1.5 : 2.4];
+  for (const [values, color, thick] of noisy ? [data, fit] : [fit, data]) {
     pen.strokeStyle = color;
     pen.lineWidth = thick;
     pen.lineJoin = "round";
@@ -119,6 +121,19 @@ function paintOne(canvas, line, common, colors) {
     }
     pen.stroke();
   }
+}
+
+// Whether the noise of a recording is broader than the line of a fit, in a figure of so many pixels.
+function isNoisy({data, apart}, pixels) {
+  let squares = 0, n = 0, low = Infinity, high = -Infinity;
+  for (let at = 0; at < data.length; at++) {
+    if (Number.isNaN(apart[at])) continue;
+    squares += apart[at] ** 2;
+    n += 1;
+    low = Math.min(low, data[at]);
+    high = Math.max(high, data[at]);
+  }
+  return n > 0 && (pixels * Math.sqrt(squares / n)) / (high - low || 1) > 1.2;
 }
 
 // The span of nearly all samples: a capacitive spike must not flatten the rest.
@@ -182,7 +197,9 @@ function drawWell() {
   find("well-shown").hidden = !line;
   find("well-none").hidden = Boolean(line);
   if (line && large.current) {
-    setLine("well-data", traces.time, line.data);
+    const noisy = isNoisy(line, large.current.inner_height || 250);
+    setLine("well-under", ...(noisy ? [traces.time, line.data] : [[], []]));
+    setLine("well-over", ...(noisy ? [[], []] : [traces.time, line.data]));
     setLine("well-fit", traces.time, line.fit);
     setLine("well-apart", traces.time, line.apart);
     frameWell(line);
@@ -334,13 +351,14 @@ function drawSpread(name, at, groups) {
   const values = Float64Array.from(wells, (k) => numbers[k]).sort();
   const range = usualRange(values, log);
   plot.x_range.setv({start: range.back(range.low), end: range.back(range.high)});
+  setTicks(plot.below[0], range, log, 4);
   const n = Math.max(1, groups.names.length);
   const bars = histogram(wells, numbers, values, range, groups, n);
   put("bars", bars.data);
   // below the histogram each group has a strip, in which wells stand in the order of their values
   const parts = Array.from({length: n}, () => []);
   for (const k of wells) parts[groups.of(k)].push(k);
-  const deep = 1.15, points = {x: [], y: [], color: [], marker: [], well: []};
+  const deep = 1.3, points = {x: [], y: [], color: [], marker: [], well: []};
   const lines = {x0: [], x1: [], y: [], color: []}, seen = parts.filter((part) => part.length).length;
   let top = -0.06;
   parts.forEach((part, g) => {
@@ -368,6 +386,33 @@ function drawSpread(name, at, groups) {
     `90 % between ${short(quantile(values, 0.05), 3)} and ${short(quantile(values, 0.95), 3)}${unit}` +
     `${beyond ? `; ${beyond} beyond the axis` : ""}`));
   ringSpread(at);
+}
+
+// Up to so many ticks at 1, 2 and 5 times powers of ten, on a linear or a logarithmic axis.
+function niceTicks(low, high, log, most) {
+  if (log && high / low > 8) {
+    const steps = high / low > 10 ** most ? [1] : high / low > 10 ** (most / 2) ? [1, 3] : [1, 2, 5];
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+      for (const step of steps) {
+        const tick = Number(`${step}e${power}`);
+        if (tick >= low && tick <= high) found.push(tick);
+      }
+    }
+    const every = Math.ceil(found.length / (most + 2));
+    return found.filter((_, k) => k % every === 0);
+  }
+  const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((k) => k * power).find((size) => size >= rough * 0.999);
+  const found = [];
+  for (let k = Math.ceil(low / step); k * step <= high * (1 + 1e-12); k++) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}
+
+function setTicks(axis, range, log, most) {
+  const ticks = niceTicks(range.back(range.low), range.back(range.high), log, most);
+  axis.ticker.ticks = ticks;
+  axis.major_label_overrides = new Map(ticks.map((tick) => [tick, short(tick, 3)]));
 }
 
 function histogram(wells, numbers, values, range, groups, n) {
@@ -428,13 +473,15 @@ function drawPairs(groups) {
     points.color.push(groups.color(groups.of(k))); points.marker.push(groups.marker(k));
   }
   const plot = model.get_model_by_id(plotOf(`pairs-${which}-plot`));
-  const hold = (range, values, log) => {
+  const hold = (range, axis, values, log) => {
     if (!values.length) return null;
     const usual = usualRange(Float64Array.from(values).sort(), log);
+    setTicks(axis, usual, log, 6);
     range.setv({start: usual.back(usual.low), end: usual.back(usual.high)});
     return usual;
   };
-  const x = hold(plot.x_range, points.x, across.log), y = hold(plot.y_range, points.y, up.log);
+  const x = hold(plot.x_range, plot.below[0], points.x, across.log);
+  const y = hold(plot.y_range, plot.left[0], points.y, up.log);
   model.get_model_by_name("pairs-points").data = points;
   find("across-name").replaceChildren(bdi(titleOf(across)));
   find("up-name").replaceChildren(bdi(titleOf(up)));

@@ -18,7 +18,7 @@ function coloring() {
     const inWords = new Intl.Collator("en", {numeric: true});
     const names = [...new Set(column.words)].sort((a, b) => (a === "") - (b === "") || inWords.compare(a, b));
     const own = (name) => (column.key === QUALITY && ["ok", "check", "failed"].includes(name)
-      ? `var(--${name === "failed" ? "none" : name})` : `var(--run${names.indexOf(name) % 6})`);
+      ? `var(--${name === "failed" ? "none" : `${name}-cell`})` : `var(--run${names.indexOf(name) % 6})`);
     return {color: (k) => (column.words[k] ? own(column.words[k]) : null), names: names.filter(Boolean), own};
   }
   const values = Float64Array.from(column.numbers.filter(Number.isFinite)).sort();
@@ -40,25 +40,30 @@ function paintMap() {
     cell.style.backgroundColor = color || "";
     cell.classList.toggle("nothing", color === null);
   }
-  if (how.names) {
+  const byQuality = find("color").value === QUALITY;
+  find("key-ok").hidden = !byQuality;
+  if (byQuality) find("legend").replaceChildren();
+  else if (how.names) {
     const list = make("ul", undefined, "key");
     list.setAttribute("aria-label", "Colors of the map");
     list.append(...how.names.slice(0, 24).map((name) => {
-      const item = make("li"), mark = make("span", undefined, `mark${name === "failed" ? " cell failed" : ""}`);
-      mark.style.background = name === "failed" && find("color").value === QUALITY ? "" : how.own(name);
+      const item = make("li"), mark = make("span", undefined, "mark");
+      mark.style.background = how.own(name);
       mark.setAttribute("aria-hidden", "true");
       item.append(mark, " ", bdi(name));
       return item;
     }));
     find("legend").replaceChildren(list);
-    return;
-  }
+  } else find("legend").replaceChildren(...colorStrip(how));
+}
+
+function colorStrip(how) {
   const title = make("div"), strip = make("div", undefined, "strip"), ends = make("div", undefined, "ends");
   title.append(bdi(titleOf(how.column)), how.column.log ? ", logarithmic" : "");
   strip.style.background = `linear-gradient(90deg, ${plate.ramp.join(", ")})`;
   ends.append(make("span", `${how.below ? "≤ " : ""}${short(how.low, 3)}`), make("span", short(how.middle, 3)),
     make("span", `${how.above ? "≥ " : ""}${short(how.high, 3)}`));
-  find("legend").replaceChildren(title, strip, ends);
+  return [title, strip, ends];
 }
 
 // --- cells -----------------------------------------------------------------------------------
@@ -87,7 +92,7 @@ function drawGrid(one, number) {
   const at = new Map(one.wells.map(([row, column, k]) => [row * one.columns + column, k]));
   const every = one.columns > 30 ? 10 : one.columns > 12 && one.loose ? 4 : 1;
   const head = rowOf(grid);
-  head.append(headOf("", "columnheader", "head"));
+  head.append(headOf("", "columnheader", "head", "row"));
   for (let c = 0; c < one.columns; c++) {
     const shown = every === 1 || c === 0 || (c + 1) % every === 0;
     head.append(headOf(shown ? String(c + 1) : "", "columnheader", "head", String(c + 1)));
@@ -127,7 +132,7 @@ function rowOf(grid) {
 function headOf(text, role, kind, label) {
   const head = make("div", text, kind);
   head.setAttribute("role", role);
-  if (label && !text) head.setAttribute("aria-label", label);
+  if (label && !text) head.append(make("span", label, "unseen"));
   return head;
 }
 
@@ -249,19 +254,22 @@ function beginMap() {
   paintMap();
 }
 
+let painted = false;
+
 function paint() {
   paintFigures(styles());
-  paintMultiples();
+  if (painted) paintMultiples();
+  painted = true;
   if (plate.spreads.length) drawGroups();
   drawWell();
 }
 
 beginFilter();
+filter();
 beginMap();
 beginTable();
 beginMultiples();
 embedFigures(() => { beginWell(); beginGroups(); }, paint).then(() => {
   readOut();
-  filter();
   ready();
 });
