@@ -268,9 +268,10 @@ def traces_of(
     samples than a page can hold, each well keeps fewer points, extremes of short stretches; of
     still more, the last wells in the order keep none.
 
-    Returns: `wells` that have traces, `time` and its `time_unit`, `unit` of the current, `data` and `apart` with the
-        ranges `data_span` and `apart_span`, `thinned` from how many points, and `without`, how
-        many wells of the table have no traces here although they have some in their file.
+    Returns: `wells` that have traces, `time` and its `time_unit`, `unit` of the current, `data` and
+        `apart` with the ranges `data_span` and `apart_span`, `thinned` from how many points, and
+        `without`, how many wells of the table have no traces here although they have some in
+        their file.
     """
     if not traces or not len(traces.get("data", ())):
         return {

@@ -98,7 +98,7 @@ def draw_pairs(figures: Figures) -> None:
 
 
 def _own_ticks(axis: Any) -> None:
-    """Leaves the ticks of an axis and their labels to the page's script, and its name to the page."""
+    """Leaves the ticks of an axis to the page's script, and its name to the text of the page."""
     axis.ticker = FixedTicker(ticks=[])
     axis.axis_label = None
 
