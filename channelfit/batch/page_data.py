@@ -268,20 +268,13 @@ def traces_of(
     samples than a page can hold, each well keeps fewer points, extremes of short stretches; of
     still more, the last wells in the order keep none.
 
-    Returns: `wells` that have traces, `time` and its `time_unit`, `unit` of the current, `data` and
-        `apart` with the ranges `data_span` and `apart_span`, `thinned` from how many points, and
-        `without`, how many wells of the table have no traces here although they have some in
-        their file.
+    Returns: `wells` with traces; `time` and its `time_unit`; the `unit` of the current, and how
+        many of it are a pA (`per_pA`); `data` and `apart` with their ranges `data_span` and
+        `apart_span`; `thinned` from how many points; `without`, how many wells of the table have
+        no traces here although they have some in their file.
     """
     if not traces or not len(traces.get("data", ())):
-        return {
-            "wells": "",
-            "time": "",
-            "without": 0,
-            "thinned": 0,
-            "unit": "pA",
-            "time_unit": "ms",
-        }
+        return {"wells": "", "without": 0, "thinned": 0, "unit": "pA", "time_unit": "ms"}
     data, fit = np.asarray(traces["data"], float), np.asarray(traces["fit"], float)
     rows = np.full(n_wells, -1)
     known = np.asarray(traces["well"], int) if "well" in traces else np.arange(len(data))
@@ -304,6 +297,7 @@ def traces_of(
         "time": packed(time, "<f4"),
         "time_unit": "s" if seconds else "ms",
         "unit": unit,
+        "per_pA": factor,
         "data": _bits(data),
         "data_span": packed(_spans(data) * factor, "<f4"),
         "apart": _bits(apart),
@@ -322,9 +316,11 @@ def _thinned(
     samples of a stretch stand at its two ends, in their order.
     """
     size = -(-len(time) // (kept // 2))
-    whole = len(time) // size * size
-    start = np.arange(0, whole, size)
-    blocks = data[:, :whole].reshape(len(data), -1, size)
+    missing = -len(time) % size
+    time = np.pad(time, (0, missing), mode="edge")
+    data, apart = (np.pad(c, ((0, 0), (0, missing)), constant_values=np.nan) for c in (data, apart))
+    start = np.arange(0, len(time), size)
+    blocks = data.reshape(len(data), -1, size)
     finite = np.isfinite(blocks)
     low = np.where(finite, blocks, np.inf).argmin(axis=2)
     high = np.where(finite, blocks, -np.inf).argmax(axis=2)

@@ -1,6 +1,8 @@
 // The traces of wells, small and large, the distributions of parameters, and pairs of columns.
 
 const PER_PAGE = 24; // small figures at a time
+const STRIP = 26; // pixels of a small figure for the residuals
+const NOISES = 5; // the band of the residuals in a small figure, in standard deviations of the noise
 const MOST_INTERVALS = 2000; // of a distribution
 const MISSING = 65535, TOP = 65534; // of samples of 16 bits
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -21,6 +23,7 @@ const traces = (() => {
   };
   return {
     time,
+    per_pA: given.per_pA,
     of(k) { // data, what the fit leaves of them, and the fit
       const row = rows.get(k);
       if (row === undefined) return null;
@@ -85,30 +88,23 @@ function paintMultiples() {
   const colors = {data: css("--data"), fit: css("--run0"), zero: css("--rule")};
   for (const button of find("multiples").children) {
     const canvas = button.querySelector("canvas");
-    if (canvas) paintOne(canvas, traces.of(Number(button.dataset.well)), common, colors);
+    if (canvas) paintOne(canvas, Number(button.dataset.well), common, colors);
   }
 }
 
-function paintOne(canvas, line, common, colors) {
-  const ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth || 170, height = canvas.clientHeight || 92;
+// Data and fit of a well above, and below them what the fit leaves, within a band of its noise.
+function paintOne(canvas, k, common, colors) {
+  const ratio = window.devicePixelRatio || 1, line = traces.of(k);
+  const width = canvas.clientWidth || 170, height = canvas.clientHeight || 118, above = height - STRIP;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
-  const [low, high] = common || usualSpan(line);
   const {time} = traces, from = time[0], across = time[time.length - 1] - from || 1;
   const x = (t) => 1 + ((width - 2) * (t - from)) / across;
-  const y = (value) => height - 3 - ((height - 6) * (value - low)) / (high - low || 1);
-  pen.strokeStyle = colors.zero;
-  pen.lineWidth = 1;
-  pen.beginPath();
-  pen.moveTo(0, y(0));
-  pen.lineTo(width, y(0));
-  pen.stroke();
-  const data = [line.data, colors.data, 0.8], noisy = isNoisy(line, height);
-  const fit = [line.fit, colors.fit, noisy ? 1.5 : 2.4];
-  for (const [values, color, thick] of noisy ? [data, fit] : [fit, data]) {
+  const [low, high] = common || usualSpan(line);
+  const y = (value) => above - 4 - ((above - 7) * (value - low)) / (high - low || 1);
+  const draw = (values, place, color, thick) => {
     pen.strokeStyle = color;
     pen.lineWidth = thick;
     pen.lineJoin = "round";
@@ -116,11 +112,29 @@ function paintOne(canvas, line, common, colors) {
     let drawing = false;
     for (let at = 0; at < values.length; at++) {
       if (Number.isNaN(values[at])) { drawing = false; continue; }
-      if (drawing) pen.lineTo(x(time[at]), y(values[at])); else pen.moveTo(x(time[at]), y(values[at]));
+      if (drawing) pen.lineTo(x(time[at]), place(values[at])); else pen.moveTo(x(time[at]), place(values[at]));
       drawing = true;
     }
     pen.stroke();
-  }
+  };
+  const level = (place) => {
+    pen.strokeStyle = colors.zero;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.moveTo(0, place);
+    pen.lineTo(width, place);
+    pen.stroke();
+  };
+  level(y(0));
+  const noisy = isNoisy(line, above);
+  if (noisy) draw(line.data, y, colors.data, 0.8);
+  draw(line.fit, y, colors.fit, noisy ? 1.5 : 2.4);
+  if (!noisy) draw(line.data, y, colors.data, 0.8);
+  const middle = above + STRIP / 2, known = numberOf("noise", k);
+  const own = ends([line.apart], 0) || {start: -1, end: 1};
+  const band = known > 0 ? NOISES * known * traces.per_pA : Math.max(-own.start, own.end);
+  level(middle);
+  draw(line.apart, (value) => middle - ((STRIP / 2 - 1) * Math.max(-1, Math.min(1, value / band))), colors.fit, 0.7);
 }
 
 // Whether the noise of a recording is broader than the line of a fit, in a figure of so many pixels.
