@@ -1,12 +1,10 @@
-"""The tables of a batch: which recordings there are, what a table holds, and how rows are chosen."""
+"""Tables of a batch: which recordings there are, what the results hold, how rows are chosen."""
 
 from __future__ import annotations
 
 import csv
 import math
 import string
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -69,7 +67,6 @@ def some_table() -> WellTable:
         ("g < 5", ["A01", "A02"]),
         ("g != 5", ["A01", "A02"]),
         ("not g < 5", ["B01"]),
-        ("share == 1/4 or well == 'A01'", None),
         ("well in ['A01', 'B01']", ["A01", "B01"]),
         ("well not in ('A01', 'B01')", ["A02"]),
         ("g in [1 nS, 3]", ["A01"]),
@@ -84,12 +81,8 @@ def some_table() -> WellTable:
         ("quality == 'nS 5 and'", []),
     ],
 )
-def test_conditions_choose_rows(condition: str, wanted: list[str] | None) -> None:
+def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
     table = some_table()
-    if wanted is None:
-        with pytest.raises(InputError):
-            chosen(condition, table)
-        return
     assert list(table["well"][chosen(condition, table)]) == wanted
 
 
@@ -117,6 +110,7 @@ def test_conditions_choose_rows(condition: str, wanted: list[str] | None) -> Non
         ("[x for x in ().__class__.__bases__]", "is no comparison"),
         ("(lambda: g)() > 1", "is no column, number or text"),
         ("g.__class__ == 3", "is no column, number or text"),
+        ("share == 1/4", "is no column, number or text"),
         ("g + 1 > 2", "is no column, number or text"),
         ("g if g > 1 else g", "is no comparison"),
         ("f'{g}' == 'x'", "is no column, number or text"),
@@ -125,14 +119,10 @@ def test_conditions_choose_rows(condition: str, wanted: list[str] | None) -> Non
         ("(" * 3000 + "g > 1" + ")" * 3000, "longer than"),
         ("(" * 2000 + "g > 1" + ")" * 2000, "is not a condition"),
         ("not " * 1000 + "g > 1", ""),
-        ("g > 1" + "9" * 400, ""),
-        ("g > (1, 'nS', ...)", ""),
+        ("g > 1" + "9" * 400, "is no number that can be compared"),
     ],
 )
 def test_what_is_no_condition_is_refused_in_words(condition: str, told: str) -> None:
-    if condition.startswith(("g > 1999", "g > (1,")):  # beyond all numbers, or a number with a unit
-        assert chosen(condition, some_table()).shape == (3,)
-        return
     with pytest.raises(InputError) as caught:
         chosen(condition, some_table())
     assert told in str(caught.value)
@@ -270,17 +260,12 @@ def test_a_folder_a_pattern_and_files_give_the_same_wells(tmp_path: Path) -> Non
     touch(tmp_path, "p/x-A2.csv", "p/x-A10.csv", "p/x-b1.csv", "p/cell_7.csv", "p/x-P24.csv")
     touch(tmp_path, "p/notes.yaml", "p/steps.eph", "p/.hidden.csv", "p/q.json")
     wanted = ["cell_7", "A02", "A10", "P24", "x-b1"]
-    for given_ in (
-        [tmp_path / "p"],
-        [tmp_path / "p" / "*.csv"],
-        sorted((tmp_path / "p").glob("*.csv")),
-    ):
+    files = sorted((tmp_path / "p").glob("[!.]*.csv"))
+    for given_ in ([tmp_path / "p"], [tmp_path / "p" / "[cx]*.csv"], files):
         found = find_recordings(given_, ONE)
-        assert sorted(wells(found)) == sorted(w for w in wanted if w != "") or ".hidden" in wells(
-            found
-        )
+        assert sorted(wells(found)) == sorted(wanted)
     found = find_recordings([tmp_path / "p"], ONE)
-    assert wells(found) == ["cell_7", "A02", "A10", "P24", "x-b1"]
+    assert wells(found) == wanted
     assert [(r.row, r.column) for r in found[1:4]] == [("A", 2), ("A", 10), ("P", 24)]
 
 
@@ -343,7 +328,8 @@ def workbook(path: Path, rows: list[list[Any]], sheet: str = "") -> None:
         )
         archive.writestr(
             "xl/_rels/workbook.xml.rels",
-            '<Relationships><Relationship Id="rId7" Target="worksheets/sheet1.xml"/></Relationships>',
+            '<Relationships><Relationship Id="rId7" Target="worksheets/sheet1.xml"/>'
+            "</Relationships>",
         )
         archive.writestr("xl/sharedStrings.xml", f'<sst xmlns="{main}">{texts_}</sst>')
         archive.writestr(
@@ -474,19 +460,3 @@ def test_wells_are_chosen_by_name() -> None:
     assert wells(chosen_by_name(found, ["cell 3", "a1"])) == ["A01", "cell 3"]
     with pytest.raises(InputError, match="no well .A09."):
         chosen_by_name(found, ["A09"])
-
-
-def test_nothing_of_a_condition_is_ever_run() -> None:
-    """The module has no means to run text: neither eval nor exec nor compile stand in it."""
-    source = Path(sys.modules["channelfit.batch.where"].__file__ or "").read_text()
-    names = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"import ast; print(sorted({{n.id for n in ast.walk(ast.parse({source!r})) if isinstance(n, ast.Name)}}))",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert not {"eval", "exec", "compile", "__import__", "getattr_static"} & set(names.split("'"))

@@ -33,7 +33,7 @@ from channelfit.batch.recordings import (
     metadata,
     read_list,
 )
-from channelfit.batch.search import Settings
+from channelfit.batch.search import Progress, Settings
 from channelfit.batch.table import Column, WellTable, texts, write_bytes
 from channelfit.batch.template import MEASURES, Template
 from channelfit.batch.where import chosen
@@ -106,6 +106,9 @@ class Listener:
     def progress(self, done: int, total: int, failed: int, left: float) -> None:
         """How many wells are done, and the seconds that are left, NaN where that is not known."""
 
+    def searching(self, progress: Progress) -> None:
+        """How far the search of a piece is, where it is done in this process."""
+
     def finishing(self) -> None:
         """From now on the run must not be disturbed: its results are about to be written."""
 
@@ -160,7 +163,7 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     listener.begin("reading the first recording")
     first = _first_readable(template, wells)
     size = asked.size or SIZES.get(asked.settings.backend, SIZE)
-    work = Wells(template, tuple(wells), first, asked.settings, size)
+    work = Wells(template, tuple(wells), first, asked.settings, size, listener.searching)
     _check_names(work, recordings)
     return Ready(work, tuple(recordings), earlier, asked)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.fits import WellFits
+from channelfit.batch.fits import WellFits, fit_wells
 from channelfit.batch.recordings import Recorded
-from channelfit.batch.search import Settings, fit_wells
+from channelfit.batch.search import OnProgress, Settings, nothing
 from channelfit.batch.template import MEASURES, Template, measures
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.problem.experiment import Problem
@@ -103,7 +103,7 @@ class Wells:
     first: int
     settings: Settings
     size: int
-    on_progress: Callable[..., object] | None = field(default=None, compare=False)
+    on_progress: OnProgress = nothing
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what only this process can have."""
@@ -111,7 +111,7 @@ class Wells:
         return {name: getattr(self, name) for name in kept} | {"identity": dict(self.identity)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, on_progress=None)
+        self.__dict__.update(state, on_progress=nothing)
 
     @property
     def keys(self) -> list[Key]:
@@ -182,8 +182,7 @@ class Wells:
         fits = None
         time_ms, data, shown = np.empty(0), np.empty((0, 0), "f4"), np.empty((0, 0), "f4")
         if problems:
-            more = () if self.on_progress is None else (self.on_progress,)
-            fits = fit_wells(self.plan, problems, self.settings, *more)
+            fits = fit_wells(self.plan, problems, self.settings, self.on_progress)
             time_ms, data, shown = self._traces(problems, fits)
         at = np.array(places, dtype=np.int64)
         return Piece(fits, at, failures, cautions, measured, time_ms, data, shown).arrays()

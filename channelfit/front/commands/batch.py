@@ -16,7 +16,7 @@ import numpy as np
 
 from channelfit.batch import run as batches
 from channelfit.batch.run import Asked, Listener
-from channelfit.batch.search import Settings
+from channelfit.batch.search import Progress, Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
 from channelfit.front.interrupts import all_is_done, held
@@ -39,7 +39,7 @@ class Screen(Listener):
 
     def __init__(self, screen: terminal.SearchScreen) -> None:
         self.screen = screen
-        self._failures, self._said_at = 0, -math.inf
+        self._failures, self._said_at, self._told = 0, -math.inf, ""
 
     def begin(self, stage: str) -> None:
         """Shows what is being done now."""
@@ -62,12 +62,16 @@ class Screen(Listener):
         words = [f"{done:,} of {total:,} wells"]
         words += [f"{failed:,} failed"] if failed else []
         words += [f"{terminal.duration(left)} left"] if math.isfinite(left) and done < total else []
-        told = ", ".join(words)
+        self._told = told = ", ".join(words)
         self.screen.begin(told)
         now = time.monotonic()
         if not self.screen.live and (now - self._said_at > _LINE_EVERY or done == total):
             self.screen.say(told)
             self._said_at = now
+
+    def searching(self, progress: Progress) -> None:
+        """Shows how far the wells are that are fitted now."""
+        self.screen.stage = f"{self._told}; {progress.stage} {progress.done} of {progress.wells}"
 
     def finishing(self) -> None:
         """Lets no signal disturb what is written now."""
