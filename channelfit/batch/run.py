@@ -211,7 +211,7 @@ def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
         return k
     kinds = Counter(f"{error.key or ''} {error.message}".strip() for error in faults)
     if len(kinds) == 1:
-        others = f"; so are all {len(wells)} recordings" if len(wells) > 1 else ""
+        others = f" (the same of all {len(wells)} recordings)" if len(wells) > 1 else ""
         first = faults[0]
         raise InputError(f"{first.message}{others}", first.file, first.key)
     told = "; ".join(str(error) for error in faults[:_TOLD])
@@ -454,6 +454,7 @@ def _replaced(made: Ready, table: WellTable, folder: Path) -> WellTable:
     """The earlier table with the rows of wells that were fitted again in their place."""
     earlier, rerun = made.earlier, made.asked.rerun
     assert earlier is not None
+    assert rerun is not None
     place = {str(well): k for k, well in enumerate(earlier["well"])}
     rows = np.array([place[str(well)] for well in table["well"]])
     about = earlier.about | {n: a for n, a in table.about.items() if n not in earlier.about}
@@ -469,10 +470,10 @@ def _replaced(made: Ready, table: WellTable, folder: Path) -> WellTable:
         else:  # of metadata of few rows, which may look like numbers there
             values[rows] = [earlier[name][k] for k in rows]
         columns[name] = values
-    before = earlier.columns.get("run", texts([str(rerun)] * len(earlier))).copy()
-    before[rows] = str(folder)
+    before = earlier.columns.get("run", texts([rerun.resolve().name] * len(earlier))).copy()
+    before[rows] = folder.resolve().name
     columns["run"] = before
-    about["run"] = Column("", "The run in which the well was fitted.", True)
+    about["run"] = Column("", "The folder of the run in which the well was fitted.", True)
     return WellTable(columns, about)
 
 

@@ -168,10 +168,10 @@ class Wells:
                 problem = self.template.problem(self.plan, recorded)
                 measured[k] = list(measures(problem).values())
             except InputError as error:
-                failures[k] = str(error)
+                failures[k] = _reason(error, recorded)
                 continue
             told = [
-                f"{caution.value}; {caution.advice}"
+                f"{caution.value}: {caution.advice}".replace("; ", ", ")
                 for experiment in problem.experiments
                 for caution in (experiment.recording.cautions if experiment.recording else ())
             ]
@@ -211,6 +211,13 @@ class Wells:
             own_fit = currents[:, :, column[k]][inside] if k in column else seen * np.nan
             shown.append(_thinned(own_fit))
         return _thinned_times(time[inside]), np.array(data, "f4"), np.array(shown, "f4")
+
+
+def _reason(error: InputError, recorded: Recorded) -> str:
+    """An error as one reason of a well, which need not name the well's own file."""
+    file = "" if error.file in (recorded.file, recorded.shown) else error.file
+    parts = (file, error.key, error.message)
+    return ": ".join(part for part in parts if part).replace("; ", ", ")
 
 
 def _stretches(n: int) -> np.ndarray:

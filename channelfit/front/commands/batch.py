@@ -32,6 +32,8 @@ from channelfit.results.run_folder import Claim
 _REASONS, _FAILURES = 8, 20
 #: Seconds between two lines where nothing moves on the screen.
 _LINE_EVERY = 10.0
+#: Characters of the longest line that is written into a file.
+_WIDE = 10_000
 
 
 class Screen(Listener):
@@ -220,6 +222,8 @@ def show(run: Path, where: str, only: str) -> None:
         mask &= np.array([well in names for well in wells], dtype=bool)
     found = table.select(mask)
     console = terminal.PlainConsole(highlight=False)
+    if not console.is_terminal:  # whoever takes lines apart wants one for each well
+        console.width = _WIDE
     rows = []
     for row in found.rows():
         cells = [str(row["well"])]
