@@ -45,11 +45,11 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.reading.units import shown
 from channelfit.results import resuming
-from channelfit.results.computer import machine, versions
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import write_text
 from channelfit.results.run_folder import Claim, json_text, titles
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
+from channelfit.scoring.machine.computer import machine, versions
 
 TEMPLATE, LIST, TRACES, SUMMARY = "fit.yaml", "recordings.json", "traces.npz", "summary.json"
 PIECES = "pieces.bin"

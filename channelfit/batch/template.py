@@ -71,6 +71,11 @@ class Template:
         found._place  # noqa: B018 - which refuses what is no template
         return found
 
+    def absolute(self) -> Template:
+        """The same for a process with another working folder."""
+        places = (Path(os.path.abspath(file)) for file in (self.file, self.model_file))
+        return Template(self.document, *places)
+
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         """The experiments, as they stand in the file."""

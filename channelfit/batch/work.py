@@ -107,8 +107,12 @@ class Wells:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what only this process can have."""
-        kept = ("template", "recordings", "first", "settings", "size")
-        return {name: getattr(self, name) for name in kept} | {"identity": dict(self.identity)}
+        kept = ("recordings", "first", "settings", "size")
+        return {
+            **{name: getattr(self, name) for name in kept},
+            "template": self.template.absolute(),
+            "identity": dict(self.identity),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, on_progress=nothing)
@@ -168,7 +172,7 @@ class Wells:
                 problem = self.template.problem(self.plan, recorded)
                 measured[k] = list(measures(problem).values())
             except InputError as error:
-                failures[k] = _reason(error, recorded)
+                failures[k] = _reason(error, recorded, self.template)
                 continue
             told = [
                 f"{caution.value}: {caution.advice}".replace("; ", ", ")
@@ -213,9 +217,14 @@ class Wells:
         return _thinned_times(time[inside]), np.array(data, "f4"), np.array(shown, "f4")
 
 
-def _reason(error: InputError, recorded: Recorded) -> str:
-    """An error as one reason of a well, which need not name the well's own file."""
-    file = "" if error.file in (recorded.file, recorded.shown) else error.file
+def _reason(error: InputError, recorded: Recorded, template: Template) -> str:
+    """An error as one reason of a well, which need not name the well's own file.
+
+    It is the same wherever the well is read.
+    """
+    file = "" if error.file in (recorded.file, recorded.shown) else error.file or ""
+    for own in (template.file, template.model_file):
+        file = own.name if file == str(own) else file
     parts = (file, error.key, error.message)
     return ": ".join(part for part in parts if part).replace("; ", ", ")
 

@@ -20,9 +20,9 @@ from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, arrival_times
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder
-from channelfit.results.computer import machine
 from channelfit.results.files import write_text
 from channelfit.results.report.terminal import PlainConsole
+from channelfit.scoring.machine.computer import machine
 from channelfit.scoring.machine.threads import usable_cores
 
 

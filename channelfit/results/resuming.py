@@ -18,24 +18,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.pieces.kept import Kept
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.computer import processor, versions
 from channelfit.results.files import make_folder, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor, versions
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
+    from channelfit.problem.protocol import Protocol
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan
 
 #: The files of a run folder that are there until the run has finished.
 RESUME, JOURNAL = "resume.json", "journal.bin"
+#: The results of its pieces, of a run that is computed in pieces.
+PIECES = "pieces.bin"
 #: The same of a study of a fit, which may stand in the folder of the fit.
 STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bin"
+STUDY_PIECES = "uncertainty-pieces.bin"
 #: Differences that are told one by one.
 _TOLD = 5
 
@@ -153,17 +158,31 @@ class KeptStudy:
         elif self._resume.exists():
             raise InputError(
                 "was left by a study that was cut off: --resume goes on with it; to begin anew "
-                f"remove this file and {journal.name}",
+                f"remove this file, {journal.name} and {STUDY_PIECES}",
                 self._resume,
             )
         else:
             self._made = make_folder(folder)
             write_text(self._resume, text_of(found))
         self.journal = Journal(journal)
+        self._pieces: Kept | None = None
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether profiles or chains were left here that others have computed."""
+        return self._resume.with_name(STUDY_PIECES).exists()
+
+    @property
+    def pieces(self) -> Kept:
+        """Where profiles and chains are kept that others compute."""
+        self._pieces = self._pieces or Kept(self._resume.with_name(STUDY_PIECES))
+        return self._pieces
 
     def close(self, keep: bool) -> None:
-        """Ends the journal; of a study that has finished nothing is kept."""
+        """Ends journal and pieces; of a study that has finished nothing is kept."""
         self.journal.close(keep)
+        if self._pieces is not None:
+            self._pieces.close(keep)
         if not keep:
             self._resume.unlink(missing_ok=True)
             if self._made and not any(self._resume.parent.iterdir()):
@@ -236,12 +255,18 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
         return
     for number, experiment in enumerate(plan.problem.experiments, 1):
         protocol, recording = experiment.protocol, experiment.recording
-        yield f"command of experiment {number}", hash_of(protocol.times_ms, repr(protocol))
+        yield f"command of experiment {number}", _hash_of_command(protocol)
         if recording is not None:
             yield (
                 f"recording of experiment {number}",
                 hash_of(recording.current_pA, recording.weight, recording.time_ms),
             )
+
+
+def _hash_of_command(protocol: Protocol) -> str:
+    """Of what was commanded at every sample and between samples, and of what came before."""
+    before = (protocol.resting_mV, protocol.carry_over, protocol.rest_ms, protocol.holding_mV)
+    return hash_of(protocol.times_ms, protocol.command(), repr(protocol.sweeps), repr(before))
 
 
 def hash_of(*parts: np.ndarray | str) -> str:

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.pieces.kept import Kept
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
-from channelfit.results.computer import machine, versions
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
@@ -46,6 +46,7 @@ from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import machine, versions
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
@@ -257,6 +258,7 @@ class RunFolder:
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
     journal: Journal | None = None
+    pieces: Kept | None = None
     _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
@@ -293,20 +295,35 @@ class RunFolder:
         Raises:
             InputError: the run that is to go on was another one, or nothing can be written.
         """
+        self._open_resume(scorer, arguments)
+        self.journal = Journal(self.path / resuming.JOURNAL)
+        return self.journal
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether an earlier run has left pieces of its search here."""
+        return (self.path / resuming.PIECES).exists()
+
+    def open_pieces(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> Kept:
+        """Pieces of the search are kept from now on; arguments and errors as of `open_journal`."""
+        self._open_resume(scorer, arguments)
+        self.pieces = Kept(self.path / resuming.PIECES)
+        return self.pieces
+
+    def _open_resume(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> None:
         found = resuming.identity(self.fit, scorer)
         if (self.path / resuming.RESUME).exists():
             resuming.check_same(self.path / resuming.RESUME, found)
         else:
             write_text(self.path / resuming.RESUME, resuming.text_of(found, arguments))
-        self.journal = Journal(self.path / resuming.JOURNAL)
-        return self.journal
 
     def _close_journal(self, keep: bool) -> None:
-        """Ends the journal; of a run that has finished nothing is kept to go on with."""
-        if self.journal is not None:
-            self.journal.close(keep)
-            if not keep:
-                (self.path / resuming.RESUME).unlink(missing_ok=True)
+        """Ends journal and pieces; of a run that has finished nothing is kept to go on with."""
+        for one in (self.journal, self.pieces):
+            if one is not None:
+                one.close(keep)
+                if not keep:
+                    (self.path / resuming.RESUME).unlink(missing_ok=True)
 
     def begin(self, stage: str) -> InputError | None:
         """Says in the state what is being done now; returns why that could not be written."""
@@ -445,7 +462,8 @@ class RunFolder:
         if self._ended:
             return None
         fault = None
-        something = bool(self._rows) or self.claim.goes_on
+        has_pieces = self.pieces is not None and bool(self.pieces.keys)
+        something = bool(self._rows) or has_pieces or self.claim.goes_on
         self._close_journal(something)
         if something:
             if isinstance(error, KeyboardInterrupt):

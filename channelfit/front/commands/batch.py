@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,69 +12,24 @@ import click
 import numpy as np
 
 from channelfit.batch import run as batches
-from channelfit.batch.run import Asked, Listener
-from channelfit.batch.search import Progress, Settings
+from channelfit.batch.run import Asked
+from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
-from channelfit.front.interrupts import all_is_done, held
+from channelfit.front.batches import Screen, parameters_of
+from channelfit.front.commands.inputs import working
+from channelfit.front.interrupts import held
 from channelfit.front.progress import compilations_shown, nothing_collected
-from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import resuming
 from channelfit.results.report import terminal
 from channelfit.results.run_folder import Claim
 
-#: Reasons that the summary tells, and failures that are told as they happen, at most.
-_REASONS, _FAILURES = 8, 20
-#: Seconds between two lines where nothing moves on the screen.
-_LINE_EVERY = 10.0
+#: Reasons that the summary tells, at most.
+_REASONS = 8
 #: Characters of the longest line that is written into a file.
 _WIDE = 10_000
-
-
-class Screen(Listener):
-    """Tells of a batch on standard error: what moves on a terminal, and lines now and then."""
-
-    def __init__(self, screen: terminal.SearchScreen) -> None:
-        self.screen = screen
-        self._failures, self._said_at, self._told = 0, -math.inf, ""
-
-    def begin(self, stage: str) -> None:
-        """Shows what is being done now."""
-        self.screen.begin(stage)
-
-    def warn(self, cautions: Iterable[Caution]) -> None:
-        """Prints what looks wrong."""
-        self.screen.warn(cautions)
-
-    def failed(self, well: str, reason: str) -> None:
-        """Prints that a well has failed, and why."""
-        self._failures += 1
-        if self._failures <= _FAILURES:
-            self.screen.say(f"{well} failed: {reason}")
-        elif self._failures == _FAILURES + 1:
-            self.screen.say("more wells failed; the table says why")
-
-    def progress(self, done: int, total: int, failed: int, left: float) -> None:
-        """Shows how many wells are done, and prints it now and then."""
-        words = [f"{done:,} of {total:,} wells"]
-        words += [f"{failed:,} failed"] if failed else []
-        words += [f"{terminal.duration(left)} left"] if math.isfinite(left) and done < total else []
-        self._told = told = ", ".join(words)
-        self.screen.begin(told)
-        now = time.monotonic()
-        if not self.screen.live and (now - self._said_at > _LINE_EVERY or done == total):
-            self.screen.say(told)
-            self._said_at = now
-
-    def searching(self, progress: Progress) -> None:
-        """Shows how far the wells are that are fitted now."""
-        self.screen.stage = f"{self._told}; {progress.stage} {progress.done} of {progress.wells}"
-
-    def finishing(self) -> None:
-        """Lets no signal disturb what is written now."""
-        all_is_done()
 
 
 def batch(
@@ -92,6 +44,7 @@ def batch(
     seed: int | None,
     backend: str,
     chunk: int | None,
+    cluster: str | None,
     overrides: tuple[str, ...],
     quiet: bool,
 ) -> None:
@@ -125,9 +78,9 @@ def batch(
                     claim = claim or Claim.by_name(made.name)
                 n = len(made.work.recordings)
                 shown.say(f"{made.name}: {n:,} wells, seed {asked.settings.seed}")
-                table = batches.run(
-                    made, claim, screen, None, told, ["channelfit", *sys.argv[1:]], held
-                )
+                with working(cluster, shown) as doer:
+                    words = ["channelfit", *sys.argv[1:]]
+                    table = batches.run(made, claim, screen, doer, told, words, held)
     finally:
         with held():
             if claim is not None:
@@ -188,11 +141,6 @@ def _tell(table: WellTable, folder: Path) -> None:
         console.print(_spreads(good))
         console.print()
     console.print(f"results    {folder}", soft_wrap=True, markup=False)
-
-
-def parameters_of(table: WellTable) -> list[str]:
-    """The names of the parameters of a table: what has a standard error beside it."""
-    return [name for name in table.columns if f"{name}_error" in table.columns]
 
 
 def _spreads(good: WellTable) -> Any:

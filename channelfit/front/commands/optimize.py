@@ -15,6 +15,7 @@ from channelfit.front import kinds
 from channelfit.front.commands.inputs import (
     as_overrides,
     prepare,
+    working,
 )
 from channelfit.front.fitting import run
 from channelfit.front.interrupts import held
@@ -57,9 +58,11 @@ def optimize(
     resume: Path | None,
     out: Path | None,
     seed: int | None,
+    seeds: int | None,
     backend: str,
     dtype: str,
     path: str,
+    cluster: str | None,
     chunk: int | None,
     population: int | None,
     generations: int | None,
@@ -74,6 +77,7 @@ def optimize(
     asked = {
         "model": str(model),
         "seed": seed,
+        "seeds": seeds,
         "backend": backend,
         "dtype": dtype,
         "path": path,
@@ -89,7 +93,7 @@ def optimize(
                 claim = runs.Claim.resumed(resume)
             elif out is not None:
                 claim = runs.Claim(out)
-        options = as_overrides(model, overrides, seed, population, generations, optimizer)
+        options = as_overrides(model, overrides, seed, population, generations, optimizer, seeds)
         with terminal.SearchScreen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
                 fit, scorer = prepare(model, options, backend, dtype, path, screen)
@@ -98,7 +102,8 @@ def optimize(
             with held():
                 claim = claim or runs.Claim.by_name(fit.name)
             folder = kinds.open_folder(claim, fit, artist)
-            summary = run(fit, scorer, folder, screen, asked, _command()).summary
+            with working(cluster, screen) as doer:
+                summary = run(fit, scorer, folder, screen, asked, _command(), doer).summary
     finally:
         with held():
             if claim is not None:

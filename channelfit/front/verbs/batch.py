@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option, set_option
+from channelfit.front.options import backend_option, cluster_option, set_option
 
 
 @click.command(short_help="Fit a model to many recordings, each on its own.")
@@ -64,6 +64,7 @@ from channelfit.front.options import backend_option, set_option
     metavar="N",
     help="Wells that are fitted together, and at most lost by a kill. [default: 16; 384 on a GPU]",
 )
+@cluster_option
 @set_option
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
 @click.pass_context
@@ -108,7 +109,7 @@ def batch(context: click.Context, /, **given: Any) -> None:
     if not modes and given["fit"] is None:
         raise click.MissingParameter(ctx=context, param=batch.params[0])
     if given["resume"] is not None:
-        _refuse_beside(context, "--resume", ("resume", "quiet"))
+        _refuse_beside(context, "--resume", ("resume", "quiet", "cluster"))
     if given["show"] is not None:
         _refuse_beside(context, "--show", ("show", "where", "only", "quiet"))
     if given["rerun"] is not None and given["recordings"]:

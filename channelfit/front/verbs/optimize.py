@@ -11,6 +11,7 @@ import click
 from channelfit.front import interrupts
 from channelfit.front.options import (
     backend_option,
+    cluster_option,
     dtype_option,
     path_option,
     set_option,
@@ -38,9 +39,17 @@ from channelfit.front.options import (
     metavar="N",
     help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
 )
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="So many whole searches, with the seeds from that one on; the best is kept, and told how "
+    "many came to it. [default: the file's, or 1]",
+)
 @backend_option
 @dtype_option("Precision of the search; the result is scored in float64 either way.")
 @path_option
+@cluster_option
 @click.option(
     "--chunk",
     type=click.IntRange(1),
@@ -99,6 +108,7 @@ def optimize(context: click.Context, /, **given: Any) -> None:
       channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
       channelfit optimize models/k_hh.yaml --json --quiet > summary.json
       channelfit optimize --resume runs/cell7
+      channelfit optimize my_cell.yaml --seeds 8 --cluster local
     """
     if given["resume"] is not None:
         given = _of_the_run(context, given)
@@ -114,8 +124,9 @@ def optimize(context: click.Context, /, **given: Any) -> None:
         sys.exit(interrupts.exit_code())
 
 
-#: Options that may stand beside `--resume`: they say what is printed, not what is done.
-_BESIDE = ("resume", "quiet", "as_json")
+#: Options that may stand beside `--resume`: they say who works and what is printed, not what is
+#: done.
+_BESIDE = ("resume", "cluster", "quiet", "as_json")
 
 
 def _of_the_run(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
