@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 import channelfit as cf
 from channelfit.batch import run as runs
+from channelfit.batch.results import Results
 from channelfit.batch.run import Asked, ready
 from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
@@ -161,8 +162,7 @@ def test_the_traces_show_data_and_fit_of_every_well(
     plate: Path, currents: dict[str, np.ndarray]
 ) -> None:
     called("fit.yaml", "plate", "--only", "A01,B06", "--out", "run")
-    traces = runs.read_traces(plate / "run")
-    assert traces is not None
+    traces = Results.read(plate / "run").traces
     assert traces["data"].shape == traces["fit"].shape == (2, 600)
     assert (np.diff(traces["time_ms"]) > 0).all()
     residual = traces["data"] - traces["fit"]
@@ -289,7 +289,7 @@ def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
         ([], "Missing argument '[FIT]'"),
         (["nix.yaml", "plate"], "nix.yaml: no such file"),
         (["kv.yaml", "plate"], "a batch needs `experiments` with a recording"),
-        (["fit.yaml", "plate", "--set", "fit.seeds=1"], 'unknown key "seeds"'),
+        (["fit.yaml", "plate", "--set", "fit.sed=1"], 'unknown key "sed"'),
         (["fit.yaml", "plate", "--set", "parameters.g.range=[5,1]"], "parameters.g"),
         (["fit.yaml", "plate", "--set", "fit.experiments[1].protocol=x.yaml"], "x.yaml"),
         (["fit.yaml", "plate", "--where", "quality == 'ok'"], "Before a fit only these are known"),
@@ -368,8 +368,7 @@ def test_single_wells_are_fitted_again_into_a_new_table(plate: Path) -> None:
     same = [well for well in WELLS if well not in ("A02", other)]
     assert all({**second[well], "run": ""} == {**first[well], "run": ""} for well in same)
     assert float(second[other]["cost"]) == pytest.approx(float(first[other]["cost"]), rel=1e-6)
-    traces = runs.read_traces(plate / "second")
-    assert traces is not None
+    traces = Results.read(plate / "second").traces
     assert np.isfinite(traces["fit"]).any(axis=1).all()
     called("--rerun", "second", "--only", "A01", "--out", "third")
     assert [rows_of("third")[well]["run"] for well in WELLS[:3]] == ["third", "second", "first"]

@@ -3,7 +3,9 @@
 The folder of a batch holds, besides ``state.json`` from the first second,
 
 ``wells.csv``        a row for each well (`table`); ``wells-columns.json`` and ``wells.parquet``
+``plate.html``       the plate as a map, every well, distributions (`page`)
 ``traces.npz``       thinned recordings and fits, for pictures
+``fits.npz``         fits with their information matrices, which populations need (`fits`)
 ``summary.json``     how many wells are good, why others are not, medians, what repeats the batch
 ``fit.yaml``         the template as it was used
 ``recordings.json``  which recordings there were, with their hashes
@@ -12,20 +14,18 @@ The folder of a batch holds, besides ``state.json`` from the first second,
 
 from __future__ import annotations
 
-import io
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from channelfit.batch.fits import WellFits, joined
+from channelfit.batch.groups import groups
+from channelfit.batch.population import kinetic_names, population
 from channelfit.batch.recordings import (
     Recorded,
     chosen_by_name,
@@ -33,26 +33,33 @@ from channelfit.batch.recordings import (
     metadata,
     read_list,
 )
+from channelfit.batch.results import (
+    Results,
+    gathered,
+    replaced,
+    summary_of,
+    with_columns,
+    write_page,
+    write_summary,
+)
 from channelfit.batch.search import Progress, Settings
-from channelfit.batch.table import Column, WellTable, texts, write_bytes
-from channelfit.batch.template import MEASURES, Template
+from channelfit.batch.table import WellTable
+from channelfit.batch.template import Template
 from channelfit.batch.where import chosen
 from channelfit.batch.work import Piece, Wells
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Doer, pieces_done, seconds_left
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
 from channelfit.reading.units import shown
 from channelfit.results import resuming
-from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import write_text
-from channelfit.results.run_folder import Claim, json_text, titles
+from channelfit.results.run_folder import Claim, json_text
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
-from channelfit.scoring.machine.computer import machine, versions
 
-TEMPLATE, LIST, TRACES, SUMMARY = "fit.yaml", "recordings.json", "traces.npz", "summary.json"
-PIECES = "pieces.bin"
+TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
+#: The word for all parameters on which the rates depend.
+KINETICS = "kinetics"
 #: Wells that are read, fitted and kept together; on a GPU a plate.
 SIZES = {"cuda": 384}
 SIZE = 16
@@ -76,7 +83,11 @@ class Asked:
         only: names of wells; empty for all.
         rerun: the folder of an earlier run of which wells are fitted again.
         listed: the folder of the run that is to go on, whose list of recordings is taken as it is.
+        population: names of parameters that are drawn from a population, or `kinetics`.
+        shared: names of parameters that all wells have in common.
+        groups: into how many groups wells are sorted, or "auto"; empty for none.
         settings: of the search.
+        seed: of the search, in place of that in the settings; None for the template's.
         size: wells in a piece; None for what suits the backend.
     """
 
@@ -87,7 +98,11 @@ class Asked:
     only: tuple[str, ...] = ()
     rerun: Path | None = None
     listed: Path | None = None
+    population: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    groups: str = ""
     settings: Settings = field(default_factory=Settings)
+    seed: int | None = None
     size: int | None = None
 
 
@@ -120,13 +135,13 @@ class Ready:
     Attributes:
         work: the wells that are fitted.
         recordings: all wells of the table, those that are not fitted now among them.
-        earlier: the table of the run whose wells are fitted again; None for a new batch.
+        earlier: the results of the run whose wells are fitted again; None for a new batch.
         asked: what the user wants.
     """
 
     work: Wells
     recordings: tuple[Recorded, ...]
-    earlier: WellTable | None
+    earlier: Results | None
     asked: Asked
 
     @property
@@ -142,15 +157,15 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
         InputError: the fit file cannot be used, no recording can be, or no well is chosen.
     """
     listener = listener or Listener()
-    earlier: WellTable | None = None
+    earlier: Results | None = None
     if asked.rerun is not None:
         template = Template.read(asked.file or asked.rerun / TEMPLATE, asked.overrides)
-        earlier = WellTable.read(asked.rerun)
+        earlier = Results.read(asked.rerun)
         recordings = read_list(asked.rerun / LIST)
-        names = [str(well) for well in earlier["well"]]
+        names = [str(well) for well in earlier.table["well"]]
         if names != [each.well for each in recordings]:
             raise InputError(f"{LIST} and the table are not of the same wells", asked.rerun)
-        wells = _chosen(asked, recordings, earlier)
+        wells = _chosen(asked, recordings, earlier.table)
     else:
         if asked.file is None:
             raise InputError("a fit file is needed, or --rerun with an earlier run")
@@ -163,8 +178,11 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     listener.begin("reading the first recording")
     first = _first_readable(template, wells)
     size = asked.size or SIZES.get(asked.settings.backend, SIZE)
-    work = Wells(template, tuple(wells), first, asked.settings, size, listener.searching)
+    settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
+    work = Wells(template, tuple(wells), first, settings, size, listener.searching)
     _check_names(work, recordings)
+    _check_together(work, asked)
+    listener.warn(template.unused)
     return Ready(work, tuple(recordings), earlier, asked)
 
 
@@ -233,6 +251,20 @@ def _check_names(work: Wells, recordings: Sequence[Recorded]) -> None:
                 )
 
 
+def _check_together(work: Wells, asked: Asked) -> None:
+    """Raises InputError for names of a population that no free parameter has."""
+    free = [p.name for p in work.plan.problem.parameters if not p.fixed]
+    named = {"--population": population_names(work, asked.population), "--shared": asked.shared}
+    for option, names in named.items():
+        for name in names:
+            if name not in free:
+                listed = ", ".join([*free, KINETICS])
+                raise InputError(f"{shown(name)} is none of {listed}", None, option)
+    if asked.groups and not (asked.groups == "auto" or re.fullmatch(r"[1-9]\d*", asked.groups)):
+        told = f"a number or auto was expected, not {shown(asked.groups)}"
+        raise InputError(told, None, "--groups")
+
+
 # --- the run -------------------------------------------------------------------------------------
 
 
@@ -244,7 +276,7 @@ def run(
     arguments: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
     undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> WellTable:
+) -> tuple[WellTable, dict[str, Any]]:
     """Fits all wells and writes the folder; a run that was cut off goes on.
 
     Arguments:
@@ -252,6 +284,8 @@ def run(
         arguments: of the command, by which it can be resumed; None for a call from Python.
         command: the words of the command line, for the summary.
         undisturbed: a context in which no signal interrupts what must not be done by half.
+
+    Returns: the table and the summary.
 
     Raises:
         InputError: the run that is to go on was another one, or results cannot be written.
@@ -270,10 +304,18 @@ def run(
     try:
         pieces = list(_pieces(made.work, doer, kept, claim, listener))
         listener.begin("writing the results")
+        results = gathered(made.work, pieces)
+        if made.earlier is not None and made.asked.rerun is not None:
+            places = (made.asked.rerun.resolve().name, claim.path.resolve().name)
+            results = replaced(made.earlier, results, places)
+        results, together = _together(made, results, listener)
+        seconds = time.perf_counter() - began
+        summary = summary_of(made.work, results.table, seconds, command) | together
         listener.finishing()
-        table, traces = _results(made, pieces, claim.path)
-        summary = _summary(made, table, time.perf_counter() - began, command)
-        _write(claim.path, table, traces, summary, listener)
+        for missing in results.write(claim.path):
+            listener.warn([Caution(str(claim.path), missing, "the table is in wells.csv")])
+        write_page(claim.path, results, made.work, summary)
+        write_summary(claim.path, summary)
     except BaseException as error:
         with undisturbed():
             interrupted = isinstance(error, KeyboardInterrupt)
@@ -288,7 +330,52 @@ def run(
     resume.unlink(missing_ok=True)
     if fault is not None:
         listener.warn([Caution(str(fault.file), fault.message, "all results are written")])
-    return table
+    return results.table, summary
+
+
+def _together(made: Ready, results: Results, listener: Listener) -> tuple[Results, dict[str, Any]]:
+    """What all wells say together, where that is asked for: a population, and groups.
+
+    Where the wells do not suffice for it that is told, and the results of the wells stand.
+    """
+    asked, told, table = made.asked, dict[str, Any](), results.table
+    if not (asked.population or asked.shared or asked.groups):
+        return results, told
+    parameters = made.work.plan.problem.parameters
+    wells = [str(well) for well in table["well"]]
+    try:
+        if results.fits is None:
+            raise InputError(
+                "no well has a fit, or those of the earlier run have other parameters or ranges"
+            )
+        fits = replace(results.fits, quality=table["quality"])
+        if asked.population or asked.shared:
+            listener.begin("looking at the wells as a population")
+            drawn = population_names(made.work, asked.population)
+            found = population(fits, drawn, asked.shared, parameters=parameters, wells=wells)
+            table = with_columns(table, found.columns())
+            told["population"] = {**found.summary(), "text": found.text()}
+        if asked.groups:
+            listener.begin("sorting the wells into groups")
+            count = None if asked.groups == "auto" else int(asked.groups)
+            seed = made.work.settings.seed
+            kinds = groups(fits, count, parameters=parameters, wells=wells, seed=seed)
+            table = with_columns(table, kinds.columns())
+            told["groups"] = {**kinds.summary(), "text": kinds.text()}
+    except InputError as error:
+        what = "groups" if "population" in told or not asked.population else "a population"
+        then = "the wells' own results stand"
+        listener.warn([Caution(what, error.message, then)])
+        told["not_done"] = f"{what}: {error.message}"
+    return replace(results, table=table), told
+
+
+def population_names(work: Wells, asked: Sequence[str]) -> list[str]:
+    """The names of the parameters of a population; `kinetics` stands for those of the rates."""
+    names: list[str] = []
+    for name in asked:
+        names += kinetic_names(work.plan.problem) if name == KINETICS else [name]
+    return list(dict.fromkeys(names))
 
 
 def _describe(claim: Claim, made: Ready) -> None:
@@ -356,230 +443,10 @@ def _failures(piece: Piece) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _digest(table: WellTable | None) -> str:
-    return "" if table is None else resuming.hash_of(table.csv_text())
-
-
-# --- results -------------------------------------------------------------------------------------
-
-
-def _results(
-    made: Ready, pieces: Sequence[Piece], folder: Path
-) -> tuple[WellTable, dict[str, np.ndarray]]:
-    """The table of all wells, and the traces in its order."""
-    table, traces = fitted_table(made.work, pieces), fitted_traces(made.work, pieces)
-    if made.earlier is None:
-        return table, traces
-    assert made.asked.rerun is not None
-    return _replaced(made, table, folder), _replaced_traces(made, table, traces)
-
-
-def fitted_table(work: Wells, pieces: Sequence[Piece]) -> WellTable:
-    """The table of wells: a row each, in their order."""
-    n = len(work.recordings)
-    known = metadata(work.recordings)
-    columns, about = dict(known.columns), dict(known.about)
-    parts = [piece.fits for piece in pieces if piece.fits is not None]
-    if parts:
-        starts = zip(_starts(work), pieces, strict=True)
-        rows = np.concatenate([start + piece.places for start, piece in starts])
-        for name, (values, column) in _columns_of(joined(parts)).items():
-            columns[name], about[name] = np.full(n, np.nan), column
-            columns[name][rows] = values
-    measured = np.concatenate([piece.measured for piece in pieces])
-    for k, (name, (unit, meaning)) in enumerate(MEASURES.items()):
-        columns[name], about[name] = measured[:, k], Column(unit, meaning)
-    quality, reason = _judged(work, pieces)
-    columns["quality"], columns["reason"] = texts(quality), texts(reason)
-    about["quality"] = Column("", "ok, check or failed.", True)
-    about["reason"] = Column("", "Why the quality is not ok.", True)
-    return WellTable(columns, about)
-
-
-def _columns_of(fits: WellFits) -> dict[str, tuple[np.ndarray, Column]]:
-    """The columns of numbers of fits, and what each of them holds."""
-    found: dict[str, tuple[np.ndarray, Column]] = {}
-    for k, (name, unit) in enumerate(zip(fits.names, fits.units, strict=True)):
-        found[name] = fits.values[:, k], Column(unit, "The best value.")
-        found[f"{name}_error"] = fits.errors[:, k], Column(unit, "Its standard error.")
-        found[f"{name}_lower"] = fits.lower[:, k], Column(unit, "Where its 95 % interval begins.")
-        found[f"{name}_upper"] = fits.upper[:, k], Column(unit, "Where its 95 % interval ends.")
-    found["cost"] = fits.cost, Column("pA^2", "The weighted mean square of data less fit.")
-    found["rms"] = fits.rms, Column("pA", "The root of the cost.")
-    found["noise"] = fits.noise, Column("pA", "The standard deviation of a sample's noise.")
-    found["starts"] = fits.starts, Column("", "How many starts were refined to their end.")
-    found["agreed"] = fits.agreed, Column("", "How many of them came to the lowest cost.")
-    return found
-
-
-def _starts(work: Wells) -> list[int]:
-    return [int(key[1]) for key in work.keys]
-
-
-def _judged(work: Wells, pieces: Sequence[Piece]) -> tuple[list[str], list[str]]:
-    """The quality of every well and its reasons: those of its fit and those of its recording."""
-    quality, reason = ["failed"] * len(work.recordings), [""] * len(work.recordings)
-    for start, piece in zip(_starts(work), pieces, strict=True):
-        reasons: dict[int, list[str]] = {k: [text] for k, text in piece.failures.items()}
-        if piece.fits is not None:
-            for place, judged, why in zip(
-                piece.places.tolist(), piece.fits.quality, piece.fits.reason, strict=True
-            ):
-                told = piece.cautions.get(place, [])
-                quality[start + place] = "check" if judged == "ok" and told else str(judged)
-                reasons[place] = [str(why)] if why else []
-                reasons[place] += told
-        for place, found in reasons.items():
-            reason[start + place] = printable(" ".join("; ".join(found).split()))
-    return quality, reason
-
-
-def fitted_traces(work: Wells, pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
-    """The thinned traces of all wells, a row each; NaN for those without."""
-    n = len(work.recordings)
-    time_ms = next((p.time_ms for p in pieces if len(p.time_ms)), np.empty(0))
-    found = {
-        "time_ms": time_ms,
-        "data": np.full((n, len(time_ms)), np.nan, "f4"),
-        "fit": np.full((n, len(time_ms)), np.nan, "f4"),
-    }
-    for start, piece in zip(_starts(work), pieces, strict=True):
-        if len(piece.time_ms) == len(time_ms) and len(piece.places):
-            found["data"][start + piece.places] = piece.data
-            found["fit"][start + piece.places] = piece.shown
-    return found
-
-
-def _replaced(made: Ready, table: WellTable, folder: Path) -> WellTable:
-    """The earlier table with the rows of wells that were fitted again in their place."""
-    earlier, rerun = made.earlier, made.asked.rerun
-    assert earlier is not None
-    assert rerun is not None
-    place = {str(well): k for k, well in enumerate(earlier["well"])}
-    rows = np.array([place[str(well)] for well in table["well"]])
-    about = earlier.about | {n: a for n, a in table.about.items() if n not in earlier.about}
-    columns = {}
-    for name, known in about.items():
-        empty = texts([""] * len(earlier)) if known.text else np.full(len(earlier), np.nan)
-        values = earlier.columns.get(name, empty).copy()
-        own = table.columns.get(name)
-        if own is None:
-            values[rows] = "" if known.text else np.nan
-        elif (own.dtype == object) == (values.dtype == object):
-            values[rows] = own
-        else:  # of metadata of few rows, which may look like numbers there
-            values[rows] = [earlier[name][k] for k in rows]
-        columns[name] = values
-    before = earlier.columns.get("run", texts([rerun.resolve().name] * len(earlier))).copy()
-    before[rows] = folder.resolve().name
-    columns["run"] = before
-    about["run"] = Column("", "The folder of the run in which the well was fitted.", True)
-    return WellTable(columns, about)
-
-
-def _replaced_traces(
-    made: Ready, table: WellTable, traces: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The earlier traces with those of wells that were fitted again in their place."""
-    assert made.earlier is not None
-    assert made.asked.rerun is not None
-    place = {str(well): k for k, well in enumerate(made.earlier["well"])}
-    rows = np.array([place[str(well)] for well in table["well"]])
-    n = len(made.earlier)
-    before = read_traces(made.asked.rerun)
-    same = before is not None and np.array_equal(before["time_ms"], traces["time_ms"])
-    same = same and before is not None and before["data"].shape == (n, len(traces["time_ms"]))
-    found = {"time_ms": traces["time_ms"]}
-    for name in ("data", "fit"):
-        empty = np.full((n, len(traces["time_ms"])), np.nan, "f4")
-        found[name] = before[name].copy() if same and before is not None else empty
-        found[name][rows] = traces[name]
-    return found
-
-
-def read_traces(folder: Path) -> dict[str, np.ndarray] | None:
-    """The thinned traces of a run; None where there are none that can be read."""
-    try:
-        with np.load(folder / TRACES, allow_pickle=False) as found:
-            return {name: found[name] for name in ("time_ms", "data", "fit")}
-    except (OSError, ValueError, KeyError, EOFError):
-        return None
-
-
-# --- files ---------------------------------------------------------------------------------------
+def _digest(earlier: Results | None) -> str:
+    return "" if earlier is None else resuming.hash_of(earlier.table.csv_text())
 
 
 def _listed(made: Ready) -> dict[str, Any]:
     """The recordings of all wells as JSON holds them."""
     return {"recordings": [each.plain() for each in made.recordings]}
-
-
-def _summary(
-    made: Ready, table: WellTable, seconds: float, command: Sequence[str]
-) -> dict[str, Any]:
-    """What is told of all wells together, and what repeats the batch."""
-    work, plan = made.work, made.work.plan
-    good = table.select(np.array([q == "ok" for q in table["quality"]], dtype=bool))
-    reasons = Counter(
-        reason for text in table["reason"] for reason in str(text).split("; ") if reason
-    )
-    backend = work.scorer.backend
-    return {
-        **titles(plan),
-        "model": plan.problem.model.name,
-        "wells": len(table),
-        "quality": dict(Counter(map(str, table["quality"]))),
-        "reasons": dict(reasons.most_common()),
-        "fitted_now": len(work.recordings),
-        "rerun_of": "" if made.asked.rerun is None else str(made.asked.rerun),
-        "parameters": {
-            p.name: _spread(good.columns[p.name], p.unit)
-            for p in plan.problem.parameters
-            if p.name in good.columns
-        },
-        "medians": {
-            name: _median(good.columns[name])
-            for name in ("rms", "noise", *MEASURES)
-            if name in good.columns
-        },
-        "settings": asdict(work.settings),
-        "seed": work.settings.seed,
-        "seconds": seconds,
-        "backend": backend,
-        "source_hash": work.scorer.source_hash,
-        "files": [row for row in file_hashes(plan) if row["what"] != "recording"],
-        "recordings": LIST,
-        "hashes": {k: v for k, v in work.identity.items() if k.startswith("well ")},
-        "versions": versions(backend == "cuda"),
-        "machine": machine(),
-        "command": list(command),
-        "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
-
-
-def _spread(values: np.ndarray, unit: str) -> dict[str, Any]:
-    """The median of a parameter and the middle 90 % of wells."""
-    known = values[np.isfinite(values)]
-    low, middle, high = np.quantile(known, (0.05, 0.5, 0.95)) if known.size else [math.nan] * 3
-    return {"median": float(middle), "low": float(low), "high": float(high), "unit": unit}
-
-
-def _median(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else math.nan
-
-
-def _write(
-    folder: Path,
-    table: WellTable,
-    traces: Mapping[str, np.ndarray],
-    summary: Mapping[str, Any],
-    listener: Listener,
-) -> None:
-    """All results; the summary last, since it says that a run is whole."""
-    for missing in table.write(folder):
-        listener.warn([Caution(str(folder), missing, "the table is in wells.csv")])
-    packed = io.BytesIO()
-    np.savez_compressed(packed, allow_pickle=False, **traces)
-    write_bytes(folder / TRACES, packed.getvalue())
-    write_text(folder / SUMMARY, json_text(summary))

@@ -27,6 +27,7 @@ from channelfit.problem.measures import (
 from channelfit.problem.plausibility import Seen
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading import formats
+from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
@@ -75,6 +76,25 @@ class Template:
         """The same for a process with another working folder."""
         places = (Path(os.path.abspath(file)) for file in (self.file, self.model_file))
         return Template(self.document, *places)
+
+    @property
+    def seed(self) -> int:
+        """The seed that the fit section gives, or 0."""
+        given = self.document["fit"].get("seed", 0)
+        return given if isinstance(given, int) and not isinstance(given, bool) else 0
+
+    @property
+    def unused(self) -> list[Caution]:
+        """What the fit section says of a search, which is not that of a batch."""
+        keys = [key for key in ("optimizer", "stop", "seeds") if key in self.document["fit"]]
+        return [
+            Caution(
+                f"{self.file}: fit.{key}",
+                "is not used: all wells of a batch are searched by least squares",
+                "use --starts for a wider search",
+            )
+            for key in keys
+        ]
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch import run as batches
+from channelfit.batch.results import SUMMARY
 from channelfit.batch.run import Asked, Listener
 from channelfit.batch.search import Progress, Settings
 from channelfit.batch.table import WellTable
@@ -64,7 +65,7 @@ class Batch:
     def load(cls, folder: str | os.PathLike[str]) -> Batch:
         """The results in a run folder. Raises InputError where there are none."""
         place = Path(folder)
-        return cls(WellTable.read(place), read_json(place / batches.SUMMARY), place)
+        return cls(WellTable.read(place), read_json(place / SUMMARY), place)
 
     def __len__(self) -> int:
         return len(self._wells)
@@ -102,8 +103,11 @@ def fit_batch(
     where: str = "",
     only: Sequence[str] = (),
     rerun: str | os.PathLike[str] | None = None,
+    population: Sequence[str] = (),
+    shared: Sequence[str] = (),
+    groups: int | str | None = None,
     starts: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     backend: str = "auto",
     chunk: int | None = None,
     cluster: str | None = None,
@@ -121,8 +125,11 @@ def fit_batch(
         only: names of wells, where not all are to be fitted.
         rerun: the folder of an earlier batch of which the chosen wells are fitted again; the
             result is its whole table with their rows replaced.
+        population, shared: names of parameters that are drawn from a population, and that all
+            wells have in common; `kinetics` among the former stands for all on which rates depend.
+        groups: into how many groups wells are sorted, or ``"auto"``.
         starts: descents for each well in a round; as suits without it.
-        seed: of the search; the same seed gives the same table.
+        seed: of the search; the same seed gives the same table. The template's, or 0.
         backend: what scores the candidates: auto, reference, cpu or cuda.
         chunk: wells that are fitted together, and at most lost by a kill; 16, or 384 on a GPU.
         cluster: what does the work, as after ``--cluster``; this process without it.
@@ -171,7 +178,11 @@ def fit_batch(
         only=tuple(only),
         rerun=None if rerun is None else Path(rerun),
         listed=place if resume else None,
-        settings=Settings(starts=starts or 0, seed=seed, backend=backend),
+        population=tuple(population),
+        shared=tuple(shared),
+        groups="" if groups is None else str(groups),
+        settings=Settings(starts=starts or 0, backend=backend),
+        seed=seed,
         size=chunk,
     )
     name = os.fspath(fit or rerun or "fit_batch()")
@@ -189,8 +200,8 @@ def fit_batch(
         from channelfit.pieces.cluster import open_cluster  # loads what few calls need
 
         doer = ends.enter_context(open_cluster(cluster, screen.say))
-        table = batches.run(made, claim, listener, doer)
-        return Batch(table, read_json(claim.path / batches.SUMMARY), place)
+        table, summary = batches.run(made, claim, listener, doer)
+        return Batch(table, summary, place)
 
 
 def parameters_of(table: WellTable) -> list[str]:

@@ -44,6 +44,9 @@ def batch(
     seed: int | None,
     backend: str,
     chunk: int | None,
+    population: str,
+    shared: str,
+    groups: str,
     cluster: str | None,
     overrides: tuple[str, ...],
     quiet: bool,
@@ -59,6 +62,9 @@ def batch(
         "seed": seed,
         "backend": backend,
         "chunk": chunk,
+        "population": population,
+        "shared": shared,
+        "groups": groups,
         "overrides": overrides,
     }
     asked = asked_of(told) if resume is None else _of_the_run(resume)
@@ -77,10 +83,10 @@ def batch(
                 with held():
                     claim = claim or Claim.by_name(made.name)
                 n = len(made.work.recordings)
-                shown.say(f"{made.name}: {n:,} wells, seed {asked.settings.seed}")
+                shown.say(f"{made.name}: {n:,} wells, seed {made.work.settings.seed}")
                 with working(cluster, shown) as doer:
                     words = ["channelfit", *sys.argv[1:]]
-                    table = batches.run(made, claim, screen, doer, told, words, held)
+                    table, summary = batches.run(made, claim, screen, doer, told, words, held)
     finally:
         with held():
             if claim is not None:
@@ -88,7 +94,7 @@ def batch(
     if quiet:
         click.echo(printable(str(claim.path)))
     else:
-        _tell(table, claim.path)
+        _tell(table, summary, claim.path)
 
 
 def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
@@ -97,9 +103,7 @@ def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
     def path(key: str) -> Path | None:
         return None if told.get(key) is None else (directory or Path()) / str(told[key])
 
-    given: dict[str, Any] = {
-        key: told[key] for key in ("starts", "seed") if told.get(key) is not None
-    }
+    starts, backend = int(told.get("starts") or 0), str(told.get("backend") or "auto")
     return Asked(
         path("fit"),
         tuple(map(str, told.get("recordings") or ())),
@@ -107,7 +111,11 @@ def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
         str(told.get("where") or ""),
         names_of(str(told.get("only") or "")),
         path("rerun"),
-        settings=Settings(**given, backend=str(told.get("backend") or "auto")),
+        population=names_of(str(told.get("population") or "")),
+        shared=names_of(str(told.get("shared") or "")),
+        groups=str(told.get("groups") or ""),
+        settings=Settings(starts=starts, backend=backend),
+        seed=told.get("seed"),
         size=told.get("chunk"),
     )
 
@@ -124,7 +132,7 @@ def _of_the_run(run: Path) -> Asked:
     return replace(asked_of(told, directory), listed=run)
 
 
-def _tell(table: WellTable, folder: Path) -> None:
+def _tell(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
     """The summary on the screen: how many are good, why others are not, and where values lie."""
     console = terminal.PlainConsole(highlight=False)
     counts = Counter(map(str, table["quality"]))
@@ -140,6 +148,10 @@ def _tell(table: WellTable, folder: Path) -> None:
         console.print()
         console.print(_spreads(good))
         console.print()
+    for key in ("population", "groups"):
+        if key in summary:
+            console.print(summary[key]["text"], markup=False, soft_wrap=True)
+            console.print()
     console.print(f"results    {folder}", soft_wrap=True, markup=False)
 
 

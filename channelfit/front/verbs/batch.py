@@ -64,6 +64,25 @@ from channelfit.front.options import backend_option, cluster_option, set_option
     metavar="N",
     help="Wells that are fitted together, and at most lost by a kill. [default: 16; 384 on a GPU]",
 )
+@click.option(
+    "--population",
+    metavar="NAMES",
+    default="",
+    help="Look at the wells as cells of a population, from which these parameters are drawn "
+    "(`kinetics`: all on which the rates depend): its mean and spread, with intervals.",
+)
+@click.option(
+    "--shared",
+    metavar="NAMES",
+    default="",
+    help="The same with parameters that all cells have in common.",
+)
+@click.option(
+    "--groups",
+    metavar="K",
+    default="",
+    help="Sort the wells into K groups by k-means; auto finds how many.",
+)
 @cluster_option
 @set_option
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
