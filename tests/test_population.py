@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import uncertain
 from scipy import integrate, optimize, stats
 
+from channelfit.batch.fits import fit_wells
 from channelfit.batch.mixed import Evidence, Level, Mixed, eliminated, threshold
-from channelfit.batch.population import Population, population
+from channelfit.batch.population import Population, kinetic_names, population, usable
+from channelfit.batch.relinearized import linearizer
+from channelfit.batch.search import Settings
 from channelfit.model.channel import Parameter, Prior
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Problem
+from channelfit.problem.recording import Recording
 from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.curvature import count_samples, estimate
+from channelfit.scoring.grouped import GroupedScorer
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.least_squares import refine
+from channelfit.search.objective import Objective
+from channelfit.search.plan import FitPlan
+from channelfit.search.space import SearchSpace
 
 LINEAR = Parameter("z", "1/mV", 0.0, 0.2)
 LOG = Parameter("a", "1/ms", 0.01, 10.0, "log")
@@ -469,7 +484,7 @@ def test_shared_parameters_are_those_of_one_fit_of_everything() -> None:
     reach = 0.5 * np.log(got.upper / got.lower)
     assert reach == pytest.approx(1.96 * math.sqrt(covariance[0, 0]), rel=1e-3)
     assert got.method == "relinearized"
-    assert got.summary()["parameters"][0]["varies"] == "shared"
+    assert got.summary()["rows"][0]["kind"] == "shared"
 
 
 def test_wells_of_poor_data_are_linearized_where_the_population_says_they_are() -> None:
@@ -504,3 +519,82 @@ def test_a_parabola_needs_no_second_look() -> None:
     assert not plain.notes
     shared = wells.of(drawn=(), shared=["k"])
     assert any("linearize the wells anew" in note for note in shared.notes)
+
+
+# --- wells that were fitted from recordings ------------------------------------------------------
+
+
+def recorded_wells(
+    folder: Path, rates: np.ndarray, noise: float = 20.0
+) -> tuple[FitPlan, list[Problem]]:
+    """Cells of the little model, each with its own rate and conductance."""
+    plan = uncertain.loaded(folder)
+    problem = plan.problem
+    random = np.random.default_rng(0)
+    scorer = make_scorer(problem, "cpu")
+    (experiment,) = problem.experiments
+    wells = []
+    for rate in rates:
+        values = problem.values()
+        values[0], values[3] = rate, random.uniform(5, 20)
+        (current,) = scorer.simulate(values[:, None])
+        data = current[:, :, 0] + noise * random.normal(size=current.shape[:2])
+        recording = Recording.from_arrays(experiment.protocol, data)
+        wells.append(replace(problem, experiments=(replace(experiment, recording=recording),)))
+    return plan, wells
+
+
+def test_shared_kinetics_are_those_of_a_fit_with_a_conductance_per_cell(tmp_path: Path) -> None:
+    """The other way to the same numbers: one problem with a parameter for each cell."""
+    plan, wells = recorded_wells(tmp_path, np.full(4, 0.1), 40.0)
+    fits = fit_wells(plan, wells, Settings(backend="cpu"))
+    again = linearizer(plan, wells, fits, usable(fits), "cpu")
+    kinetics = kinetic_names(plan.problem)
+    assert kinetics == ("a", "z", "b")
+    got = population(fits, (), kinetics, relinearize=again, parameters=plan.problem.parameters)
+    model = uncertain.MODEL["parameters"] | {
+        "g": uncertain.MODEL["parameters"]["g"] | {"per": "cell"}
+    }
+    whole = Problem(
+        build_model(uncertain.MODEL | {"parameters": model}, None),
+        tuple(replace(w.experiments[0], cell=f"cell {k}") for k, w in enumerate(wells)),
+    )
+    objective = Objective(SearchSpace(whole.parameters), make_scorer(whole, "cpu"))
+    start = np.r_[fits.unit[0, :3], fits.unit[:, 3]]
+    best = refine(objective, start[:, None])
+    sure = estimate(objective, best.unit[:, 0], count_samples(whole))
+    want = dict(zip(sure.names, objective.physical(best.unit)[:, 0], strict=True))
+    assert isinstance(objective.scorer, GroupedScorer)
+    assert got.mean == pytest.approx([want[name] for name in kinetics], rel=2e-3)
+    own = [want[f"g[cell {k}]"] for k in range(4)]
+    assert got.cells[:, 3] == pytest.approx(own, rel=2e-3)
+    lower, upper = sure.interval()
+    assert got.upper - got.lower == pytest.approx((upper - lower)[:3], rel=0.1)
+
+
+def test_rates_that_differ_between_recorded_cells_are_found(tmp_path: Path) -> None:
+    truth = 0.1 * np.exp(0.3 * np.random.default_rng(5).normal(size=12))
+    plan, wells = recorded_wells(tmp_path, truth)
+    fits = fit_wells(plan, wells, Settings(backend="cpu"))
+    parameters = plan.problem.parameters
+    plain = population(fits, ["a"], ["z", "b"], parameters=parameters)
+    again = linearizer(plan, wells, fits, usable(fits), "cpu")
+    got = population(fits, ["a"], ["z", "b"], again, parameters=parameters)
+    assert got.spread[0] == pytest.approx(np.log(truth).std(ddof=1), rel=0.05)
+    assert got.cells[:, 0] == pytest.approx(truth, rel=0.05)
+    assert got.mean[1:] == pytest.approx([0.03, 0.05], rel=0.02)
+    assert plain.spread == pytest.approx(got.spread, rel=0.05)
+
+
+def test_what_linearizes_wells_gives_their_own_information(tmp_path: Path) -> None:
+    plan, wells = recorded_wells(tmp_path, np.full(3, 0.1))
+    fits = fit_wells(plan, wells, Settings(backend="cpu"))
+    again = linearizer(plan, wells, fits, usable(fits), "cpu")
+    cost, gradient, information = again(fits.unit)
+    assert information == pytest.approx(fits.information, rel=1e-9)
+    step = 1e-5 * np.array([1.0, -1.0, 0.5, 0.2])
+    rise = again(fits.unit + step)[0] - again(fits.unit - step)[0]
+    beside = again(fits.unit + 100 * step)
+    assert rise == pytest.approx(2 * gradient @ step, abs=1e-6)
+    bent = 0.5 * 1e4 * np.einsum("i,wij,j->w", step, information, step)
+    assert beside[0] - cost == pytest.approx(bent, rel=0.05)

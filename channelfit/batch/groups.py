@@ -76,27 +76,42 @@ class Groups:
 
     def summary(self) -> dict[str, Any]:
         """The groups as plain data, for `summary.json` and for the page; null for NaN."""
+        kinds = ["log" if log else "linear" for log in self.logarithmic]
         return {
-            "names": list(self.names),
-            "units": list(self.units),
-            "scales": ["log" if log else "linear" for log in self.logarithmic],
-            "groups": [
+            "rows": [
                 {
-                    "group": k + 1,
+                    "group": str(k + 1),
                     "wells": int(size),
-                    "center": plain(self.centers[k].tolist()),
-                    "scatter": plain(self.scatter[k].tolist()),
+                    "center": self._named(self.centers[k]),
+                    "scatter": self._named(self.scatter[k]),
                 }
                 for k, size in enumerate(self.sizes)
             ],
+            "of": list(self.names),
+            "method": self.sentence(),
+            "remarks": list(self.notes),
+            "units": dict(zip(self.names, self.units, strict=True)),
+            "scales": dict(zip(self.names, kinds, strict=True)),
             "left_out": int((self.numbers == 0).sum()),
             "explained": self.explained,
             "suggested": self.suggested,
             "gap": plain(self.gap.tolist()),
             "gap_error": plain(self.gap_error.tolist()),
             "way": self.way,
-            "notes": list(self.notes),
         }
+
+    def _named(self, values: np.ndarray) -> dict[str, float | None]:
+        return dict(zip(self.names, plain(values.tolist()), strict=True))
+
+    def sentence(self) -> str:
+        """What was done, for the methods of a paper."""
+        n, k = int((self.numbers > 0).sum()), len(self.centers)
+        return (
+            f"{n} wells were sorted into {k} group{'s' * (k > 1)} by k-means of "
+            f"{', '.join(self.names)}, in standard deviations over the plate and drawn toward its "
+            f"mean by their errors; {100 * self.explained:.0f} % of the squared distances lie "
+            "between the groups"
+        )
 
     def text(self) -> str:
         """The groups for a terminal: one line a group, then what must be known."""

@@ -25,6 +25,7 @@ import numpy as np
 from channelfit.batch.mixed import Array, Evidence, Level, Mixed, eliminated, pseudo_inverse
 from channelfit.batch.relinearized import Relinearize, conditional, relinearized
 from channelfit.model.channel import Parameter
+from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 
@@ -148,13 +149,13 @@ class Population:
         for k, name in enumerate(self.names):
             drawn = k < self.n_drawn
             row = {
-                "parameter": name,
-                "varies": "drawn" if drawn else "shared",
+                "name": name,
+                "kind": "drawn" if drawn else "shared",
                 "scale": "log" if self.logarithmic[k] else "linear",
                 "unit": self.units[k],
                 "mean": float(self.mean[k]),
-                "lower": float(self.lower[k]),
-                "upper": float(self.upper[k]),
+                "mean_lower": float(self.lower[k]),
+                "mean_upper": float(self.upper[k]),
             }
             for key in ("spread", "spread_lower", "spread_upper"):
                 row[key] = float(getattr(self, key)[k]) if drawn else 0.0
@@ -174,22 +175,43 @@ class Population:
         """The population as plain data, for `summary.json` and for the page; null for NaN."""
         drawn = self.names[: self.n_drawn]
         return {
-            "method": self.method,
+            "rows": [plain(row) for row in self.table()],
+            "method": self.sentence(),
+            "remarks": list(self.notes),
+            "approximation": self.method,
             "iterations": self.iterations,
             "wells": len(self.wells),
             "used": int(self.used.sum()),
-            "left_out": [
-                well for well, used in zip(self.wells, self.used, strict=True) if not used
-            ],
-            "parameters": [plain(row) for row in self.table()],
+            "left_out": [w for w, used in zip(self.wells, self.used, strict=True) if not used],
             "drawn": list(drawn),
             "covariance": plain(self.covariance.tolist()),
             "correlation": plain(self.correlation.tolist()),
             "correlation_lower": plain(self.correlation_lower.tolist()),
             "correlation_upper": plain(self.correlation_upper.tolist()),
             "outliers": dict(self.outliers),
-            "notes": list(self.notes),
         }
+
+    def sentence(self) -> str:
+        """What was done, for the methods of a paper."""
+        n, drawn, shared = (
+            int(self.used.sum()),
+            self.names[: self.n_drawn],
+            self.names[self.n_drawn :],
+        )
+        parts = []
+        if drawn:
+            parts.append(f"{', '.join(drawn)} as normally distributed between cells")
+        if shared:
+            parts.append(f"{', '.join(shared)} as the same in all cells")
+        way = (
+            "the optimum and the information matrix of every well's own fit"
+            if self.method == "quadratic"
+            else "every well linearized at its estimate given the population, until nothing moved"
+        )
+        return (
+            f"A two-level model of {n} wells took {' and '.join(parts)}, in the scale of the "
+            f"search, and was fitted by restricted maximum likelihood from {way}"
+        )
 
     def text(self) -> str:
         """The population for a terminal: one line a parameter, then what must be known."""
@@ -201,11 +223,9 @@ class Population:
                 spreads = [math.exp(min(s, 700.0)) if s < math.inf else s for s in spreads]
             sign = "×÷ " if factor else "± "
             size, low, high = (f"{s:.4g}" for s in spreads)
-            cells = (
-                (sign + size, f"{low} .. {high}") if row["varies"] == "drawn" else ("", "shared")
-            )
-            between = f"{row['lower']:.5g} .. {row['upper']:.5g}"
-            lines.append((row["parameter"], f"{row['mean']:.5g}", between, row["unit"], *cells))
+            cells = (sign + size, f"{low} .. {high}") if row["kind"] == "drawn" else ("", "shared")
+            between = f"{row['mean_lower']:.5g} .. {row['mean_upper']:.5g}"
+            lines.append((row["name"], f"{row['mean']:.5g}", between, row["unit"], *cells))
         widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
         rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
         head = f"population of {int(self.used.sum())} wells ({self.method})"
@@ -309,9 +329,23 @@ def population(
     )
 
 
+def kinetic_names(problem: Problem) -> tuple[str, ...]:
+    """The free parameters on which the rates of the channels depend.
+
+    Conductances, leaks, offsets and reversal potentials are none: they say how much flows, not
+    when.
+    """
+    model = problem.model
+    rates = [t.rate for chain in model.chains for t in chain.transitions]
+    direct = {symbol.name for rate in rates for symbol in rate.free_symbols}
+    names = set().union(*(model.names_behind(name) for name in direct))
+    return tuple(p.name for p in problem.parameters if p.name in names and not p.fixed)
+
+
 def usable(fits: Fits) -> np.ndarray:
-    """Which wells (n_wells,) count: those whose fit did not fail and whose numbers are finite."""
+    """Which wells (n_wells,) count: those whose fit did not fail, and says how sure it is."""
     finite = np.isfinite(fits.unit).all(axis=1) & np.isfinite(fits.information).all(axis=(1, 2))
+    finite &= (fits.information != 0).any(axis=(1, 2))
     found: np.ndarray = finite & (np.asarray(fits.quality, dtype=object) != "failed")
     return found
 

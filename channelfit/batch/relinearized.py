@@ -7,12 +7,17 @@ and Bates 1990, Biometrics 46:673).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from channelfit.batch.fits import WellFits, _Some
 from channelfit.batch.mixed import Array, Level, pseudo_inverse
+from channelfit.batch.search import Wells
+from channelfit.batch.together import together
+from channelfit.problem.experiment import Problem
+from channelfit.search.plan import FitPlan
 
 if TYPE_CHECKING:
     from channelfit.batch.population import Plate
@@ -23,6 +28,8 @@ Relinearize = Callable[[Array], tuple[Array, Array, Array]]
 
 #: Iterations, halvings of a step, and when nothing moves: in standard errors.
 _ITERATIONS, _HALVINGS, _STILL = 50, 8, 1e-3
+#: Wells that are linearized in one call.
+_AT_ONCE = 256
 
 
 def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, Array, Array, int]:
@@ -78,3 +85,48 @@ def conditional(
         inner = pseudo_inverse(information[:, own][:, :, own])
         found[:, own] += np.einsum("wij,wj->wi", inner, pull)
     return found
+
+
+def linearizer(
+    plan: FitPlan,
+    problems: Sequence[Problem],
+    fits: WellFits,
+    used: Array,
+    backend: str = "auto",
+) -> Relinearize:
+    """What linearizes the wells that count, all of them in the same calls.
+
+    Arguments:
+        plan, problems: with which the wells were fitted, see `fit_wells`.
+        used: (n_wells,) bool, see `population.usable`.
+
+    Returns: a function of points (n_used, n) of the unit cube. The noise of a well, and how far its
+    samples are independent, stay as they were judged for its own fit.
+    """
+    rows = np.flatnonzero(used)
+    families = [
+        (own, Wells(plan, scorer)) for own, scorer in together(_Some(problems, rows), backend)
+    ]
+
+    def costs(unit: Array) -> tuple[Array, Array, Array]:
+        n_wells, n = unit.shape
+        found = np.empty(n_wells), np.empty((n_wells, n)), np.empty((n_wells, n, n))
+        for own, wells in families:
+            for first in range(0, len(own), _AT_ONCE):
+                some = own[first : first + _AT_ONCE]
+                local = wells.linearize(
+                    np.ascontiguousarray(unit[some].T), np.arange(first, first + len(some))
+                )
+                found[0][some], found[1][some] = local.cost, local.gradient.T
+                found[2][some] = np.moveaxis(local.curvature, -1, 0)
+        return found
+
+    curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
+    # how much a pA^2 of cost is in logarithms of the likelihood
+    scale = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
+
+    def linearized(unit: Array) -> tuple[Array, Array, Array]:
+        cost, gradient, bend = costs(unit)
+        return scale * cost, scale[:, None] * gradient, scale[:, None, None] * bend
+
+    return linearized

@@ -443,8 +443,8 @@ class Choice:
 
     Attributes:
         k: the number of groups; 1 where one normal population describes the points as well.
-        gap: (n,) for 1, 2, .. groups, as far as was looked: by how much the logarithm of the inertia is below that of
-            points of one normal population.
+        gap: (n,) for 1, 2, .. groups, as far as was looked: by how much the logarithm of the
+            inertia is below that of points of one normal population.
         error: (n,), its standard deviations.
     """
 
