@@ -225,13 +225,13 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 @pytest.mark.parametrize(
     ("n", "error", "spread", "n_drawn", "repeats"),
     [
-        (5, 0.01, 0.1, 1, 1000),
-        (5, 0.05, 0.1, 1, 1000),
-        (5, 0.05, 0.1, 3, 400),
-        (20, 0.1, 0.1, 1, 1000),
-        (20, 0.05, 0.1, 3, 400),
-        (100, 0.1, 0.1, 2, 300),
-        (400, 0.1, 0.1, 1, 300),
+        (5, 0.01, 0.1, 1, 400),
+        (5, 0.05, 0.1, 1, 400),
+        (5, 0.05, 0.1, 3, 150),
+        (20, 0.1, 0.1, 1, 400),
+        (20, 0.05, 0.1, 3, 150),
+        (100, 0.1, 0.1, 2, 100),
+        (400, 0.1, 0.1, 1, 100),
     ],
 )
 def test_coverage_from_5_to_400_cells(
@@ -241,14 +241,13 @@ def test_coverage_from_5_to_400_cells(
     chance = 3 * math.sqrt(0.95 * 0.05 / repeats)
     for share in covered(n, error, spread, repeats, n_drawn):
         assert share > 0.95 - chance
-    if error <= spread / 2 or n >= 100:
-        for share in covered(n, error, spread, repeats, n_drawn, seed=2):
+        if error <= spread / 2 or n >= 100:
             assert share < 0.975 + chance
 
 
 @pytest.mark.slow
 def test_cells_that_are_all_alike_have_a_spread_from_0() -> None:
-    mean, spread = covered(10, 0.05, 0.0, 300)
+    mean, spread = covered(10, 0.05, 0.0, 150)
     assert mean > 0.92
     assert spread > 0.92  # 0 is in the interval
 
