@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -64,6 +65,16 @@ def test_results_are_those_of_one_process(two: Cluster, said: list[str]) -> None
         arrays["drawn"] += 1  # they can be written to
     assert {int(arrays["where"][0]) for arrays in found.values()} == set(processes(two))
     assert said[0].startswith("dashboard http://127.0.0.1:")
+
+
+def test_nobody_else_can_reach_the_cluster(two: Cluster) -> None:
+    psutil = pytest.importorskip("psutil")
+    for process in [os.getpid(), *processes(two)]:
+        for one in psutil.Process(process).net_connections("inet"):
+            if one.status == psutil.CONN_LISTEN:
+                assert one.laddr.ip == "127.0.0.1"
+    if two.jobs.security.require_encryption:  # `cryptography` is there
+        assert two.client.scheduler.address.startswith("tls://")
 
 
 def test_cores_are_shared_out(two: Cluster) -> None:
@@ -146,7 +157,7 @@ def test_a_piece_that_ends_every_worker_is_an_error(tmp_path: Path, two: Cluster
     class Client:
         status = "running"
 
-    errand = clusters._Errand(two, Toy(), keys(2), lambda news: None)
+    errand = clusters._Errand(two, Toy(), keys(2), SimpleQueue())
     errand._client = Client()
     for _ in range(2):
         errand._lose(("piece", 1), OSError("gone"))

@@ -15,7 +15,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search.choose import make_optimizer
 from channelfit.search.hybrid import _explored, _Found
-from channelfit.search.least_squares import TRIALS, _bounded, damped_steps, begin, improve, refine
+from channelfit.search.least_squares import TRIALS, _bounded, begin, damped_steps, improve, refine
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.projection import eliminated

@@ -38,11 +38,11 @@ from channelfit.search.sampling import allowed
 from channelfit.search.space import SearchSpace, middle
 
 #: Points of a scan for each free parameter, and descents of each well in a round.
-_POINTS, _STARTS = 256, 6
+_POINTS, _STARTS = 256, 4
 #: The same where a score steps through whole traces, well by well.
 _FEW_POINTS = 64
 #: Rounds of descents, and independent descents that must arrive at a well's lowest cost.
-_ROUNDS, _AGREE = 3, 2
+_ROUNDS, _AGREE = 5, 2
 #: Iterations of a descent, and those over which its pace is measured.
 _ITERATIONS, _MEMORY = 150, 8
 #: A descent is over when its parabola promises less than this share of its cost: on the way, and
@@ -55,6 +55,9 @@ _GAIN = 1e-6
 #: Dampings of which a step is computed: a start's own, and next to none, whose promise tells
 #: whether anything is left to gain.
 _TRIALS = np.array([1.0, 1e-6])
+#: Sweeps over solved parameters of which some are cut off by their ranges; and halvings of a step
+#: that leaves the bounds on rates.
+_SWEEPS, _HALVINGS = 6, 40
 #: Candidates that are compared with all wells at once, in numbers that are held.
 _HELD = 1 << 22
 #: Starts are kept to so many steps of the unit cube: what rounding does to matrix products, which
@@ -187,6 +190,12 @@ class Wells:
         return inside
 
     @cached_property
+    def bounded(self) -> list[int]:
+        """The coordinates on which constraints depend."""
+        places = {place for c in self.constraints for place in c.places}
+        return [row for row, place in enumerate(self.space.free) if place in places]
+
+    @cached_property
     def open(self) -> Open:
         """The parameters that are solved for each well when candidates are tried on all."""
         return Open(self.plan.problem, self.space, self.constraints, self.scorer)
@@ -211,9 +220,8 @@ class Wells:
     def placed(self, unit: np.ndarray, solved: np.ndarray) -> np.ndarray:
         """Points (n_free, n) with the open parameters' coordinates (n_open, n) put in."""
         whole = unit.copy()
-        whole[self.open.coordinates] = solved
-        rounded: np.ndarray = np.round(whole * _STEPS) / _STEPS
-        return rounded
+        whole[self.open.coordinates] = np.round(solved * _STEPS) / _STEPS
+        return whole
 
 
 class _OfWells:
@@ -315,21 +323,30 @@ class Open:
         values, change = np.empty_like(change), change.copy()
         at = [physical[row, :, None] for row in self.rows]
         cut = np.zeros(change.shape[::2], bool)
-        for sweep in range(4):
+        for sweep in range(_SWEEPS):
             for k, (p, pair) in enumerate(zip(self.parameters, self.pairs, strict=True)):
-                if sweep and pair < 0:
-                    left = pull[:, k] - (inner[:, k, :, None] * change).sum(axis=1)
-                    gain = left / np.where(inner[:, k, k] > 0, inner[:, k, k], 1.0)[:, None]
-                    change[:, k] = np.where(cut, change[:, k] + gain, change[:, k])
+                if sweep:  # with a conductance goes a reversal potential that stays
+                    way = np.zeros_like(change)
+                    way[:, k] = 1.0
+                    for other in np.flatnonzero(np.array(self.pairs) == k).tolist():
+                        way[:, other] = (values[:, other] - at[other]) / at[k]
+                    bent = np.matmul(inner, way)
+                    left = (way * pull - bent * change).sum(axis=1)
+                    bend = (way * bent).sum(axis=1)
+                    gain = left / np.where(bend > 0, bend, 1.0)
+                    change = np.where(cut[:, None], change + way * gain[:, None], change)
                 if pair < 0:
                     free = at[k] + change[:, k]
                     values[:, k] = np.clip(free, p.lower, p.upper)
                     change[:, k] = values[:, k] - at[k]
+                    for other in np.flatnonzero(np.array(self.pairs) == k).tolist():
+                        if sweep:
+                            moved = values[:, other] - at[other]
+                            change[:, other] = values[:, k] * moved / at[k]
                 else:  # of g (v - E): the change of g E, in units of the reference of g
                     g, before = values[:, pair], at[pair]
-                    if not sweep:
-                        free = at[k] + before * change[:, k] / np.where(g == 0, 1.0, g)
-                        values[:, k] = np.clip(free, p.lower, p.upper)
+                    free = at[k] + before * change[:, k] / np.where(g == 0, 1.0, g)
+                    values[:, k] = np.clip(free, p.lower, p.upper)
                     change[:, k] = g * (values[:, k] - at[k]) / before
                 if not sweep:
                     cut |= values[:, k] != free
@@ -395,20 +412,24 @@ def search(wells: Wells, settings: Settings, on_progress: OnProgress = nothing) 
         return lambda done: on_progress(Progress(stage, done, n_wells))
 
     pool = _scanned(wells, settings, on_progress)
-    wanted = np.arange(n_wells)
-    for _ in range(_ROUNDS):
-        unit, well = pool.next(wanted)
-        if not len(well):
-            break
-        found.refine(wells, unit, well, _ROUGH, telling("refining"))
-        wanted = np.flatnonzero(found.agreed() < _AGREE)
-        if not len(wanted):
-            break
+    for first in range(0, n_wells, wells.scorer.at_once):
+        wanted = np.arange(first, min(first + wells.scorer.at_once, n_wells))
+        for number in range(_ROUNDS):
+            found.refine(wells, *pool.points(wanted, number), _ROUGH)
+            wanted = wanted[found.agreed()[wanted] < _AGREE]
+        telling("refining")(min(first + wells.scorer.at_once, n_wells))
     if settings.exchange and n_wells > 1:
         _exchange(wells, found, telling("exchanging"))
     good = np.flatnonzero(np.isfinite(found.cost))
-    found.refine(wells, found.unit[:, good], good, _FINE, lambda done: None)
+    for some in _blocks(wells, good):
+        found.refine(wells, found.unit[:, some], some, _FINE)
     return Found(found.unit, found.cost, found.ended(), found.agreed())
+
+
+def _blocks(wells: Wells, some: np.ndarray) -> list[np.ndarray]:
+    """Some wells, as many at a time as their scorer likes."""
+    step = wells.scorer.at_once
+    return [some[first : first + step] for first in range(0, len(some), step)]
 
 
 class _Pool:
@@ -425,12 +446,11 @@ class _Pool:
         self, wells: Wells, unit: np.ndarray, order: np.ndarray, solved: np.ndarray, starts: int
     ) -> None:
         self.wells, self.unit, self.order, self.solved = wells, unit, order, solved
-        self.starts, self.taken = starts, 0
+        self.starts = starts
 
-    def next(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The next points (n_free, n) of some wells, and the well of each (n,)."""
-        rows = slice(self.taken, self.taken + self.starts)
-        self.taken += self.starts
+    def points(self, wanted: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The points (n_free, n) of some wells for a round, and the well of each (n,)."""
+        rows = slice(number * self.starts, (number + 1) * self.starts)
         order, solved = self.order[rows][:, wanted], self.solved[rows][:, :, wanted]
         k, w = np.nonzero(order >= 0)
         return self.wells.placed(self.unit[:, order[k, w]], solved[k, :, w].T), wanted[w]
@@ -474,14 +494,13 @@ class _Best:
         unit: np.ndarray,
         well: np.ndarray,
         tolerance: float,
-        told: Callable[[int], None],
     ) -> np.ndarray:
         """Refine points (n_free, n) of wells (n,), and keep what is best of each well.
 
         Returns: the wells that gained.
         """
         before = self.cost.copy()
-        starts = _descended(wells, unit, well, self.cost, tolerance, told)
+        starts = _descended(wells, unit, well, self.cost, tolerance)
         order = np.argsort(-starts.cost, kind="stable")  # the lowest is written last
         order = order[starts.cost[order] < self.cost[well[order]]]
         self.unit[:, well[order]] = starts.unit[:, order]
@@ -513,7 +532,6 @@ def _descended(
     well: np.ndarray,
     known: np.ndarray,
     tolerance: float,
-    told: Callable[[int], None],
 ) -> Starts:
     """Refine points until each is done, or would not reach the best of its well.
 
@@ -526,7 +544,6 @@ def _descended(
     past = np.full((_MEMORY, n), np.inf)
     for _ in range(_ITERATIONS):
         active = np.flatnonzero(~starts.done)
-        told(wells.n_wells - len(np.unique(well[active])))
         if not len(active):
             break
         past[:, active] = np.concatenate([past[1:, active], starts.cost[None, active]])
@@ -543,6 +560,12 @@ def _stepped(wells: Wells, old: Starts, well: np.ndarray, tolerance: float) -> S
     steps, promises = damped_steps(old, _TRIALS)
     promise = promises[0]
     unit = np.clip(old.unit + np.where(np.isfinite(promise), steps[:, 0], 0.0), 0.0, 1.0)
+    outside = np.flatnonzero(~wells.allowed(unit))
+    if len(outside):
+        unit[:, outside], promise[outside] = _brought_back(
+            wells, old.take(outside), unit[:, outside]
+        )
+        promises[:, outside] = promise[outside]
     local = wells.linearize(unit, well)
     gained = old.cost - local.cost
     better = gained > 0
@@ -561,6 +584,58 @@ def _stepped(wells: Wells, old: Starts, well: np.ndarray, tolerance: float) -> S
         )
     )
     return Starts(np.where(better, unit, old.unit), kept, damping, done)
+
+
+def _brought_back(wells: Wells, old: Starts, trial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bring steps that leave the bounds on rates back to them, each in the way that promises most.
+
+    A step may be cut short; or each coordinate on which the bounds depend goes as far as it can,
+    one after the other; or the step is taken in full but for one of these, which gives way as far
+    as it must: so a start can slide along a bound.
+
+    Arguments:
+        trial: (n_free, n), where the steps lead.
+
+    Returns: the points (n_free, n), and what the parabola promises of each (n,).
+    """
+    n_free, n = trial.shape
+    rows, ends, aims = wells.bounded, [old.unit], [trial]
+    for order in (rows, rows[::-1]):
+        one = trial.copy()
+        one[rows] = old.unit[rows]
+        for row in order:
+            further = one.copy()
+            further[row] = trial[row]
+            one = _farthest(wells, one, further)
+        ends.append(one)
+        aims.append(one)
+    for row in rows:
+        for end in (0.0, 1.0):
+            ends.append(trial.copy())
+            ends[-1][row] = end
+            aims.append(trial)
+    inside, aim = np.concatenate(ends, axis=1), np.concatenate(aims, axis=1)
+    usable = wells.allowed(inside)
+    inside = _farthest(wells, inside, aim)
+    step = (inside - np.tile(old.unit, len(ends))).reshape(n_free, len(ends), n)
+    bent = np.einsum("ijn,jvn->ivn", old.local.curvature, step)
+    gradient = old.local.gradient[:, None]
+    promise = -(gradient * step).sum(axis=0) - 0.5 * (step * bent).sum(axis=0)
+    promise = np.where(usable.reshape(len(ends), n), promise, -np.inf)
+    best, places = promise.argmax(axis=0), np.arange(n)
+    return inside.reshape(n_free, len(ends), n)[:, best, places], promise[best, places]
+
+
+def _farthest(wells: Wells, inside: np.ndarray, aim: np.ndarray) -> np.ndarray:
+    """How far one can go from points (n_free, n) within the bounds on rates towards others."""
+    reached = np.where(wells.allowed(aim), aim, inside)
+    outside = aim
+    for _ in range(_HALVINGS):
+        between = 0.5 * (reached + outside)
+        good = wells.allowed(between)
+        reached = np.where(good, between, reached)
+        outside = np.where(good, outside, between)
+    return reached
 
 
 def _values(local: Local) -> list[Any]:
@@ -594,6 +669,10 @@ def _exchange(wells: Wells, found: _Best, told: Callable[[int], None]) -> None:
         k, w = np.nonzero(wanted)
         chosen = order[k, w]
         unit = wells.placed(found.unit[:, givers[chosen]], solved[chosen, :, w].T)
-        gained = found.refine(wells, unit, w, _ROUGH, told)
+        gained = []
+        for some in _blocks(wells, np.unique(w)):
+            mine = np.isin(w, some)
+            gained.append(found.refine(wells, unit[:, mine], w[mine], _ROUGH))
+            told(int(some[-1]) + 1)
         fresh = np.zeros(wells.n_wells, bool)
-        fresh[gained] = True
+        fresh[np.concatenate([*gained, np.empty(0, np.int64)])] = True

@@ -66,6 +66,7 @@ class Together(ABC):
         squares: (n_wells,), the weighted sum of the squares of the data, pA^2.
         backend: "cpu" or "cuda".
         solves: whether `across` can leave parameters open.
+        at_once: wells whose candidates come best in the same calls.
     """
 
     problem: Problem
@@ -74,6 +75,7 @@ class Together(ABC):
     squares: np.ndarray
     backend: str = "cpu"
     solves: bool = True
+    at_once: int = 32
 
     @abstractmethod
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
@@ -150,6 +152,10 @@ def _together(family: Family, backend: str) -> Together:
         return Nothing(family)
     if backend == "cpu" and family.walks_alone:
         return CpuTogether(family)
+    if backend == "cuda" and family.walks_alone:
+        from channelfit.batch.together_cuda import CudaTogether  # which imports this file
+
+        return CudaTogether(family)
     return OneByOne(family, backend)
 
 

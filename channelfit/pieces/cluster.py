@@ -45,6 +45,8 @@ INSTALL = 'pip install "channelfit[cluster]"'
 _AHEAD = 2
 #: Processes of this computer have so many cores each, where there is no GPU.
 _CORES = 4
+#: Results that may wait for whoever wants them, until no more pieces are given out.
+_MOST_WAITING = 256
 #: How many workers may do the same piece.
 _MOST_AT_ONCE = 3
 #: How often a piece may be lost for other reasons than its worker's death or a lost scheduler.
@@ -54,7 +56,7 @@ _LOOK, _COUNT_JOBS = 0.5, 30.0
 #: Seconds after which it is told that no worker is there, and that no worker will do.
 _TELL_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
 #: Seconds that the end of a cluster may take; then its processes on this computer are killed.
-_CLOSING = 10.0
+_CLOSING = 20.0
 
 #: Of Dask, while a cluster is open.
 _CONFIGURATION = {
@@ -112,6 +114,7 @@ class Cluster:
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_note)
         self._loop.run_forever()
 
     def _call(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
@@ -135,7 +138,7 @@ class Cluster:
         if sys.platform != "win32":  # it would let Ctrl-C through to what is started after it
             resource_tracker.ensure_running()
         before = set(multiprocessing.active_children())
-        self._ends.callback(_kill_all_but, before)
+        self._ends.callback(_kill_workers_but, before)
         self._thread.start()
         try:
             self._call(self._open())
@@ -191,7 +194,7 @@ class Cluster:
         if not keys:
             return
         news: SimpleQueue[_News] = SimpleQueue()
-        errand = _Errand(self, work, keys, news.put)
+        errand = _Errand(self, work, keys, news)
         doing: Future[None] = asyncio.run_coroutine_threadsafe(errand.run(), self._loop)
         doing.add_done_callback(lambda _: news.put(None))
         try:
@@ -219,13 +222,14 @@ class _Errand:
     """The pieces of one work on their way.
 
     Arguments:
-        tell: takes what is to be said, and results.
+        news: takes what is to be said, and results.
     """
 
     def __init__(
-        self, cluster: Cluster, work: Work, keys: Sequence[Key], tell: Callable[[_News], None]
+        self, cluster: Cluster, work: Work, keys: Sequence[Key], news: SimpleQueue[_News]
     ) -> None:
-        self._cluster, self._client, self._tell = cluster, cluster.client, tell
+        self._cluster, self._client = cluster, cluster.client
+        self._news, self._tell = news, news.put
         self._work = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         self._name = hashlib.sha256(self._work).hexdigest()[:16]
         self._on_gpu = "GPU" in work.identity
@@ -314,13 +318,15 @@ class _Errand:
 
     def _judge(self, there: set[str], now: float) -> None:
         """Tells that nobody is there, and ends the work if all who are there do not suit."""
-        if self._workers or (there and self._offers):
+        if self._workers:
             self._nobody_since = now
-        elif there and now - self._nobody_since > _GIVE_UP_REFUSED:
+        waited = now - self._nobody_since
+        if there and there <= self._refused.keys() and waited > _GIVE_UP_REFUSED:
             why = "; ".join(sorted(set(self._refused.values())))
             raise InputError(f"no worker can do this work: {why}")
-        elif not there and now - self._nobody_since > _TELL_NOBODY:
-            self._say_once("no worker is there yet; the work waits for one")
+        if waited > _TELL_NOBODY:
+            who = "no worker has answered" if there else "no worker is there"
+            self._say_once(f"{who} yet; the work waits for one")
 
     def _scale(self, at_end: bool = False) -> None:
         """Asks a batch system for as many jobs as there is work for, within the user's bounds."""
@@ -387,6 +393,8 @@ class _Errand:
 
     def _send(self) -> None:
         """Gives pieces to workers that have fewer than they may have."""
+        if self._news.qsize() > _MOST_WAITING:  # whoever wants the results is busy
+            return
         late = self._late if self._late < self._workers.keys() else set()
         while self._left and (worker := self._least_busy(late)) is not None:
             self._give(self._left.popleft(), worker)
@@ -484,6 +492,13 @@ async def _answer(future: Any) -> Any:
         return error
     finally:
         future.release()
+
+
+def _note(loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+    """Keeps off the screen what is left over within Dask when somebody has gone."""
+    logging.getLogger("distributed").error(
+        "%s", told.get("message"), exc_info=told.get("exception")
+    )
 
 
 def _is_loss(error: BaseException) -> bool:
@@ -605,8 +620,9 @@ async def _queue(plan: ClusterPlan, security: Any) -> Any:
     )
 
 
-def _kill_all_but(before: set[Any]) -> None:
-    """Kills the processes that were started since and have not ended, such as a stopped one."""
+def _kill_workers_but(before: set[Any]) -> None:
+    """Kills workers that were started here since and have not ended, such as a stopped one."""
     for process in set(multiprocessing.active_children()) - before:
-        process.kill()
-        process.join()
+        if process.name.startswith("Dask"):
+            process.kill()
+            process.join()

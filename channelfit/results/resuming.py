@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from channelfit.scoring.machine.computer import processor, versions
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
+    from channelfit.problem.protocol import Protocol
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan
 
@@ -203,6 +205,12 @@ def check_stopped(folder: Path, running: bool) -> None:
     state = read_json(folder / STATE) if (folder / STATE).is_file() else {}
     if state.get("state") == FINISHED:
         raise InputError("this run has finished; there is nothing to go on with", folder)
+    if not (folder / RESUME).is_file() and cut_off_early(folder):
+        raise InputError(
+            "holds nothing to go on with: the run was cut off before its work began; begin it "
+            "again, with the same command",
+            folder,
+        )
     _content(folder / RESUME)
     if not running:
         return
@@ -218,6 +226,19 @@ def check_stopped(folder: Path, running: bool) -> None:
             "here whether that run has ended; if it has, remove the file .running",
             folder,
         )
+
+
+#: What a run has written before there is anything that could go on.
+_EARLY = re.compile(r"\.running(\.\d+)?|state\.json|source\.(py|cu)|\..*\.partial")
+
+
+def cut_off_early(folder: Path) -> bool:
+    """Whether a folder holds only what a run leaves that was killed before its work began."""
+    names = [path.name for path in folder.iterdir()]
+    if STATE not in names or not all(map(_EARLY.fullmatch, names)):
+        return False
+    process = read_json(folder / STATE).get("process")
+    return isinstance(process, dict) and still_runs(process) is False
 
 
 def _content(file: Path) -> dict[str, Any]:
@@ -250,19 +271,26 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
         data = getattr(plan.problem, "data", None)
         if data is not None:
             tables = (data.inputs, data.targets, data.scales)
-            yield "data", _hash(*(values for table in tables for values in table.values()))
+            yield "data", hash_of(*(values for table in tables for values in table.values()))
         return
     for number, experiment in enumerate(plan.problem.experiments, 1):
         protocol, recording = experiment.protocol, experiment.recording
-        yield f"command of experiment {number}", _hash(protocol.times_ms, repr(protocol))
+        yield f"command of experiment {number}", _hash_of_command(protocol)
         if recording is not None:
             yield (
                 f"recording of experiment {number}",
-                _hash(recording.current_pA, recording.weight, recording.time_ms),
+                hash_of(recording.current_pA, recording.weight, recording.time_ms),
             )
 
 
-def _hash(*parts: np.ndarray | str) -> str:
+def _hash_of_command(protocol: Protocol) -> str:
+    """Of what was commanded at every sample and between samples, and of what came before."""
+    before = (protocol.resting_mV, protocol.carry_over, protocol.rest_ms, protocol.holding_mV)
+    return hash_of(protocol.times_ms, protocol.command(), repr(protocol.sweeps), repr(before))
+
+
+def hash_of(*parts: np.ndarray | str) -> str:
+    """A hash of arrays and texts, 16 hexadecimal digits."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):

@@ -242,7 +242,7 @@ class Scheme(Walk):
         self.dstates = np.zeros((tree.n_slots, n, width))
         self.powers = np.empty((n_tables, n_levels, n, n))
         # without directions no derivative by a rate is of use
-        n_slopes = n_rates if source.free else 0
+        n_slopes = n_rates if source.partials else 0
         self.dpowers = np.empty((n_tables, n_levels, n, n, n_slopes))
         self.m, self.dm = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
         self.at_held = self._room(len(tree.voltages))
