@@ -8,7 +8,8 @@ and Bates 1990, Biometrics 46:673).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from channelfit.search.plan import FitPlan
 
 if TYPE_CHECKING:
     from channelfit.batch.population import Plate
+    from channelfit.batch.work import Wells as Work
 
 #: Minus the logarithm of the likelihood of wells at points (n_wells, n) of their unit cubes, with
 #: its gradient and information there: (n_wells,), (n_wells, n) and (n_wells, n, n).
@@ -28,8 +30,6 @@ Relinearize = Callable[[Array], tuple[Array, Array, Array]]
 
 #: Iterations, halvings of a step, and when nothing moves: in standard errors.
 _ITERATIONS, _HALVINGS, _STILL = 50, 8, 1e-3
-#: Wells that are linearized in one call.
-_AT_ONCE = 256
 
 
 def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, Array, Array, int]:
@@ -87,6 +87,19 @@ def conditional(
     return found
 
 
+class Read(Sequence[Problem]):
+    """The problems of the wells of a batch, each read from its files when it is asked for."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __len__(self) -> int:
+        return len(self.work.recordings)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.work.template.problem(self.work.plan, self.work.recordings[place])
+
+
 def linearizer(
     plan: FitPlan,
     problems: Sequence[Problem],
@@ -96,24 +109,28 @@ def linearizer(
 ) -> Relinearize:
     """What linearizes the wells that count, all of them in the same calls.
 
+    Recordings are read when it is first called.
+
     Arguments:
         plan, problems: with which the wells were fitted, see `fit_wells`.
         used: (n_wells,) bool, see `population.usable`.
 
     Returns: a function of points (n_used, n) of the unit cube. The noise of a well, and how far its
-    samples are independent, stay as they were judged for its own fit.
+        samples are independent, stay as they were judged for its own fit.
     """
     rows = np.flatnonzero(used)
-    families = [
-        (own, Wells(plan, scorer)) for own, scorer in together(_Some(problems, rows), backend)
-    ]
+
+    @cache
+    def families() -> list[tuple[Array, Wells]]:
+        some = _Some(problems, rows)
+        return [(own, Wells(plan, scorer)) for own, scorer in together(some, backend)]
 
     def costs(unit: Array) -> tuple[Array, Array, Array]:
         n_wells, n = unit.shape
         found = np.empty(n_wells), np.empty((n_wells, n)), np.empty((n_wells, n, n))
-        for own, wells in families:
-            for first in range(0, len(own), _AT_ONCE):
-                some = own[first : first + _AT_ONCE]
+        for own, wells in families():
+            for first in range(0, len(own), wells.scorer.at_once):
+                some = own[first : first + wells.scorer.at_once]
                 local = wells.linearize(
                     np.ascontiguousarray(unit[some].T), np.arange(first, first + len(some))
                 )
@@ -121,12 +138,15 @@ def linearizer(
                 found[2][some] = np.moveaxis(local.curvature, -1, 0)
         return found
 
-    curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
-    # how much a pA^2 of cost is in logarithms of the likelihood
-    scale = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
+    @cache
+    def scale() -> Array:
+        """How much a pA^2 of each well's cost is in logarithms of the likelihood."""
+        curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
+        share: Array = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
+        return share
 
     def linearized(unit: Array) -> tuple[Array, Array, Array]:
         cost, gradient, bend = costs(unit)
-        return scale * cost, scale[:, None] * gradient, scale[:, None, None] * bend
+        return scale() * cost, scale()[:, None] * gradient, scale()[:, None, None] * bend
 
     return linearized
