@@ -299,6 +299,7 @@ def population(
     *,
     parameters: Sequence[Parameter],
     wells: Sequence[str] = (),
+    always: bool = True,
 ) -> Population:
     """The population from which the cells of a plate are drawn.
 
@@ -310,26 +311,34 @@ def population(
             coordinates of `Fits.unit`; without it the optimum and information of `fits` serve.
         parameters: of the problem, by whose ranges and scales the wells were searched.
         wells: labels; numbers from 1 without them.
+        always: whether to relinearize in any case, or only where an optimum and the information
+            there do not say enough: see `Population.doubtful`.
 
-    Raises: InputError for a name that is no free or solved parameter or is given twice, for no
-    name, and when no well can be used.
+    Raises: InputError for a name that is no free parameter or is given twice, for no name, and when
+    no well can be used.
     """
     plate = _plate(fits, list(drawn), list(shared), parameters, tuple(wells))
-    unit = plate.unit
+    if relinearize is not None and always:
+        return _described(plate, *relinearized(plate, relinearize))
     # what the cost would be beyond a bound is not known from the optimum
     closed = plate.at_bound[:, :, None] | plate.at_bound[:, None, :]
     information = np.where(closed, 0.0, plate.information)
-    weighted = np.einsum("wij,wj->wi", information, unit)
-    iterations = 0
-    if relinearize is not None:
-        level, unit, weighted, information, iterations = relinearized(plate, relinearize)
-    else:
-        level = Level.of(plate.mixed(weighted, information))
-        _check_reach(plate, level)
-        _check_bounds(plate)
-    return _described(
-        plate, level, weighted, information, unit, iterations, relinearize is not None
-    )
+    weighted = np.einsum("wij,wj->wi", information, plate.unit)
+    level = Level.of(plate.mixed(weighted, information))
+    before = len(plate.notes)
+    _check_reach(plate, level)
+    _check_bounds(plate)
+    doubts = plate.notes[before:]
+    if relinearize is not None and plate.doubtful:
+        try:
+            found = relinearized(plate, relinearize)
+        except InputError as error:
+            plate.notes.append(f"the wells could not be linearized anew: {error}")
+        else:
+            plate.notes = [note for note in plate.notes if note not in doubts]
+            plate.doubtful = []
+            return _described(plate, *found)
+    return _described(plate, level, plate.unit, weighted, information, 0)
 
 
 def kinetic_names(problem: Problem) -> tuple[str, ...]:
@@ -449,13 +458,17 @@ def _check_reach(plate: Plate, level: Level) -> None:
 def _described(
     plate: Plate,
     level: Level,
+    unit: Array,
     weighted: Array,
     information: Array,
-    unit: Array,
     iterations: int,
-    relinearized: bool,
 ) -> Population:
-    """The population in physical units."""
+    """The population in physical units.
+
+    Arguments:
+        unit, weighted, information: of the wells, at the points where they were linearized.
+        iterations: of `relinearized`; 0 without it.
+    """
     nd, named = plate.n_drawn, [plate.columns[k] for k in plate.places]
     width = np.array([c.width for c in named])[:nd]
     lower, upper = level.mean_interval()
@@ -508,7 +521,7 @@ def _described(
         ends[0],
         ends[1],
         outliers,
-        "relinearized" if relinearized else "quadratic",
+        "relinearized" if iterations else "quadratic",
         iterations,
         tuple(plate.notes + note),
         tuple(plate.doubtful),

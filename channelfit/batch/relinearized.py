@@ -22,14 +22,18 @@ from channelfit.search.plan import FitPlan
 
 if TYPE_CHECKING:
     from channelfit.batch.population import Plate
-    from channelfit.batch.work import Wells as Work
+    from channelfit.batch.recordings import Recorded
+    from channelfit.batch.template import Template
 
 #: Minus the logarithm of the likelihood of wells at points (n_wells, n) of their unit cubes, with
 #: its gradient and information there: (n_wells,), (n_wells, n) and (n_wells, n, n).
 Relinearize = Callable[[Array], tuple[Array, Array, Array]]
 
 #: Iterations, halvings of a step, and when nothing moves: in standard errors.
-_ITERATIONS, _HALVINGS, _STILL = 50, 8, 1e-3
+_ITERATIONS, _HALVINGS, _STILL = 100, 8, 5e-3
+#: A well comes to rest where a step is below this share of the one before; the shortest share of a
+#: step that is taken.
+_CONTRACTED, _SHORTEST = 0.95, 0.2
 
 
 def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, Array, Array, int]:
@@ -40,6 +44,7 @@ def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, 
     """
     unit = plate.unit
     cost, gradient, information = relinearize(unit)
+    reach, last = np.ones(len(unit)), np.full(len(unit), np.inf)
     for iteration in range(1, _ITERATIONS + 1):
         weighted = np.einsum("wij,wj->wi", information, unit) - gradient
         level = Level.of(plate.mixed(weighted, information))
@@ -48,7 +53,10 @@ def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, 
         moved = np.sqrt(np.einsum("wi,wij,wj->w", step, information, step))
         if moved.max() < _STILL:
             return level, unit, weighted, information, iteration
-        share = np.ones(len(unit))
+        # a well that comes no nearer to rest goes to and fro, and takes shorter steps
+        slower = moved > _CONTRACTED * last
+        reach, last = np.where(slower, 0.6 * reach, np.minimum(1.2 * reach, 1.0)), moved
+        share = np.maximum(reach, _SHORTEST)
         for _ in range(_HALVINGS):
             trial = unit + share[:, None] * step
             fresh = relinearize(trial)
@@ -88,16 +96,21 @@ def conditional(
 
 
 class Read(Sequence[Problem]):
-    """The problems of the wells of a batch, each read from its files when it is asked for."""
+    """The problems of the wells of a batch, each read from its files when it is asked for.
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    Arguments:
+        template: the fit file, with the plan that it gives for one of the wells.
+        recordings: of the wells, in the order of their fits.
+    """
+
+    def __init__(self, template: Template, plan: FitPlan, recordings: Sequence[Recorded]) -> None:
+        self.template, self.plan, self.recordings = template, plan, recordings
 
     def __len__(self) -> int:
-        return len(self.work.recordings)
+        return len(self.recordings)
 
     def __getitem__(self, place: Any) -> Any:
-        return self.work.template.problem(self.work.plan, self.work.recordings[place])
+        return self.template.problem(self.plan, self.recordings[place])
 
 
 def linearizer(
