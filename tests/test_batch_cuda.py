@@ -349,8 +349,11 @@ GATE = {
 }
 
 
-def test_a_plate_is_fitted_as_on_the_cpu(device: str) -> None:
-    """Every well to the same values, errors and flags, from scan to intervals."""
+def test_a_plate_is_fitted_as_on_the_cpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every well to the same values, errors and flags, from scan to intervals.
+
+    All candidates come in the same launches: six wells take few more of these than one does.
+    """
     model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
     rng = np.random.default_rng(3)
     silent = Problem(model, (Experiment(protocol),))
@@ -365,8 +368,21 @@ def test_a_plate_is_fitted_as_on_the_cpu(device: str) -> None:
         recording = Recording(protocol.times_ms, noisy, weight)
         problems.append(Problem(model, (Experiment(protocol, recording),)))
     plan = FitPlan(problems[0], "least-squares", {}, {}, {}, Path())
-    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64))
-    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64))
+    launches: list[int] = []
+    trace = Tangents.trace
+
+    def seen(self: Tangents, given: Any) -> Any:
+        launches.append(given.shape[1])
+        return trace(self, given)
+
+    monkeypatch.setattr(Tangents, "trace", seen)
+    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
+    assert max(launches) >= 6 * 4
+    of_six = len(launches)
+    launches.clear()
+    fit_wells(plan, problems[:1], Settings(backend="cuda", scan=64, starts=4))
+    assert of_six < 3 * len(launches)
+    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
     assert found.cost == pytest.approx(truths.cost, rel=1e-9)
     assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
     assert found.errors == pytest.approx(truths.errors, rel=1e-4)
