@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
 from test_backends import MODELS, PROTOCOLS, candidates, model_named, recording_of, scored
+from test_batch_command import called, currents  # noqa: F401  (a fixture that the next one takes)
+from test_batch_command import plate as folder  # noqa: F401  (a fixture)
 from test_cuda_linearize import errors, stairs
 from test_linearize import on_the_grid
 from truths import slow_but
@@ -21,6 +23,7 @@ from truths import slow_but
 from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.search import Settings
+from channelfit.batch.table import WellTable
 from channelfit.batch.together import CpuTogether, together
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.model.model_file import build_model
@@ -387,3 +390,16 @@ def test_a_plate_is_fitted_as_on_the_cpu(device: str, monkeypatch: pytest.Monkey
     assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
     assert found.errors == pytest.approx(truths.errors, rel=1e-4)
     assert found.quality.tolist() == truths.quality.tolist()
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_command_fits_a_plate_on_a_gpu(device: str) -> None:
+    """The same table as on the CPU, to a share of the standard errors."""
+    for backend in ("cuda", "cpu"):
+        told = called("fit.yaml", "plate", "--out", backend, "--chunk", "12", "--backend", backend)
+        assert "12 wells: 12 ok" in told.stdout
+    found, truth = (WellTable.read(Path(name)) for name in ("cuda", "cpu"))
+    for name in ("a", "z", "b", "g"):
+        errors = truth[f"{name}_error"].astype(float)
+        assert np.abs((found[name] - truth[name]) / errors).max() < 1e-3
+        np.testing.assert_allclose(found[f"{name}_error"].astype(float), errors, rtol=1e-3)
