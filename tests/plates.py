@@ -165,29 +165,34 @@ def facts(n: int) -> dict[str, Any]:
         "warnings": [],
         "left_out": [{"recording": "plate7/Q01.csv", "reason": "the file is empty"}],
         "population": {
-            "method": "Kinetic parameters were drawn from a log-normal population",
-            "rows": [
+            "method": "relinearized",
+            "used": n,
+            "parameters": [
                 {
-                    "name": name,
-                    "unit": unit,
-                    "kind": "drawn",
+                    "parameter": name,
+                    "varies": "shared" if name == "z1" else "drawn",
                     "scale": "log",
+                    "unit": unit,
                     "mean": value,
-                    "mean_lower": 0.97 * value,
-                    "mean_upper": 1.03 * value,
+                    "lower": 0.97 * value,
+                    "upper": 1.03 * value,
                     "spread": 0.18,
                     "spread_lower": 0.16,
                     "spread_upper": 0.2,
                 }
                 for name, (unit, value) in PARAMETERS.items()
             ],
+            "notes": ["one well hardly counts."],
         },
         "groups": {
-            "method": "Wells were grouped by k-means on the logarithms of a1 and b1",
-            "of": ["a1", "b1"],
-            "rows": [
-                {"group": "1", "wells": n - 8, "center": {"a1": 2.4e-4, "b1": 3.5e-5}},
-                {"group": "2", "wells": 8, "center": {"a1": 1.4e-3, "b1": 3.5e-5}},
+            "names": ["a1", "b1"],
+            "units": ["1/ms", "1/ms"],
+            "groups": [
+                {"group": 1, "wells": n - 8, "center": [2.4e-4, 3.5e-5]},
+                {"group": 2, "wells": 8, "center": [1.4e-3, None]},
             ],
+            "explained": 0.731,
+            "suggested": 2,
+            "notes": [],
         },
     }

@@ -68,7 +68,8 @@ class Plate:
     Attributes:
         labels: the names of the wells. quality, reason: of each well.
         parameters: names of the columns that hold fitted values.
-        metadata: names of the user's own columns.
+        metadata: names of the user's own columns; those before the first parameter where nothing
+            tells.
         misfit: (n_wells,), residual over noise; NaN where either is unknown.
     """
 
@@ -116,7 +117,9 @@ def plate_of(table: Wells, facts: Mapping[str, Any]) -> Plate:
     fitted = [n for n in numbers if f"{n}_lower" in columns and f"{n}_upper" in columns]
     parameters = [name for name in facts.get("parameters") or fitted if name in numbers]
     parts = {f"{name}{suffix}" for name in parameters for suffix in _SUFFIXES}
-    others = [name for name in columns if name not in {*_KNOWN, *parameters, *parts}]
+    names = list(columns)
+    before = names[: names.index(parameters[0])] if parameters else names
+    others = [name for name in before if name not in {*_KNOWN, *parts}]
     metadata = [name for name in facts.get("metadata") or others if name in columns]
     labels = texts(columns["well"]) if "well" in columns else [str(k + 1) for k in range(n)]
     empty = [""] * n
