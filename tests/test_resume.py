@@ -255,10 +255,10 @@ def test_a_full_disk_ends_the_journal_and_not_the_fit(
         sync(number)
 
     monkeypatch.setattr(journals, "_WRITE_EVERY", 0.0)
-    monkeypatch.setattr(journals.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.warns(cf.InputWarning, match=r"journal\.bin: cannot be written: No space left"):
         cut_off(monkeypatch, recorded, "genetic", tmp_path / "run", 7)
-    monkeypatch.setattr(journals.os, "fsync", sync)
+    monkeypatch.setattr(os, "fsync", sync)
     assert told(fitted(recorded, "genetic", tmp_path / "run", resume=True)) == whole
 
 

@@ -1,1 +1,1 @@
-"""Many recordings, one model: every well of a plate fitted on its own, all of them together."""
+"""Many recordings of one protocol, each fitted on its own with the same model, all together."""

@@ -12,46 +12,61 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.pieces.kept import Kept
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.computer import processor, versions
 from channelfit.results.files import make_folder, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor, versions
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
+    from channelfit.problem.protocol import Protocol
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan
 
 #: The files of a run folder that are there until the run has finished.
 RESUME, JOURNAL = "resume.json", "journal.bin"
+#: The results of its pieces, of a run that is computed in pieces.
+PIECES = "pieces.bin"
 #: The same of a study of a fit, which may stand in the folder of the fit.
 STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bin"
+STUDY_PIECES = "uncertainty-pieces.bin"
 #: Differences that are told one by one.
 _TOLD = 5
 
 
-def arguments_of(folder: Path) -> tuple[dict[str, Any], Path]:
+def arguments_of(folder: Path, verb: str) -> tuple[dict[str, Any], Path]:
     """The arguments of the command that began a run, and the folder in which it was called.
 
+    Arguments:
+        verb: of the command, such as optimize.
+
     Raises:
-        InputError: the folder holds no run that can go on, or its `resume.json` is damaged.
+        InputError: the folder holds no run of this verb that can go on, or its `resume.json` is
+            damaged.
     """
     content = _content(folder / RESUME)
     arguments, directory = content.get("arguments"), content.get("directory")
+    begun = content.get("verb", "")
+    if isinstance(begun, str) and begun not in ("", verb):
+        raise InputError(
+            f"was begun by `channelfit {shown(begun)}`, which goes on with it", folder / RESUME
+        )
     if not isinstance(arguments, dict) or not isinstance(directory, str):
         raise InputError(
-            "was not begun by `channelfit optimize`; in Python call `fit` again with the same "
-            "arguments and resume=True",
+            f"was not begun by `channelfit {verb}`; in Python make the same call again, with "
+            "resume=True",
             folder / RESUME,
         )
     return arguments, Path(directory)
@@ -79,14 +94,20 @@ def identity(plan: FitPlan, scorer: Scorer) -> dict[str, Any]:
     return plain_text
 
 
-def text_of(found: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> str:
+def text_of(
+    found: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
+    verb: str = "optimize",
+) -> str:
     """What `resume.json` holds.
 
     Arguments:
         found: an `identity`.
         arguments: of the command; None for a call from Python.
+        verb: of the command.
     """
     content = {
+        "verb": verb,
         "identity": found,
         "arguments": None if arguments is None else plain(arguments),
         "directory": os.getcwd(),
@@ -138,17 +159,31 @@ class KeptStudy:
         elif self._resume.exists():
             raise InputError(
                 "was left by a study that was cut off: --resume goes on with it; to begin anew "
-                f"remove this file and {journal.name}",
+                f"remove this file, {journal.name} and {STUDY_PIECES}",
                 self._resume,
             )
         else:
             self._made = make_folder(folder)
             write_text(self._resume, text_of(found))
         self.journal = Journal(journal)
+        self._pieces: Kept | None = None
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether profiles or chains were left here that others have computed."""
+        return self._resume.with_name(STUDY_PIECES).exists()
+
+    @property
+    def pieces(self) -> Kept:
+        """Where profiles and chains are kept that others compute."""
+        self._pieces = self._pieces or Kept(self._resume.with_name(STUDY_PIECES))
+        return self._pieces
 
     def close(self, keep: bool) -> None:
-        """Ends the journal; of a study that has finished nothing is kept."""
+        """Ends journal and pieces; of a study that has finished nothing is kept."""
         self.journal.close(keep)
+        if self._pieces is not None:
+            self._pieces.close(keep)
         if not keep:
             self._resume.unlink(missing_ok=True)
             if self._made and not any(self._resume.parent.iterdir()):
@@ -170,6 +205,12 @@ def check_stopped(folder: Path, running: bool) -> None:
     state = read_json(folder / STATE) if (folder / STATE).is_file() else {}
     if state.get("state") == FINISHED:
         raise InputError("this run has finished; there is nothing to go on with", folder)
+    if not (folder / RESUME).is_file() and cut_off_early(folder):
+        raise InputError(
+            "holds nothing to go on with: the run was cut off before its work began; begin it "
+            "again, with the same command",
+            folder,
+        )
     _content(folder / RESUME)
     if not running:
         return
@@ -185,6 +226,19 @@ def check_stopped(folder: Path, running: bool) -> None:
             "here whether that run has ended; if it has, remove the file .running",
             folder,
         )
+
+
+#: What a run has written before there is anything that could go on.
+_EARLY = re.compile(r"\.running(\.\d+)?|state\.json|source\.(py|cu)|\..*\.partial")
+
+
+def cut_off_early(folder: Path) -> bool:
+    """Whether a folder holds only what a run leaves that was killed before its work began."""
+    names = [path.name for path in folder.iterdir()]
+    if STATE not in names or not all(map(_EARLY.fullmatch, names)):
+        return False
+    process = read_json(folder / STATE).get("process")
+    return isinstance(process, dict) and still_runs(process) is False
 
 
 def _content(file: Path) -> dict[str, Any]:
@@ -217,19 +271,26 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
         data = getattr(plan.problem, "data", None)
         if data is not None:
             tables = (data.inputs, data.targets, data.scales)
-            yield "data", _hash(*(values for table in tables for values in table.values()))
+            yield "data", hash_of(*(values for table in tables for values in table.values()))
         return
     for number, experiment in enumerate(plan.problem.experiments, 1):
         protocol, recording = experiment.protocol, experiment.recording
-        yield f"command of experiment {number}", _hash(protocol.times_ms, repr(protocol))
+        yield f"command of experiment {number}", _hash_of_command(protocol)
         if recording is not None:
             yield (
                 f"recording of experiment {number}",
-                _hash(recording.current_pA, recording.weight, recording.time_ms),
+                hash_of(recording.current_pA, recording.weight, recording.time_ms),
             )
 
 
-def _hash(*parts: np.ndarray | str) -> str:
+def _hash_of_command(protocol: Protocol) -> str:
+    """Of what was commanded at every sample and between samples, and of what came before."""
+    before = (protocol.resting_mV, protocol.carry_over, protocol.rest_ms, protocol.holding_mV)
+    return hash_of(protocol.times_ms, protocol.command(), repr(protocol.sweeps), repr(before))
+
+
+def hash_of(*parts: np.ndarray | str) -> str:
+    """A hash of arrays and texts, 16 hexadecimal digits."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):

@@ -20,9 +20,11 @@ from channelfit.search.differential import Differential
 from channelfit.search.genetic import Genetic
 from channelfit.search.genetic_cuda import DeviceGenetic
 from channelfit.search.hybrid import Hybrid
+from channelfit.search.islands import Islands
 from channelfit.search.population import bytes_a_candidate
 from channelfit.search.swarm import Swarm
 
+_OF_ISLANDS = ("islands", "migrate_every", "migrants")
 _FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
 #: Settings that are numbers of candidates which are held in memory at once.
 _SIZES = ("population", "scan", "starts")
@@ -64,8 +66,26 @@ def make_optimizer(
         if setting in _SIZES and isinstance(own[setting], int):
             each = bytes_a_candidate(n_parameters)
             free = None if xp is np else gpu.device().memory_free
+            each *= own.get("islands", 1) if isinstance(own.get("islands"), int) else 1
             memory.check(own[setting], each, "candidates", key=f"{key}.{setting}", gpu_free=free)
-    return (makers or OPTIMIZERS)[name](own, n_parameters, seed, xp, initial)
+    make = (makers or OPTIMIZERS)[name]
+    if "islands" not in SETTINGS[name]:
+        return make(own, n_parameters, seed, xp, initial)
+    n_islands, migrate_every, migrants = (
+        whole(own.pop(k, SETTINGS[name][k].default), f"{key}.{k}", least=1) for k in _OF_ISLANDS
+    )
+    if n_islands == 1:
+        return make(own, n_parameters, seed, xp, initial)
+    population = _population(own, name, least=1)
+    if migrants >= population:
+        raise InputError(
+            f"must be below the population of {population}: {migrants}", key=f"{key}.migrants"
+        )
+
+    def island(seed: int, points: Any) -> Any:
+        return make({**own, "_resident": False}, n_parameters, seed, xp, points)
+
+    return Islands(island, seed, n_islands, migrate_every, migrants, initial, population)
 
 
 def _make_genetic(
@@ -78,7 +98,8 @@ def _make_genetic(
         for name in ("crossover_rate", "mutation_rate")
         if name in settings
     }
-    kind: Callable[..., Genetic] = Genetic if xp is np else DeviceGenetic
+    resident = xp is not np and settings.get("_resident", True)
+    kind: Callable[..., Genetic] = DeviceGenetic if resident else Genetic
     return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch
 
@@ -52,6 +53,7 @@ class Genetic(PopulationSearch):
     """
 
     name = "genetic"
+    _state = ("_population", "_cost", "_elite", "_elite_cost")
 
     def __init__(
         self,
@@ -125,6 +127,21 @@ class Genetic(PopulationSearch):
             self._elite, self._elite_cost = candidates[:, first].copy(), lowest
         self._population, self._cost = candidates, cost
         self.generation += 1
+
+    def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the n best points (n_parameters, n) of the latest generation, and their costs."""
+        places = self._best_places(self._cost, n)
+        return to_host(self._population[:, places]), to_host(self._cost[places])
+
+    def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
+        """Put points (n_parameters, n) with costs (n,) in the places of the worst."""
+        places = self._best_places(self._cost, len(cost), worst=True)
+        population, costs = self._population.copy(), self._cost.copy()
+        population[:, places], costs[places] = self.xp.asarray(points), self.xp.asarray(cost)
+        self._population, self._cost = population, costs
+        first = int(cost.argmin())
+        if cost[first] < self._elite_cost:
+            self._elite, self._elite_cost = self.xp.asarray(points[:, first]), float(cost[first])
 
     def _draw(self) -> Any:
         """Draw a whole population, uniform in the unit cube; given points take the first places."""

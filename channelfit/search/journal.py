@@ -6,40 +6,32 @@ search that is resumed begins anew and asks the same questions; as long as the j
 answers they are read from it, which takes nearly no time, and then the scorer goes on. The result
 is the same to the bit as if nothing had happened.
 
-The file is only ever added to, answer after answer, each with its length and its checksum: a
-process that is killed, or a disk that is full, leaves at most an answer that is not whole at the
-end, and it is cut off when the file is opened again.
+The file is one of `pieces.records`: a process that is killed, or a disk that is full, costs at most
+the last answers.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
-import sys
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from channelfit.pieces.records import Records, packed, unpacked
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.machine.gpu import Readback
 
 #: How the file begins: what it is, and in which form.
 _BEGINS = b"channelfit journal 1\n"
-#: Before each answer: the length of what follows, and its checksum.
-_HEAD = struct.Struct("<II")
 #: An answer: seconds since the search began, the question, its checksum, and the number of arrays.
 _ANSWER = struct.Struct("<dBIB")
-#: An array: its type and its shape.
-_ARRAY = struct.Struct("<B4I")
-_TYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "|i1", "<i4", "<i8", "|b1"))
 #: The questions whose answers are kept.
 _QUESTIONS = ("score", "preview", "linearize", "score_cell")
 #: What else a search may want of a scorer. A single candidate is quickly scored again, and is also
@@ -48,8 +40,6 @@ _TOLD = (
     *("backend", "dtype", "path", "source_text", "source_hash", "xp", "chunk"),
     *("rescore", "simulate"),
 )
-#: A byte beyond every journal, which is locked where only bytes can be.
-_LOCKED_AT = 1 << 40
 #: Seconds between two writings to the disk.
 _WRITE_EVERY = 1.0
 #: Bytes that may be written freely, and the bytes a second of the search beyond them. A scorer that
@@ -97,14 +87,9 @@ class Journal:
         self._begun = time.perf_counter()
         self._written = time.monotonic()
         self._waiting: list[bytes] = []
-        try:
-            mode = "r+b" if path.exists() else "w+b"
-            file: IO[bytes] = open(path, mode)  # noqa: SIM115 - until `close`
-            _lock(file, path)
-            self._earlier = self._read(file)
-        except OSError as error:
-            raise InputError(f"cannot be used: {error.strerror or error}", path) from None
-        self._file: IO[bytes] | None = file
+        records = Records(path, _BEGINS, "journal of a fit")
+        self._earlier = None if records.is_new else self._answers(records)
+        self._records: Records | None = records
 
     def clock(self) -> float:
         """How long the search has taken, s, with what earlier runs spent on their answers."""
@@ -137,125 +122,52 @@ class Journal:
             )
         self._elapsed = elapsed
         self.replayed += 1
-        return _arrays(payload, count)
+        return unpacked(payload, _ANSWER.size, count)
 
     def add(self, question: int, check: int, arrays: list[np.ndarray]) -> None:
         """Keeps an answer, and writes what there is about once a second."""
         if not self.complete:
             return
-        parts = [_ANSWER.pack(self.clock(), question, check, len(arrays))]
-        for array in arrays:
-            shape = array.shape + (0,) * (4 - array.ndim)
-            parts.append(_ARRAY.pack(_TYPES.index(array.dtype) | array.ndim << 4, *shape))
-            parts.append(np.ascontiguousarray(array).tobytes())
-        payload = b"".join(parts)
-        self._waiting += [_HEAD.pack(len(payload), zlib.crc32(payload)), payload]
+        head = _ANSWER.pack(self.clock(), question, check, len(arrays))
+        self._waiting.append(head + packed(arrays))
         if time.monotonic() - self._written > _WRITE_EVERY:
             self.write()
 
     def write(self) -> None:
         """Writes what is waiting to the disk; what cannot be written ends the journal."""
-        if self._file is None or not self._waiting or self._earlier is not None:
+        if self._records is None or not self._waiting or self._earlier is not None:
             return
-        place = self._file.tell()
-        data = b"".join(self._waiting)
-        self._waiting.clear()
-        if place + len(data) > _FREE + _PACE * self.clock():
+        payloads, self._waiting = self._waiting, []
+        place = self._records.place + sum(map(len, payloads))
+        if place > _FREE + _PACE * self.clock():
             self.complete = False
             return
         try:
-            self._file.write(data)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            self.complete = False
-            self.fault = InputError(f"cannot be written: {error.strerror or error}", self.path)
-            # what is not whole is cut off when the file is read again
+            self._records.add(payloads)
+        except InputError as fault:
+            self.complete, self.fault = False, fault
         self._written = time.monotonic()
 
     def close(self, keep: bool) -> None:
         """Writes what is waiting, if it is to be kept; else the file goes."""
-        if self._file is None:
+        if self._records is None:
             return
         if keep:
             self.write()
-        self._file.close()
-        self._file = None
-        if not keep:
-            self.path.unlink(missing_ok=True)
-
-    def _cut(self, file: IO[bytes], place: int) -> None:
-        """Takes what is not whole off the end, and goes there."""
-        file.seek(place)
-        file.truncate()
+        self._records.close(keep)
+        self._records = None
 
     def _end_of_earlier(self) -> None:
         self._earlier = None
         self._begun = time.perf_counter()
         self._written = time.monotonic()
 
-    def _read(self, file: IO[bytes]) -> Iterator[bytes] | None:
-        """The whole answers of a file; None where it is empty, which becomes a journal."""
-        begins = file.read(len(_BEGINS))
-        if begins == _BEGINS:
-            return self._answers(file)
-        if not _BEGINS.startswith(begins):
-            raise InputError("this is no journal of a fit of this version", self.path)
-        file.seek(0)
-        file.truncate()
-        file.write(_BEGINS)
-        return None
-
-    def _answers(self, file: IO[bytes]) -> Iterator[bytes]:
-        """Each whole answer; what follows the last one is cut off."""
-        end = os.fstat(file.fileno()).st_size
-        while True:
-            place = file.tell()
-            head = file.read(_HEAD.size)
-            length, check = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
-            whole = _ANSWER.size <= length <= end - place - _HEAD.size
-            payload = file.read(length) if whole else b""
-            if not whole or zlib.crc32(payload) != check:
-                self._cut(file, place)
-                return
+    def _answers(self, records: Records) -> Iterator[bytes]:
+        """Each whole answer."""
+        for _, payload in records.read():
+            if len(payload) < _ANSWER.size:
+                raise InputError("this is no journal of a fit of this version", self.path)
             yield payload
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Keeps a file for this process alone, until it is closed or the process ends.
-
-    Raises:
-        InputError: another process has it.
-    """
-    try:
-        if sys.platform == "win32":
-            import msvcrt  # there on Windows only
-
-            file.seek(_LOCKED_AT)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            file.seek(0)
-        else:
-            import fcntl  # there on all but Windows
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-            raise InputError("another process is using it", path) from None
-        raise
-
-
-def _arrays(payload: bytes, count: int) -> list[np.ndarray]:
-    """The arrays of an answer."""
-    found, place = [], _ANSWER.size
-    for _ in range(count):
-        code, *shape = _ARRAY.unpack_from(payload, place)
-        place += _ARRAY.size
-        dtype, shape = _TYPES[code & 15], shape[: code >> 4]
-        n = int(np.prod(shape))
-        found.append(np.frombuffer(payload, dtype, n, place).reshape(shape).copy())
-        place += n * dtype.itemsize
-    return found
 
 
 class Journaled:

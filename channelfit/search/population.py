@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
+from channelfit.pieces.kept import Arrays
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
@@ -42,6 +44,34 @@ class PopulationSearch(AskTell):
         self.generation = 0
         self._initial = starting_points(initial, n_parameters, population)
         self._key = philox.split_seed(seed)
+
+    #: The arrays that make up its state, besides the generation; a number is one of no dimension.
+    _state: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> Arrays:
+        """All that this search is between two generations, on the host.
+
+        What has no value yet is left out.
+        """
+        found = {name.strip("_"): getattr(self, name) for name in self._state}
+        arrays = {k: np.array(to_host(v)) for k, v in found.items() if v is not None}
+        return {"generation": np.array(self.generation, np.int64), **arrays}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Makes this search what it was when `state` was called of one with the same settings."""
+        self.generation = int(state["generation"])
+        for name in self._state:
+            value = state.get(name.strip("_"))
+            before = getattr(self, name)
+            if isinstance(before, float) and value is not None:
+                setattr(self, name, float(value))
+            else:
+                setattr(self, name, None if value is None else self.xp.asarray(value))
+
+    def _best_places(self, cost: Any, n: int, worst: bool = False) -> Any:
+        """The places of the n lowest, or highest, costs; of equal ones the first."""
+        order = np.argsort(to_host(cost), kind="stable")
+        return order[::-1][:n].copy() if worst else order[:n]
 
     def _words(self, first: Any, second: Any, purpose: int) -> Any:
         """Random words (n, 4) of this generation at counters (first, second)."""

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch
 
@@ -168,6 +169,8 @@ class Swarm(PopulationSearch):
     Raises: InputError for a setting out of its range.
     """
 
+    _state = ("_position", "_velocity", "_own", "_own_cost")
+
     def __init__(
         self,
         n_parameters: int,
@@ -261,6 +264,25 @@ class Swarm(PopulationSearch):
         self._own[:, moved] = xp.where(better, candidates, self._own[:, moved])
         self._own_cost[moved] = xp.where(better, cost, self._own_cost[moved])
         self.generation += 1
+        self._asked = None
+
+    def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the n best points (n_parameters, n) that particles have found, and their costs."""
+        places = self._best_places(self._own_cost, n)
+        return to_host(self._own[:, places]), to_host(self._own_cost[places])
+
+    def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
+        """Put points (n_parameters, n) with costs (n,) in the places of the particles that have
+        found least.
+        """
+        places = self._best_places(self._own_cost, len(cost), worst=True)
+        self._own[:, places] = self._position[:, places] = self.xp.asarray(points)
+        self._own_cost[places] = self.xp.asarray(cost)
+        self._asked = None
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `PopulationSearch.restore`."""
+        super().restore(state)
         self._asked = None
 
     def _moving(self) -> slice:

@@ -19,6 +19,15 @@ _FLIGHT = {
         Number(0, 1), "The longest move, as a share of a parameter's range, above 0.", 0.5, 1.0
     ),
 }
+_ISLANDS = {
+    "islands": Key(Whole(1), "How many populations there are, each of its own.", 4, 1),
+    "migrate_every": Key(
+        Whole(1), "After how many generations the best go to the next island of a ring.", 20, 10
+    ),
+    "migrants": Key(
+        Whole(1), "How many go; fewer than the population. They replace the worst there.", 4, 2
+    ),
+}
 
 
 def _population(default: int, least: int = 1) -> Key:
@@ -46,6 +55,7 @@ SETTINGS: dict[str, Keys] = {
                 0.02,
                 0.01,
             ),
+            **_ISLANDS,
         ),
         Keys(
             "hybrid",
@@ -76,6 +86,7 @@ SETTINGS: dict[str, Keys] = {
             population=_population(256),
             generations=_GENERATIONS,
             **_FLIGHT,
+            **_ISLANDS,
         ),
         Keys(
             "ring",
@@ -90,6 +101,7 @@ SETTINGS: dict[str, Keys] = {
                 otherwise="all",
             ),
             **_FLIGHT,
+            **_ISLANDS,
         ),
         Keys(
             "groups",
@@ -99,6 +111,7 @@ SETTINGS: dict[str, Keys] = {
             group=Key(Whole(1), "The particles of a group.", 8, 16),
             exchange=Key(Whole(1), "In each so many-th turn the best of all leads.", 5, 10),
             **_FLIGHT,
+            **_ISLANDS,
         ),
         Keys(
             "differential",

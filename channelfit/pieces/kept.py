@@ -1,0 +1,90 @@
+"""Results of pieces in a file, each as soon as it is there, so that a run can go on."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+import numpy as np
+
+from channelfit.pieces.records import Records, packed, unpacked
+from channelfit.reading.errors import InputError
+
+Key = tuple[str | int, ...]
+#: Arrays by name, of up to four dimensions; text as its UTF-8 bytes, uint8.
+Arrays = dict[str, np.ndarray]
+
+#: How the file begins: what it is, and in which form.
+_BEGINS = b"channelfit pieces 1\n"
+#: Of a record: the length of its heading, JSON with the key and the names of the arrays.
+_LENGTH = struct.Struct("<I")
+
+
+class Kept:
+    """The results of pieces in a file that is only ever added to.
+
+    Results of an earlier run are read when they are asked for, so they may be larger than memory.
+
+    Arguments:
+        path: the file; it is made where there is none, and what is not whole at its end is cut off.
+
+    Attributes:
+        fault: why a result could not be kept; None while all are.
+
+    Raises:
+        InputError: the file cannot be read or written, is something else, or is in use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fault: InputError | None = None
+        self._records: Records | None = Records(path, _BEGINS, "file of results")
+        self._places: dict[Key, int] = {}
+        for place, payload in self._records.read():
+            self._places[_heading(payload, path)[0]] = place
+
+    @property
+    def keys(self) -> AbstractSet[Key]:
+        """The pieces whose results are kept."""
+        return frozenset(self._places)
+
+    def get(self, key: Key) -> Arrays:
+        """The result of a piece. Raises KeyError where it is not kept."""
+        assert self._records is not None
+        payload = self._records.at(self._places[key])
+        _, names, place = _heading(payload, self.path)
+        return dict(zip(names, unpacked(payload, place, len(names)), strict=True))
+
+    def put(self, key: Key, arrays: Arrays) -> None:
+        """Keeps a result; a second one of the same piece is not kept."""
+        if self._records is None or key in self._places:
+            return
+        heading = json.dumps([list(key), list(arrays)]).encode()
+        place = self._records.place
+        try:
+            payload = _LENGTH.pack(len(heading)) + heading + packed(list(arrays.values()))
+            self._records.add([payload])
+        except InputError as fault:
+            self.fault = fault
+        else:
+            self._places[key] = place
+            self.fault = None
+
+    def close(self, keep: bool) -> None:
+        """Ends the use of the file; if it is not to be kept, it goes."""
+        if self._records is not None:
+            self._records.close(keep)
+            self._records = None
+
+
+def _heading(payload: bytes, path: Path) -> tuple[Key, list[str], int]:
+    """The key, the names of the arrays, and where they begin."""
+    try:
+        (length,) = _LENGTH.unpack_from(payload)
+        begins = _LENGTH.size + length
+        key, names = json.loads(payload[_LENGTH.size : begins])
+        return tuple(key), [str(name) for name in names], begins
+    except (struct.error, ValueError, TypeError):
+        raise InputError("this is no file of results of this version", path) from None

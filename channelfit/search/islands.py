@@ -1,0 +1,213 @@
+"""Islands: several populations of one search, which now and then send each other their best.
+
+Each island is a search of its own with a seed of its own. After every so many generations the best
+candidates of each go to the next one on a ring, where they take the places of the worst. All that
+an island is between two generations can be told as arrays (`state`), so an epoch, the generations
+between two migrations, can be computed anywhere: the result is the same to the bit, whether one
+process computes all islands in turn or several do, and however many of them there are.
+
+Source of the model: E. Alba, M. Tomassini, "Parallelism and evolutionary algorithms", IEEE Trans
+Evol Comput 6 (2002) 443-462, coarse-grained populations on a ring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from channelfit.pieces.kept import Arrays
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.search.objective import Generation, Objective, Scored, count_failures
+from channelfit.search.optimizer import AskTell
+
+#: Islands' seeds lie far apart: multiples of 2**64 over the golden ratio.
+_BETWEEN_SEEDS = 0x9E3779B97F4A7C15
+
+
+class Island(Protocol):
+    """A search by populations that can be told as arrays; see `population.PopulationSearch`."""
+
+    population_size: int
+    generation: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> Mapping[str, float]: ...
+
+    def ask(self) -> Any: ...
+
+    def tell(self, candidates: Any, cost: Any) -> None: ...
+
+    def state(self) -> Arrays:
+        """All that it is, on the host."""
+        ...
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Makes it what it was when `state` was called."""
+        ...
+
+    def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Its n best points (n_parameters, n) and their costs (n,), on the host."""
+        ...
+
+    def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
+        """Puts points in the places of its worst."""
+        ...
+
+
+#: Computes an epoch: the states of all islands and how many generations -> for each island its
+#: state afterwards, and of every generation costs and statuses (n_generations, population) and the
+#: best parameters (n_generations, n_parameters).
+Epoch = Callable[[int, Sequence[Arrays], int], Sequence[Arrays]]
+
+
+class Islands(AskTell):
+    """A search of several islands.
+
+    Arguments:
+        make: makes the island of a seed, with starting points or None.
+        seed: of the first island, 0 .. 2**64-1; those of the others follow from it.
+        n_islands: 2 or more.
+        migrate_every: generations between two migrations, 1 or more.
+        migrants: how many candidates leave each island then; less than the population.
+        initial: (n_parameters, n_points) starting points, dealt out in blocks of a population; None
+            where there are none.
+        population: candidates of an island.
+
+    Attributes:
+        epoch: computes an epoch elsewhere; None where this process does.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int, Any], Island],
+        seed: int,
+        n_islands: int,
+        migrate_every: int,
+        migrants: int,
+        initial: Any = None,
+        population: int = 0,
+    ) -> None:
+        self.seed = seed
+        self.migrate_every, self.migrants = migrate_every, migrants
+        points = None if initial is None else to_host(initial)
+        self.islands = [
+            make(
+                (seed + k * _BETWEEN_SEEDS) % 2**64,
+                None if points is None else _block(points, k, population),
+            )
+            for k in range(n_islands)
+        ]
+        self.epoch: Epoch | None = None
+        self._asked: list[int] = []
+
+    @property
+    def name(self) -> str:
+        """The name of the search on each island."""
+        return self.islands[0].name
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The settings in force; the population is that of an island."""
+        return {
+            **self.islands[0].settings,
+            "islands": len(self.islands),
+            "migrate_every": self.migrate_every,
+            "migrants": self.migrants,
+        }
+
+    def ask(self) -> Any:
+        """The candidates of all islands, one after the other."""
+        asked = [island.ask() for island in self.islands]
+        self._asked = [some.shape[1] for some in asked]
+        xp = getattr(self.islands[0], "xp", np)
+        return xp.concatenate(asked, axis=1)
+
+    def tell(self, candidates: Any, cost: Any) -> None:
+        """Tell each island its costs; after an epoch the best migrate."""
+        sizes = self._asked or [island.ask().shape[1] for island in self.islands]
+        begin = 0
+        for island, size in zip(self.islands, sizes, strict=True):
+            some = slice(begin, begin + size)
+            island.tell(candidates[:, some], cost[some])
+            begin += size
+        self._asked = []
+        if self.islands[0].generation % self.migrate_every == 0:
+            self._migrate()
+
+    def search(
+        self, objective: Objective, target: float | None = None, most: float = math.inf
+    ) -> Iterator[Generation]:
+        """Generation after generation of all islands, computed here, or epoch after epoch
+        elsewhere.
+        """
+        if self.epoch is None:
+            yield from super().search(objective, target, most)
+            return
+        done, number = 0, 0
+        while done < most:
+            states = [island.state() for island in self.islands]
+            length = int(min(self.migrate_every, most - done))
+            found = self.epoch(number, states, length)
+            for island, arrays in zip(self.islands, found, strict=True):
+                island.restore({k: v for k, v in arrays.items() if k not in _TOLD})
+            done, number = done + length, number + 1
+            if self.islands[0].generation % self.migrate_every == 0:
+                self._migrate()
+            for k in range(length):
+                yield _generation(found, k)
+
+    def _migrate(self) -> None:
+        leaving = [island.best_of(self.migrants) for island in self.islands]
+        for k, island in enumerate(self.islands):
+            island.receive(*leaving[k - 1])
+
+
+#: What an epoch tells of its generations, beside the island's state.
+_TOLD = ("told_cost", "told_status", "told_values")
+
+
+def advance(island: Island, objective: Objective, generations: int) -> Arrays:
+    """Computes some generations of an island.
+
+    Returns: its state afterwards and what there is to tell of each generation; see `Epoch`.
+    """
+    costs, statuses, values = [], [], []
+    for _ in range(generations):
+        candidates = island.ask()
+        score = objective.score(candidates)
+        island.tell(candidates, score.cost)
+        cost = to_host(score.cost).astype(np.float64)
+        best = int(np.where(np.isfinite(cost), cost, np.inf).argmin())
+        costs.append(cost)
+        statuses.append(to_host(score.status).astype(np.int8))
+        values.append(objective.physical(candidates[:, best : best + 1])[:, 0])
+    told = (np.array(costs), np.array(statuses), np.array(values))
+    return {**island.state(), **dict(zip(_TOLD, told, strict=True))}
+
+
+def _generation(found: Sequence[Arrays], k: int) -> Generation:
+    """What generation k of an epoch has brought, as `objective.summarized` would tell it."""
+    scored = Scored(*(np.concatenate([one[name][k] for one in found]) for name in _TOLD[:2]))
+    finite = np.isfinite(scored.cost)
+    costs = scored.cost[finite]
+    lowest = [np.where(np.isfinite(c), c, np.inf).min() for c in (f["told_cost"][k] for f in found)]
+    return Generation(
+        n_candidates=scored.cost.size,
+        mean=float(costs.mean()) if costs.size else math.nan,
+        median=float(np.median(costs)) if costs.size else math.nan,
+        best=float(min(lowest)),
+        values=found[int(np.argmin(lowest))]["told_values"][k],
+        failures=count_failures(scored.status, finite, np),
+    )
+
+
+def _block(points: np.ndarray, k: int, population: int) -> np.ndarray | None:
+    """The starting points of island k, of which there may be none."""
+    own = points[:, k * population : (k + 1) * population]
+    return own if own.shape[1] else None

@@ -1,0 +1,180 @@
+"""Work in pieces: what is kept of it, and what a run that goes on does again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from channelfit.pieces.kept import Kept
+from channelfit.pieces.work import Here, pieces_done, seconds_left
+from channelfit.reading.errors import InputError
+
+KEYS = [("sets", k) for k in range(7)]
+
+
+class Squares:
+    """The square of a number, and how often each was asked for."""
+
+    def __init__(self) -> None:
+        self.identity = {"version": 1}
+        self.done: list[tuple] = []
+
+    def do(self, key):
+        self.done.append(key)
+        return {"square": np.array([key[1] ** 2]), "text": np.frombuffer(b"\xc3\xa4", np.uint8)}
+
+
+def values(found):
+    return [(key, int(arrays["square"][0]), bytes(arrays["text"])) for key, arrays in found]
+
+
+def test_pieces_come_in_the_order_of_their_keys_whoever_does_them():
+    def backwards(work, keys):
+        for key in reversed(keys):
+            yield key, work.do(key)
+
+    told = []
+    found = values(pieces_done(Squares(), KEYS, backwards, on_done=lambda key, _: told.append(key)))
+    assert found == values(pieces_done(Squares(), KEYS, Here()))
+    assert told == KEYS[::-1]
+
+
+def test_a_doer_that_loses_a_piece_is_found_out():
+    def forgets(work, keys):
+        yield from Here()(work, [key for key in keys if key[1] != 3])
+
+    with pytest.raises(InputError, match="piece sets 3 was not done"):
+        list(pieces_done(Squares(), KEYS, forgets))
+
+
+def test_a_piece_is_named_once():
+    with pytest.raises(ValueError, match="twice"):
+        list(pieces_done(Squares(), [*KEYS, KEYS[0]]))
+
+
+def test_what_was_kept_is_not_done_again(tmp_path):
+    whole = values(pieces_done(Squares(), KEYS))
+    first = Kept(tmp_path / "pieces.bin")
+    coming = pieces_done(Squares(), KEYS, kept=first)
+    for _ in range(3):
+        next(coming)
+    first.close(keep=True)
+    work, again = Squares(), Kept(tmp_path / "pieces.bin")
+    assert again.keys == set(KEYS[:3])
+    assert values(pieces_done(work, KEYS, kept=again)) == whole
+    assert work.done == KEYS[3:]
+    again.close(keep=False)
+    assert not (tmp_path / "pieces.bin").exists()
+
+
+@pytest.mark.parametrize("lost", [1, 9, 40])
+def test_a_torn_end_costs_the_last_piece(tmp_path, lost):
+    file = tmp_path / "pieces.bin"
+    kept = Kept(file)
+    list(pieces_done(Squares(), KEYS, kept=kept))
+    kept.close(keep=True)
+    os.truncate(file, file.stat().st_size - lost)
+    again = Kept(file)
+    assert again.keys == set(KEYS[:-1])
+    again.put(KEYS[-1], {"square": np.array([36])})
+    again.close(keep=True)
+    assert Kept(file).keys == set(KEYS)
+
+
+def test_a_changed_byte_costs_what_follows_and_is_never_believed(tmp_path):
+    file = tmp_path / "pieces.bin"
+    kept = Kept(file)
+    list(pieces_done(Squares(), KEYS, kept=kept))
+    kept.close(keep=True)
+    good = file.read_bytes()
+    for place in range(20, len(good), 11):
+        file.write_bytes(good[:place] + bytes([good[place] ^ 0x20]) + good[place + 1 :])
+        again = Kept(file)
+        for key in again.keys:
+            assert int(again.get(key)["square"][0]) == key[1] ** 2
+        assert len(again.keys) < len(KEYS)
+        again.close(keep=True)
+
+
+def test_another_process_cannot_have_the_same_file(tmp_path):
+    file = tmp_path / "pieces.bin"
+    kept = Kept(file)
+    call = "import pathlib, channelfit.pieces.kept as k, sys; k.Kept(pathlib.Path(sys.argv[1]))"
+    run = subprocess.run([sys.executable, "-c", call, file], capture_output=True, text=True)
+    assert "another process is using it" in run.stderr
+    kept.close(keep=True)
+
+
+def test_another_file_is_refused_and_left_as_it_was(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("something that somebody wrote\n")
+    with pytest.raises(InputError, match="no file of results of this version"):
+        Kept(file)
+    assert file.read_text() == "something that somebody wrote\n"
+
+
+def test_a_full_disk_is_told_and_the_work_goes_on(tmp_path, monkeypatch):
+    file = tmp_path / "pieces.bin"
+    kept, real = Kept(file), os.fsync
+    full = {"now": False}
+
+    def fsync(descriptor):
+        if full["now"]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    found = []
+    for key, arrays in pieces_done(Squares(), KEYS, kept=kept):
+        found.append((key, arrays))
+        full["now"] = 2 <= len(found) < 5
+        if len(found) == 4:
+            assert "No space left on device" in str(kept.fault)
+    assert values(found) == values(pieces_done(Squares(), KEYS))
+    assert kept.fault is None
+    kept.close(keep=True)
+    assert Kept(file).keys == set(KEYS[:2] + KEYS[5:])
+
+
+SHAPES = arrays_of.array_shapes(max_dims=4, min_side=0)
+NUMBERS = st.sampled_from(["<f8", "<f4", "<i8", "<i4", "|i1", "|u1", "|b1"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(
+        st.text("abcdefg_", min_size=1),
+        NUMBERS.flatmap(
+            lambda d: arrays_of.arrays(d, arrays_of.array_shapes(max_dims=4, min_side=0))
+        ),
+        max_size=4,
+    ),
+    st.lists(st.one_of(st.text(), st.integers(-(2**40), 2**40)), min_size=1, max_size=3),
+)
+def test_what_is_kept_comes_back_to_the_bit(tmp_path_factory, arrays, key):
+    file = tmp_path_factory.mktemp("kept") / "pieces.bin"
+    kept = Kept(file)
+    kept.put(tuple(key), arrays)
+    kept.close(keep=True)
+    again = Kept(file)
+    found = again.get(tuple(key))
+    again.close(keep=False)
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+        assert found[name].tobytes() == array.tobytes()
+
+
+def test_time_left_counts_this_run_alone(monkeypatch):
+    monkeypatch.setattr("channelfit.pieces.work.time.perf_counter", lambda: 10.0)
+    assert np.isnan(seconds_left(5, 10, 0.0, before=5))
+    assert seconds_left(6, 10, 0.0, before=5) == pytest.approx(40.0)
