@@ -165,34 +165,32 @@ def facts(n: int) -> dict[str, Any]:
         "warnings": [],
         "left_out": [{"recording": "plate7/Q01.csv", "reason": "the file is empty"}],
         "population": {
-            "method": "relinearized",
-            "used": n,
-            "parameters": [
+            "method": "A two-level model of the wells took all but z1 as normally distributed",
+            "rows": [
                 {
-                    "parameter": name,
-                    "varies": "shared" if name == "z1" else "drawn",
+                    "name": name,
+                    "kind": "shared" if name == "z1" else "drawn",
                     "scale": "log",
                     "unit": unit,
                     "mean": value,
-                    "lower": 0.97 * value,
-                    "upper": 1.03 * value,
-                    "spread": 0.18,
-                    "spread_lower": 0.16,
-                    "spread_upper": 0.2,
+                    "mean_lower": 0.97 * value,
+                    "mean_upper": 1.03 * value,
+                    "spread": 0.0 if name == "z1" else 0.18,
+                    "spread_lower": 0.0 if name == "z1" else 0.16,
+                    "spread_upper": 0.0 if name == "z1" else 0.2,
                 }
                 for name, (unit, value) in PARAMETERS.items()
             ],
-            "notes": ["one well hardly counts."],
+            "remarks": ["one well hardly counts."],
         },
         "groups": {
-            "names": ["a1", "b1"],
-            "units": ["1/ms", "1/ms"],
-            "groups": [
-                {"group": 1, "wells": n - 8, "center": [2.4e-4, 3.5e-5]},
-                {"group": 2, "wells": 8, "center": [1.4e-3, None]},
+            "method": "The wells were sorted into 2 groups by k-means",
+            "of": ["a1", "b1"],
+            "units": {"a1": "1/ms", "b1": "1/ms"},
+            "rows": [
+                {"group": "1", "wells": n - 8, "center": {"a1": 2.4e-4, "b1": 3.5e-5}},
+                {"group": "2", "wells": 8, "center": {"a1": 1.4e-3, "b1": None}},
             ],
-            "explained": 0.731,
-            "suggested": 2,
-            "notes": [],
+            "remarks": [],
         },
     }

@@ -600,9 +600,9 @@ def test_what_the_page_says(html, wells):
     assert "× or ÷ 1.2" in text  # a log spread of 0.18, as a factor
     assert "1.17 to 1.22" in text
     assert "median well (" in text
-    assert "a1, b1, z2, a3, b3, g and leak as drawn from a normal population" in text
-    assert "z1 as the same in all wells" in text
-    assert "73.1 % of their scatter lies (the gap statistic suggests 2)" in text
+    assert "A two-level model of the wells took all but z1 as normally distributed. The" in text
+    assert "The wells were sorted into 2 groups by k-means." in text
+    assert "one well hardly counts." in text
 
 
 def test_reasons_with_other_numbers_are_counted_together():
@@ -653,10 +653,11 @@ def test_hostile_texts_are_nothing_but_texts(page, tmp_path, name):
     facts["warnings"] = [name, {"place": name, "value": name, "advice": name}]
     facts["left_out"] = [{"recording": name, "reason": name}]
     facts["versions"] = {"channelfit": "0.9", name: name}
-    facts["population"]["notes"] = facts["groups"]["notes"] = [name]
-    facts["population"]["parameters"][0].update(parameter=name, unit=name, varies=name)
-    facts["groups"].update(names=[name, name], units=[name, name], suggested=name)
-    facts["groups"]["groups"][0]["group"] = name
+    for key in ("population", "groups"):
+        facts[key].update(method=name, remarks=[name])
+    facts["population"]["rows"][0].update(name=name, unit=name, kind=name)
+    facts["groups"].update(of=[name], units={name: name})
+    facts["groups"]["rows"][0].update(group=name, wells=name, center={name: 1.0})
     about = dict(table.about)
     about["g"] = type(about["g"])(name, name)
     file = saved(tmp_path, Table(columns, about), traces, facts)

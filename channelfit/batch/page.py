@@ -198,22 +198,21 @@ def _population(facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """The table of the population's means and spreads; None where none was fitted."""
     told = facts.get("population") or {}
     rows = []
-    for row in told.get("parameters") or ():
+    for row in told.get("rows") or ():
         log = row.get("scale") == "log"
-        drawn = row.get("varies") == "drawn"
+        drawn = row.get("kind") != "shared"
         rows.append(
             {
-                "name": row.get("parameter", ""),
-                "varies": row.get("varies", ""),
+                "name": row.get("name", ""),
+                "kind": row.get("kind", ""),
                 "mean": short(row.get("mean"), 4),
-                "interval": _between(row.get("lower"), row.get("upper")),
+                "interval": _between(row.get("mean_lower"), row.get("mean_upper")),
                 "unit": "" if row.get("unit") == "1" else row.get("unit", ""),
                 "spread": _spread(row.get("spread"), log) if drawn else "",
                 "spread_interval": _spread_interval(row, log) if drawn else "",
             }
         )
-    notes = [str(note) for note in told.get("notes") or ()]
-    return {"rows": rows, "notes": notes} if rows else None
+    return {"rows": rows, "remarks": told.get("remarks") or ()} if rows else None
 
 
 def _spread(value: object, log: bool) -> str:
@@ -242,15 +241,14 @@ def _between(low: object, high: object) -> str:
 def _groups(facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """The table of groups of wells; None where none were sought."""
     told = facts.get("groups") or {}
+    names, units = list(told.get("of") or ()), told.get("units") or {}
     rows = [
         {
             "group": row.get("group", ""),
             "wells": row.get("wells", ""),
-            "center": [short(value, 4) for value in row.get("center") or ()],
+            "center": [short((row.get("center") or {}).get(name), 4) for name in names],
         }
-        for row in told.get("groups") or ()
+        for row in told.get("rows") or ()
     ]
-    units = ["" if unit == "1" else unit for unit in told.get("units") or ()]
-    heads = list(zip(told.get("names") or (), units, strict=False))
-    notes = [str(note) for note in told.get("notes") or ()]
-    return {"rows": rows, "heads": heads, "notes": notes} if rows else None
+    heads = [(name, "" if units.get(name) == "1" else units.get(name, "")) for name in names]
+    return {"rows": rows, "heads": heads, "remarks": told.get("remarks") or ()} if rows else None

@@ -82,7 +82,7 @@ def what_looked_wrong(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
     for row in facts.get("left_out") or ():
         found.append(f"{row.get('recording', 'A recording')} was left out: {row.get('reason', '')}")
     for key in ("population", "groups"):
-        found += [str(text) for text in (facts.get(key) or {}).get("notes") or ()]
+        found += [str(text) for text in (facts.get(key) or {}).get("remarks") or ()]
     return [sentence(bare(text)) for text in found]
 
 
@@ -93,8 +93,8 @@ def methods(plate: Plate, facts: Mapping[str, Any]) -> str:
         _search(facts),
         _outcome(plate),
         _intervals(plate),
-        _population(facts.get("population") or {}),
-        _groups(facts.get("groups") or {}),
+        _told_by(facts.get("population") or {}),
+        _told_by(facts.get("groups") or {}),
     ]
     return " ".join(part for part in parts if part)
 
@@ -163,38 +163,9 @@ def _intervals(plate: Plate) -> str:
     )
 
 
-def _population(told: Mapping[str, Any]) -> str:
-    rows = told.get("parameters") or ()
-    drawn = [str(row["parameter"]) for row in rows if row.get("varies") == "drawn"]
-    shared = [str(row["parameter"]) for row in rows if row.get("varies") == "shared"]
-    if not rows:
-        return ""
-    parts = []
-    if drawn:
-        logs = " (of logarithms where they were searched so)"
-        parts.append(f"{listed(drawn)} as drawn from a normal population{logs}")
-    if shared:
-        parts.append(f"{listed(shared)} as the same in all wells")
-    again = ", the wells linearized again" if told.get("method") == "relinearized" else ""
-    used = f"{told['used']:,} wells" if isinstance(told.get("used"), int) else "the wells"
-    return (
-        f"All wells together were described with {listed(parts)}; means, spreads and their 95 % "
-        "intervals are restricted maximum likelihood estimates from the optima and the curvatures "
-        f"of {used}{again}."
-    )
-
-
-def _groups(told: Mapping[str, Any]) -> str:
-    rows = told.get("groups") or ()
-    if not rows:
-        return ""
-    names = listed([str(name) for name in told.get("names") or ()])
-    text = f"The wells were sorted into {len(rows)} groups by k-means on {names}"
-    if isinstance(told.get("explained"), float):
-        text += f", between which {100 * told['explained']:.3g} % of their scatter lies"
-    if told.get("suggested"):
-        text += f" (the gap statistic suggests {told['suggested']})"
-    return f"{text}."
+def _told_by(told: Mapping[str, Any]) -> str:
+    """The sentence in which a population or groups say how they were found."""
+    return sentence(bare(str(told["method"]))) if told.get("method") else ""
 
 
 def citation(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
