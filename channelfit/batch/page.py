@@ -49,9 +49,9 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
 
     Arguments:
         table: one row a well.
-        traces: `time_ms` (n_points,) in ms, `data` and `fit` (n_rows, n_points) in pA, and `well`
-            (n_rows,), the rows of the table that they are of, where they are not of all. May be
-            empty.
+        traces: `time_ms` (n_points,) in ms, `data` and `fit` (n_rows, n_points) in pA, `residual`
+            where it is not the difference of these, and `well` (n_rows,), the rows of the table
+            that they are of, where they are not of all. May be empty.
         facts: plain data on the batch; every key may be missing. Texts: `title`, `description`,
             `model`, `model_source`, `protocol`, `protocol_source`, `search`, `backend`, `dtype`,
             `finished` (ISO 8601), `command`, `file`. Numbers: `starts`, `seed`, `seconds`.
