@@ -94,6 +94,7 @@ class Cluster:
 
     Attributes:
         client: Dask's. jobs: Dask's cluster, where this process has started one.
+        known: the workers that have taken the work before, who get pieces of the next one at once.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Cluster:
         self.plan, self.patience = plan, patience
         self.client: Any = None
         self.jobs: Any = None
+        self.known: dict[str, on_worker.Worker] = {}
         self._say, self._ends = say, ExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
@@ -233,12 +235,12 @@ class _Errand:
         self._work = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         self._name = hashlib.sha256(self._work).hexdigest()[:16]
         self._on_gpu = "GPU" in work.identity
-        self._expected = on_worker.software(self._on_gpu)
+        self._expected = dict(on_worker.software(self._on_gpu))
         self._expected |= {k: str(v) for k, v in work.identity.items() if k in self._expected}
         self._left, self._undone = deque(keys), set(keys)
         self._out: dict[asyncio.Task[Any], _Attempt] = {}
         self._offers: dict[asyncio.Task[Any], str] = {}
-        self._workers: dict[str, on_worker.Worker] = {}
+        self._workers = dict(cluster.known)
         self._refused: dict[str, str] = {}
         self._late: set[str] = set()  # these have let a piece wait for too long
         self._seconds: deque[float] = deque(maxlen=200)
@@ -250,15 +252,18 @@ class _Errand:
 
     async def run(self) -> None:
         """Gets all pieces done."""
+        for address in self._workers:
+            self._offer(address)
         try:
             while self._undone:
                 await self._find_scheduler()
-                await self._look_around()
                 self._send()
                 self._send_again()
+                await self._look_around()
                 await self._listen()
             self._scale(at_end=True)
         finally:
+            self._cluster.known = self._workers
             if tasks := [*self._out, *self._offers]:
                 for task in tasks:
                     task.cancel()
@@ -307,14 +312,16 @@ class _Errand:
         self._late &= there
         offered = set(self._offers.values())
         for address in there - offered - self._workers.keys() - self._refused.keys():
-            future = self._submit(
-                [address], on_worker.take, self._work, self._expected, self._on_gpu
-            )
-            self._offers[asyncio.create_task(_answer(future))] = address
+            self._offer(address)
         for task, address in self._offers.items():
             if address not in there:
                 task.cancel()
         self._judge(there, now)
+
+    def _offer(self, address: str) -> None:
+        work = self._work, self._expected, self._on_gpu
+        future = self._submit([address], on_worker.take, *work)
+        self._offers[asyncio.create_task(_answer(future))] = address
 
     def _judge(self, there: set[str], now: float) -> None:
         """Tells that nobody is there, and ends the work if all who are there do not suit."""
@@ -363,6 +370,7 @@ class _Errand:
             )  # it may have another channelfit, or none
 
     def _refuse(self, address: str, worker: str, why: str) -> None:
+        self._workers.pop(address, None)
         self._refused[address] = f"worker {worker}: {why}"
         self._say_once(f"worker {worker} is not used: {why}")
 
@@ -440,7 +448,9 @@ class _Errand:
         if not isinstance(answer, on_worker.Answer):
             self._lose(key, answer)
         elif answer.unknown:
-            self._workers.pop(answer.address, None)  # it is a new process; the work is offered
+            if answer.address not in self._offers.values():  # it is a new process
+                self._workers.pop(answer.address, None)
+                self._looked = 0.0
             self._again(key)
         elif answer.error is not None:
             answer.error.add_note(f"on worker {answer.address}:\n{answer.place}")
