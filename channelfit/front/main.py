@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from channelfit import __version__
-from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.front import interrupts
 from channelfit.front.verbs.compare import compare
 from channelfit.front.verbs.completion import completion
@@ -23,11 +22,13 @@ from channelfit.front.verbs.curves import curves
 from channelfit.front.verbs.doctor import doctor
 from channelfit.front.verbs.examples import examples
 from channelfit.front.verbs.export import export
+from channelfit.front.verbs.fhn import fhn
 from channelfit.front.verbs.import_model import import_model
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
 from channelfit.front.verbs.report import report
+from channelfit.front.verbs.run import run
 from channelfit.front.verbs.schema import schema
 from channelfit.front.verbs.show import show
 from channelfit.front.verbs.simulate import simulate
@@ -118,6 +119,7 @@ def main() -> None:
            `validate` found an error above its tolerance
       2    the input cannot be used, or memory or disk do not suffice; one
            message says what and where
+      3    `run` has ended, and not all of its jobs could be done
       130  interrupted; `optimize` has saved the best so far
       143  ended by SIGTERM, in the same way
     """
@@ -125,6 +127,7 @@ def main() -> None:
 
 _VERBS = (
     optimize,
+    run,
     watch,
     simulate,
     uncertainty,

@@ -38,6 +38,13 @@ cluster_option = click.option(
     help="Spread the work over local, local:N processes, the workers of tcp://HOST:PORT, or the "
     "jobs that FILE.yaml describes.",
 )
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="For scripts: standard output is one JSON object a line, for progress, warnings, failures "
+    "and, as the last one, the results and their files.",
+)
 
 
 def dtype_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.front import kinds
-from channelfit.front.progress import compilations_shown, screen_for
+from channelfit.front.progress import Pieces, PythonScreen, compilations_shown, screen_for
 from channelfit.front.result import Fit, load, parameter_table, standard_errors
 from channelfit.front.table import table_of
 from channelfit.pieces.kept import Kept
@@ -25,6 +25,7 @@ from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
 from channelfit.results.files import make_folder, write_text
+from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import json_text, titles
 from channelfit.results.uncertainty.assessment import (
     Assessment,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 #: A cost this much lower than before refining is worth a file of its own.
 _REFINED = 1 - 1e-4
+#: Steps of the walkers from one look at them to the next.
+_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,7 @@ def uncertainty(
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
     wanted = Wanted(names, families, posterior, walkers, seed, ensembles)
     with screen_for(own.name, progress) as screen, compilations_shown(screen):
-        return study(own.plan, own.scorer, own.result.values, wanted, screen.begin)
+        return study(own.plan, own.scorer, own.result.values, wanted, screen)
 
 
 def study(
@@ -250,18 +253,19 @@ def study(
     scorer: Scorer,
     values: np.ndarray,
     wanted: Wanted,
-    begin: Callable[[str], object] = lambda stage: None,
+    screen: SearchScreen | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> Uncertainty:
     """Judges a fit.
 
     Arguments:
         values: (n_parameters,), base units.
-        begin: told what is being done now.
+        screen: shows what is being done now, and how much of it is done; None for nothing.
         elsewhere: who computes profiles and chains; None where this process does.
 
     Raises: InputError when the backend has no derivatives, a name is unknown, something is missing.
     """
+    screen = screen or PythonScreen(fit.name)
     kinds.with_currents(fit)
     if scorer.dtype != "float64":
         scorer = kinds.make_scorer(fit, scorer.backend)
@@ -269,35 +273,39 @@ def study(
         raise InputError(
             f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
         )
-    _check_installed(wanted)
-    _check_memory(fit, wanted)
-    begin("refining the fit")
+    check_wanted(fit, wanted)
+    screen.begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
     places = _places(judged.estimate, wanted.profiles)
     found_profiles: list[Profile] = []
     if places and elsewhere is not None:
+        screen.begin(f"profiles of {len(places)} parameters")
+        wave = Pieces(screen, len(places), "profiles")
         each = profiles_by(
-            elsewhere.doer,
-            elsewhere.work,
-            elsewhere.kept,
-            lambda name: begin(f"profile of {name} done"),
+            elsewhere.doer, elsewhere.work, elsewhere.kept, lambda name: wave.done(name)
         )
-        begin(f"profiles of {len(places)} parameters")
         found, found_profiles = profiles(judged.estimate, places, each=each)
     elif places:
-        found, found_profiles = profiles(
-            judged.estimate, places, on_profile=lambda name: begin(f"profile of {name}")
-        )
+        pieces: list[Pieces] = []
+
+        def on_profile(name: str) -> None:  # it is called before each of them
+            screen.begin(f"profile of {name}")
+            if name == judged.estimate.names[places[0]]:  # also anew, from a better fit
+                pieces[:] = [Pieces(screen, len(places), "profiles")]
+            else:
+                pieces[0].done()
+
+        found, found_profiles = profiles(judged.estimate, places, on_profile=on_profile)
     if places and found is not judged.estimate:
         judged = judge(found, judged.refined_from)
     found = judged.estimate
     found_families: list[Family] = []
     if wanted.families:
-        begin(f"refining {wanted.families} other starts")
+        screen.begin(f"refining {wanted.families} other starts")
         found_families = families(found, *good_fits(found, wanted.families, wanted.seed))
     posterior = None
     if wanted.steps and elsewhere is not None:
-        begin(f"{wanted.ensembles} ensembles of the posterior, {wanted.steps} steps each")
+        screen.begin(f"{wanted.ensembles} ensembles of the posterior, {wanted.steps} steps each")
         posterior = posterior_by(
             elsewhere.doer,
             elsewhere.work,
@@ -309,15 +317,31 @@ def study(
             wanted.ensembles,
         )
     elif wanted.steps:
+        screen.begin("sampling the posterior")
+        walked = Pieces(screen, wanted.steps, "steps of each walker")
         posterior = sample_posterior(
             found,
             wanted.steps,
             wanted.walkers,
             wanted.seed,
-            lambda k: begin(f"step {k} of {wanted.steps}") if k % 50 == 0 else None,
+            lambda k: walked.done(count=_STEPS) if k % _STEPS == 0 else None,
             wanted.ensembles,
         )
     return Uncertainty(fit, judged, found_profiles, found_families, posterior)
+
+
+def check_wanted(fit: FitPlan, wanted: Wanted) -> None:
+    """Raises InputError where a study lacks a package, memory or a parameter of that name."""
+    _check_installed(wanted)
+    _check_memory(fit, wanted)
+    known = [p.name for p in fit.problem.parameters if not p.fixed]
+    for name in wanted.profiles if known and "all" not in wanted.profiles else ():
+        if name not in known:
+            raise InputError(_no_profile(name, known))
+
+
+def _no_profile(name: str, known: Sequence[str]) -> str:
+    return f'no free parameter "{name}" to profile. There is: {", ".join(known)}, or all'
 
 
 def _check_installed(wanted: Wanted) -> None:
@@ -347,8 +371,7 @@ def _places(found: Estimate, names: Sequence[str]) -> list[int]:
         return list(range(len(found.names)))
     for name in names:
         if name not in found.names:
-            known = ", ".join(found.names)
-            raise InputError(f'no free parameter "{name}" to profile. There is: {known}, or all')
+            raise InputError(_no_profile(name, found.names))
     return [found.names.index(name) for name in names]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,6 +204,12 @@ def check_stopped(folder: Path, running: bool) -> None:
     state = read_json(folder / STATE) if (folder / STATE).is_file() else {}
     if state.get("state") == FINISHED:
         raise InputError("this run has finished; there is nothing to go on with", folder)
+    if not (folder / RESUME).is_file() and cut_off_early(folder):
+        raise InputError(
+            "holds nothing to go on with: the run was cut off before its work began; begin it "
+            "again, with the same command",
+            folder,
+        )
     _content(folder / RESUME)
     if not running:
         return
@@ -218,6 +225,19 @@ def check_stopped(folder: Path, running: bool) -> None:
             "here whether that run has ended; if it has, remove the file .running",
             folder,
         )
+
+
+#: What a run has written before there is anything that could go on.
+_EARLY = re.compile(r"\.running(\.\d+)?|state\.json|source\.(py|cu)|\..*\.partial")
+
+
+def cut_off_early(folder: Path) -> bool:
+    """Whether a folder holds only what a run leaves that was killed before its work began."""
+    names = [path.name for path in folder.iterdir()]
+    if STATE not in names or not all(map(_EARLY.fullmatch, names)):
+        return False
+    process = read_json(folder / STATE).get("process")
+    return isinstance(process, dict) and still_runs(process) is False
 
 
 def _content(file: Path) -> dict[str, Any]:

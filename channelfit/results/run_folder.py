@@ -100,7 +100,10 @@ def file_name(text: str) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises InputError when the folder holds something already, or is none."""
+    """Raises InputError when the folder holds something already, or is none.
+
+    What a run has left that was killed before its work began counts as nothing.
+    """
     try:
         parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         found = [p.name for p in folder.iterdir()] if folder.exists() else []
@@ -108,6 +111,8 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
     if not os.access(parent, os.W_OK):
         raise InputError(f"cannot be written to: no permission in {parent}", folder)
+    if found and resuming.cut_off_early(folder):
+        return
     if _RUNNING in found:
         raise InputError(_TAKEN, folder)
     if found:
@@ -132,15 +137,14 @@ class Claim:
     """
 
     def __init__(self, folder: Path) -> None:
+        dead = _mark(folder)
         check_folder(folder)
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
         make_folder(folder)
-        try:
-            (folder / _RUNNING).touch(exist_ok=False)
-        except FileExistsError:
-            raise InputError(_TAKEN, folder) from None
-        except OSError as error:
-            raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+        _take(folder, dead)
+        for left in folder.iterdir():  # by a run that was killed before its work began
+            if left.name != _RUNNING:
+                left.unlink()
         self.path, self._made = folder, missing
         self.state, self.goes_on = RunState(), False
         self.tell()  # what cannot be written now is told of when the search begins
@@ -154,18 +158,10 @@ class Claim:
         Raises:
             InputError: the run has finished or still goes on, or the folder holds none.
         """
-        mark = folder / _RUNNING
-        resuming.check_stopped(folder, mark.exists())
+        dead = _mark(folder)
+        resuming.check_stopped(folder, dead is not None)
         claim = cls.__new__(cls)
-        with writing(folder):
-            try:
-                if mark.exists():
-                    taken = mark.with_name(f"{_RUNNING}.{os.getpid()}")
-                    mark.rename(taken)
-                    taken.unlink()
-                mark.touch(exist_ok=False)
-            except (FileExistsError, FileNotFoundError):
-                raise InputError(_TAKEN, folder) from None
+        _take(folder, dead)
         claim.path, claim._made, claim.state, claim.goes_on = folder, [], RunState(), True
         claim.tell()
         return claim
@@ -202,6 +198,39 @@ class Claim:
                 folder.rmdir()
             except OSError:  # something is in it, and so in those above it
                 break
+
+
+def _mark(folder: Path, name: str = _RUNNING) -> tuple[int, int] | None:
+    """What tells the mark of a run in a folder from any other one's; None where there is none."""
+    try:
+        found = (folder / name).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _take(folder: Path, dead: tuple[int, int] | None) -> None:
+    """Marks a folder as in use; of several that want it at the same moment one gets it.
+
+    Arguments:
+        dead: the mark of a run that is known to have ended, as `_mark` gives it.
+
+    Raises:
+        InputError: another one was first, or nothing can be written there.
+    """
+    mark = folder / _RUNNING
+    with writing(folder):
+        try:
+            if dead is not None:
+                taken = mark.with_name(f"{_RUNNING}.{os.getpid()}")
+                mark.rename(taken)
+                if _mark(folder, taken.name) != dead:
+                    taken.rename(mark)  # somebody else's, who was quicker
+                    raise FileExistsError
+                taken.unlink()
+            mark.touch(exist_ok=False)
+        except (FileExistsError, FileNotFoundError):
+            raise InputError(_TAKEN, folder) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,7 +396,7 @@ class RunFolder:
         if self._best is None or self._best[0] >= self._saved_cost:
             return None
         try:
-            self._save_fit(self._best[1])
+            self.save_fit(self._best[1])
         except InputError as fault:
             return fault
         self._saved_cost = self._best[0]
@@ -403,7 +432,7 @@ class RunFolder:
                 in no file.
         """
         steps: tuple[Callable[[], None], ...] = (
-            lambda: self._save_fit(result.values),
+            lambda: self.save_fit(result.values),
             lambda: write_text(
                 self.path / "history.csv", _lines([_HISTORY]) + _lines(result.history.tolist())
             ),
@@ -477,7 +506,7 @@ class RunFolder:
         self.claim.release()
         return fault
 
-    def _save_fit(self, values: np.ndarray) -> None:
+    def save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:
             with writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_data(self.fit, Path(temporary))

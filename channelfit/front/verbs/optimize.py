@@ -13,6 +13,7 @@ from channelfit.front.options import (
     backend_option,
     cluster_option,
     dtype_option,
+    json_option,
     path_option,
     set_option,
 )
@@ -77,12 +78,7 @@ from channelfit.front.options import (
 )
 @set_option
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the content of summary.json on standard output and nothing else there.",
-)
+@json_option
 @click.pass_context
 def optimize(context: click.Context, /, **given: Any) -> None:
     """Fit the parameters of MODEL to its data.
@@ -106,7 +102,7 @@ def optimize(context: click.Context, /, **given: Any) -> None:
       channelfit optimize models/model_b.yaml
       channelfit optimize models/model_b.yaml --population 1120 --generations 50 --seed 3
       channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
-      channelfit optimize models/k_hh.yaml --json --quiet > summary.json
+      channelfit optimize models/k_hh.yaml --json --quiet | tail -n 1
       channelfit optimize --resume runs/cell7
       channelfit optimize my_cell.yaml --seeds 8 --cluster local
     """

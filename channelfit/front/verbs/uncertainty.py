@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option, cluster_option, set_option
+from channelfit.front.options import backend_option, cluster_option, json_option, set_option
 
 
 @click.command(short_help="How sure a fit is, and what the data leave open.")
@@ -71,12 +71,7 @@ from channelfit.front.options import backend_option, cluster_option, set_option
 @cluster_option
 @backend_option
 @set_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the content of uncertainty.json and nothing else.",
-)
+@json_option
 def uncertainty(**given: Any) -> None:
     """How sure the fitted values in FIT are, such as fit.yaml of a run folder.
 

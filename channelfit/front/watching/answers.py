@@ -28,6 +28,7 @@ from channelfit.results.runs import (
     find_run,
     history_of,
     is_run,
+    jobs_of_night,
     read_plain,
 )
 
@@ -116,13 +117,20 @@ class Watched:
             found = self.runs()
         except InputError as error:
             return {"place": printable(str(self.place)), "trouble": error.message, "rows": []}
+        rows = [_queue_row(own, run) for own, run in found]
+        names = {run.name for _, run in found}
+        rows += [
+            _job_row(name, told)
+            for name, told in jobs_of_night(self.place).items()
+            if name not in names
+        ]
         counts: dict[str, int] = {}
-        for _, run in found:
-            counts[run.state] = counts.get(run.state, 0) + 1
+        for row in rows:
+            counts[row["state"]] = counts.get(row["state"], 0) + 1
         return {
             "place": printable(str(self.place)),
             "counts": ", ".join(f"{n} {state}" for state, n in counts.items()),
-            "rows": [_queue_row(own, run) for own, run in found],
+            "rows": rows,
         }
 
     def folder(self, own: str) -> Path | None:
@@ -226,6 +234,7 @@ def _queue_row(own: str, run: FoundRun) -> Row:
     cost, seconds = run.number("best_cost"), run.number("seconds")
     return {
         "id": own,
+        "page": True,
         "name": run.name,
         "fit": run.text("name"),
         "state": run.state,
@@ -242,6 +251,24 @@ def _queue_row(own: str, run: FoundRun) -> Row:
             "time": seconds,
             "started": run.text("started"),
         },
+    }
+
+
+def _job_row(name: str, told: Row) -> Row:
+    """A job of a night that is no run folder: it waits, is skipped, or was no fit."""
+    seconds, started = told.get("seconds"), told.get("started", "")
+    return {
+        "id": f"job {name}",
+        "page": False,
+        "name": name,
+        "fit": told.get("command", ""),
+        "state": told.get("state", UNKNOWN),
+        "why": told.get("reason", ""),
+        "report": False,
+        **dict.fromkeys(("cost", "generation", "left"), ""),
+        "time": _shown(duration, seconds),
+        "started": _moment(started),
+        "order": {"cost": None, "generation": None, "time": seconds, "started": started},
     }
 
 
