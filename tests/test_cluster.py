@@ -153,6 +153,21 @@ def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: P
     assert sum(work.begun(number) for number in range(20)) <= 22
 
 
+@pytest.mark.slow
+def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Path) -> None:
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        done(cluster, Toy(), 4)
+        nannies = list(cluster.jobs.workers.values())
+        for nanny in nannies:
+            before = nanny.pid
+            os.kill(before, signal.SIGKILL)
+            wait_until(lambda n=nanny, b=before: n.pid not in (None, b))  # type: ignore[misc]
+            os.kill(nanny.pid, signal.SIGKILL)
+        wait_until(lambda: all(n.pid is None for n in nannies))
+        found = done(cluster, Toy(seconds=0.1), 20)
+    assert table(found) == table(done(Here(), Toy(), 20))
+
+
 def test_a_piece_that_ends_every_worker_is_an_error(tmp_path: Path, two: Cluster) -> None:
     class Client:
         status = "running"

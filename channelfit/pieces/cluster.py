@@ -55,6 +55,8 @@ _MOST_LOSSES = 3
 _LOOK, _COUNT_JOBS = 0.5, 30.0
 #: Seconds after which it is told that no worker is there, and that no worker will do.
 _TELL_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
+#: Seconds that a process of this computer may take to start.
+_STARTING = 300.0
 #: Seconds that the end of a cluster may take; then its processes on this computer are killed.
 _CLOSING = 20.0
 
@@ -589,7 +591,7 @@ def _local(plan: ClusterPlan, security: Any) -> dict[str, Any]:
         **both,
         "nthreads": max(1, cores // count),
         "memory_limit": 0,
-        "death_timeout": plan.wait,
+        "death_timeout": _STARTING,
         "dashboard": False,
         "silence_logs": logging.CRITICAL,
     }
