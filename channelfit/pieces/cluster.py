@@ -338,14 +338,18 @@ class _Errand:
             self._say_once(f"{who} yet; the work waits for one")
 
     def _scale(self, at_end: bool = False) -> None:
-        """Asks a batch system for as many jobs as there is work for, within the user's bounds."""
-        plan, now = self._cluster.plan, time.monotonic()
+        """Asks a batch system for as many jobs as there is work for, within the user's bounds, and
+        this computer for processes that Dask has given up.
+        """
+        plan, jobs, now = self._cluster.plan, self._cluster.jobs, time.monotonic()
+        if plan.local is not None and len(jobs.workers) < len(jobs.worker_spec):
+            jobs.scale(len(jobs.worker_spec))  # what is there in name only is started
         if plan.job_class is None or (now - self._counted < _COUNT_JOBS and not at_end):
             return
         self._counted = now
         wanted = plan.least if at_end else min(plan.most, max(plan.least, len(self._undone)))
         self._n_jobs = wanted if at_end else max(wanted, self._n_jobs)
-        self._cluster.jobs.scale(jobs=int(self._n_jobs))
+        jobs.scale(jobs=int(self._n_jobs))
 
     def _hear_of_offer(self, address: str, answer: Any) -> None:
         """Notes whether a worker has taken the work, and tells what is odd about it."""
