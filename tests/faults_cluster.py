@@ -32,7 +32,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -111,6 +111,7 @@ class Runs:
             once = sorted(counts) == keys(own.pieces) and set(counts.values()) == {1}
             same = once and table(dict(found)) == self._wanted
             self.seen.again += sum(work.begun(number) > 1 for number in range(own.pieces))
+        assert struck, "nothing struck: the fault itself has failed"
         self.seen.runs += 1
         self.seen.good += same
         self.seen.faults += sum(struck)
@@ -138,8 +139,9 @@ def kill(settings: Settings) -> Seen:
             while not over.wait(dice.uniform(0.1, 1.5)):
                 there = local_workers(cluster)
                 if len(there) > 1:  # on a busy machine they are killed faster than they start
-                    os.kill(dice.choice(there), signal.SIGKILL)
-                    count += 1
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.kill(dice.choice(there), signal.SIGKILL)
+                        count += 1
             return count
 
         for _ in range(settings.runs):
