@@ -238,6 +238,26 @@ def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_slow_is_not_waited_for(tmp_path: Path) -> None:
+    """Another one does its piece; its own answer comes later, is dropped, and it works again."""
+    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "slow"})
+    with Cluster(ClusterPlan(local=2), patience=3) as cluster:
+        began = time.monotonic()
+        found = done(cluster, work, 20)
+        slow = int((tmp_path / "piece7").read_text().split()[0])
+        assert work.begun(7) == 2
+        assert time.monotonic() - began < 18
+        assert slow != int(found["piece", 7]["where"][0])
+        seen: set[int] = set()
+        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
+            seen.add(int(arrays["where"][0]))
+            if slow in seen:
+                break
+    assert slow in seen
+    assert table(found) == table(done(Here(), Toy(), 20))
+
+
+@pytest.mark.slow
 def test_a_cluster_with_a_stopped_process_ends(tmp_path: Path) -> None:
     work = Toy(seconds=0.02, folder=tmp_path, faults={7: "stopped"})
     with Cluster(ClusterPlan(local=2), patience=2) as cluster:
