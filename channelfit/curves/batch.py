@@ -14,6 +14,8 @@ from channelfit.curves.fitting import DataSets, Fits, Flight, Task, edges
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 
+#: Fits data sets of a task: from the first to before the last.
+Fitter = Callable[[Task, int, int], Fits]
 METHODS = ("least-squares", "swarm")
 #: Numbers in a piece, and data sets in it, at most.
 _NUMBERS, _SETS = 40_000_000, 262_144
@@ -80,7 +82,7 @@ def fit_pieces(
 
     Raises: InputError where ranges do not suit the inputs, or no GPU can be used.
     """
-    fit = _fitter(settings)
+    fit = fitter(settings)
     count = 0
     for data in groups:
         task = Task.of(curve, data)
@@ -92,7 +94,8 @@ def fit_pieces(
             done(count)
 
 
-def _fitter(settings: Settings) -> Callable[[Task, int, int], Fits]:
+def fitter(settings: Settings) -> Fitter:
+    """What fits the data sets of a task from one place to before another."""
     backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads
