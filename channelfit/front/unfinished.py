@@ -110,7 +110,7 @@ class Unfinished:
             screen.warn([Caution(str(fault.file), fault.message, then)])
 
     def finish(self) -> None:
-        """Takes the folder away, since the results are whole."""
+        """Nothing is to be kept any more: the results are whole, or there can be none."""
         self._finished = True
 
     def __exit__(
@@ -129,7 +129,10 @@ class Unfinished:
                 reason = "interrupted" if stopped else str(error) or type(error).__name__
                 self.claim.state.end(INTERRUPTED if stopped else FAILED, reason)
                 self.claim.tell()
-                self._say(f"channelfit {self.verb} --resume {self.folder} goes on with this run")
+                if self._kept is not None:
+                    self._say(
+                        f"channelfit {self.verb} --resume {self.folder} goes on with this run"
+                    )
             else:
                 for name in (resuming.RESUME, STATE):
                     (self.folder / name).unlink(missing_ok=True)
