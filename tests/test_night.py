@@ -842,18 +842,36 @@ def history(folder: Path) -> list[list[str]]:
     return [row[:2] + row[3:] for row in rows]
 
 
+LONG = {
+    "long": {
+        "optimize": {"model": MODEL, "optimizer": "genetic", "population": 2000}
+        | {"generations": 1200}
+    },
+    "next": {
+        "simulate": {
+            "model": {"run": "long"},
+            "protocol": str(ROOT / "protocols" / "activation.yaml"),
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the jobs of `LONG` without an interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(write(folder, LONG), "--out", folder / "o").exit_code == 0
+    return folder / "o"
+
+
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, whole: Path, number: signal.Signals
 ) -> None:
     """SIGKILL is sent to the night and to its job, as in a power cut."""
-    fit = {"model": MODEL, "optimizer": "genetic", "population": 2000, "generations": 400}
-    jobs = {"long": {"optimize": fit}, "next": {"simulate": {"model": {"run": "long"}, "protocol":
-            str(ROOT / "protocols" / "activation.yaml")}}}  # fmt: skip
-    file, out, whole = write(tmp_path, jobs), tmp_path / "o", tmp_path / "whole"
-    assert run(file, "--out", whole).exit_code == 0
+    file, out = write(tmp_path, LONG), tmp_path / "o"
     process = subprocess.Popen(
         [sys.executable, "-m", "channelfit", "run", file, "--out", out], stderr=subprocess.DEVNULL
     )
@@ -862,10 +880,12 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     process.send_signal(number)
     if number == signal.SIGKILL:
         process.wait()
-        os.kill(record(out)["jobs"]["long"]["process"]["pid"], number)
+        left = record(out)["jobs"]["long"]["process"]["pid"]
+        os.kill(left, number)
+        wait_for(lambda: not process_of(left)["started"])
     process.wait(timeout=60)
     assert states(out)["next"] == "waiting"
-    assert states(out)["long"] in ("interrupted", "running")
+    assert states(out)["long"] == ("running" if number == signal.SIGKILL else "interrupted")
     done = run("--resume", out)
     assert done.exit_code == 0, done.output
     assert "long: optimize goes on" in done.stderr

@@ -61,7 +61,7 @@ class NightScreen(SearchScreen):
             told += f" after {duration(row['seconds'])}"
         told += f": {row['reason']}" if row.get("reason") else ""
         told += f" (see {record.folder / name}.log)" if row["state"] == FAILED else ""
-        self.say(f"{told}; {len(record.jobs) - left} of {len(record.jobs)} done")
+        self.say(f"{told}; {len(record.jobs) - left} of {len(record.jobs)} ended")
         fault = str(record.fault or "")
         if fault and fault != self._fault:
             self.say(f"Warning: {fault}; it will be tried again")
