@@ -48,7 +48,9 @@ def main() -> None:
                 command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
             )
             seconds.append(time.perf_counter() - start)
-            rms.append(100 * json.loads(done.stdout)["rms_relative_to_peak"])
+            rms.append(
+                100 * json.loads(done.stdout.splitlines()[-1])["summary"]["rms_relative_to_peak"]
+            )
             print(f"seed {seed}: RMS {rms[-1]:.3f} % of the peak, {seconds[-1]:.1f} s", flush=True)
     rows = [
         Row("fits within 1 % of the peak", float(np.sum(np.array(rms) <= 1)), f"of {seeds}"),

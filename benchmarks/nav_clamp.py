@@ -121,7 +121,10 @@ def optimized(file: Path, folder: Path) -> Fitted:
     problem: Problem = load_plan(out / "fit.yaml").problem
     values = np.array([p.value for p in problem.parameters])[:, None]
     shown = make_scorer(problem, "cpu").simulate(values)
-    return Fitted(json.loads(done.stdout), [np.asarray(one)[:, :, 0] for one in shown])
+    return Fitted(
+        json.loads(done.stdout.splitlines()[-1])["summary"],
+        [np.asarray(one)[:, :, 0] for one in shown],
+    )
 
 
 def changed(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Path:

@@ -78,7 +78,9 @@ def optimized(name: str, folder: Path, seed: int, backend: str) -> Done:
     if done.returncode:
         sys.exit(f"{name}: channelfit optimize failed:\n{done.stderr[-2000:]}")
     seconds = time.perf_counter() - start
-    return Done(json.loads(done.stdout), load_model(out / "fit.yaml"), seconds)
+    return Done(
+        json.loads(done.stdout.splitlines()[-1])["summary"], load_model(out / "fit.yaml"), seconds
+    )
 
 
 def rms(model: ChannelModel, experiments: tuple[Experiment, ...]) -> float:

@@ -300,32 +300,43 @@ def struck(
 def resumed(case: int, draw: random.Random, here: Place, known: Known) -> None:
     """A fit is killed at a random moment, every third time once more, and goes on.
 
-    Where the search had not begun there is nothing to go on with, which is told.
+    Before its search had begun there is nothing to go on with; that is told, and the same command
+    begins it again.
     """
     shutil.copytree(known.cache, here.cache)
     truth, seconds = _long(known)
-    process = here.begin(words=_LONG)
-    for _ in range(1 + (case % 3 == 0)):
-        time.sleep(draw.uniform(0.2, 1.05) * seconds)
-        process.kill()
+    words = [*_LONG, "--out", "runs/one"]
+    run = here.folder / "runs" / "one"
+    process = here.begin(words=words)
+    kills = 1 + (case % 3 == 0)
+    while True:
+        if kills:
+            time.sleep(draw.uniform(0.02, 0.98) * seconds)
+            process.kill()
         said = ended(process, here.folder)
-        _settle(here)
-        if said.code == 0 or not here.runs:
+        check_quiet(said)
+        if said.code == 0 or not kills:
             break
-        begun = (here.runs[0] / "resume.json").exists()
-        process = here.begin(words=("--resume", str(here.runs[0])))
-    if said.code == 0 or not here.runs:
-        raise Early
-    run = here.runs[0]
-    said = ended(process, here.folder)
-    if not begun:
-        want(said.code == 2 and "nothing to go on with" in said.err, f"told: {said.err[-300:]!r}")
-        raise Early
-    check_quiet(said)
+        kills -= 1
+        _settle(here)
+        if run.is_dir():
+            check_whole(run)
+        process = here.begin(words=words if begins_anew(here, run) else ("--resume", str(run)))
     want(said.found == truth, "another result")
     want(said.err == "", f"told: {said.err[-300:]!r}")
     left = {"resume.json", "journal.bin", ".running"} & {p.name for p in run.iterdir()}
     want(not left, f"left behind: {sorted(left)}")
+
+
+def begins_anew(here: Place, run: Path) -> bool:
+    """Whether a run was killed before there was anything to go on with, as it must say itself."""
+    if (run / "resume.json").exists():
+        return False
+    said = ended(here.begin(words=("--resume", str(run))), here.folder)
+    check_quiet(said)
+    told = "nothing to go on with" in said.err or "is no folder of a run" in said.err
+    want(said.code == 2 and told, f"told: {said.err[-300:]!r}")
+    return True
 
 
 _LONG_ONCE = threading.Lock()

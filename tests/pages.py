@@ -41,6 +41,7 @@ from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import read_night
 from channelfit.functions.function import build_function
 from channelfit.model.model_file import build_model
+from channelfit.pieces.cluster_file import read_cluster
 from channelfit.problem.protocol import build_protocol
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,6 +155,8 @@ def read_yaml(block: Block, folder: Path) -> None:
             Call(night, job, main.commands[job.command])
     elif "curve" in document:
         build_curve(document, str(block))
+    elif {"class", "scheduler", "local"} & set(document):
+        _read_cluster(block, document, folder)
     elif {"cost", "outputs"} & set(document):
         build_function(document, folder / block.page.name)
     else:
@@ -165,6 +168,14 @@ def _read_fit(document: dict[str, Any], block: Block, folder: Path) -> None:
     place = folder / f"block_{block.line}.yaml"
     place.write_text(yaml.safe_dump(document), encoding="utf-8")
     load_plan(place, (), "cpu")
+
+
+def _read_cluster(block: Block, document: dict[str, Any], folder: Path) -> None:
+    for name in document.get("tls", {}).values():
+        (folder / name).touch()
+    place = folder / f"block_{block.line}.yaml"
+    place.write_text(block.text, encoding="utf-8")
+    read_cluster(str(place))
 
 
 # --- a whole page --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import json_told
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -227,7 +228,7 @@ def test_uncertainty_writes_everything(two, tmp_path):
         "--backend",
         "cpu",
     )
-    assert json.loads(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
+    assert json_told.summary(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
 
 
 def test_a_profile_of_nothing_known_is_refused(two, tmp_path):

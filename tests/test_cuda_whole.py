@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import json_told
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -56,7 +57,7 @@ def fitted(out: Path, backend: str, *more: object) -> dict:
         *more,
     )
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json_told.summary(result.stdout)
 
 
 def test_a_fit_is_the_one_of_the_cpu_backend(device, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import json_told
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -146,7 +146,7 @@ def test_the_first_own_fit_of_the_readme_runs(tmp_path: Path) -> None:
     np.savetxt(tmp_path / "cell_3.csv", table, delimiter=",", header=names, comments="")
     command_line = [sys.executable, "-m", "channelfit", "optimize", "my_cell.yaml", "--json"]
     done = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True, check=True)
-    summary = json.loads(done.stdout)
+    summary = json_told.summary(done.stdout)
     assert summary["rms_relative_to_peak"] < 1e-6
     assert summary["parameters"]["gmax"]["value"] == pytest.approx(5, rel=1e-4)
 

@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import json_told
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -132,7 +133,7 @@ def test_a_run_tells_how_far_it_errs(tmp_path: Path):
     assert "solved to 1e-8 on this grid and on a finer one" in " ".join(result.stdout.split())
     noisy = ("--scheme", "explicit", "--noise", 0.05, "--nodes", 101, "--end", 10, "--json")
     result = fhn(*noisy, "--initial", "rest", "--out", tmp_path / "b")
-    error = json.loads(result.stdout)["error_estimate"]
+    error = json_told.summary(result.stdout)["error_estimate"]
     assert error["without_noise"]
     assert error["total"] < 1e-12  # rest, had there been no noise
 
@@ -164,7 +165,7 @@ def test_the_advice_holds(tmp_path: Path):
     better = ("--dt", advice[1], "--dx", advice[2], "--nodes", advice[3])
     good = fhn(*better, *common, "--json", "--out", tmp_path / "b")
     assert good.stderr == ""
-    assert 1e-3 < json.loads(good.stdout)["error_estimate"]["total"] < 0.04
+    assert 1e-3 < json_told.summary(good.stdout)["error_estimate"]["total"] < 0.04
 
 
 # --- what is doubtful
@@ -177,7 +178,9 @@ def test_a_pinned_wave_is_told_with_the_spacing_that_moves_it(tmp_path, a, diffu
     result = fhn(
         *arguments, "--frames", 3, "--initial", "step:240", "--json", "--out", tmp_path / "a"
     )
-    (told,) = [w for w in json.loads(result.stdout)["warnings"] if "propagation failure" in w]
+    (told,) = [
+        w for w in json_told.summary(result.stdout)["warnings"] if "propagation failure" in w
+    ]
     assert told in result.stderr
     assert f"dx = 12 is too coarse for a = {a:g}, diffusion = {diffusion:g}" in told
     critical = float(re.search(r"moves below dx = ([\d.]+)", told)[1])
@@ -222,7 +225,7 @@ def test_what_cannot_work_is_refused_before_the_work(tmp_path, arguments, words)
 def test_a_stimulus_that_acts_in_part_is_told(tmp_path: Path):
     stimuli = ("--stimulus", "0.1,x=-3:5,t=1:2", "--stimulus", "0.2,x=50:60,t=-1:2")
     result = fhn(*stimuli, "--initial", "rest", "--end", 3, "--json", "--out", tmp_path / "a")
-    warnings = json.loads(result.stdout)["warnings"]
+    warnings = json_told.summary(result.stdout)["warnings"]
     assert any("x = -3:5 reaches past" in w and "only 0:5 acts" in w for w in warnings)
     assert any("begins at t = -1" in w for w in warnings)
 

@@ -2,6 +2,7 @@
 
 import json
 
+import json_told
 import numpy as np
 import pytest
 from test_fitzhugh_nagumo import pulsed, truth
@@ -123,7 +124,7 @@ def test_the_command_says_what_it_chose_and_why(tmp_path):
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["scheme"] == "Runge-Kutta"
     assert 0 < summary["error_in_time"] <= summary["error_asked"] == 1e-6
-    again = json.loads(run(*given, "--json", "--out", tmp_path / "b").stdout)
+    again = json_told.summary(run(*given, "--json", "--out", tmp_path / "b").stdout)
     assert again["choice"] == summary["choice"]  # not what a clock said
 
 

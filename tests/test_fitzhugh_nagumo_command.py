@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import json_told
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -45,7 +46,7 @@ def test_a_run_writes_what_it_promises(tmp_path: Path):
 
 def test_json_is_all_there_is_on_standard_output(tmp_path: Path):
     result = run("--end", 100, "--frames", 101, "--json", "--out", tmp_path / "a")
-    summary = json.loads(result.stdout)
+    summary = json_told.summary(result.stdout)
     (cable,) = summary["cables"]
     assert 0.6 < cable["speed"] < 0.65
     assert summary["steps"] > 100
@@ -68,7 +69,7 @@ def test_a_sweep_solves_every_combination(tmp_path: Path):
         "--out",
         tmp_path / "a",
     )
-    cables = json.loads(result.stdout)["cables"]
+    cables = json_told.summary(result.stdout)["cables"]
     pairs = [(c["a"], c["epsilon"]) for c in cables]
     grid = [(a, epsilon) for a in (0.05, 0.15, 0.25) for epsilon in (0.005, 0.01)]
     np.testing.assert_allclose(pairs, grid)
@@ -79,7 +80,7 @@ def test_a_sweep_solves_every_combination(tmp_path: Path):
 
 def test_the_held_end_sends_waves_to_the_left(tmp_path: Path):
     result = run("--initial", "rest", "--right", 1, "--end", 100, "--json", "--out", tmp_path / "a")
-    (cable,) = json.loads(result.stdout)["cables"]
+    (cable,) = json_told.summary(result.stdout)["cables"]
     assert cable["v_max"] > 0.9
     assert 0.3 < cable["reached"] < 0.5
 
@@ -89,7 +90,7 @@ def test_stimuli_and_schemes(tmp_path: Path):
     speeds = []
     for scheme in ("explicit", "crank-nicolson", "adaptive", "chebyshev"):
         result = run(*arguments, "--scheme", scheme, "--json", "--out", tmp_path / scheme)
-        speeds.append(json.loads(result.stdout)["cables"][0]["reached"])
+        speeds.append(json_told.summary(result.stdout)["cables"][0]["reached"])
     assert speeds[0] == pytest.approx(speeds[1], abs=0.01)
     assert speeds[0] == pytest.approx(speeds[2], abs=0.01)
     assert speeds[0] == pytest.approx(speeds[3], abs=0.01)

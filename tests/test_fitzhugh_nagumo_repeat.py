@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import json_told
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -110,7 +111,7 @@ def test_options_given_besides_prevail(tmp_path: Path):
     assert fhn(*SHORT, *stimulus, "--dt", 0.1, "--out", tmp_path / "a").exit_code == 0
     changed = ("--end", 2, "--stimulus", "0.3,t=0:1", "--scheme", "explicit", "--dt", 0.05)
     result = fhn(tmp_path / "a" / "summary.json", *changed, "--json", "--out", tmp_path / "b")
-    summary = json.loads(result.stdout)
+    summary = json_told.summary(result.stdout)
     settings = summary["settings"]
     assert (settings["end"], settings["stimulus"], settings["dt"]) == (2, ["0.3,t=0:1"], 0.05)
     assert (settings["nodes"], settings["initial"], summary["scheme"]) == (

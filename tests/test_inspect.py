@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import json_told
 import numpy as np
 import pytest
 import yaml
@@ -352,7 +353,7 @@ def test_a_starter_fit_runs_at_once_and_finds_the_channel(here: Path) -> None:
     assert re.search(r"after_steps: (0\.\d|1|1\.5) ms", text)
     fitted = run("optimize", "cell-fit.yaml", "--json", "--quiet")
     assert fitted.exit_code == 0, fitted.output
-    summary = json.loads(fitted.stdout)
+    summary = json_told.summary(fitted.stdout)
     assert summary["variance_explained"] > 0.999
     assert summary["parameters"]["gl"]["value"] == pytest.approx(0.5, rel=0.05)
     assert summary["parameters"]["g"]["value"] == pytest.approx(20, rel=0.05)

@@ -39,6 +39,7 @@ from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document
+from channelfit.search.seeds import seeds_of
 
 # --- what the proofs start from ------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ def effect(folder: Path, file: str, told: bool) -> str:
     result = optimize(
         Genetic(objective.n_free, 4, fit.seed, initial=fit.starting_point()), objective, generations
     )
-    seen += [result.values, fit.starting_point()]
+    seen += [result.values, fit.starting_point(), seeds_of(fit)]
     if told:
         seen.append(_summary(fit, result, scorer))
     return "\n".join(x.tobytes().hex() if isinstance(x, np.ndarray) else str(x) for x in seen)
@@ -529,6 +530,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         protocols=(["steps.yaml"], ["steps.yaml", "steps.yaml"]),
         surrogate=({"noise": 5}, {"noise": 6}),
         seed=(0, 1),
+        seeds=(1, 2),
         rates_within=(["1e-9 /ms", "1000 /ms"], ["1e-9 /ms", "0.2 /ms"]),
         solve=("none", "g"),
     )
@@ -987,6 +989,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         description=("one", "two"),
         source=("one", "two"),
         seed=(0, 1),
+        seeds=(1, 2),
         start=("none", "values"),
     )
     return out
@@ -995,8 +998,18 @@ def proofs() -> dict[tuple[str, str], Proof]:
 PROOFS = proofs()
 #: Whole sections inside these keys, each setting of which is proven further down.
 SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
-#: Proven in test_curves_command and in test_night.
-ELSEWHERE = ("curve", "curve parameter", "night", "job", "job result")
+#: Proven in test_curves_command, in test_cluster and in test_night.
+ELSEWHERE = (
+    "curve",
+    "curve parameter",
+    "cluster",
+    "cluster job",
+    "cluster adaptive",
+    "cluster tls",
+    "night",
+    "job",
+    "job result",
+)
 ACCEPTED = {
     (section, key) for section, keys in KEYS.items() for key in keys if section not in ELSEWHERE
 }
@@ -1109,18 +1122,25 @@ FLIGHT = {
     "speed_limit": (0.5, 0.01),
     "population": (8, 9),
 }
+ISLANDS = {"islands": (1, 3), "migrate_every": (2, 7), "migrants": (1, 4)}
 SEARCHES: dict[str, tuple[dict[str, tuple[object, object]], dict[str, Any]]] = {
     "genetic": (
-        {"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)},
-        {"population": 8},
+        {"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)} | ISLANDS,
+        {"population": 8, "islands": 2},
     ),
     "hybrid": (
         {"scan": (40, 80), "starts": (4, 8), "agree": (1, 12), "patience": (1, 3)},
         {"scan": 40, "starts": 4},
     ),
-    "swarm": (FLIGHT, {"population": 8}),
-    "ring": (FLIGHT | {"neighbors": (1, 2), "batch": (2, 4)}, {"population": 8}),
-    "groups": (FLIGHT | {"group": (2, 4), "exchange": (1, 5)}, {"population": 8, "group": 4}),
+    "swarm": (FLIGHT | ISLANDS, {"population": 8, "islands": 2}),
+    "ring": (
+        FLIGHT | ISLANDS | {"neighbors": (1, 2), "batch": (2, 4)},
+        {"population": 8, "islands": 2},
+    ),
+    "groups": (
+        FLIGHT | ISLANDS | {"group": (2, 4), "exchange": (1, 5)},
+        {"population": 8, "group": 4, "islands": 2},
+    ),
     "differential": ({"population": (8, 9), "elite": (0.1, 0.9)}, {"population": 8}),
     "cma": ({"population": (8, 9), "step": (0.1, 0.3)}, {"population": 8}),
     "asynchronous_ring": ({"population": (8, 9), "iterations": (5, 6)}, {}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
 
+import json_told
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -106,7 +106,7 @@ def test_the_installed_program_fits_a_shipped_model_in_an_empty_folder(
     assert {Path(line).as_posix() for line in copied.stdout.splitlines()} == set(hashes(tmp_path))
     assert hashes(tmp_path) == {str(f): hashes(ROOT)[str(f)] for f in shipped.shipped_files()}
     command = ["channelfit", "optimize", "models/model_b.yaml", "--out", "run", "--json"]
-    summary = json.loads(installed.run(command, tmp_path).stdout)
+    summary = json_told.summary(installed.run(command, tmp_path).stdout)
     assert summary["rms_relative_to_peak"] < 1e-6
     assert (tmp_path / "run" / "fit.yaml").is_file()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 from channelfit.results import run_folder
 from channelfit.results.run_folder import Claim
+from channelfit.results.run_state import STATE
 
 MODEL = Path(__file__).parents[1] / "models" / "model_b.yaml"
 NUMBERS = {"source.py", "history.csv", "state.json", "summary.json"}
@@ -328,3 +330,36 @@ def test_ctrl_c_after_the_work_is_done_changes_nothing(tmp_path):
     )
     assert (said.returncode, said.stderr) == (0, "")
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
+    """By the same command: its folder holds nothing but its mark and its state."""
+    folder = tmp_path / "run"
+    Claim(folder)
+    with pytest.raises(InputError, match="another run is using this folder"):
+        Claim(folder)
+    state = json.loads((folder / STATE).read_text())
+    state["process"]["started"] = "an earlier process"
+    (folder / STATE).write_text(json.dumps(state))
+    (folder / "source.py").write_text("half a te")
+    with pytest.raises(InputError, match="nothing to go on with: .* begin it again"):
+        Claim.resumed(folder)
+    again = Claim(folder)
+    assert {p.name for p in folder.iterdir()} == {".running", STATE}
+    assert json.loads((folder / STATE).read_text())["process"]["started"] != "an earlier process"
+    again.release()
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_of_two_that_take_over_a_folder_one_gets_it(tmp_path: Path) -> None:
+    """The second one had looked at the mark of the dead run before the first one took it away."""
+    folder = tmp_path / "run"
+    Claim(folder)
+    dead = run_folder._mark(folder)
+    run_folder._take(folder, dead)
+    mark = run_folder._mark(folder)
+    with pytest.raises(InputError, match="another run is using this folder"):
+        run_folder._take(folder, dead)
+    assert run_folder._mark(folder) == mark
+    with pytest.raises(InputError, match="another run is using this folder"):
+        run_folder._take(folder, None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import json_told
 import numpy as np
 import pytest
 import sympy
@@ -166,7 +166,7 @@ def test_a_fit_with_the_clamp_of_the_file_finds_the_channel_and_one_without_does
         stop = ["--set", "fit.optimizer={name: hybrid, scan: 64, starts: 2}", "--seed", "1"]
         fitted = run("optimize", f"{way}.yaml", *stop, "--json", "--quiet", "--out", f"runs/{way}")
         assert fitted.exit_code == 0, fitted.output
-        found[way] = json.loads(fitted.stdout)["parameters"]
+        found[way] = json_told.summary(fitted.stdout)["parameters"]
     truth = {"am": 0.2, "zam": 0.04, "bm": 0.02, "zbm": 0.03, "g": 60.0}
     for name, value in truth.items():
         assert found["clamp"][name]["value"] == pytest.approx(value, rel=0.01), name

@@ -78,8 +78,8 @@ class FitTable:
         else:
             self.partial.unlink(missing_ok=True)
 
-    def add(self, piece: Piece) -> None:
-        """The rows of a piece."""
+    def add(self, piece: Piece) -> list[tuple[str, str]]:
+        """The rows of a piece. Returns: its data sets that failed, by name with their reasons."""
         fits, task = piece.fits, piece.task
         told = task.reasons(fits)
         n = fits.values.shape[1]
@@ -102,6 +102,7 @@ class FitTable:
         else:
             self._file.writelines(lines)
         self._remember(piece, told)
+        return [(labels[k], why) for k, (quality, why) in enumerate(told) if quality == "failed"]
 
     def _remember(self, piece: Piece, told: list[tuple[str, str]]) -> None:
         quality = np.array([q for q, _ in told])

@@ -1,45 +1,25 @@
-"""What `channelfit fhn` shows and writes: progress, the summary, warnings, files."""
+"""What `channelfit fhn` shows and writes: the summary, warnings, files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from channelfit import __version__
 from channelfit.fitzhugh_nagumo import accuracy
 from channelfit.fitzhugh_nagumo.accuracy import Start
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
-from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, arrival_times
+from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
 from channelfit.results import run_folder
-from channelfit.results.computer import machine
 from channelfit.results.files import write_text
 from channelfit.results.report.terminal import PlainConsole
+from channelfit.scoring.machine.computer import machine
 from channelfit.scoring.machine.threads import usable_cores
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[OnProgress]:
-    """A progress bar while the block lasts; yields what is called with the time and the end."""
-    console = PlainConsole(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("t = {task.completed:.5g}"),
-    )
-    hidden = quiet or not console.is_terminal
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden)
-    with bar:
-        task = bar.add_task("starting (the first run compiles)", total=None)
-        yield lambda t, end: bar.update(task, completed=t, total=end, description="solving")
 
 
 def summary_of(
@@ -88,8 +68,6 @@ def trust(
 ) -> dict[str, Any]:
     """Estimates how far v may err, and looks for what is doubtful in the run.
 
-    Warnings are printed on standard error as well.
-
     Arguments:
         again: solves the same run without its noise, which is then judged in place of the run;
             None for a run without noise.
@@ -107,9 +85,6 @@ def trust(
     if estimate is None:
         warnings.append(f"it is not known how far v errs: {told}")
     warnings += accuracy.pinned(equation, cable) + accuracy.cut_stimuli(cable)
-    for warning in warnings:
-        click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
-        click.echo(printable(warning), err=True)
     facts = None if estimate is None else {**estimate.facts(), "without_noise": again is not None}
     return {"error_estimate": facts, "warnings": warnings}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from channelfit.front.progress import compilations_shown, nothing_collected, scr
 from channelfit.front.result import Fit
 from channelfit.model.model import Model
 from channelfit.model.scope import check_cell
+from channelfit.pieces.work import Doer, Here
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording
@@ -24,13 +25,17 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.resuming import identity
 from channelfit.results.run_folder import Claim, RunFolder
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import cautions_of, plan_search
+from channelfit.search.islands import Islands
 from channelfit.search.joined_files import build_fitted_model
 from channelfit.search.journal import Journaled
-from channelfit.search.loop import Progress, optimize
+from channelfit.search.loop import FitResult, Progress, optimize
 from channelfit.search.plan import FitPlan
+from channelfit.search.plan_work import PlanWork, epochs_by
+from channelfit.search.seeds import search_seeds, search_seeds_by
 
 #: What stands in messages for the file of a fit that has none.
 _CALL = Path("fit()")
@@ -288,6 +293,7 @@ def run(
     screen: SearchScreen,
     arguments: Mapping[str, Any] | None = None,
     command: str = "",
+    doer: Doer | None = None,
 ) -> Fit:
     """Searches, scores the winner once more, judges it, and writes the folder if there is one.
 
@@ -296,6 +302,7 @@ def run(
     Arguments:
         arguments: of the command, by which the run can be resumed; None for a call from Python.
         command: the command line that asked for it, for the summary; empty for a call of Python.
+        doer: computes several seeds, or epochs of islands; None where this process does.
     """
 
     told_already: set[str] = set()
@@ -317,23 +324,16 @@ def run(
                     )
 
     try:
-        objective, clock = plan.objective(scorer), None
-        optimizer = plan.make_optimizer(scorer.xp)
-        kept: Journaled | None = None
         if folder is not None:
             folder.save_source(scorer)
-            if optimizer.repeats_itself:
-                journal = folder.open_journal(scorer, arguments)
-                kept = Journaled(scorer, journal)
-                objective.scorer, clock = kept, journal.clock
-        screen.begin("scoring the first generation")
         try:
-            result = optimize(optimizer, objective, plan.stop_rules, on_generation, clock)
+            if doer is not None or (folder is not None and folder.has_pieces):
+                result = _by_pieces(plan, scorer, folder, screen, arguments, on_generation, doer)
+            else:
+                result = _here(plan, scorer, folder, screen, arguments, on_generation)
         except InputError as error:
             why = "; ".join(plan.failing_examples())
             raise InputError(f"{error}; for instance {why}", plan.file) if why else error from None
-        if kept is not None:
-            kept.settle()
         screen.begin("judging the fit")
         if folder is not None:
             with held():
@@ -353,3 +353,78 @@ def run(
                 tell(folder.abandon(error), "the results are lost")
         raise
     return Fit(plan, scorer, result, winner, summary)
+
+
+def _here(
+    plan: FitPlan,
+    scorer: Scorer,
+    folder: RunFolder | None,
+    screen: SearchScreen,
+    arguments: Mapping[str, Any] | None,
+    on_generation: Callable[[Progress], None],
+) -> FitResult:
+    """The search of a plan in this process; what it is told is kept in a folder, if there is one.
+
+    Arguments:
+        on_generation: called after every generation; the others are those of `run`.
+    """
+    objective, clock = plan.objective(scorer), None
+    optimizer = plan.make_optimizer(scorer.xp)
+    kept: Journaled | None = None
+    if folder is not None and optimizer.repeats_itself:
+        journal = folder.open_journal(scorer, arguments)
+        kept = Journaled(scorer, journal)
+        objective.scorer, clock = kept, journal.clock
+    screen.begin("scoring the first generation")
+    result: FitResult
+    if plan.seeds > 1:
+        result = search_seeds(plan, objective, scorer.xp, on_generation, clock)
+    else:
+        result = optimize(optimizer, objective, plan.stop_rules, on_generation, clock)
+    if kept is not None:
+        kept.settle()
+    return result
+
+
+def _by_pieces(
+    plan: FitPlan,
+    scorer: Scorer,
+    folder: RunFolder | None,
+    screen: SearchScreen,
+    arguments: Mapping[str, Any] | None,
+    on_generation: Callable[[Progress], None],
+    doer: Doer | None,
+) -> FitResult:
+    """The same search, computed in pieces: a seed each, or an epoch of an island each."""
+    optimizer = plan.make_optimizer(scorer.xp)
+    islands = isinstance(optimizer, Islands)
+    if not plan.has_currents or not (islands or plan.seeds > 1):
+        what = "a function is" if not plan.has_currents else "a single search is"
+        raise InputError(
+            f"{what} not spread over workers; several searches of a channel are (--seeds N), and "
+            "islands (optimizer: {name: genetic, islands: N})",
+            plan.file,
+        )
+    told = identity(plan, scorer)
+    work = PlanWork(plan, scorer.backend, scorer.dtype, scorer.path or "auto", told)
+    kept = None if folder is None else folder.open_pieces(scorer, arguments)
+    objective = plan.objective(scorer)
+    if plan.seeds > 1:
+        screen.begin(f"{plan.seeds} searches, each with a seed of its own")
+        count = 0
+
+        def done(found: FitResult) -> None:
+            nonlocal count
+            count += 1
+            screen.say(f"seed {found.seed}: cost {found.cost:.6g}, {found.stop_reason}")
+            screen.begin(f"{count} of {plan.seeds} searches done")
+            if folder is not None:
+                folder.begin(f"{count} of {plan.seeds} searches done")
+            if kept is not None and kept.fault is not None:
+                then = "the searches go on, but this one would have to be repeated after a kill"
+                screen.warn([Caution(str(kept.fault.file), kept.fault.message, then)])
+
+        return search_seeds_by(doer or Here(), work, kept, done, objective.floor)
+    screen.begin("computing the first epoch of the islands")
+    optimizer.epoch = epochs_by(doer or Here(), work, kept)
+    return optimize(optimizer, objective, plan.stop_rules, on_generation)

@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from channelfit import __version__
-from channelfit.fitzhugh_nagumo.command import fhn
 from channelfit.front import interrupts
 from channelfit.front.verbs.compare import compare
 from channelfit.front.verbs.completion import completion
@@ -23,6 +22,7 @@ from channelfit.front.verbs.curves import curves
 from channelfit.front.verbs.doctor import doctor
 from channelfit.front.verbs.examples import examples
 from channelfit.front.verbs.export import export
+from channelfit.front.verbs.fhn import fhn
 from channelfit.front.verbs.import_model import import_model
 from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect

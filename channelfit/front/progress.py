@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
-from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.scoring.machine.announcements import told_to
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ class PythonScreen(SearchScreen):
     def warn(self, cautions: Iterable[Caution]) -> None:
         """Each caution as an `InputWarning`."""
         for caution in cautions:
-            warnings.warn(str(caution), InputWarning, stacklevel=_outside())
+            self.warn_of(str(caution))
+
+    def warn_of(self, text: str) -> None:
+        """The same of a caution that is a sentence."""
+        warnings.warn(text, InputWarning, stacklevel=_outside())
 
 
 def _outside() -> int:
@@ -96,6 +100,12 @@ class NotebookScreen(PythonScreen):
         if time.monotonic() - self._changed > _REFRESH:
             self._show(f"{self.title}\n{self.line(progress)}  {self._spark()}")
 
+    def count(self, counted: Counted) -> None:
+        """Shows how far work in pieces is."""
+        super().count(counted)
+        if counted.ended or time.monotonic() - self._changed > _REFRESH:
+            self._show(f"{self.stage}\n{counted}")
+
     def _show(self, text: str) -> None:
         if self._shown is not None:
             self._shown.update(self._html(f"<pre>{html.escape(text)}</pre>" if text else ""))
@@ -122,6 +132,66 @@ def _in_notebook() -> bool:
     shell: Any = sys.modules.get("IPython")
     running = shell.get_ipython() if shell is not None else None
     return running is not None and hasattr(running, "kernel")
+
+
+class Pieces:
+    """Counts the pieces of a work that are done, and shows on a screen how far it is.
+
+    Arguments:
+        screen: where it is shown.
+        total: how much there is to do.
+        unit: what is counted, in the plural, such as "data sets" or "wells".
+
+    Example:
+        >>> from channelfit.front.progress import Pieces, PythonScreen
+        >>> pieces = Pieces(PythonScreen("a plate"), 2, "wells")
+        >>> pieces.done("A01")
+        >>> pieces.done("A02", reason="the cell was lost")
+        >>> pieces.counted.failed
+        1
+    """
+
+    def __init__(self, screen: SearchScreen, total: float, unit: str) -> None:
+        self.screen, self.total, self.unit = screen, total, unit
+        self._done: float = 0
+        self._kept: float = 0
+        self._failed = 0
+        self._began = time.perf_counter()
+        screen.count(self.counted)
+
+    @property
+    def counted(self) -> Counted:
+        """How far the work is; the time that is left, at the pace of what was done here."""
+        seconds = time.perf_counter() - self._began
+        here = self._done - self._kept
+        left = seconds * (self.total - self._done) / here if here else None
+        return Counted(self._done, self.total, self.unit, seconds, left, self._failed, self._kept)
+
+    def done(
+        self,
+        name: str = "",
+        count: float = 1,
+        *,
+        kept: bool = False,
+        failed: int | None = None,
+        reason: str = "",
+    ) -> None:
+        """Takes in a piece.
+
+        Arguments:
+            name: of the piece, for the words about a failure.
+            count: how much of the total it is.
+            kept: whether an earlier process had done it.
+            failed: how many of its things have no result; by default one where there is a reason.
+            reason: why; empty where nothing failed.
+        """
+        self._done += count
+        self._kept += count if kept else 0
+        failed = int(bool(reason)) if failed is None else failed
+        self._failed += failed
+        if failed and not kept:
+            self.screen.fail(name, reason, failed)
+        self.screen.count(self.counted)
 
 
 class _Notice:

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.front import kinds
-from channelfit.front.progress import compilations_shown, screen_for
+from channelfit.front.progress import Pieces, PythonScreen, compilations_shown, screen_for
 from channelfit.front.result import Fit, load, parameter_table, standard_errors
 from channelfit.front.table import table_of
+from channelfit.pieces.kept import Kept
+from channelfit.pieces.work import Doer
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
 from channelfit.results.files import make_folder, write_text
+from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import json_text, titles
 from channelfit.results.uncertainty.assessment import (
     Assessment,
@@ -36,8 +39,10 @@ from channelfit.results.uncertainty.curvature import Estimate
 from channelfit.results.uncertainty.families import INSTALL, Family, families, good_fits
 from channelfit.results.uncertainty.posterior import Posterior, sample_posterior
 from channelfit.results.uncertainty.profiles import Profile, profiles
+from channelfit.results.uncertainty.study_work import posterior_by, profiles_by
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.plan import FitPlan
+from channelfit.search.plan_work import PlanWork
 from channelfit.search.saved_fit import fit_document, saved_text
 
 if TYPE_CHECKING:
@@ -45,6 +50,8 @@ if TYPE_CHECKING:
 
 #: A cost this much lower than before refining is worth a file of its own.
 _REFINED = 1 - 1e-4
+#: Steps of the walkers from one look at them to the next.
+_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Wanted:
         families: starts of the search for other fits, 0 for no search.
         steps: of the posterior, 0 for none; walkers: how many, None for four a parameter.
         seed: of starts and walkers.
+        ensembles: of walkers, each with a seed of its own.
     """
 
     profiles: tuple[str, ...] = ()
@@ -63,6 +71,21 @@ class Wanted:
     steps: int = 0
     walkers: int | None = None
     seed: int = 0
+    ensembles: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """Who computes profiles and chains of a study instead of this process.
+
+    Attributes:
+        doer: does the pieces. kept: where those are kept that are done.
+        work: the fit, without its estimate.
+    """
+
+    doer: Doer
+    work: PlanWork
+    kept: Kept | None = None
 
 
 class Uncertainty:
@@ -187,6 +210,7 @@ def uncertainty(
     families: int = 0,
     posterior: int = 0,
     walkers: int | None = None,
+    ensembles: int = 1,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Uncertainty:
@@ -201,6 +225,8 @@ def uncertainty(
         families: from how many starts to look for other fits as good as this one.
         posterior: how many steps each walker takes to sample the posterior.
         walkers: how many walkers; four a parameter and at least 32 by default.
+        ensembles: how many ensembles of so many walkers; they know nothing of each other, so that
+            they can tell whether they agree.
         seed: of starts and walkers.
         progress: whether to show the work; None shows it in notebooks and on terminals.
 
@@ -217,9 +243,9 @@ def uncertainty(
     """
     own = fit if isinstance(fit, Fit) else load(fit)
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
-    wanted = Wanted(names, families, posterior, walkers, seed)
+    wanted = Wanted(names, families, posterior, walkers, seed, ensembles)
     with screen_for(own.name, progress) as screen, compilations_shown(screen):
-        return study(own.plan, own.scorer, own.result.values, wanted, screen.begin)
+        return study(own.plan, own.scorer, own.result.values, wanted, screen)
 
 
 def study(
@@ -227,16 +253,19 @@ def study(
     scorer: Scorer,
     values: np.ndarray,
     wanted: Wanted,
-    begin: Callable[[str], object] = lambda stage: None,
+    screen: SearchScreen | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Uncertainty:
     """Judges a fit.
 
     Arguments:
         values: (n_parameters,), base units.
-        begin: told what is being done now.
+        screen: shows what is being done now, and how much of it is done; None for nothing.
+        elsewhere: who computes profiles and chains; None where this process does.
 
     Raises: InputError when the backend has no derivatives, a name is unknown, something is missing.
     """
+    screen = screen or PythonScreen(fit.name)
     kinds.with_currents(fit)
     if scorer.dtype != "float64":
         scorer = kinds.make_scorer(fit, scorer.backend)
@@ -245,29 +274,58 @@ def study(
             f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
         )
     check_wanted(fit, wanted)
-    begin("refining the fit")
+    screen.begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
     places = _places(judged.estimate, wanted.profiles)
     found_profiles: list[Profile] = []
-    if places:
-        found, found_profiles = profiles(
-            judged.estimate, places, on_profile=lambda name: begin(f"profile of {name}")
+    if places and elsewhere is not None:
+        screen.begin(f"profiles of {len(places)} parameters")
+        wave = Pieces(screen, len(places), "profiles")
+        each = profiles_by(
+            elsewhere.doer, elsewhere.work, elsewhere.kept, lambda name: wave.done(name)
         )
-        if found is not judged.estimate:
-            judged = judge(found, judged.refined_from)
+        found, found_profiles = profiles(judged.estimate, places, each=each)
+    elif places:
+        pieces: list[Pieces] = []
+
+        def on_profile(name: str) -> None:  # it is called before each of them
+            screen.begin(f"profile of {name}")
+            if name == judged.estimate.names[places[0]]:  # also anew, from a better fit
+                pieces[:] = [Pieces(screen, len(places), "profiles")]
+            else:
+                pieces[0].done()
+
+        found, found_profiles = profiles(judged.estimate, places, on_profile=on_profile)
+    if places and found is not judged.estimate:
+        judged = judge(found, judged.refined_from)
     found = judged.estimate
     found_families: list[Family] = []
     if wanted.families:
-        begin(f"refining {wanted.families} other starts")
+        screen.begin(f"refining {wanted.families} other starts")
         found_families = families(found, *good_fits(found, wanted.families, wanted.seed))
     posterior = None
-    if wanted.steps:
+    if wanted.steps and elsewhere is not None:
+        screen.begin(f"{wanted.ensembles} ensembles of the posterior, {wanted.steps} steps each")
+        posterior = posterior_by(
+            elsewhere.doer,
+            elsewhere.work,
+            elsewhere.kept,
+            found,
+            wanted.steps,
+            wanted.walkers,
+            wanted.seed,
+            wanted.ensembles,
+        )
+    elif wanted.steps:
+        screen.begin("sampling the posterior")
+        walked = Pieces(screen, wanted.steps, "steps of each walker")
         posterior = sample_posterior(
             found,
             wanted.steps,
             wanted.walkers,
             wanted.seed,
-            lambda k: begin(f"step {k} of {wanted.steps}") if k % 50 == 0 else None,
+            lambda k: walked.done(count=_STEPS) if k % _STEPS == 0 else None,
+            wanted.ensembles,
         )
     return Uncertainty(fit, judged, found_profiles, found_families, posterior)
 
@@ -304,7 +362,7 @@ def _check_memory(fit: FitPlan, wanted: Wanted) -> None:
     fit.problem.check_memory(1, fit.file)
     each = 24 * n * n + 8 * wanted.families  # a curvature, and how far each is from every other
     memory.check(wanted.families, each, "starts", key="families")
-    walkers = wanted.walkers or max(32, 4 * n)
+    walkers = wanted.ensembles * (wanted.walkers or max(32, 4 * n))
     memory.check(wanted.steps, 24 * n * walkers, "steps of all walkers", key="posterior")
 
 

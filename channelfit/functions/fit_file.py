@@ -85,6 +85,7 @@ def read_function_plan(document: dict[str, Any], file: Path, model_file: Path) -
         plain,
         file,
         seed=section.integer("seed"),
+        seeds=section.integer("seeds"),
         section=copy.deepcopy(dict(document.get("fit") or {})),
         model_file=model_file,
         **read_titles(section, function.model.name),

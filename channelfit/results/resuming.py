@@ -12,20 +12,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.pieces.kept import Kept
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.computer import processor, versions
 from channelfit.results.files import make_folder, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor, versions
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
 
 #: The files of a run folder that are there until the run has finished.
 RESUME, JOURNAL = "resume.json", "journal.bin"
+#: The results of its pieces, of a run that is computed in pieces.
+PIECES = "pieces.bin"
 #: The same of a study of a fit, which may stand in the folder of the fit.
 STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bin"
+STUDY_PIECES = "uncertainty-pieces.bin"
 #: Differences that are told one by one.
 _TOLD = 5
 
@@ -153,17 +158,31 @@ class KeptStudy:
         elif self._resume.exists():
             raise InputError(
                 "was left by a study that was cut off: --resume goes on with it; to begin anew "
-                f"remove this file and {journal.name}",
+                f"remove this file, {journal.name} and {STUDY_PIECES}",
                 self._resume,
             )
         else:
             self._made = make_folder(folder)
             write_text(self._resume, text_of(found))
         self.journal = Journal(journal)
+        self._pieces: Kept | None = None
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether profiles or chains were left here that others have computed."""
+        return self._resume.with_name(STUDY_PIECES).exists()
+
+    @property
+    def pieces(self) -> Kept:
+        """Where profiles and chains are kept that others compute."""
+        self._pieces = self._pieces or Kept(self._resume.with_name(STUDY_PIECES))
+        return self._pieces
 
     def close(self, keep: bool) -> None:
-        """Ends the journal; of a study that has finished nothing is kept."""
+        """Ends journal and pieces; of a study that has finished nothing is kept."""
         self.journal.close(keep)
+        if self._pieces is not None:
+            self._pieces.close(keep)
         if not keep:
             self._resume.unlink(missing_ok=True)
             if self._made and not any(self._resume.parent.iterdir()):
@@ -185,6 +204,12 @@ def check_stopped(folder: Path, running: bool) -> None:
     state = read_json(folder / STATE) if (folder / STATE).is_file() else {}
     if state.get("state") == FINISHED:
         raise InputError("this run has finished; there is nothing to go on with", folder)
+    if not (folder / RESUME).is_file() and cut_off_early(folder):
+        raise InputError(
+            "holds nothing to go on with: the run was cut off before its work began; begin it "
+            "again, with the same command",
+            folder,
+        )
     _content(folder / RESUME)
     if not running:
         return
@@ -200,6 +225,19 @@ def check_stopped(folder: Path, running: bool) -> None:
             "here whether that run has ended; if it has, remove the file .running",
             folder,
         )
+
+
+#: What a run has written before there is anything that could go on.
+_EARLY = re.compile(r"\.running(\.\d+)?|state\.json|source\.(py|cu)|\..*\.partial")
+
+
+def cut_off_early(folder: Path) -> bool:
+    """Whether a folder holds only what a run leaves that was killed before its work began."""
+    names = [path.name for path in folder.iterdir()]
+    if STATE not in names or not all(map(_EARLY.fullmatch, names)):
+        return False
+    process = read_json(folder / STATE).get("process")
+    return isinstance(process, dict) and still_runs(process) is False
 
 
 def _content(file: Path) -> dict[str, Any]:

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.pieces.kept import Kept
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
-from channelfit.results.computer import machine, versions
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
@@ -46,6 +46,7 @@ from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import machine, versions
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
@@ -99,7 +100,10 @@ def file_name(text: str) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises InputError when the folder holds something already, or is none."""
+    """Raises InputError when the folder holds something already, or is none.
+
+    What a run has left that was killed before its work began counts as nothing.
+    """
     try:
         parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         found = [p.name for p in folder.iterdir()] if folder.exists() else []
@@ -107,6 +111,8 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
     if not os.access(parent, os.W_OK):
         raise InputError(f"cannot be written to: no permission in {parent}", folder)
+    if found and resuming.cut_off_early(folder):
+        return
     if _RUNNING in found:
         raise InputError(_TAKEN, folder)
     if found:
@@ -131,15 +137,14 @@ class Claim:
     """
 
     def __init__(self, folder: Path) -> None:
+        dead = _mark(folder)
         check_folder(folder)
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
         make_folder(folder)
-        try:
-            (folder / _RUNNING).touch(exist_ok=False)
-        except FileExistsError:
-            raise InputError(_TAKEN, folder) from None
-        except OSError as error:
-            raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
+        _take(folder, dead)
+        for left in folder.iterdir():  # by a run that was killed before its work began
+            if left.name != _RUNNING:
+                left.unlink()
         self.path, self._made = folder, missing
         self.state, self.goes_on = RunState(), False
         self.tell()  # what cannot be written now is told of when the search begins
@@ -153,18 +158,10 @@ class Claim:
         Raises:
             InputError: the run has finished or still goes on, or the folder holds none.
         """
-        mark = folder / _RUNNING
-        resuming.check_stopped(folder, mark.exists())
+        dead = _mark(folder)
+        resuming.check_stopped(folder, dead is not None)
         claim = cls.__new__(cls)
-        with writing(folder):
-            try:
-                if mark.exists():
-                    taken = mark.with_name(f"{_RUNNING}.{os.getpid()}")
-                    mark.rename(taken)
-                    taken.unlink()
-                mark.touch(exist_ok=False)
-            except (FileExistsError, FileNotFoundError):
-                raise InputError(_TAKEN, folder) from None
+        _take(folder, dead)
         claim.path, claim._made, claim.state, claim.goes_on = folder, [], RunState(), True
         claim.tell()
         return claim
@@ -201,6 +198,39 @@ class Claim:
                 folder.rmdir()
             except OSError:  # something is in it, and so in those above it
                 break
+
+
+def _mark(folder: Path, name: str = _RUNNING) -> tuple[int, int] | None:
+    """What tells the mark of a run in a folder from any other one's; None where there is none."""
+    try:
+        found = (folder / name).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _take(folder: Path, dead: tuple[int, int] | None) -> None:
+    """Marks a folder as in use; of several that want it at the same moment one gets it.
+
+    Arguments:
+        dead: the mark of a run that is known to have ended, as `_mark` gives it.
+
+    Raises:
+        InputError: another one was first, or nothing can be written there.
+    """
+    mark = folder / _RUNNING
+    with writing(folder):
+        try:
+            if dead is not None:
+                taken = mark.with_name(f"{_RUNNING}.{os.getpid()}")
+                mark.rename(taken)
+                if _mark(folder, taken.name) != dead:
+                    taken.rename(mark)  # somebody else's, who was quicker
+                    raise FileExistsError
+                taken.unlink()
+            mark.touch(exist_ok=False)
+        except (FileExistsError, FileNotFoundError):
+            raise InputError(_TAKEN, folder) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,6 +287,7 @@ class RunFolder:
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
     journal: Journal | None = None
+    pieces: Kept | None = None
     _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
@@ -293,20 +324,35 @@ class RunFolder:
         Raises:
             InputError: the run that is to go on was another one, or nothing can be written.
         """
+        self._open_resume(scorer, arguments)
+        self.journal = Journal(self.path / resuming.JOURNAL)
+        return self.journal
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether an earlier run has left pieces of its search here."""
+        return (self.path / resuming.PIECES).exists()
+
+    def open_pieces(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> Kept:
+        """Pieces of the search are kept from now on; arguments and errors as of `open_journal`."""
+        self._open_resume(scorer, arguments)
+        self.pieces = Kept(self.path / resuming.PIECES)
+        return self.pieces
+
+    def _open_resume(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> None:
         found = resuming.identity(self.fit, scorer)
         if (self.path / resuming.RESUME).exists():
             resuming.check_same(self.path / resuming.RESUME, found)
         else:
             write_text(self.path / resuming.RESUME, resuming.text_of(found, arguments))
-        self.journal = Journal(self.path / resuming.JOURNAL)
-        return self.journal
 
     def _close_journal(self, keep: bool) -> None:
-        """Ends the journal; of a run that has finished nothing is kept to go on with."""
-        if self.journal is not None:
-            self.journal.close(keep)
-            if not keep:
-                (self.path / resuming.RESUME).unlink(missing_ok=True)
+        """Ends journal and pieces; of a run that has finished nothing is kept to go on with."""
+        for one in (self.journal, self.pieces):
+            if one is not None:
+                one.close(keep)
+                if not keep:
+                    (self.path / resuming.RESUME).unlink(missing_ok=True)
 
     def begin(self, stage: str) -> InputError | None:
         """Says in the state what is being done now; returns why that could not be written."""
@@ -445,7 +491,8 @@ class RunFolder:
         if self._ended:
             return None
         fault = None
-        something = bool(self._rows) or self.claim.goes_on
+        has_pieces = self.pieces is not None and bool(self.pieces.keys)
+        something = bool(self._rows) or has_pieces or self.claim.goes_on
         self._close_journal(something)
         if something:
             if isinstance(error, KeyboardInterrupt):

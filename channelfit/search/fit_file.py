@@ -121,8 +121,8 @@ def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
     """The plan for a problem: how to search, as a fit section tells, and what else is known.
 
     Arguments:
-        told: a fit section, of which optimizer, stop, seed, rates_within, solve, noise, start and
-            the titles are read here.
+        told: a fit section, of which optimizer, stop, seed, seeds, rates_within, solve, noise,
+            start and the titles are read here.
         known: other fields of the plan.
 
     Raises: InputError for what cannot be used.
@@ -140,6 +140,7 @@ def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
         settings,
         stop,
         seed=told.integer("seed"),
+        seeds=told.integer("seeds"),
         constraints=constraints,
         solved=_solved(told, problem, constraints),
         prior_noise_pA=_prior_noise(told, model),

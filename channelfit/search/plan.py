@@ -50,6 +50,7 @@ class FitPlan:
         surrogate: whether the data are simulated from the parameters' values.
         noise_pA, data_seed: standard deviation and seed of the Gaussian noise of such data.
         seed: of the search.
+        seeds: how many whole searches there are, with the seeds from `seed` on.
         section: the raw `fit` section.
         model_file: where the model stands.
         constraints: what candidates must keep to besides the parameters' ranges.
@@ -93,6 +94,7 @@ class FitPlan:
     cautions: tuple[Caution, ...] = ()
     start: bool = False
     in_memory: bool = False
+    seeds: int = 1
 
     @property
     def space(self) -> SearchSpace:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -18,7 +20,8 @@ from channelfit.curves.pictures import fits_figure
 from channelfit.curves.table import FitTable
 from channelfit.front.commands.inputs import writing
 from channelfit.front.interrupts import all_is_done
-from channelfit.front.progress import compilations_shown
+from channelfit.front.json_lines import JsonLines
+from channelfit.front.progress import Pieces, compilations_shown
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -28,11 +31,20 @@ from channelfit.results.run_folder import file_name
 
 #: Reasons that the summary tells, at most.
 _REASONS = 8
+#: Failures in a piece that are told one by one.
+_BY_NAME = 5
 #: Data sets that are looked at before the work.
 _LOOKED_AT = 1000
 
 
-def curves(
+def curves(as_json: bool, **given: Any) -> None:
+    """Fits a curve to all data sets of a file; writes the table and the picture of fits."""
+    with JsonLines("curves", as_json) as lines:
+        _fit(lines, **given)
+
+
+def _fit(
+    lines: JsonLines,
     curve: str,
     data: Path,
     out: Path | None,
@@ -48,7 +60,6 @@ def curves(
     covariance: bool,
     quiet: bool,
 ) -> None:
-    """Fits a curve to all data sets of a file; writes the table and the picture of fits."""
     formula = load_curve(curve)
     formula = replace(formula, likelihood=likelihood or formula.likelihood)
     formula = formula.with_fixed({name: _number(name, v) for name, v in _pairs(fixed, "--fix")})
@@ -62,20 +73,16 @@ def curves(
     n_sets = sum(len(group.values) for group in groups)
     began = time.perf_counter()
     covariances: list[np.ndarray] = []
-    with terminal.SearchScreen(formula.name, quiet) as screen, compilations_shown(screen):
+    with lines.screen(formula.name, quiet) as screen, compilations_shown(screen):
         screen.warn(_cautions(formula, groups, data))
-        screen.begin(f"fitting {n_sets:,} data sets on {chosen}")
+        screen.begin(f"fitting on {chosen}")
+        pieces = Pieces(screen, n_sets, "data sets")
         with writing(prefix):
             prefix.parent.mkdir(parents=True, exist_ok=True)
             place = prefix.with_name(prefix.name + ".csv")
             with FitTable(place, formula, method == "swarm", len(groups) > 1) as table:
-                for piece in fit_pieces(
-                    formula,
-                    groups,
-                    settings,
-                    lambda count: screen.begin(f"{count:,} of {n_sets:,} data sets fitted"),
-                ):
-                    table.add(piece)
+                for piece in fit_pieces(formula, groups, settings):
+                    _count(pieces, piece.first, piece.last, table.add(piece))
                     if piece.fits.covariances is not None:
                         covariances.append(piece.fits.covariances)
             seconds = time.perf_counter() - began
@@ -94,10 +101,53 @@ def curves(
                 written.append(prefix.with_name(prefix.name + ".png"))
                 plots.save(figure, written[-1])
     all_is_done()
+    summary = _summary(formula, table, n_sets, seconds, chosen)
+    lines.result(prefix.parent, written, summary)
+    if lines.wanted:
+        return
     if not quiet:
-        _tell(formula, table, n_sets, seconds, chosen)
+        _tell(formula, summary)
     for file in written[:1] if quiet else written:
         click.echo(printable(str(file)))
+
+
+def _count(pieces: Pieces, first: int, last: int, failed: list[tuple[str, str]]) -> None:
+    """Shows that a piece is done; where few of its data sets failed, each of these by its name."""
+    if len(failed) <= _BY_NAME:
+        for label, reason in failed:
+            pieces.done(label, reason=reason)
+        pieces.done(count=last - first - len(failed))
+        return
+    reasons = Counter(reason for _, reason in failed).most_common(_REASONS)
+    told = ", ".join(f"{reason} ({count:,})" for reason, count in reasons)
+    name = f"data sets {first + 1:,} to {last:,}"
+    pieces.done(name, last - first, failed=len(failed), reason=told)
+
+
+def _summary(
+    curve: Curve, table: FitTable, n_sets: int, seconds: float, backend: str
+) -> dict[str, Any]:
+    """The summary as plain data; medians and quantiles are those of good fits."""
+    found: dict[str, Any] = {
+        "curve": curve.name,
+        "data_sets": n_sets,
+        "backend": backend,
+        "seconds": seconds,
+        **{quality: table.counts[quality] for quality in ("ok", "check", "failed")},
+        "reasons": dict(table.reasons.most_common()),
+        "parameters": {},
+    }
+    if len(table.values):
+        quantiles = np.quantile(table.values, (0.5, 0.05, 0.95), axis=0).T
+        errors = np.median(table.errors, axis=0)
+        found["parameters"] = {
+            p.name: {
+                "unit": p.unit, "median": row[0], "percentile_5": row[1],
+                "percentile_95": row[2], "median_error": error,
+            }
+            for p, row, error in zip(curve.free, quantiles.tolist(), errors.tolist(), strict=True)
+        }  # fmt: skip
+    return found
 
 
 def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
@@ -132,25 +182,26 @@ def _number(name: str, value: str) -> float:
         raise error.at(None, f"--fix {name}") from None
 
 
-def _tell(curve: Curve, table: FitTable, n_sets: int, seconds: float, backend: str) -> None:
+def _tell(curve: Curve, summary: dict[str, Any]) -> None:
     """The summary on the screen: how many are good, why others are not, and where values lie."""
     console = terminal.PlainConsole(highlight=False)
     words = ". ".join(filter(None, (curve.description, curve.source)))
     console.print(f"{curve.name}{f': {words}' if words else ''}", markup=False, soft_wrap=True)
-    told = ", ".join(f"{table.counts[q]:,} {q}" for q in ("ok", "check", "failed"))
+    told = ", ".join(f"{summary[q]:,} {q}" for q in ("ok", "check", "failed"))
+    n_sets, seconds = summary["data_sets"], summary["seconds"]
     rate = f"{n_sets / seconds:,.0f} a second" if seconds > 0.5 else f"{seconds:.2f} s"
-    console.print(f"{n_sets:,} data sets on {backend}: {told} ({rate})", markup=False)
-    for reason, count in table.reasons.most_common(_REASONS):
+    console.print(f"{n_sets:,} data sets on {summary['backend']}: {told} ({rate})", markup=False)
+    reasons = summary["reasons"]
+    for reason, count in list(reasons.items())[:_REASONS]:
         console.print(f"  {count:,}: {reason}", markup=False, soft_wrap=True)
-    if len(table.reasons) > _REASONS:
-        console.print(f"  and {len(table.reasons) - _REASONS} more reasons, in the table")
-    if not len(table.values):
+    if len(reasons) > _REASONS:
+        console.print(f"  and {len(reasons) - _REASONS} more reasons, in the table")
+    if not summary["parameters"]:
         return
-    quantiles = np.quantile(table.values, (0.5, 0.05, 0.95), axis=0).T
-    errors = np.median(table.errors, axis=0)
+    keys = ("median", "percentile_5", "percentile_95")
     rows = [
-        [p.name, *(f"{x:.6g}" for x in row), f"{error:.3g}", p.unit]
-        for p, row, error in zip(curve.free, quantiles.tolist(), errors.tolist(), strict=True)
+        [name, *(f"{row[key]:.6g}" for key in keys), f"{row['median_error']:.3g}", row["unit"]]
+        for name, row in summary["parameters"].items()
     ]
     heads = ["parameter", "median", "5 %", "95 %", "median ±", "unit"]
     console.print(terminal.table(heads, rows, left=(0, 5)))

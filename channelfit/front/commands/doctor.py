@@ -15,10 +15,10 @@ from rich.text import Text
 
 from channelfit import __version__
 from channelfit.reading.errors import InputError
-from channelfit.results.computer import machine
 from channelfit.results.report.terminal import PlainConsole
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.cache import cache_folder
+from channelfit.scoring.machine.computer import machine
 from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import BACKENDS
 

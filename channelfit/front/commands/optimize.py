@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,11 @@ from channelfit.front import kinds
 from channelfit.front.commands.inputs import (
     as_overrides,
     prepare,
+    working,
 )
 from channelfit.front.fitting import run
 from channelfit.front.interrupts import held
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -52,28 +55,47 @@ def words_of_the_run(run: Path, parameters: Sequence[click.Parameter]) -> list[s
     return [*words, "--", str(directory / str(known.get("model")))]
 
 
-def optimize(
+def optimize(as_json: bool, quiet: bool, **given: Any) -> bool:
+    """Fits a model to its data, and prints what came out; whether the search was interrupted."""
+    with JsonLines("optimize", as_json) as lines:
+        folder, summary = _fitted(lines, quiet=quiet, **given)
+        interrupted = bool(summary["stop_reason"] == "interrupted")
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        lines.result(folder, files, summary, interrupted)
+        if as_json:
+            return interrupted
+        if quiet:
+            click.echo(printable(str(folder)))
+        else:
+            _print_result(summary, folder)
+    return interrupted
+
+
+def _fitted(
+    lines: JsonLines,
     model: Path,
     resume: Path | None,
     out: Path | None,
     seed: int | None,
+    seeds: int | None,
     backend: str,
     dtype: str,
     path: str,
+    cluster: str | None,
     chunk: int | None,
     population: int | None,
     generations: int | None,
     optimizer: str | None,
     overrides: tuple[str, ...],
     quiet: bool,
-    as_json: bool,
     artist: Artist,
-) -> bool:
-    """Fits a model to its data, and prints what came out; whether the search was interrupted."""
+) -> tuple[Path, dict[str, Any]]:
+    """The run folder of a fit, and its summary."""
     claim = None
     asked = {
         "model": str(model),
         "seed": seed,
+        "seeds": seeds,
         "backend": backend,
         "dtype": dtype,
         "path": path,
@@ -89,8 +111,8 @@ def optimize(
                 claim = runs.Claim.resumed(resume)
             elif out is not None:
                 claim = runs.Claim(out)
-        options = as_overrides(model, overrides, seed, population, generations, optimizer)
-        with terminal.SearchScreen(model.name, quiet) as screen:
+        options = as_overrides(model, overrides, seed, population, generations, optimizer, seeds)
+        with lines.screen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
                 fit, scorer = prepare(model, options, backend, dtype, path, screen)
                 _set_chunk(scorer, chunk)
@@ -98,18 +120,13 @@ def optimize(
             with held():
                 claim = claim or runs.Claim.by_name(fit.name)
             folder = kinds.open_folder(claim, fit, artist)
-            summary = run(fit, scorer, folder, screen, asked, _command()).summary
+            with working(cluster, screen) as doer:
+                summary = run(fit, scorer, folder, screen, asked, _command(), doer).summary
     finally:
         with held():
             if claim is not None:
                 claim.release()
-    if as_json:
-        click.echo(runs.json_text(summary), nl=False)
-    elif quiet:
-        click.echo(printable(str(folder.path)))
-    else:
-        _print_result(summary, folder.path)
-    return bool(summary["stop_reason"] == "interrupted")
+    return folder.path, json.loads(runs.json_text(summary))
 
 
 def _command() -> str:

@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 
+from channelfit.front.commands.inputs import working
 from channelfit.front.interrupts import all_is_done, held
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
-from channelfit.front.studies import Wanted, contended, study
+from channelfit.front.studies import Elsewhere, Wanted, contended, study
+from channelfit.pieces.work import Here
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
@@ -22,29 +25,44 @@ from channelfit.results.run_state import plain
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.journal import Journaled
 from channelfit.search.plan import FitPlan
+from channelfit.search.plan_work import PlanWork
 
 
-def uncertainty(
+def uncertainty(as_json: bool, **given: Any) -> None:
+    """Judges a fit, writes what was found, and prints it."""
+    with JsonLines("uncertainty", as_json) as lines:
+        folder, files, summary = _studied(lines, **given)
+        lines.result(folder, files, summary)
+        if as_json:
+            return
+        _print_uncertainty(summary)
+        for file in files:
+            click.echo(printable(str(file)))
+
+
+def _studied(
+    lines: JsonLines,
     fit: Path,
     profiles: str,
     families: int | None,
     posterior: int | None,
     walkers: int | None,
+    ensembles: int,
     seed: int,
     out: Path | None,
     resume: bool,
+    cluster: str | None,
     backend: str,
     overrides: tuple[str, ...],
-    as_json: bool,
-) -> None:
-    """Judges a fit, writes what was found, and prints it."""
-    with terminal.SearchScreen(fit.stem) as screen, compilations_shown(screen):
+) -> tuple[Path, list[Path], dict[str, Any]]:
+    """The folder of a study, its files and its summary."""
+    with lines.screen(fit.stem) as screen, compilations_shown(screen):
         screen.begin(f"reading {fit.name} and its data")
         plan = load_plan(fit, overrides, backend)
         screen.warn(plan.cautions)
         scorer = make_scorer(with_currents(plan), backend)
         names = tuple(name.strip() for name in profiles.split(",") if name.strip())
-        wanted = Wanted(names, families or 0, posterior or 0, walkers, seed)
+        wanted = Wanted(names, families or 0, posterior or 0, walkers, seed, ensembles)
         folder = out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
@@ -52,7 +70,13 @@ def uncertainty(
         worth = True
         try:
             answers: Any = Journaled(scorer, kept.journal)
-            found = study(plan, answers, plan.problem.values(), wanted, screen.begin)
+            with working(cluster, screen) as doer:
+                elsewhere = None
+                if doer is not None or kept.has_pieces:
+                    who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
+                    elsewhere = Elsewhere(doer or Here(), PlanWork(plan, *who), kept.pieces)
+                values = plan.problem.values()
+                found = study(plan, answers, values, wanted, screen, elsewhere)
             screen.begin("drawing")
             files, summary = found.save(folder), found.summary
             all_is_done()
@@ -63,12 +87,7 @@ def uncertainty(
         finally:
             with held():
                 kept.close(keep=worth)
-    if as_json:
-        click.echo(runs.json_text(summary), nl=False)
-        return
-    _print_uncertainty(summary)
-    for file in files:
-        click.echo(printable(str(file)))
+    return folder, files, summary
 
 
 def _identity(plan: FitPlan, scorer: Scorer, wanted: Wanted) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from channelfit.front.options import json_option
+
 
 @click.command(short_help="Fit a formula to many data sets, each on its own.")
 @click.argument("curve")
@@ -75,6 +77,7 @@ import click
     help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
 )
 @click.option("--quiet", is_flag=True, help="Print the table's path and nothing else.")
+@json_option
 def curves(**given: Any) -> None:
     """Fit CURVE to every data set in DATA, each on its own, without guesses.
 

@@ -11,7 +11,9 @@ import click
 from channelfit.front import interrupts
 from channelfit.front.options import (
     backend_option,
+    cluster_option,
     dtype_option,
+    json_option,
     path_option,
     set_option,
 )
@@ -38,9 +40,17 @@ from channelfit.front.options import (
     metavar="N",
     help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
 )
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="So many whole searches, with the seeds from that one on; the best is kept, and told how "
+    "many came to it. [default: the file's, or 1]",
+)
 @backend_option
 @dtype_option("Precision of the search; the result is scored in float64 either way.")
 @path_option
+@cluster_option
 @click.option(
     "--chunk",
     type=click.IntRange(1),
@@ -68,12 +78,7 @@ from channelfit.front.options import (
 )
 @set_option
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the content of summary.json on standard output and nothing else there.",
-)
+@json_option
 @click.pass_context
 def optimize(context: click.Context, /, **given: Any) -> None:
     """Fit the parameters of MODEL to its data.
@@ -97,8 +102,9 @@ def optimize(context: click.Context, /, **given: Any) -> None:
       channelfit optimize models/model_b.yaml
       channelfit optimize models/model_b.yaml --population 1120 --generations 50 --seed 3
       channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
-      channelfit optimize models/k_hh.yaml --json --quiet > summary.json
+      channelfit optimize models/k_hh.yaml --json --quiet | tail -n 1
       channelfit optimize --resume runs/cell7
+      channelfit optimize my_cell.yaml --seeds 8 --cluster local
     """
     if given["resume"] is not None:
         given = _of_the_run(context, given)
@@ -114,8 +120,9 @@ def optimize(context: click.Context, /, **given: Any) -> None:
         sys.exit(interrupts.exit_code())
 
 
-#: Options that may stand beside `--resume`: they say what is printed, not what is done.
-_BESIDE = ("resume", "quiet", "as_json")
+#: Options that may stand beside `--resume`: they say who works and what is printed, not what is
+#: done.
+_BESIDE = ("resume", "cluster", "quiet", "as_json")
 
 
 def _of_the_run(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option, set_option
+from channelfit.front.options import backend_option, cluster_option, json_option, set_option
 
 
 @click.command(short_help="How sure a fit is, and what the data leave open.")
@@ -41,6 +41,14 @@ from channelfit.front.options import backend_option, set_option
     help="Walkers of the posterior. [default: four a parameter, 32 or more]",
 )
 @click.option(
+    "--ensembles",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many ensembles of walkers, which know nothing of each other, for the posterior.",
+)
+@click.option(
     "--seed",
     type=click.IntRange(0),
     default=0,
@@ -60,14 +68,10 @@ from channelfit.front.options import backend_option, set_option
     help="Go on with what an interrupted or killed call with the same arguments has left in the "
     "folder of the results.",
 )
+@cluster_option
 @backend_option
 @set_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the content of uncertainty.json and nothing else.",
-)
+@json_option
 def uncertainty(**given: Any) -> None:
     """How sure the fitted values in FIT are, such as fit.yaml of a run folder.
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from channelfit.reading.keys import (
+    clusters,
     curves,
     fits,
     functions,
@@ -25,7 +26,7 @@ from channelfit.reading.keys.shapes import Keys
 #: By the name of the section.
 KEYS: dict[str, Keys] = {
     keys.name: keys
-    for sections in (models, fits, recordings, protocols, functions, curves, nights)
+    for sections in (models, fits, recordings, protocols, functions, curves, clusters, nights)
     for keys in sections.SECTIONS
 }
 

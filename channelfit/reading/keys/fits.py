@@ -34,6 +34,13 @@ STOP = Key(
     {"seconds": 60, "cost": 25},
 )
 SEED = Key(Whole(), "The seed of the search, from which all its random numbers follow.", 1, 0)
+SEEDS = Key(
+    Whole(1),
+    "How many whole searches there are, with the seeds from `seed` on. The best is kept, and told "
+    "how many others came to it.",
+    4,
+    1,
+)
 START = Key(
     Choice(("none", "values")),
     "Where the search begins: anywhere, or at the parameters' values.",
@@ -122,6 +129,7 @@ FIT = Keys(
     optimizer=OPTIMIZER,
     stop=STOP,
     seed=SEED,
+    seeds=SEEDS,
     rates_within=Key(
         either(_RANGE_OF_RATES, Within("rates_within"), List(Within("rates_within"), 1)),
         "Bounds on rates over the voltages of the protocols. Candidates that leave them are not "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from channelfit.reading.keys.fits import OPTIMIZER, SEED, START, STOP
+from channelfit.reading.keys.fits import OPTIMIZER, SEED, SEEDS, START, STOP
 from channelfit.reading.keys.models import DESCRIPTION, PARAMETER, SOURCE
 from channelfit.reading.keys.shapes import (
     Array,
@@ -116,6 +116,7 @@ FUNCTION_FIT = Keys(
     optimizer=OPTIMIZER,
     stop=STOP,
     seed=SEED,
+    seeds=SEEDS,
     start=START,
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,8 @@ from channelfit.search.loop import Progress, StopRules
 _LINE_EVERY = 5.0
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 16
+#: Failures that are told one by one.
+_FAILURES = 20
 
 
 def duration(seconds: float) -> str:
@@ -63,6 +66,46 @@ class PlainConsole(Console):
             yield Segment(text if control else printable(text), style, control)
 
 
+@dataclass(frozen=True)
+class Counted:
+    """How far work in pieces is.
+
+    Attributes:
+        done, total: how many of `unit`, such as "data sets", are done and wanted.
+        seconds: since the work began.
+        seconds_left: at the pace of what this process has done; None while there is none.
+        failed: how many of those that are done have no result.
+        kept: how many an earlier process had done.
+    """
+
+    done: float
+    total: float
+    unit: str
+    seconds: float
+    seconds_left: float | None
+    failed: int = 0
+    kept: float = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether all is done."""
+        return self.done >= self.total
+
+    def __str__(self) -> str:
+        left = self.seconds_left
+        parts = [
+            f"{_count(self.done)} of {_count(self.total)} {self.unit} done",
+            *([f"{self.failed:,} failed"] if self.failed else []),
+            *([f"{_count(self.kept)} by an earlier run"] if self.kept else []),
+            f"{duration(left)} left" if left and not self.ended else duration(self.seconds),
+        ]
+        return ", ".join(parts)
+
+
+def _count(n: float) -> str:
+    return f"{n:,}" if isinstance(n, int) else f"{n:.5g}"
+
+
 class SearchScreen:
     """Shows the progress of a search: a changing picture on a terminal, else lines now and then.
 
@@ -80,6 +123,9 @@ class SearchScreen:
         #: Whether a cost is a mean square of currents; else it is a plain number.
         self.of_currents = True
         self.last: Progress | None = None
+        self.counted: Counted | None = None
+        self._failures = 0
+        self._counted_at: float | None = None
         self._costs: list[float] = []
         self._began = time.perf_counter()
         self._said_at = -math.inf
@@ -126,16 +172,45 @@ class SearchScreen:
         They are printed even where quiet was asked for.
         """
         for caution in cautions:
-            told = Text.assemble(("Warning: ", "bold yellow"), str(caution))
-            self.console.print(told, soft_wrap=True)
+            SearchScreen.warn_of(self, str(caution))
+
+    def warn_of(self, text: str) -> None:
+        """Print a caution that is a sentence, in the same way."""
+        told = Text.assemble(("Warning: ", "bold yellow"), text)
+        self.console.print(told, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
         """Show what is being done now, at times when no search is under way."""
         self.stage, self._began, self.last = stage, time.perf_counter(), None
+        self.counted = None
+
+    def count(self, counted: Counted) -> None:
+        """Take in how far work in pieces is."""
+        self.counted, now = counted, time.monotonic()
+        if self._counted_at is None:  # what ends within seconds is not told of
+            self._counted_at = now
+        due = now - max(self._said_at, self._counted_at) >= _LINE_EVERY
+        last = counted.ended and (self._failures or self._said_at >= self._counted_at)
+        if self._live is None and (due or last):
+            self.say(str(counted))
+            self._said_at = now
+
+    def fail(self, name: str, reason: str, count: int = 1) -> None:
+        """Tell that a piece of the work has no result, as it happens; the first ones by name.
+
+        Arguments:
+            name: of the piece, such as that of a well. count: how many things in it failed.
+        """
+        self._failures += 1
+        if self._failures <= _FAILURES:
+            many = f"{count:,} of " if count > 1 else ""
+            self.say(f"failed: {many}{name}: {reason}")
+        elif self._failures == _FAILURES + 1:
+            self.say("failed: more, which are counted and stand in the results")
 
     def update(self, progress: Progress) -> None:
         """Take in the progress of a search after each generation."""
-        self.last = progress
+        self.last, self.counted = progress, None
         self._costs.append(progress.best_cost)
         now = time.monotonic()
         if self._live is None and (now - self._said_at >= _LINE_EVERY or self._is_last(progress)):
@@ -168,6 +243,8 @@ class SearchScreen:
 
     def picture(self) -> RenderableType:
         """Build the picture that changes on a terminal."""
+        if self.counted is not None:
+            return self._counted_picture(self.counted)
         if self.last is None:
             since = duration(time.perf_counter() - self._began)
             return Text(f"{self.stage} .. {since}", style="cyan", no_wrap=True)
@@ -190,6 +267,16 @@ class SearchScreen:
         ]
         lines = [Text.assemble((f"{name:<7}", "dim"), words, no_wrap=True) for name, words in rows]
         return Group(bar, *lines)
+
+    def _counted_picture(self, counted: Counted) -> RenderableType:
+        """Build the picture of work in pieces."""
+        width = min(40, self.console.width // 2)
+        bar = Table.grid(padding=(0, 1), expand=False)
+        bar.add_row(
+            ProgressBar(total=max(counted.total, 1e-300), completed=counted.done, width=width),
+            Text(str(counted), no_wrap=True),
+        )
+        return Group(Text(self.stage, style="cyan", no_wrap=True), bar)
 
     def _spark(self) -> str:
         """Draw the course of the best cost, on a logarithmic scale, in one line of block

@@ -8,6 +8,7 @@ together, so that half of them are scored in one call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,24 +66,53 @@ class Posterior:
         return median
 
 
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """What the walkers of one ensemble went through.
+
+    Attributes:
+        chain: (n_steps, n_walkers, n_free) in the unit cube.
+        acceptance: the share of proposed moves that were accepted.
+    """
+
+    chain: np.ndarray
+    acceptance: float
+
+
 def sample_posterior(
     found: Estimate,
     n_steps: int = 2000,
     n_walkers: int | None = None,
     seed: int = 0,
     on_step: Any = None,
+    ensembles: int = 1,
 ) -> Posterior:
     """Sample the posterior about a fit.
 
     Arguments:
         n_steps: of every walker; the first third is burn-in.
-        n_walkers: an even number, at least twice the free parameters; None for four times as many,
-            32 or more.
+        n_walkers: of an ensemble: an even number, at least twice the free parameters; None for
+            four times as many, 32 or more.
         seed: of all random numbers.
         on_step: called with the number of each step when it is done.
+        ensembles: how many ensembles there are, each with its own seed; they know nothing of each
+            other, so that they can tell whether they agree.
 
     Raises: InputError when emcee is missing, or the walkers are too few.
     """
+    told = on_step if ensembles == 1 else None
+    chains = [sample_chains(found, n_steps, n_walkers, seed + k, told) for k in range(ensembles)]
+    return posterior_of(found, chains)
+
+
+def sample_chains(
+    found: Estimate,
+    n_steps: int = 2000,
+    n_walkers: int | None = None,
+    seed: int = 0,
+    on_step: Any = None,
+) -> Chains:
+    """Move one ensemble of walkers; arguments and errors as in `sample_posterior`."""
     try:
         import emcee  # an optional package
     except ImportError:
@@ -108,7 +138,7 @@ def sample_posterior(
     for k, _ in enumerate(sampler.sample(start, iterations=n_steps), 1):
         if on_step is not None:
             on_step(k)
-    return _summary(found, sampler, n_steps)
+    return Chains(sampler.get_chain(), float(np.mean(sampler.acceptance_fraction)))
 
 
 def log_posterior(found: Estimate, unit: np.ndarray) -> np.ndarray:
@@ -146,16 +176,20 @@ def _starts(found: Estimate, n_walkers: int, random: np.random.Generator) -> np.
     raise InputError("around the fitted values nothing can be scored, so no chain can start")
 
 
-def _summary(found: Estimate, sampler: Any, n_steps: int) -> Posterior:
-    chain = sampler.get_chain()  # (n_steps, n_walkers, n_free)
+def posterior_of(found: Estimate, ensembles: Sequence[Chains]) -> Posterior:
+    """Put the chains of all ensembles together, and judge them."""
+    from emcee.autocorr import integrated_time  # an optional package, which made the chains
+
+    chain = np.concatenate([one.chain for one in ensembles], axis=1)
+    n_steps = len(chain)
     burn_in = n_steps // 3
     kept = chain[burn_in:]
-    times = sampler.get_autocorr_time(discard=burn_in, quiet=True, tol=0)
+    times = integrated_time(kept, quiet=True, tol=0)
     r_hat = split_r_hat(kept)
     slowest = float(np.nanmax(times)) if np.isfinite(times).any() else float(len(kept))
     thin = max(int(slowest / 2), 1)
     flat = kept[::thin].reshape(-1, chain.shape[2]).T
-    acceptance = float(np.mean(sampler.acceptance_fraction))
+    acceptance = float(np.mean([one.acceptance for one in ensembles]))
     rows = list(found.objective.space.free)
     return Posterior(
         found.names,

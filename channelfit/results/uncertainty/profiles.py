@@ -9,7 +9,7 @@ results until none gains (Raue et al. 2009, Bioinformatics 25:1923).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,7 @@ def profiles(
     places: Iterable[int] | None = None,
     level: float = LEVEL,
     on_profile: Callable[[str], object] | None = None,
+    each: Profiler | None = None,
 ) -> tuple[Estimate, list[Profile]]:
     """Compute the profiles of some of the free parameters.
 
@@ -97,24 +98,36 @@ def profiles(
         places: of the parameters among the free ones; None for all.
         level: the probability that an interval holds the true value.
         on_profile: called with the name of each parameter before its turn.
+        each: computes the profiles of an estimate; by default this process does, one by one.
 
     Returns: the estimate, and the profiles. Where a profile led to a better fit, the estimate is
     there, and all profiles were computed again from it.
     """
     wanted = list(range(len(found.unit)) if places is None else places)
+    each = each or _one_by_one
     for _ in range(_RESTARTS):
-        done = []
+        done: list[Profile] = []
+        coming = each(found, wanted, level)
         for place in wanted:
             if on_profile is not None:
                 on_profile(found.names[place])
-            done.append(profile(found, place, level))
+            done.append(next(coming))
             k = int(done[-1].chi_square.argmin())
             if done[-1].chi_square[k] < -_BETTER:
                 found = _moved(found, done[-1].unit[:, k])
                 break
         else:
             return found, done
-    return found, [profile(found, place, level) for place in wanted]
+    return found, list(each(found, wanted, level))
+
+
+#: Yields the profiles of an estimate in the order of the places of their parameters.
+Profiler = Callable[[Estimate, Sequence[int], float], Iterator[Profile]]
+
+
+def _one_by_one(found: Estimate, places: Sequence[int], level: float) -> Iterator[Profile]:
+    for place in places:
+        yield profile(found, place, level)
 
 
 def profile(found: Estimate, place: int, level: float = LEVEL) -> Profile:

@@ -41,7 +41,18 @@ def _pools() -> ThreadpoolController:
 
 def usable_cores() -> int:
     """The number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    found = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(found, _share) if _share else found
+
+
+#: How many cores fall to this process of those that it shares with others; 0 for all.
+_share = 0
+
+
+def keep_to(cores: int) -> None:
+    """Leave all cores but so many to other processes; 0 takes them back."""
+    global _share
+    _share = cores
 
 
 class Team:

@@ -1,22 +1,15 @@
-"""``channelfit fhn``: the FitzHugh-Nagumo equation on a cable, from the command line."""
+"""`channelfit fhn`: its options and help."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
-from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
 from channelfit.fitzhugh_nagumo import settings
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
-
-#: What `--scheme auto` chooses from.
-_AUTO = ("runge-kutta", "chebyshev", "crank-nicolson")
+from channelfit.front.options import json_option
 
 
 def _value(
@@ -29,23 +22,6 @@ def _value(
         metavar="VALUE[,VALUE..]",
         help=help_text + " FROM:TO:COUNT spaces values evenly.",
     )
-
-
-def _explaining_lack_of_memory(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns a MemoryError into a message; memory may be limited in ways that no check can see."""
-
-    @wraps(command)
-    def told(*arguments: Any, **options: Any) -> None:
-        try:
-            command(*arguments, **options)
-        except MemoryError as error:
-            raise InputError(
-                f"there is not enough of it ({str(error) or 'the system gives no more'}); give "
-                "fewer --nodes, --frames or cables at once",
-                key="memory",
-            ) from None
-
-    return told
 
 
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
@@ -206,41 +182,8 @@ def _explaining_lack_of_memory(command: Callable[..., None]) -> Callable[..., No
 )
 @click.option("--animation", is_flag=True, help="Write animation.gif as well.")
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print summary.json on standard output and nothing else there.",
-)
-@_explaining_lack_of_memory
-def fhn(
-    scheme: str,
-    backend: str,
-    dtype: str,
-    a: str,
-    gamma: str,
-    epsilon: str,
-    diffusion: str,
-    nodes: int,
-    dx: float,
-    left: str,
-    right: str,
-    initial: str,
-    stimuli: tuple[str, ...],
-    end: float,
-    frames: int,
-    dt: float | None,
-    tolerance: float | None,
-    error: float | None,
-    noise: float,
-    seed: int,
-    threshold: float,
-    out: Path | None,
-    suffix: str,
-    animation: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+@json_option
+def fhn(**given: Any) -> None:
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
 
     Several values of a parameter make a sweep: one cable for each combination, solved together.
@@ -265,61 +208,6 @@ def fhn(
       channelfit fhn --a 0.01:0.2:20 --epsilon 0.005,0.01 --json --quiet
       channelfit fhn runs/fhn-20260131-120000/summary.json --dx 0.125 --nodes 1601
     """
-    # imported here, so that --help need not wait for NumPy, Matplotlib and rich
-    import numpy as np
+    from channelfit.front.commands import fhn as work
 
-    from channelfit.fitzhugh_nagumo import choice, inputs, outputs
-    from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
-    from channelfit.fitzhugh_nagumo.memory import check_host
-    from channelfit.fitzhugh_nagumo.simulation import simulate
-    from channelfit.results import run_folder
-    from channelfit.results.files import make_folder
-
-    if out is not None:
-        run_folder.check_folder(out)
-    if not end > 0 or end == float("inf"):
-        raise InputError(f"the last time must be positive and finite, not {end}", key="--end")
-    if not math.isfinite(threshold):
-        raise InputError(f"a finite number was expected, not {threshold}", key="--threshold")
-    equation = inputs.sweep({"a": a, "gamma": gamma, "epsilon": epsilon, "diffusion": diffusion})
-    pulses = tuple(inputs.pulse(text) for text in stimuli)
-    cable = inputs.cable_of(nodes, dx, left, right, pulses)
-    check_host(frames, equation.n_cables, nodes)
-    cable.check_stimuli(end)
-    start = partial(inputs.state, initial, equation)
-    v, w = start(cable.x)
-    times = np.linspace(0, end, frames)
-    names = _AUTO if scheme == "auto" else (scheme,)
-    if scheme == "auto" and (dt is not None or tolerance is not None):
-        raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
-    if scheme != "auto" and error is not None:
-        raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
-    solvers = inputs.schemes(names, backend, dtype, equation, cable, noise, seed)
-    began = time.perf_counter()
-    with outputs.progress(quiet) as on_progress:
-        if scheme == "auto":
-            run = choice.solve(solvers, v, w, times, 1e-4 if error is None else error, on_progress)
-        else:
-            run = simulate(solvers[0], v, w, times, dt, tolerance, on_progress)
-    seconds = time.perf_counter() - began
-    summary = outputs.summary_of(run, equation, cable, threshold, seconds)
-    again = None
-    if noise:  # a run with noise has no exact solution, so the same run without it is judged
-        (exact,) = inputs.schemes(("explicit",), backend, dtype, equation, cable, 0.0, seed)
-        again = partial(simulate, exact, v, w, run.times, dt, tolerance)
-    summary |= outputs.trust(run, again, equation, cable, start)
-    summary["settings"] = {
-        **settings.of(click.get_current_context()),
-        "backend": "cuda" if solvers[0].on_device else "cpu",
-    }
-    if initial.partition(":")[0] not in NAMED_STATES:
-        summary["initial_state"] = {"x": cable.x.tolist(), "v": v.tolist(), "w": w.tolist()}
-    folder = out or run_folder.default_folder("fhn")
-    make_folder(folder)
-    outputs.write(run, folder, suffix, animation, threshold, summary)
-    if as_json:
-        click.echo(run_folder.json_text(summary), nl=False)
-    elif quiet:
-        click.echo(printable(str(folder)))
-    else:
-        outputs.print_summary(summary, folder)
+    work.fhn(**given)

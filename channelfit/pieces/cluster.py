@@ -1,0 +1,628 @@
+"""Pieces of work on many processes and machines, by Dask.
+
+Dask finds workers, carries work to them and results back, and does the work of a worker that has
+gone once more. What is added here is what science asks for besides: a worker is given a work only
+if it has the same software; a piece that is out much longer than others is given to a second
+worker, and the first answer counts; and a scheduler that was started anew gets what is not done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib
+import logging
+import multiprocessing
+import os
+import pickle
+import platform
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from channelfit.pieces import on_worker
+from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.pieces.work import Doer, Here, Work, shown_key
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor
+from channelfit.scoring.machine.threads import usable_cores
+
+INSTALL = 'pip install "channelfit[cluster]"'
+
+#: Pieces that a worker has at a time: one that it does, and one that waits beside it.
+_AHEAD = 2
+#: Processes of this computer have so many cores each, where there is no GPU.
+_CORES = 4
+#: Results that may wait for whoever wants them, until no more pieces are given out.
+_MOST_WAITING = 256
+#: How many workers may do the same piece.
+_MOST_AT_ONCE = 3
+#: How often a piece may be lost for other reasons than its worker's death or a lost scheduler.
+_MOST_LOSSES = 3
+#: Seconds between two looks at which workers are there, and at how many jobs there should be.
+_LOOK, _COUNT_JOBS = 0.5, 30.0
+#: Seconds after which it is told that no worker is there, and that no worker will do.
+_TELL_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
+#: Seconds that the end of a cluster may take; then its processes on this computer are killed.
+_CLOSING = 20.0
+
+#: Of Dask, while a cluster is open.
+_CONFIGURATION = {
+    "logging.distributed": "critical",
+    "distributed.admin.large-graph-warning-threshold": "1 GB",  # a work may hold much data
+}
+
+_T = TypeVar("_T")
+_News = str | tuple[Key, Arrays] | None
+
+
+def open_cluster(
+    text: str | None, say: Callable[[str], object] = lambda text: None
+) -> AbstractContextManager[Doer]:
+    """Who does pieces for as long as a block runs: a cluster, or this process.
+
+    Arguments:
+        text: as for `--cluster`; None for this process.
+        say: tells the user what happens.
+
+    Raises: InputError for a text or a file that means nothing, a scheduler that does not answer,
+    and libraries that are missing.
+    """
+    return nullcontext(Here()) if text is None else Cluster(read_cluster(text), say)
+
+
+class Cluster:
+    """Workers of Dask, which do pieces while a `with` block runs.
+
+    Arguments:
+        plan: where they are.
+        say: tells the user what happens.
+        patience: how many seconds a piece may be out before a second worker gets it, at least; it
+            is four times as long as others take where that is more.
+
+    Attributes:
+        client: Dask's. jobs: Dask's cluster, where this process has started one.
+    """
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        say: Callable[[str], object] = lambda text: None,
+        patience: float = 10.0,
+    ) -> None:
+        self.plan, self.patience = plan, patience
+        self.client: Any = None
+        self.jobs: Any = None
+        self._say, self._ends = say, ExitStack()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
+
+    def _serve(self) -> None:
+        # Processes that are started here inherit that Ctrl-C is not for them, but for the command.
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_note)
+        self._loop.run_forever()
+
+    def _call(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
+        """What a coroutine returns, done in the thread of the cluster."""
+        doing = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return doing.result(timeout)
+        except BaseException:
+            doing.cancel()
+            raise
+
+    def __enter__(self) -> Cluster:
+        dask = _distributed().client.dask
+        logger = logging.getLogger("distributed")
+        self._ends.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)  # what matters is said here in plain words
+        self._ends.enter_context(dask.config.set({"logging.distributed": "critical"}))
+        self._ends.enter_context(
+            dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
+        )
+        if sys.platform != "win32":  # it would let Ctrl-C through to what is started after it
+            resource_tracker.ensure_running()
+        before = set(multiprocessing.active_children())
+        self._ends.callback(_kill_workers_but, before)
+        self._thread.start()
+        try:
+            self._call(self._open())
+        except BaseException:
+            self.__exit__()
+            raise
+        self._say(f"dashboard {self.client.dashboard_link}")
+        return self
+
+    async def _open(self) -> None:
+        distributed, plan = _distributed(), self.plan
+        security = _security(plan)
+        try:
+            if plan.local is not None:
+                self.jobs = await distributed.SpecCluster(
+                    **_local(plan, security), security=security, asynchronous=True
+                )
+            elif plan.job_class is not None:
+                self.jobs = await _queue(plan, security)
+            self.client = await distributed.Client(
+                plan.scheduler or self.jobs,
+                security=security,
+                timeout=plan.wait,
+                asynchronous=True,
+                set_as_default=False,
+            )
+        except InputError:
+            raise
+        except Exception as error:  # of any library, by the kind of cluster
+            raise InputError(f"{_shown(plan)} cannot be used: {_words(error)}") from error
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._call(self._close(), _CLOSING)
+        except (TimeoutError, CancelledError):
+            self._say("the cluster did not end in order; its processes on this computer are killed")
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSING)
+            self._ends.close()
+
+    async def _close(self) -> None:
+        for one in (self.client, self.jobs):
+            if one is not None:
+                await one.close()
+
+    def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+        """Yields each piece with its result once, as they get done.
+
+        Raises: InputError of a piece, or where no worker can do the work, the scheduler is gone for
+        too long, or a piece ends every worker that does it.
+        """
+        if not keys:
+            return
+        news: SimpleQueue[_News] = SimpleQueue()
+        errand = _Errand(self, work, keys, news)
+        doing: Future[None] = asyncio.run_coroutine_threadsafe(errand.run(), self._loop)
+        doing.add_done_callback(lambda _: news.put(None))
+        try:
+            while (told := news.get()) is not None:
+                if isinstance(told, str):
+                    self._say(told)
+                else:
+                    yield told
+            doing.result()
+        finally:
+            doing.cancel()
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """A piece that was given to a worker. began: when, by `time.monotonic`."""
+
+    key: Key
+    worker: str
+    began: float
+    future: Any
+
+
+class _Errand:
+    """The pieces of one work on their way.
+
+    Arguments:
+        news: takes what is to be said, and results.
+    """
+
+    def __init__(
+        self, cluster: Cluster, work: Work, keys: Sequence[Key], news: SimpleQueue[_News]
+    ) -> None:
+        self._cluster, self._client = cluster, cluster.client
+        self._news, self._tell = news, news.put
+        self._work = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
+        self._name = hashlib.sha256(self._work).hexdigest()[:16]
+        self._on_gpu = "GPU" in work.identity
+        self._expected = on_worker.software(self._on_gpu)
+        self._expected |= {k: str(v) for k, v in work.identity.items() if k in self._expected}
+        self._left, self._undone = deque(keys), set(keys)
+        self._out: dict[asyncio.Task[Any], _Attempt] = {}
+        self._offers: dict[asyncio.Task[Any], str] = {}
+        self._workers: dict[str, on_worker.Worker] = {}
+        self._refused: dict[str, str] = {}
+        self._late: set[str] = set()  # these have let a piece wait for too long
+        self._seconds: deque[float] = deque(maxlen=200)
+        self._losses: Counter[Key] = Counter()
+        self._said: set[str] = set()
+        self._looked = self._counted = self._n_jobs = 0.0
+        self._nobody_since = time.monotonic()
+        self._submitted = 0
+
+    async def run(self) -> None:
+        """Gets all pieces done."""
+        try:
+            while self._undone:
+                await self._find_scheduler()
+                await self._look_around()
+                self._send()
+                self._send_again()
+                await self._listen()
+            self._scale(at_end=True)
+        finally:
+            if tasks := [*self._out, *self._offers]:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=1)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._tell(text)
+
+    # the scheduler and the workers
+
+    async def _find_scheduler(self) -> None:
+        """Waits while the scheduler is gone; Dask's client connects again by itself."""
+        if self._client.status == "running":
+            return
+        wait = self._cluster.plan.wait
+        self._tell(f"the scheduler is gone; it is waited for, up to {wait:g} s")
+        while self._client.status == "connecting":
+            await asyncio.sleep(0.1)
+        if self._client.status != "running":
+            raise InputError(
+                f"the scheduler is gone and was not back within {wait:g} s; "
+                f"{len(self._undone)} pieces are not done"
+            )
+        self._workers.clear()
+        self._refused.clear()
+        self._late.clear()
+        self._looked, self._nobody_since = 0.0, time.monotonic()
+        self._tell(f"the scheduler is back; {len(self._undone)} pieces are not done yet")
+
+    async def _look_around(self) -> None:
+        """Sees which workers have come and gone, and offers the work to those that have come."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK:
+            return
+        self._looked = now
+        self._scale()
+        try:
+            there = set(await asyncio.wait_for(self._client.nthreads(), 10))
+        except (OSError, TimeoutError):
+            return  # the next look tells whether the scheduler is gone
+        for known in (self._workers, self._refused):
+            for address in [a for a in known if a not in there]:
+                del known[address]
+        self._late &= there
+        offered = set(self._offers.values())
+        for address in there - offered - self._workers.keys() - self._refused.keys():
+            future = self._submit(
+                [address], on_worker.take, self._work, self._expected, self._on_gpu
+            )
+            self._offers[asyncio.create_task(_answer(future))] = address
+        for task, address in self._offers.items():
+            if address not in there:
+                task.cancel()
+        self._judge(there, now)
+
+    def _judge(self, there: set[str], now: float) -> None:
+        """Tells that nobody is there, and ends the work if all who are there do not suit."""
+        if self._workers:
+            self._nobody_since = now
+        waited = now - self._nobody_since
+        if there and there <= self._refused.keys() and waited > _GIVE_UP_REFUSED:
+            why = "; ".join(sorted(set(self._refused.values())))
+            raise InputError(f"no worker can do this work: {why}")
+        if waited > _TELL_NOBODY:
+            who = "no worker has answered" if there else "no worker is there"
+            self._say_once(f"{who} yet; the work waits for one")
+
+    def _scale(self, at_end: bool = False) -> None:
+        """Asks a batch system for as many jobs as there is work for, within the user's bounds."""
+        plan, now = self._cluster.plan, time.monotonic()
+        if plan.job_class is None or (now - self._counted < _COUNT_JOBS and not at_end):
+            return
+        self._counted = now
+        wanted = plan.least if at_end else min(plan.most, max(plan.least, len(self._undone)))
+        self._n_jobs = wanted if at_end else max(wanted, self._n_jobs)
+        self._cluster.jobs.scale(jobs=int(self._n_jobs))
+
+    def _hear_of_offer(self, address: str, answer: Any) -> None:
+        """Notes whether a worker has taken the work, and tells what is odd about it."""
+        if isinstance(answer, on_worker.Worker):
+            self._workers[address] = answer
+            if answer.processor != processor():
+                self._say_once(
+                    f"{answer.host} has the processor {answer.processor}, and "
+                    f"{platform.node()} {processor()}: the last digits of results may differ"
+                )
+            twins = [
+                w for w in self._workers.values() if (w.host, w.gpu) == (answer.host, answer.gpu)
+            ]
+            if answer.gpu and len(twins) > 1:
+                self._say_once(
+                    f"{len(twins)} workers on {answer.host} share the GPU {answer.gpu}; give each "
+                    "its own by CUDA_VISIBLE_DEVICES"
+                )
+        elif isinstance(answer, on_worker.Refused):
+            self._refuse(address, f"{address} on {answer.host}", answer.why)
+        elif self._client.status == "running" and not _is_loss(answer):
+            self._refuse(
+                address, address, _words(answer)
+            )  # it may have another channelfit, or none
+
+    def _refuse(self, address: str, worker: str, why: str) -> None:
+        self._refused[address] = f"worker {worker}: {why}"
+        self._say_once(f"worker {worker} is not used: {why}")
+
+    # pieces
+
+    def _submit(self, workers: list[str], function: Callable[..., Any], *arguments: Any) -> Any:
+        self._submitted += 1
+        return self._client.submit(
+            function,
+            self._name,
+            *arguments,
+            key=f"{function.__name__}-{self._name}-{self._submitted}",
+            workers=workers,
+            allow_other_workers=function is on_worker.do,  # once this worker has gone
+            pure=False,
+        )
+
+    def _give(self, key: Key, worker: str) -> None:
+        future = self._submit([worker], on_worker.do, list(key))
+        attempt = _Attempt(key, worker, time.monotonic(), future)
+        self._out[asyncio.create_task(_answer(future))] = attempt
+
+    def _least_busy(self, but: set[str]) -> str | None:
+        """The worker with the fewest pieces, of those that may have another one."""
+        load = Counter(attempt.worker for attempt in self._out.values())
+        free = [w for w in self._workers if w not in but and load[w] < _AHEAD]
+        return min(free, key=lambda w: load[w], default=None)
+
+    def _send(self) -> None:
+        """Gives pieces to workers that have fewer than they may have."""
+        if self._news.qsize() > _MOST_WAITING:  # whoever wants the results is busy
+            return
+        late = self._late if self._late < self._workers.keys() else set()
+        while self._left and (worker := self._least_busy(late)) is not None:
+            self._give(self._left.popleft(), worker)
+
+    def _send_again(self) -> None:
+        """Gives pieces that are out for too long to a second worker, too."""
+        if not self._seconds:
+            return
+        limit = max(self._cluster.patience, 4 * statistics.median(self._seconds))
+        now, has = time.monotonic(), dict[Key, list[_Attempt]]()
+        for attempt in self._out.values():
+            has.setdefault(attempt.key, []).append(attempt)
+        for key, attempts in has.items():
+            if key not in self._undone or now - max(a.began for a in attempts) < limit:
+                continue
+            tried = {attempt.worker for attempt in attempts}
+            self._late |= tried & self._workers.keys()
+            worker = self._least_busy(tried | self._late)
+            if worker is not None and len(attempts) < _MOST_AT_ONCE:
+                self._tell(
+                    f"piece {shown_key(key)} is out for {now - attempts[0].began:.0f} s; "
+                    "another worker does it, too"
+                )
+                self._give(key, worker)
+
+    async def _listen(self) -> None:
+        """Waits until there is an answer, but not long, and takes all that there are."""
+        waiting: list[asyncio.Task[Any]] = [*self._out, *self._offers]
+        if not waiting:
+            await asyncio.sleep(_LOOK / 2)
+            return
+        done, _ = await asyncio.wait(waiting, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            answer = CancelledError() if task.cancelled() else task.result()
+            if task in self._offers:
+                self._hear_of_offer(self._offers.pop(task), answer)
+            else:
+                self._hear(self._out.pop(task), answer)
+
+    def _hear(self, attempt: _Attempt, answer: Any) -> None:
+        """Takes the answer to a piece: a result, an error, or that it was lost."""
+        key = attempt.key
+        if not isinstance(answer, on_worker.Answer):
+            self._lose(key, answer)
+        elif answer.unknown:
+            self._workers.pop(answer.address, None)  # it is a new process; the work is offered
+            self._again(key)
+        elif answer.error is not None:
+            answer.error.add_note(f"on worker {answer.address}:\n{answer.place}")
+            raise answer.error
+        else:
+            assert answer.arrays is not None
+            self._late.discard(answer.address)
+            self._seconds.append(answer.seconds)
+            if key in self._undone:
+                self._undone.remove(key)
+                self._tell((key, {name: _own(a) for name, a in answer.arrays.items()}))
+                self._recall(key)
+
+    def _recall(self, key: Key) -> None:
+        """Takes back what others have of a piece that is done; whoever is late is heard later."""
+        for task, attempt in list(self._out.items()):
+            if attempt.key == key and attempt.worker not in self._late:
+                del self._out[task]
+                task.cancel()
+
+    def _lose(self, key: Key, error: BaseException) -> None:
+        if key not in self._undone:
+            return
+        if self._client.status == "running":
+            self._losses[key] += 1
+        if self._losses[key] >= _MOST_LOSSES:
+            raise InputError(
+                f"piece {shown_key(key)} was lost {self._losses[key]} times, the last time by "
+                f"{_words(error)}; a piece that ends each worker that does it may need more memory"
+            )
+        self._again(key)
+
+    def _again(self, key: Key) -> None:
+        """Puts a piece in front of those that are left, unless somebody still has it."""
+        if key in self._undone and all(a.key != key for a in self._out.values()):
+            self._left.appendleft(key)
+
+
+async def _answer(future: Any) -> Any:
+    """What a worker has answered, or the error by which its answer was lost."""
+    try:
+        return await future
+    except (asyncio.CancelledError, CancelledError) as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return error  # Dask gives a future up whose scheduler has gone
+    except Exception as error:
+        return error
+    finally:
+        future.release()
+
+
+def _note(loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+    """Keeps off the screen what is left over within Dask when somebody has gone."""
+    logging.getLogger("distributed").error(
+        "%s", told.get("message"), exc_info=told.get("exception")
+    )
+
+
+def _is_loss(error: BaseException) -> bool:
+    """Whether an answer did not come because somebody has gone."""
+    return isinstance(error, OSError | TimeoutError | asyncio.CancelledError | CancelledError)
+
+
+def _own(array: Any) -> Any:
+    """The array, or a copy of it where it lies in a message."""
+    return array if array.flags.writeable else array.copy()
+
+
+def _words(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:500]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# --- what is started -----------------------------------------------------------------------------
+
+
+def _distributed() -> Any:
+    """Dask's package of clusters, which is optional and loads slowly.
+
+    Raises: InputError where it, or what it needs, is not installed.
+    """
+    try:
+        return importlib.import_module("distributed")
+    except ModuleNotFoundError as error:
+        raise InputError(f"--cluster needs {error.name}: {INSTALL}") from None
+
+
+def _shown(plan: ClusterPlan) -> str:
+    if plan.scheduler is not None:
+        return f"the scheduler {plan.scheduler}"
+    return plan.job_class or "a cluster on this computer"
+
+
+def _security(plan: ClusterPlan) -> Any:
+    """Who trusts whom: by the user's files; on this computer by a certificate for this once."""
+    distributed = _distributed()
+    if plan.ca is not None:
+        ends = {
+            f"tls_{who}_{what}": str(file)
+            for who in ("client", "scheduler", "worker")
+            for what, file in (("cert", plan.certificate), ("key", plan.key))
+        }
+        return distributed.Security(tls_ca_file=str(plan.ca), require_encryption=True, **ends)
+    if plan.local is not None:
+        try:
+            return distributed.Security.temporary()
+        except (
+            ImportError
+        ):  # without `cryptography`; the network of this computer has no encryption
+            return distributed.Security()
+    return distributed.Security()  # as Dask's own configuration says
+
+
+def _gpus() -> list[str]:
+    """The GPUs of this computer as CUDA_VISIBLE_DEVICES names them."""
+    if not gpu.is_available():
+        return []
+    count = int(gpu.cupy().cuda.runtime.getDeviceCount())
+    named = [n.strip() for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n.strip()]
+    return named[:count] or [str(number) for number in range(count)]
+
+
+def _local(plan: ClusterPlan, security: Any) -> dict[str, Any]:
+    """Processes of this computer, for Dask: each with its GPU, or its share of the cores."""
+    distributed = _distributed()
+    gpus, cores = _gpus(), usable_cores()
+    count = plan.local or len(gpus) or min(cores, max(2, cores // _CORES))
+    both = {
+        "host": "127.0.0.1",
+        "protocol": "tls://" if security.require_encryption else "tcp://",
+        "security": security,
+    }
+    options = {
+        **both,
+        "nthreads": max(1, cores // count),
+        "memory_limit": 0,
+        "death_timeout": plan.wait,
+        "dashboard": False,
+        "silence_logs": logging.CRITICAL,
+    }
+    workers = {}
+    for number in range(count):
+        own = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}
+        workers[number] = {"cls": distributed.Nanny, "options": {**options, "env": own}}
+    scheduler = {
+        **both,
+        "port": 0,
+        "dashboard": True,
+        "dashboard_address": "127.0.0.1:0",
+        "worker_ttl": plan.worker_ttl,
+    }
+    return {
+        "workers": workers,
+        "scheduler": {"cls": distributed.Scheduler, "options": scheduler},
+        "name": "channelfit",
+    }
+
+
+async def _queue(plan: ClusterPlan, security: Any) -> Any:
+    """A cluster of jobs, by dask-jobqueue. Raises InputError where it cannot be had."""
+    try:
+        import dask_jobqueue  # optional
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"class {plan.job_class} needs {error.name}: pip install dask-jobqueue"
+        ) from None
+    told = {"security": security, "protocol": "tls://"} if plan.ca is not None else {}
+    jobs = getattr(dask_jobqueue, str(plan.job_class))
+    return await jobs(
+        **plan.job,
+        **told,
+        scheduler_options={"worker_ttl": plan.worker_ttl, "dashboard_address": ":0"},
+        asynchronous=True,
+        silence_logs="critical",
+    )
+
+
+def _kill_workers_but(before: set[Any]) -> None:
+    """Kills workers that were started here since and have not ended, such as a stopped one."""
+    for process in set(multiprocessing.active_children()) - before:
+        if process.name.startswith("Dask"):
+            process.kill()
+            process.join()

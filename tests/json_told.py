@@ -1,0 +1,21 @@
+"""What `--json` has told: the lines, and the summary in the last one."""
+
+import json
+from typing import Any
+
+
+def told(stdout: str) -> list[dict[str, Any]]:
+    """All lines, each of them an object."""
+    lines = [json.loads(line) for line in stdout.splitlines()]
+    assert lines[0]["event"] == "begin"
+    assert [line["event"] for line in lines].count("end") == 1
+    return lines
+
+
+def summary(stdout: str) -> dict[str, Any]:
+    """The results in the last line."""
+    last = told(stdout)[-1]
+    assert last["event"] == "end"
+    found = last["summary"]
+    assert isinstance(found, dict)
+    return found

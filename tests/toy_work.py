@@ -1,0 +1,78 @@
+"""Works for tests of clusters: their classes are here, where workers can import them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.threads import usable_cores
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Draws numbers by the number of a piece.
+
+    Attributes:
+        seconds: how long a piece takes.
+        folder: where each piece that is begun leaves a line: its number and the process.
+        faults: by the number of a piece, what happens to the process that does it first:
+            "killed", "stopped"; or "refused", "broken" each time.
+    """
+
+    seconds: float = 0.0
+    folder: Path | None = None
+    faults: Mapping[int, str] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    def do(self, key: Key) -> Arrays:
+        number = int(key[1])
+        first = self._begin(number)
+        fault = self.faults.get(number, "")
+        if fault == "refused":
+            raise InputError("is not good", "toy.yaml", "a.b")
+        if fault == "broken":
+            raise ZeroDivisionError("by zero")
+        if fault and first:
+            os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fault])
+            time.sleep(1)  # the signal may take a moment
+        time.sleep(self.seconds)
+        drawn = np.random.default_rng(number).normal(size=(3, 4))
+        return {
+            "drawn": drawn,
+            "number": np.array([number]),
+            "where": np.array([os.getpid(), usable_cores()]),
+        }
+
+    def _begin(self, number: int) -> bool:
+        """Leaves a line; whether it is the first of this piece."""
+        if self.folder is None:
+            return True
+        file = self.folder / f"piece{number}"
+        first = not file.exists()
+        with file.open("a") as lines:
+            lines.write(f"{os.getpid()}\n")
+        return first
+
+    def begun(self, number: int) -> int:
+        """How often a piece was begun."""
+        assert self.folder is not None
+        return len((self.folder / f"piece{number}").read_text().split())
+
+
+def keys(count: int) -> list[Key]:
+    """The keys of so many pieces."""
+    return [("piece", number) for number in range(count)]
+
+
+def table(found: Mapping[Key, Arrays]) -> bytes:
+    """What came of the pieces, in their order, as it is the same wherever they are done."""
+    return b"".join(found[key]["drawn"].tobytes() for key in sorted(found))
