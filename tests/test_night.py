@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 from channelfit.front.night import queue
 from channelfit.front.night.calls import Call
@@ -226,6 +227,7 @@ import sys
 from channelfit.front import interrupts
 interrupts.begin()
 from channelfit.front.night import queue
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 queue._PROGRAM = sys.argv.pop(1)
 main(prog_name="channelfit")
@@ -746,7 +748,17 @@ def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option
     if option == "--quiet":
         assert (done.stdout, done.stderr) == (f"{tmp_path / 'o'}\n", "")
     else:
-        assert json.loads(done.stdout) == json.loads((tmp_path / "o" / "summary.json").read_text())
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+        assert [line["event"] for line in lines] == ["begin", "progress", "failed", "end"]
+        assert (lines[1]["done"], lines[1]["total"], lines[1]["unit"]) == (0, 1, "jobs")
+        assert lines[2]["reason"] == "failed: cell.csv: line 3: no number"
+        end = lines[-1]
+        assert (end["state"], end["exit_code"]) == ("failed", 3)
+        assert end["summary"] == summary
+        assert end["files"] == [
+            str(tmp_path / "o" / name) for name in ("night.html", "summary.json")
+        ]
 
 
 def test_without_a_folder_one_is_made(
@@ -817,7 +829,9 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     folder = tmp_path / "o"
     with record_of(folder) as kept:
         kept.begin(night)
-        made = queue.Queue(night, calls, {}, kept, NightScreen("n", folder, quiet=True))
+        made = queue.Queue(
+            night, calls, {}, kept, NightScreen(JsonLines("run", False), "n", folder, quiet=True)
+        )
         for name in jobs:
             (folder / name).mkdir()
             kept.set(name, state="interrupted", inputs=made._inputs(name))
