@@ -750,15 +750,14 @@ def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option
     else:
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         summary = json.loads((tmp_path / "o" / "summary.json").read_text())
-        assert [line["event"] for line in lines] == ["begin", "progress", "failed", "end"]
-        assert (lines[1]["done"], lines[1]["total"], lines[1]["unit"]) == (0, 1, "jobs")
-        assert lines[2]["reason"] == "failed: cell.csv: line 3: no number"
+        told = ["begin", "progress", "progress", "failed", "end"]
+        assert [line["event"] for line in lines] == told
+        assert (lines[2]["done"], lines[2]["total"], lines[2]["unit"]) == (0, 1, "jobs")
+        assert lines[3]["reason"] == "failed: cell.csv: line 3: no number"
         end = lines[-1]
         assert (end["state"], end["exit_code"]) == ("failed", 3)
         assert end["summary"] == summary
-        assert end["files"] == [
-            str(tmp_path / "o" / name) for name in ("night.html", "summary.json")
-        ]
+        assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
 
 
 def test_without_a_folder_one_is_made(
@@ -820,7 +819,7 @@ def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
 def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     """The words of a job that was cut off: with what it left, without it, and after a change."""
     jobs = {
-        "fit": {"optimize": QUICK},
+        "fit": {"optimize": {**QUICK, "cluster": "local"}},
         "sure": {"uncertainty": {"fit": MODEL}},
         "mechanism": {"export": {"fit": MODEL, "to": "latex"}},
     }
@@ -829,9 +828,8 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     folder = tmp_path / "o"
     with record_of(folder) as kept:
         kept.begin(night)
-        made = queue.Queue(
-            night, calls, {}, kept, NightScreen(JsonLines("run", False), "n", folder, quiet=True)
-        )
+        screen = NightScreen(JsonLines("run", False), "n", folder, quiet=True)
+        made = queue.Queue(night, calls, {}, kept, screen)
         for name in jobs:
             (folder / name).mkdir()
             kept.set(name, state="interrupted", inputs=made._inputs(name))
@@ -839,7 +837,8 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         (folder / "sure" / "uncertainty-resume.json").write_text("{}")
         (folder / "mechanism" / "half.tex").write_text("half")
         went_on = {name: made._words(name, folder / name) for name in jobs}
-        assert went_on["fit"] == (["optimize", f"--resume={folder / 'fit'}"], True)
+        words = ["optimize", f"--resume={folder / 'fit'}", "--cluster=local"]
+        assert went_on["fit"] == (words, True)
         words, goes_on = went_on["sure"]
         assert (words[1], words[-1], goes_on) == ("--resume", MODEL, True)
         assert not went_on["mechanism"][1]

@@ -211,7 +211,9 @@ class Queue:
             if call.resumes == "flag":
                 return [words[0], "--resume", *words[1:]], True
             if call.resumes == "run":
-                return [words[0], f"--resume={out}"], True
+                # who works is no part of what a run keeps of its command
+                workers = [word for word in words if word.startswith("--cluster=")]
+                return [words[0], f"--resume={out}", *workers], True
         if row["state"] != WAITING:
             with writing(out):
                 shutil.rmtree(out)  # the half of a result, from which nothing can go on
