@@ -55,7 +55,7 @@ def facts() -> Facts:
         "versions": {"channelfit": "0"},
         "machine": {},
     }
-    return Facts(json.dumps(summary), "", (), np.array([[1.0, 10.0, 0.1, 0.5]]))
+    return Facts(json.dumps(summary), None, (), np.array([[1.0, 10.0, 0.1, 0.5]]))
 
 
 def test_the_other_process_writes_the_report(tmp_path):
