@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.results.citation import cited
 from channelfit.results.report.page_content import Run
 from channelfit.results.report.quality import explained
 from channelfit.results.report.traces import Traces
@@ -207,14 +208,8 @@ def _errors(summary: Mapping[str, Any]) -> str:
 def citation(run: Run) -> list[tuple[str, str]]:
     """What to cite, each with what it is cited for."""
     version = run.summary["versions"]["channelfit"]
-    year = str(run.summary.get("finished", ""))[:4] or "n.d."
-    found = [
-        (
-            "the program",
-            f"channelfit, version {version} ({year}): kinetic models of ion channels, fitted to "
-            "voltage-clamp recordings. Computer software.",
-        )
-    ]
+    year = str(run.summary.get("finished", ""))[:4]
+    found = [("the program", cited(version, year))]
     if run.scheme is not None and run.scheme.source:
         found.append(("the model", _bare(run.scheme.source) + "."))
     for told in run.summary.get("experiments", ()):
