@@ -259,7 +259,7 @@ def test_a_bad_file_is_that_wells_failure(plate: Path) -> None:
     assert "49 samples, but steps has 200" in reasons["A04"]
     assert "NaN or inf" in reasons["A05"]
     assert all(rows[well]["g"] == "" for well in reasons)
-    assert all(f"{well} failed: {reason}" in told.stderr for well, reason in reasons.items())
+    assert all(f"failed: {well}: {reason}" in told.stderr for well, reason in reasons.items())
     assert {row["quality"] for well, row in rows.items() if well not in reasons} == {"ok"}
 
 
@@ -301,6 +301,8 @@ def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
         (["--rerun", "plate", "plate"], "Error"),
         (["--resume", "plate"], "holds nothing to go on with"),
         (["--show", "plate"], "holds no table of wells"),
+        (["fit.yaml", "plate", "--population", "q"], '"q" is none of a'),
+        (["fit.yaml", "plate", "--groups", "few"], "a number or auto was expected"),
         (["--show", "plate", "--rerun", "plate"], "exclude each other"),
         (["--resume", "plate", "--seed", "1"], "cannot stand beside --resume"),
     ],
@@ -344,6 +346,72 @@ def test_hostile_names_and_metadata_do_no_harm(plate: Path) -> None:
     assert "\x1b" not in called("--show", "run").output
     shutil.copy(plate / "plate" / "cells-A01.csv", plate / names[3])
     assert "would be taken for a variable" in called("fit.yaml", names[3], code=2).stderr
+
+
+def test_lines_of_json_tell_of_every_well(plate: Path) -> None:
+    (plate / "plate" / "cells-A02.csv").write_text("")
+    told = called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run", "--json")
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line["event"] for line in lines if line["event"] not in ("progress", "warning")] == [
+        "begin",
+        "failed",
+        "done",
+        "done",
+        "end",
+    ]
+    done = {line["name"]: line["result"] for line in lines if line["event"] == "done"}
+    rows = rows_of("run")
+    assert done["A01"]["g"] == float(rows["A01"]["g"])
+    assert next(line["name"] for line in lines if line["event"] == "failed") == "A02"
+    assert lines[-1]["summary"]["quality"] == {"ok": 2, "failed": 1}
+    assert "run/wells.csv" in lines[-1]["files"]
+    progress = [line for line in lines if line["event"] == "progress" and line["total"]]
+    assert (progress[-1]["done"], progress[-1]["total"], progress[-1]["unit"]) == (3, 3, "wells")
+    shown = called("--show", "run", "--where", "quality == 'ok'", "--json").stdout
+    found = [json.loads(line) for line in shown.splitlines()]
+    assert [line["name"] for line in found if line["event"] == "done"] == ["A01", "A03"]
+    assert found[1]["result"]["rms"] == float(rows["A01"]["rms"])
+
+
+def test_a_population_and_groups_stand_in_the_table(plate: Path) -> None:
+    words = ("--population", "kinetics", "--groups", "2", "--out", "run")
+    told = called("fit.yaml", "plate", *words)
+    assert "population of 12 wells" in told.stdout
+    table = WellTable.read(plate / "run")
+    assert {"a_shrunken", "b_shrunken", "z_shrunken", "group"} <= set(table.columns)
+    assert "g_shrunken" not in table.columns
+    assert set(table["group"]) == {"1", "2"}
+    assert table.about["b_shrunken_lower"].unit == "1/ms"
+    summary = json.loads((plate / "run" / "summary.json").read_text())
+    (row,) = (row for row in summary["population"]["rows"] if row["name"] == "b")
+    assert row["mean_lower"] < 0.1 < row["mean_upper"]
+    assert sum(row["wells"] for row in summary["groups"]["rows"]) == 12
+    called("--rerun", "run", "--only", "A01", "--out", "again")
+    again = WellTable.read(plate / "again")
+    assert not {"b_shrunken", "group"} & set(again.columns)  # they are not of these wells any more
+    called("--rerun", "run", "--only", "A01", "--population", "b", "--out", "third")
+    third = WellTable.read(plate / "third")
+    np.testing.assert_allclose(third["b_shrunken"], table["b_shrunken"], rtol=0.02)
+
+
+def test_too_few_wells_for_a_population_lose_no_fit(plate: Path) -> None:
+    words = ("--only", "A01", "--groups", "3", "--out", "run")
+    told = called("fit.yaml", "plate", *words)
+    assert "the wells' own results stand" in told.stderr
+    assert rows_of("run")["A01"]["quality"] == "ok"
+
+
+def test_the_page_shows_the_plate(plate: Path) -> None:
+    called("fit.yaml", "plate", "--only", "A01,A02", "--out", "run")
+    page = (plate / "run" / "plate.html").read_text()
+    assert "<title>plate" in page
+
+
+def test_what_a_template_says_of_a_search_is_not_passed_over(plate: Path) -> None:
+    words = ("--set", "fit.stop.seconds=1", "--set", "fit.seed=7", "--only", "A01")
+    told = called("fit.yaml", "plate", *words, "--out", "run")
+    assert "fit.stop: is not used" in told.stderr
+    assert "seed 7" in told.stderr
 
 
 # --- again ---------------------------------------------------------------------------------------

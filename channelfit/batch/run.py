@@ -42,7 +42,8 @@ from channelfit.batch.results import (
     write_page,
     write_summary,
 )
-from channelfit.batch.search import Progress, Settings
+from channelfit.batch.search import Progress as Searching
+from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template
 from channelfit.batch.where import chosen
@@ -106,6 +107,24 @@ class Asked:
     size: int | None = None
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a batch is.
+
+    Attributes:
+        done, total: wells. failed: how many of those that are done.
+        kept: how many of them an earlier run had done.
+        seconds, seconds_left: since this run began, and to its end; NaN where nobody knows.
+    """
+
+    done: int
+    total: int
+    failed: int
+    kept: int
+    seconds: float
+    seconds_left: float
+
+
 class Listener:
     """Whoever is told how a batch goes on; this one keeps it to itself."""
 
@@ -118,10 +137,13 @@ class Listener:
     def failed(self, well: str, reason: str) -> None:
         """A well could not be fitted."""
 
-    def progress(self, done: int, total: int, failed: int, left: float) -> None:
-        """How many wells are done, and the seconds that are left, NaN where that is not known."""
+    def done(self, well: str, kept: bool, result: Mapping[str, float]) -> None:
+        """A well was fitted, by an earlier run or by this one: its parameters."""
 
-    def searching(self, progress: Progress) -> None:
+    def progress(self, told: Progress) -> None:
+        """How far the batch is."""
+
+    def searching(self, progress: Searching) -> None:
         """How far the search of a piece is, where it is done in this process."""
 
     def finishing(self) -> None:
@@ -411,13 +433,19 @@ def _pieces(
         done += n
         earlier += n if key in before else 0
         wells = work.recordings[int(key[1]) : int(key[2])]
-        for k, reason in _failures(piece).items():
+        failures = _failures(piece)
+        for k, reason in failures.items():
             failed += 1
             listener.failed(wells[k].well, reason)
-        left = seconds_left(done, total, began, earlier)
-        listener.progress(done, total, failed, left)
+        if piece.fits is not None:
+            for place, values in zip(piece.places.tolist(), piece.fits.values, strict=True):
+                if place not in failures:
+                    found = dict(zip(piece.fits.names, values.tolist(), strict=True))
+                    listener.done(wells[place].well, key in before, found)
+        seconds, left = time.perf_counter() - began, seconds_left(done, total, began, earlier)
+        listener.progress(Progress(done, total, failed, earlier, seconds, left))
         news = {"wells_done": done, "wells_failed": failed, "seconds_left": left}
-        claim.state.content |= news | {"seconds": time.perf_counter() - began}
+        claim.state.content |= news | {"seconds": seconds}
         if time.monotonic() - told_at > _TELL_EVERY:
             claim.tell()
             told_at = time.monotonic()
@@ -426,7 +454,7 @@ def _pieces(
             then = "the batch goes on, but after a kill it would go on from here only"
             listener.warn([Caution(str(kept.fault.file), kept.fault.message, then)])
 
-    listener.progress(0, total, 0, math.nan)
+    listener.progress(Progress(0, total, 0, 0, 0.0, math.nan))
     for _, arrays in pieces_done(work, work.keys, doer, kept, on_done):
         yield Piece.of(arrays)
 
