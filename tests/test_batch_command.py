@@ -650,6 +650,34 @@ def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
     assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="limits as on POSIX")
+@pytest.mark.parametrize("most", [1_000, 20_000, 60_000])
+def test_files_that_find_no_room_are_told_of_and_written_later(
+    most: int, plate: Path, whole: dict[str, bytes]
+) -> None:
+    """No file may become larger than `most` bytes: the pieces first, then traces, then the page."""
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "channelfit", "batch", *COMMAND, "--out", "run"],
+        cwd=plate,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (plate / "run" / "summary.json").exists()
+    if (plate / "run").exists():
+        called("--resume", "run")
+        assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
 # --- pieces --------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -344,7 +344,8 @@ def run(
             told = "interrupted before it was done" if interrupted else str(error)
             claim.state.end(INTERRUPTED if interrupted else FAILED, told or type(error).__name__)
             claim.tell()
-            kept.close(True)
+            with suppress(OSError):  # of a full disk, which is what the error tells
+                kept.close(True)
         raise
     claim.state.end(FINISHED, "all wells are done", wells_done=len(made.work.recordings))
     fault = claim.tell()
