@@ -72,7 +72,8 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
     figures = Figures()
     draw_well(figures, kept["unit"], kept["time_unit"])
     draw_spreads(figures, [is_logarithmic(plate.number(name)) for name in drawn])
-    draw_pairs(figures)
+    if drawn:
+        draw_pairs(figures)
     more = {
         "misfit": (plate.misfit, "root mean square of the residuals over the noise"),
         "distance": (apart.distance, "distance from the plate, see Every well"),

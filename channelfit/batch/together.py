@@ -152,6 +152,10 @@ def _together(family: Family, backend: str) -> Together:
         return Nothing(family)
     if backend == "cpu" and family.walks_alone:
         return CpuTogether(family)
+    if backend == "cuda" and family.walks_alone:
+        from channelfit.batch.together_cuda import CudaTogether  # which imports this file
+
+        return CudaTogether(family)
     return OneByOne(family, backend)
 
 

@@ -325,7 +325,8 @@ function markRows() {
 function beginTable() {
   find("wells").tBodies[0].addEventListener("click", (event) => {
     const line = event.target.closest("tr");
-    if (line && !String(window.getSelection())) choose([Number(line.dataset.well)], adding);
+    const marking = !event.target.closest("button") && String(window.getSelection()); // text to copy
+    if (line && !marking) choose([Number(line.dataset.well)], adding);
   });
   find("columns").addEventListener("change", drawHeads);
   find("table-back").addEventListener("click", () => { table.page -= 1; drawTable(); });
