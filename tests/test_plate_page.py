@@ -23,8 +23,10 @@ from channelfit.batch.page_data import (
     row_name,
     traces_of,
 )
+from channelfit.batch.page_figures import plate_figures, save_plate_figures
 from channelfit.batch.page_order import spreads, stand_apart
 from channelfit.batch.page_words import reasons_of, what_looked_wrong
+from channelfit.results.report import print_figures
 
 PHONE = 390
 
@@ -293,8 +295,8 @@ def test_traces_in_the_page_are_those_of_the_wells(page, html, wells):
         data, fit = (np.array(kept[what]) for what in ("data", "fit"))
         span = np.ptp(traces["data"][k])
         assert np.abs(data - traces["data"][k]).max() < 2e-5 * span
-        assert np.abs(fit - traces["fit"][k]).max() < 4e-5 * span
-        apart = np.array(kept["apart"])
+        assert np.abs(fit - traces["fit"][k]).max() < 2e-5 * span
+        apart = np.array(kept["residual"])
         true = traces["fit"][k].astype(float) - traces["data"][k]
         assert np.abs(apart - true).max() < 2e-5 * np.ptp(true)
         drawn = tab.evaluate("Array.from(model.get_model_by_name('well-fit').data.y)")
@@ -309,10 +311,20 @@ def test_a_perfect_fit_leaves_what_it_leaves(wells):
     tiny["fit"] = tiny["fit"].astype(float)
     kept = traces_of(tiny, 384, fitted)
     first = fitted[0]
-    low, high = numbers(kept["apart_span"], "<f4")[:2] / kept["per_pA"]
+    low, high = numbers(kept["residual_span"], "<f4")[:2] / kept["per_pA"]
     true = tiny["fit"][first] - tiny["data"][first]
     assert low == pytest.approx(true.min(), rel=1e-5)
     assert high == pytest.approx(true.max(), rel=1e-5)
+
+
+def test_thinned_traces_bring_their_own_residuals(wells):
+    """Where data and fit were thinned apart, their difference is no residual."""
+    _, traces, _ = wells
+    residual = np.full(traces["data"].shape, 0.25)
+    residual[:, 300] = -0.5
+    kept = traces_of({**traces, "residual": residual}, 384, np.arange(384))
+    low, high = numbers(kept["residual_span"], "<f4")[:2] / kept["per_pA"]
+    assert (low, high) == pytest.approx((-0.5, 0.25))
 
 
 def test_the_large_well_tells_its_numbers(page, html, wells):
@@ -598,6 +610,9 @@ def test_what_the_page_says(html, wells):
     assert "× or ÷ 1.2" in text  # a log spread of 0.18, as a factor
     assert "1.17 to 1.22" in text
     assert "median well (" in text
+    assert "A two-level model of the wells took all but z1 as normally distributed. The" in text
+    assert "The wells were sorted into 2 groups by k-means." in text
+    assert "one well hardly counts." in text
 
 
 def test_reasons_with_other_numbers_are_counted_together():
@@ -648,8 +663,11 @@ def test_hostile_texts_are_nothing_but_texts(page, tmp_path, name):
     facts["warnings"] = [name, {"place": name, "value": name, "advice": name}]
     facts["left_out"] = [{"recording": name, "reason": name}]
     facts["versions"] = {"channelfit": "0.9", name: name}
-    facts["population"]["method"] = facts["groups"]["method"] = name
-    facts["population"]["rows"][0]["name"] = facts["groups"]["rows"][0]["group"] = name
+    for key in ("population", "groups"):
+        facts[key].update(method=name, remarks=[name])
+    facts["population"]["rows"][0].update(name=name, unit=name, kind=name)
+    facts["groups"].update(of=[name], units={name: name})
+    facts["groups"]["rows"][0].update(group=name, wells=name, center={name: 1.0})
     about = dict(table.about)
     about["g"] = type(about["g"])(name, name)
     file = saved(tmp_path, Table(columns, about), traces, facts)
@@ -673,3 +691,59 @@ def test_hostile_texts_are_nothing_but_texts(page, tmp_path, name):
     assert "49" not in tab.locator("h1").inner_text()
     assert page.violations() == []
     assert not Path("harmed").exists()
+
+
+# --- for print ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 384])
+def test_figures_for_print(tmp_path, monkeypatch, n):
+    monkeypatch.setattr(print_figures, "_DPI", 60)
+    table, _, facts = plate(n, 8)
+    names = [file.name for file in save_plate_figures(table, facts, tmp_path, ["pdf", "svg"])]
+    wanted = [
+        f"{name}.{kind}"
+        for name in ("plate", "plate_parameters", "distributions")
+        for kind in ("pdf", "svg")
+    ]
+    assert names == wanted
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(wanted)
+    text = (tmp_path / "plate.svg").read_text(encoding="utf-8")
+    assert f"to be checked ({list(table.columns['quality']).count('check')})" in text
+    assert ">H<" in text  # the last row of a plate of 96 wells
+    assert "g (nS)" in (tmp_path / "distributions.svg").read_text(encoding="utf-8")
+
+
+def test_the_printed_map_has_the_wells_at_their_places():
+    table, _, facts = plate(384, 8)
+    quality, *_ = plate_figures(table, facts)
+    (axis,) = quality.axes
+    crosses, triangles = axis.get_lines()
+    for line, name in ((crosses, "failed"), (triangles, "check")):
+        found = {(int(y), int(x)) for x, y in zip(*line.get_data(), strict=True)}
+        labels = table.columns["well"][table.columns["quality"] == name]
+        assert found == {place_of(label) for label in labels}
+    assert [text.get_text() for text in axis.get_yticklabels()] == list("ABCDEFGHIJKLMNOP")
+
+
+def test_the_printed_distributions_hold_every_well():
+    table, _, facts = plate(120, 8)
+    *_, distributions = plate_figures(table, facts)
+    axis = distributions.axes[6]
+    assert axis.get_xlabel() == "g (nS)"
+    (dots,) = axis.get_lines()
+    fitted = np.isfinite(table.columns["g"])
+    assert np.array_equal(dots.get_xdata(), np.sort(table.columns["g"][fitted]))
+    assert len(axis.collections[0].get_segments()) == np.count_nonzero(fitted)
+
+
+def test_hostile_names_are_drawn_as_names(tmp_path):
+    columns = {
+        "well": texts(["$x", "\\frac{", "<b>"]),
+        "plate": texts(["$\\frac{1}{0}$"] * 3),
+        "$\\frac{1}{0}$": np.array([1.0, 2.0, 3.0]),
+    }
+    facts = {"parameters": ["$\\frac{1}{0}$"]}
+    files = save_plate_figures(Table(columns), facts, tmp_path, ["svg"])
+    assert "$\\frac{1}{0}$" in files[-1].read_text(encoding="utf-8")
+    assert plate_figures(Table({"well": texts([])}), {}) == []
