@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.search import Found, OnProgress, Progress, Settings, Wells, nothing, search
+from channelfit.batch.costs import Wells
+from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
 from channelfit.batch.together import together
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
@@ -32,6 +33,7 @@ from channelfit.results.uncertainty.curvature import (
 from channelfit.scoring.cpu import side_by_side
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 
@@ -261,11 +263,12 @@ def _fill(
     free = list(wells.space.free)
     unit = np.ascontiguousarray(found.unit[:, good])
     physical = wells.space.to_physical(unit)
-    curvature = wells.linearize(unit, good).curvature
+    local = wells.linearize(unit, good)
     judge = _Judge(wells, problems, settings.intervals)
     for first in range(0, len(good), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
-        judged = judge.all(good[some], unit[:, some], physical[:, some])
+        near = Local(*(array[..., some] for array in vars(local).values()))
+        judged = judge.all(good[some], unit[:, some], physical[:, some], near)
         for k, one in enumerate(judged, first):
             row, sure = rows[good[k]], one.estimate
             fits.unit[row], fits.values[row] = unit[:, k], physical[free, k]
@@ -275,7 +278,7 @@ def _fill(
                 fits.lower[row], fits.upper[row] = sure.interval()
                 fits.at_bound[row] = sure.pushed
                 scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
-                fits.information[row] = scale * curvature[:, :, k]
+                fits.information[row] = scale * local.curvature[:, :, k]
             reasons = one.reasons(int(found.agreed[good[k]]), int(found.starts[good[k]]))
             fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
         on_progress(Progress("judging", min(first + _AT_ONCE, len(good)), len(rows)))
@@ -319,6 +322,18 @@ class _Judged:
         return found
 
 
+class _Settled(Objective):
+    """The objective of one well at a point at which its derivatives are known already."""
+
+    def __init__(self, objective: Objective, local: Local) -> None:
+        super().__init__(**vars(objective))
+        self.local = local
+
+    def linearize(self, unit: np.ndarray) -> Local:
+        """What is known at the point."""
+        return self.local
+
+
 class _Judge:
     """Judges fits as `assess` judges a single one: noise, correlation of residuals, curvature."""
 
@@ -334,30 +349,40 @@ class _Judge:
         self.blocks = [_whole_blocks(mask) for mask in masks]
         self.mean_weight = float(wells.scorer.total_weight[0]) / self.n_samples
 
-    def all(self, well: np.ndarray, unit: np.ndarray, physical: np.ndarray) -> list[_Judged]:
-        """Judge wells (n,) at points (n_free, n) with parameters (n_parameters, n)."""
+    def all(
+        self, well: np.ndarray, unit: np.ndarray, physical: np.ndarray, local: Local
+    ) -> list[_Judged]:
+        """Judge wells (n,) at points (n_free, n) with parameters (n_parameters, n).
+
+        Arguments:
+            local: cost and derivatives at the points.
+        """
         traces = self.scorer.simulate(np.ascontiguousarray(physical))
-        cost = self.wells.scorer.score(np.ascontiguousarray(physical), well).cost
+        cost = local.cost - self.wells.objective(0).penalty(physical)
         judged: list[_Judged | None] = [None] * len(well)
 
         def some(first: int, last: int) -> None:
             for k in range(first, last):
                 of_well = [trace[:, :, k] for trace in traces]
-                judged[k] = self._one(int(well[k]), unit[:, k], float(cost[k]), of_well)
+                here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
+                judged[k] = self._one(int(well[k]), unit[:, k], float(cost[k]), of_well, here)
 
         with single_threaded_blas():
             side_by_side(some, len(well), 1, usable_cores())
         return [one for one in judged if one is not None]
 
-    def _one(self, well: int, unit: np.ndarray, cost: float, traces: list[np.ndarray]) -> _Judged:
+    def _one(
+        self, well: int, unit: np.ndarray, cost: float, traces: list[np.ndarray], local: Local
+    ) -> _Judged:
         problem = self.problems[well]
         rows, _ = weighted_residuals(problem, traces)
         noise = self._noise(rows, cost)
         if not self.intervals:
             return _Judged(cost, noise, None)
-        objective, peak = self.wells.objective(well), peak_pA(problem)
+        objective = _Settled(self.wells.objective(well), local)
         # the rules of `assess`: data without noise are judged as if they had some
-        if cost < (NOISE_FREE * peak) ** 2:
+        peak = peak_pA(problem)
+        if local.cost[0] < (NOISE_FREE * peak) ** 2:
             sure = estimate(objective, unit, self.n_samples, sigma_pA=ASSUMED_NOISE * peak)
         else:
             time = correlated_over(rows, self.pairs)
