@@ -28,6 +28,7 @@ from channelfit.batch.table import WellTable
 from channelfit.batch.work import Piece
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
+from channelfit.results import resuming
 from channelfit.results.run_state import STATE
 
 MODEL: dict[str, Any] = {
@@ -343,6 +344,9 @@ def test_hostile_names_and_metadata_do_no_harm(plate: Path) -> None:
     text = (plate / "run" / "wells.csv").read_text()
     assert "\x1b" not in text
     assert all(row[0] != "=" for row in text.splitlines())
+    page = (plate / "run" / "plate.html").read_text()
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
     table = WellTable.read(plate / "run")
     assert list(table["quality"]) == ["ok"] * 3
     assert table["well"][0] == names[0].removesuffix(".csv")
@@ -457,7 +461,7 @@ def test_a_finished_table_is_shown(plate: Path) -> None:
 # --- going on ------------------------------------------------------------------------------------
 
 COMMAND = ("fit.yaml", "plate", "--chunk", "2", "--seed", "4")
-RESULTS = ("wells.csv", "wells-columns.json", "traces.npz", "fit.yaml", "recordings.json")
+RESULTS = ("wells.csv", "wells-columns.json", "traces.npz", "fits.npz", "fit.yaml")
 
 
 def begun(folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -487,13 +491,17 @@ def cut(folder: Path, size: int, number: int) -> int:
     return process.returncode
 
 
+_WHOLE: dict[str, bytes] = {}
+
+
 @pytest.fixture
 def whole(plate: Path) -> dict[str, bytes]:
-    """The results of the batch without an interruption."""
-    called(*COMMAND, "--out", "run")
-    found = {name: (plate / "run" / name).read_bytes() for name in RESULTS}
-    shutil.rmtree(plate / "run")
-    return found
+    """The results of the batch without an interruption, in any folder."""
+    if not _WHOLE:
+        called(*COMMAND, "--out", "run")
+        _WHOLE.update({name: (plate / "run" / name).read_bytes() for name in RESULTS})
+        shutil.rmtree(plate / "run")
+    return _WHOLE
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
@@ -569,6 +577,8 @@ def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("model", "model.parameters.g.range[1] was 0.1 and is 0.2"),
         ("missing", "well B06 was"),
         ("protocol", "command of experiment 1 was"),
+        ("version", "version of numpy was"),
+        ("machine", "processor was"),
     ],
 )
 def test_what_has_changed_is_refused_with_the_difference(
@@ -578,6 +588,11 @@ def test_what_has_changed_is_refused_with_the_difference(
     if change == "file":
         with (plate / "plate" / "cells-A03.csv").open("a") as file:
             file.write("\n")
+    elif change == "version":
+        now = resuming.versions()
+        monkeypatch.setattr(resuming, "versions", lambda on_gpu=False: now | {"numpy": "0.1"})
+    elif change == "machine":
+        monkeypatch.setattr(resuming, "processor", lambda: "abacus")
     elif change == "missing":
         (plate / "plate" / "cells-B06.csv").unlink()
     elif change == "model":

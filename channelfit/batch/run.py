@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from channelfit.batch.groups import groups
-from channelfit.batch.population import kinetic_names, population
+from channelfit.batch.population import kinetic_names, population, usable
 from channelfit.batch.recordings import (
     Recorded,
     chosen_by_name,
@@ -33,6 +33,7 @@ from channelfit.batch.recordings import (
     metadata,
     read_list,
 )
+from channelfit.batch.relinearized import linearizer
 from channelfit.batch.results import (
     Results,
     gathered,
@@ -47,7 +48,7 @@ from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template
 from channelfit.batch.where import chosen
-from channelfit.batch.work import Piece, Wells
+from channelfit.batch.work import Piece, Problems, Wells
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Doer, pieces_done, seconds_left
 from channelfit.reading.cautions import Caution
@@ -375,7 +376,18 @@ def _together(made: Ready, results: Results, listener: Listener) -> tuple[Result
         if asked.population or asked.shared:
             listener.begin("looking at the wells as a population")
             drawn = population_names(made.work, asked.population)
-            found = population(fits, drawn, asked.shared, parameters=parameters, wells=wells)
+            plan, backend = made.work.plan, made.work.scorer.backend
+            problems = Problems(made.work, made.recordings)
+            again = linearizer(plan, problems, fits, usable(fits), backend)
+            found = population(
+                fits,
+                drawn,
+                asked.shared,
+                again,
+                parameters=parameters,
+                wells=wells,
+                always=False,
+            )
             table = with_columns(table, found.columns())
             told["population"] = {**found.summary(), "text": found.text()}
         if asked.groups:
