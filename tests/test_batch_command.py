@@ -245,6 +245,50 @@ def test_own_weights_masks_and_second_files_of_wells(
     np.testing.assert_allclose(table["g"], true, rtol=0.02)
 
 
+def test_seals_that_the_instrument_has_measured_stand_in_the_table(plate: Path) -> None:
+    sweeps: list[list[list[float | None]]] = []
+    for seal in (1.0e9, 1.5e9, 9.9e9):
+        sweep: list[list[float | None]] = [[None] * 16 for _ in range(24)]
+        sweep[0][0], sweep[1][0] = seal, 0.2e9  # wells A01 and A02, in Ohm
+        sweeps.append(sweep)
+    (plate / "plate" / "plate.json").write_text(json.dumps({"QCData": {"RSeal": sweeps}}))
+    (plate / "plate" / "another.json").write_text('{"x": 1}')
+    called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run")
+    np.testing.assert_allclose(WellTable.read(plate / "run")["seal"], [1500, 200, np.nan])
+    shown = called("--show", "run", "--where", "seal > 0.5 GOhm").stdout
+    assert "1 of 3 wells" in shown
+
+
+def test_leak_and_run_down_are_measured_before_conditioning(plate: Path) -> None:
+    """Pulses of which one shows the leak, each smaller than the one before."""
+    steps = {
+        "holding": "-80 mV",
+        "sampling": "0.2 ms",
+        "segments": [
+            {"hold": "10 ms"},
+            {"step": "-120 mV", "for": "10 ms"},
+            {"hold": "10 ms"},
+            {"step": {"values": ["20 mV"] * 4}, "for": "40 ms"},
+        ],
+    }
+    (plate / "pulses.yaml").write_text(yaml.safe_dump(steps))
+    protocol = cf.Protocol.load(plate / "pulses.yaml")
+    current = np.asarray(cf.simulate(cf.Model(**MODEL), protocol).current)
+    smaller = np.array([1, 0.95, 0.9, 0.85])[:, None] * current + 0.5 * protocol.command()
+    save(plate / "p-A01.csv", smaller)
+    fit = json.loads(json.dumps(FIT))
+    fit["fit"]["experiments"][0]["protocol"] = "pulses.yaml"
+    fit["fit"]["experiments"][0]["recording"]["condition"] = [
+        {"leak": {"from": "0 ms", "to": "20 ms"}}
+    ]
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    called("fit.yaml", "p-A01.csv", "--out", "run")
+    row = WellTable.read(plate / "run").row(0)
+    assert 0.5 < row["leak"] < 2  # the leak, and the channels that are open at rest
+    assert row["seal"] == pytest.approx(1000 / row["leak"])
+    assert -0.16 < row["run_down"] < -0.08
+
+
 # --- what is wrong -------------------------------------------------------------------------------
 
 

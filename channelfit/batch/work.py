@@ -173,7 +173,7 @@ class Wells:
         for k, recorded in enumerate(wells):
             try:
                 problem = self.template.problem(self.plan, recorded)
-                measured[k] = list(measures(problem).values())
+                measured[k] = list(measures(problem, recorded).values())
             except InputError as error:
                 failures[k] = _reason(error, recorded, self.template)
                 continue
