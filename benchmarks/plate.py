@@ -3,9 +3,9 @@
     python benchmarks/plate.py [--backend cpu --wells 384 --sizes 1 8 64 384 --alone 3 --out DIR]
 
 Wells are simulated: the five states of `models/herg_markov.yaml` and a leak, under the staircase of
-15.4 s at 0.2 ms (77,000 samples). Every well has kinetics of its own (each parameter off by a factor of
-exp(0.05 x), x normal), a conductance from 15 to 150 nS, a leak of 0.3 to 4 nS that reverses between
--25 and 5 mV, and white noise of 5 to 30 pA. All 17 parameters are fitted to each well.
+15.4 s at 0.2 ms (77,000 samples). Every well has kinetics of its own (each parameter is off by a
+factor of exp(0.05 x), x normal), a conductance from 15 to 150 nS, a leak of 0.3 to 4 nS that
+reverses between -25 and 5 mV, and white noise of 5 to 30 pA. All 17 parameters are fitted.
 
 * seconds: of all wells with intervals, by the clock and of the processor (others may share this
   machine), and of some wells more and fewer, as figure plate.png.

@@ -252,6 +252,46 @@ def test_a_mask_of_its_own_is_a_family_of_its_own(little):
         assert cost == pytest.approx(alone(little, problem)[1], rel=1e-7)
 
 
+def masked_each(problems):
+    """The wells, in each of which other samples are spoiled and do not count."""
+    found = []
+    for k, problem in enumerate(problems):
+        weight, spoiled = np.ones_like(current_of(problem)), current_of(problem).copy()
+        weight[0, 8 + 3 * k : 14 + 3 * k] = 0
+        spoiled[0, 8 + 3 * k : 14 + 3 * k] = np.nan
+        found.append(with_currents(problem, [spoiled], weight))
+    return found
+
+
+def test_wells_with_masks_of_their_own_share_a_scan(leaky, monkeypatch):
+    problems = masked_each(wells_of(leaky, 3)[0])
+    scans = []
+    across = CpuTogether.across
+    monkeypatch.setattr(
+        CpuTogether, "across", lambda self, *a: scans.append(self.n_wells) or across(self, *a)
+    )
+    fits = fit_wells(leaky, problems, SETTINGS)
+    assert set(scans) == {3}
+    for w, problem in enumerate(problems):
+        assert fits.cost[w] == pytest.approx(from_values(leaky, problem, 60)[1], rel=1e-7)
+        own = assess(replace(leaky, problem=problem), make_scorer(problem, "cpu"), fits.values[w])
+        assert fits.errors[w] == pytest.approx(own.estimate.physical_errors, rel=1e-6)
+    assert np.all(fits.agreed >= 2)
+
+
+def test_masks_with_little_in_common_are_searched_apart(little):
+    problems, _ = wells_of(little, 2)
+    first = np.zeros_like(current_of(problems[0]))
+    first[0] = 1
+    apart = [
+        with_currents(p, [current_of(p)], w)
+        for p, w in zip(problems, (first, 1 - first), strict=True)
+    ]
+    fits = fit_wells(little, apart, SETTINGS)
+    for w, problem in enumerate(apart):
+        assert fits.cost[w] == pytest.approx(alone(little, problem)[1], rel=1e-6)
+
+
 def test_wells_with_other_parameters_are_refused(little):
     problems, _ = wells_of(little, 2)
     parameters = tuple(replace(p, upper=2 * p.upper) for p in little.problem.model.parameters)

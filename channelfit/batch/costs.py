@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -132,6 +133,42 @@ class Wells:
         whole = unit.copy()
         whole[self.open.coordinates] = np.round(solved * _STEPS) / _STEPS
         return whole
+
+
+class Kin(Wells):
+    """Wells that differ in their masks: points are tried with the mask that all have in common.
+
+    So one scan serves all. What is refined has the mask of its own well, and the cost of that.
+
+    Arguments:
+        common: scores the wells with their common mask.
+        families: of each the numbers of its wells, and their costs.
+    """
+
+    def __init__(
+        self, plan: FitPlan, common: Together, families: Sequence[tuple[np.ndarray, Wells]]
+    ) -> None:
+        super().__init__(plan, common)
+        self.families = families
+        self.places = {w: (k, j) for k, (own, _) in enumerate(families) for j, w in enumerate(own)}
+
+    def linearize(self, unit: np.ndarray, well: np.ndarray) -> Local:
+        """Cost and derivatives at points (n_free, n), each of the well of its number (n,)."""
+        places = np.array([self.places[w] for w in well.tolist()]).reshape(-1, 2)
+        n_free, n = unit.shape
+        out = Local(
+            np.full(n, np.inf),
+            np.zeros(n, np.int8),
+            np.zeros((n_free, n)),
+            np.zeros((n_free, n_free, n)),
+        )
+        for k in np.unique(places[:, 0]).tolist():
+            mine = np.flatnonzero(places[:, 0] == k)
+            own = np.ascontiguousarray(unit[:, mine])
+            local = self.families[k][1].linearize(own, places[mine, 1])
+            for name, whole in vars(out).items():
+                whole[..., mine] = getattr(local, name)
+        return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,14 @@ are correlated; bounds, parameters that the data do not determine, descents that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from channelfit.batch.costs import Wells
+from channelfit.batch.costs import Kin, Wells
+from channelfit.batch.families import Unmasked, kin
 from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
 from channelfit.batch.together import together
 from channelfit.problem.experiment import Problem
@@ -41,6 +42,8 @@ from channelfit.search.space import SearchSpace
 _AT_ONCE, _BLOCK = 16, 64
 #: A misfit is large where the residuals are more than so many times the noise in them.
 _MISFIT = 3.0
+#: Wells with masks of their own are tried on what all count, if it is this share of each.
+_IN_COMMON = 0.3
 #: The settings where none are given.
 USUAL = Settings()
 
@@ -174,13 +177,36 @@ def fit_wells(
     if not len(usable):
         return fits
     done = 0
-    for own, scorer in together(_Some(problems, usable), settings.backend):
-        wells, some = Wells(plan, scorer), _Some(problems, usable[own])
+    for own in kin(_Some(problems, usable)):
+        rows = usable[own]
         report = _Shifted(on_progress, done, len(problems))
-        found = search(wells, settings, report)
-        _fill(fits, usable[own], wells, found, some, settings, report)
+        for places, wells, families_ in _searched(plan, _Some(problems, rows), settings):
+            found = search(wells, settings, report)
+            for some, family in families_:
+                which = rows[places[some]]
+                part = _Some(problems, which)
+                _fill(fits, which, family, found.take(some), part, settings, report)
         done += len(own)
     return fits
+
+
+def _searched(
+    plan: FitPlan, problems: Sequence[Problem], settings: Settings
+) -> Iterator[tuple[np.ndarray, Wells, list[tuple[np.ndarray, Wells]]]]:
+    """What is searched together, of wells that differ in data and masks alone.
+
+    Yields: the numbers of the wells, their costs, and the families among them, each with the
+    places of its wells among these numbers.
+    """
+    parts = [(own, Wells(plan, one)) for own, one in together(problems, settings.backend)]
+    if len(parts) > 1:
+        unmasked = Unmasked(problems)
+        if unmasked.share >= _IN_COMMON:
+            ((own, common),) = together(unmasked, settings.backend)
+            yield own, Kin(plan, common, parts), parts
+            return
+    for own, wells in parts:
+        yield own, wells, [(np.arange(len(own)), wells)]
 
 
 class _Some(Sequence[Problem]):

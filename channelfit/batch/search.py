@@ -1,13 +1,15 @@
 """Many wells searched together: one scan for all, many descents side by side, solutions exchanged.
 
-1. *Scan.* Points spread over the search space are simulated once for a whole family and compared
-   with the data of every well by matrix products; parameters in which the current is a straight
+1. *Scan.* Points spread over the search space are simulated once for all wells of a protocol and
+   compared with the data of every well by matrix products (over the samples that count in all of
+   them, where wells have masks of their own); parameters in which the current is a straight
    line are solved for each well. The points of a scan depend on the plan and the seed alone.
 2. *Descents.* The best points of each well are refined by least squares, those of all wells in the
    same calls. A descent ends by itself, or where it falls hopelessly behind the best of its well.
    A well of which too few descents arrived at the same lowest cost gets the next points of its
-   scan, round after round. What comes of a well so far depends on the plan, the seed and the data
-   of this well, and on nothing else.
+   scan, round after round. What comes of a well so far depends on the plan, the seed, the backend
+   and the recording of this well, and on nothing else; of masks that differ from well to well, also
+   on the samples that count in all.
 3. *Exchange.* The solutions of all wells are tried on each other, and those that fit a well best
    are refined in it: plates hold one kind of cell, so what one well has found by luck serves all.
    This is repeated until no well gains. A result may therefore depend on which wells are fitted
@@ -111,6 +113,10 @@ class Found:
     cost: np.ndarray
     starts: np.ndarray
     agreed: np.ndarray
+
+    def take(self, wells: np.ndarray) -> Found:
+        """Return what came of some wells."""
+        return Found(*(array[..., wells] for array in vars(self).values()))
 
 
 def search(wells: Wells, settings: Settings, on_progress: OnProgress = nothing) -> Found:
