@@ -22,13 +22,14 @@ from truths import slow_but
 
 from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
+from channelfit.batch.masks_cuda import CudaOwnMasks
 from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.together import CpuTogether, together
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import Clamp
-from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.experiment import Experiment, Problem, square_sum, total_weight
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
@@ -264,6 +265,54 @@ def test_few_or_no_candidates(n: int, device: str) -> None:
     assert plated.score(parameters, well).cost.shape == (n,)
     shapes = [a.shape for a in _arrays(plated.across(parameters, (0,)))]
     assert shapes == [(n,), (n, 2, 2), (n, 2, 3)]
+
+
+# --- masks of their own --------------------------------------------------------------------------
+
+
+def with_own_masks(problem: Problem, n: int) -> list[Problem]:
+    """Wells of which each leaves out other samples: some, most, the beginning of every step."""
+    found = []
+    for k, well in enumerate(wells_of(problem, n)):
+        experiments = []
+        for experiment in well.experiments:
+            recording = experiment.recording
+            assert recording is not None
+            weight, rng = recording.weight.copy(), np.random.default_rng(k)
+            if k == 1:
+                weight[:, 5:9] = 0.0
+            elif k == 2:
+                weight *= rng.random(weight.shape) < 0.3
+            elif k == 3:
+                weight[:, : weight.shape[1] // 2] *= rng.choice([0.0, 0.5, 1.0])
+                weight[:, 40:140] = 0.0
+            current = np.where(weight > 0, recording.current_pA, np.nan)
+            recording = dataclasses.replace(recording, weight=weight, current_pA=current)
+            experiments.append(dataclasses.replace(experiment, recording=recording))
+        found.append(Problem(well.model, tuple(experiments)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["na_hh", pytest.param("model_b", marks=pytest.mark.slow)])
+def test_masks_of_their_own_share_launches(name: str, device: str) -> None:
+    """Costs and derivatives are those of one scorer for each well, with its own samples."""
+    problems = with_own_masks(of(name, PROTOCOLS["steps"], stairs([130, 77])), 4)
+    plated, well = CudaOwnMasks(problems), np.arange(12) % 4
+    parameters = candidates(problems[0].model, 12, seed=5)
+    test, values = plated.linearize(parameters, well), plated.score(parameters, well)
+    for w, problem in enumerate(problems):
+        mine = well == w
+        truth = on_the_grid(problem).linearize(parameters[:, mine])
+        own = Linearization(*(a[..., mine] for a in _arrays(test)))
+        assert max(errors(own, truth)) < 1e-8
+        assert values.cost[mine] == pytest.approx(truth.cost, rel=1e-9)
+        silent = ReferenceScorer(problem).score(parameters[:, mine]).cost
+        assert own.cost == pytest.approx(silent, rel=1e-9)
+        assert plated.squares[w] == pytest.approx(square_sum(problem), rel=1e-12)
+        assert plated.total_weight[w] == pytest.approx(total_weight(problem), rel=1e-12)
+    same_bits(test, CudaOwnMasks(problems, 5).linearize(parameters, well))
+    with pytest.raises(ValueError, match="scanned with one that they share"):
+        plated.across(parameters)
 
 
 # --- failures ------------------------------------------------------------------------------------
