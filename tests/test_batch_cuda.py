@@ -304,7 +304,8 @@ def test_masks_of_their_own_share_launches(name: str, device: str) -> None:
         mine = well == w
         truth = on_the_grid(problem).linearize(parameters[:, mine])
         own = Linearization(*(a[..., mine] for a in _arrays(test)))
-        assert max(errors(own, truth)) < 1e-8
+        # what few samples tell of a parameter leaves its derivatives few digits
+        assert max(errors(own, truth, parameters[:, mine])) < 1e-7
         assert values.cost[mine] == pytest.approx(truth.cost, rel=1e-9)
         silent = ReferenceScorer(problem).score(parameters[:, mine]).cost
         assert own.cost == pytest.approx(silent, rel=1e-9)
@@ -401,25 +402,57 @@ GATE = {
 }
 
 
+def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:
+    """Wells of cells that differ by a fifth, with noise, and the plan by which they are fitted."""
+    model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
+    rng = np.random.default_rng(3)
+    silent = Problem(model, (Experiment(protocol),))
+    truth = model.values()[:, None] * np.exp(0.2 * rng.normal(size=(4, n)))
+    traces = ReferenceScorer(silent).simulate(truth)[0]
+    problems = []
+    for k in range(n):
+        noisy = traces[..., k] + rng.normal(0, 20, traces.shape[:2])
+        weight = np.isfinite(noisy).astype(float)
+        recording = Recording(protocol.times_ms, noisy, weight)
+        problems.append(Problem(model, (Experiment(protocol, recording),)))
+    return FitPlan(problems[0], "least-squares", {}, {}, {}, Path()), problems
+
+
+def test_wells_with_masks_of_their_own_are_fitted_as_on_the_cpu(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All descents of all wells in the same launches."""
+    plan, problems = noisy_plate(4)
+    for k, problem in enumerate(problems):
+        (experiment,) = problem.experiments
+        recording = experiment.recording
+        assert recording is not None
+        weight = recording.weight.copy()
+        weight[:, 10 * k + 5 : 10 * k + 9] = 0.0
+        own = dataclasses.replace(recording, weight=weight)
+        problems[k] = Problem(problem.model, (dataclasses.replace(experiment, recording=own),))
+    launches: list[int] = []
+    linearize = CudaOwnMasks.linearize
+
+    def seen(self: CudaOwnMasks, given: np.ndarray, well: np.ndarray) -> Linearization:
+        launches.append(len(np.unique(well)))
+        return linearize(self, given, well)
+
+    monkeypatch.setattr(CudaOwnMasks, "linearize", seen)
+    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
+    assert max(launches) == 4
+    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
+    assert found.cost == pytest.approx(truths.cost, rel=1e-9)
+    assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
+    assert found.quality.tolist() == truths.quality.tolist()
+
+
 def test_a_plate_is_fitted_as_on_the_cpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every well to the same values, errors and flags, from scan to intervals.
 
     All candidates come in the same launches: six wells take few more of these than one does.
     """
-    model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
-    rng = np.random.default_rng(3)
-    silent = Problem(model, (Experiment(protocol),))
-    truth = model.values()[:, None] * np.exp(0.2 * rng.normal(size=(4, 6)))
-    traces = ReferenceScorer(silent).simulate(truth)[0] + rng.normal(
-        0, 5, (protocol.n_sweeps, 1, 1)
-    )
-    problems = []
-    for k in range(6):
-        noisy = traces[..., k] + rng.normal(0, 20, traces.shape[:2])
-        weight = np.isfinite(noisy).astype(float)
-        recording = Recording(protocol.times_ms, noisy, weight)
-        problems.append(Problem(model, (Experiment(protocol, recording),)))
-    plan = FitPlan(problems[0], "least-squares", {}, {}, {}, Path())
+    plan, problems = noisy_plate(6)
     launches: list[int] = []
     trace = Tangents.trace
 
