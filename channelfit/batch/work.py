@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class Wells:
         for k, recorded in enumerate(wells):
             try:
                 problem = self.template.problem(self.plan, recorded)
-                measured[k] = list(measures(problem).values())
+                measured[k] = list(measures(problem, recorded).values())
             except InputError as error:
                 failures[k] = _reason(error, recorded, self.template)
                 continue
@@ -222,6 +222,25 @@ class Wells:
             left.append(_thinned(own_fit - seen))
         rows = (np.array(one, "f4") for one in (data, shown, left))
         return _thinned_times(time[inside]), *rows
+
+
+class Problems(Sequence[Problem]):
+    """The problems of wells, each read when it is asked for."""
+
+    def __init__(self, work: Wells, recordings: Sequence[Recorded]) -> None:
+        self.work, self.recordings = work, recordings
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    @overload
+    def __getitem__(self, place: int) -> Problem: ...
+    @overload
+    def __getitem__(self, place: slice) -> Problems: ...
+    def __getitem__(self, place: int | slice) -> Problem | Problems:
+        if isinstance(place, slice):
+            return Problems(self.work, self.recordings[place])
+        return self.work.template.problem(self.work.plan, self.recordings[place])
 
 
 def _reason(error: InputError, recorded: Recorded, template: Template) -> str:

@@ -125,7 +125,8 @@ def _refuse_others(file: Path) -> None:
 
 def _run(fit: Fit, label: str) -> Run:
     """What a report tells of a fit."""
-    from channelfit.results.report.page_content import facts_of, run_of
+    from channelfit.results.report.page_content import run_of
+    from channelfit.results.report.page_facts import facts_of
 
     plan, result = fit.plan, fit.result
     page = page_of(plan, fit._winner, result.evaluations) if plan.has_currents else None
