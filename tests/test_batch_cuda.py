@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
 from test_backends import MODELS, PROTOCOLS, candidates, model_named, recording_of, scored
+from test_batch_command import called, currents  # noqa: F401  (a fixture that the next one takes)
+from test_batch_command import plate as folder  # noqa: F401  (a fixture)
 from test_cuda_linearize import errors, stairs
 from test_linearize import on_the_grid
 from truths import slow_but
@@ -21,6 +23,7 @@ from truths import slow_but
 from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.search import Settings
+from channelfit.batch.table import WellTable
 from channelfit.batch.together import CpuTogether, together
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.model.model_file import build_model
@@ -349,8 +352,11 @@ GATE = {
 }
 
 
-def test_a_plate_is_fitted_as_on_the_cpu(device: str) -> None:
-    """Every well to the same values, errors and flags, from scan to intervals."""
+def test_a_plate_is_fitted_as_on_the_cpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every well to the same values, errors and flags, from scan to intervals.
+
+    All candidates come in the same launches: six wells take few more of these than one does.
+    """
     model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
     rng = np.random.default_rng(3)
     silent = Problem(model, (Experiment(protocol),))
@@ -365,9 +371,35 @@ def test_a_plate_is_fitted_as_on_the_cpu(device: str) -> None:
         recording = Recording(protocol.times_ms, noisy, weight)
         problems.append(Problem(model, (Experiment(protocol, recording),)))
     plan = FitPlan(problems[0], "least-squares", {}, {}, {}, Path())
-    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64))
-    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64))
+    launches: list[int] = []
+    trace = Tangents.trace
+
+    def seen(self: Tangents, given: Any) -> Any:
+        launches.append(given.shape[1])
+        return trace(self, given)
+
+    monkeypatch.setattr(Tangents, "trace", seen)
+    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
+    assert max(launches) >= 6 * 4
+    of_six = len(launches)
+    launches.clear()
+    fit_wells(plan, problems[:1], Settings(backend="cuda", scan=64, starts=4))
+    assert of_six < 3 * len(launches)
+    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
     assert found.cost == pytest.approx(truths.cost, rel=1e-9)
     assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
     assert found.errors == pytest.approx(truths.errors, rel=1e-4)
     assert found.quality.tolist() == truths.quality.tolist()
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_command_fits_a_plate_on_a_gpu(device: str) -> None:
+    """The same table as on the CPU, to a share of the standard errors."""
+    for backend in ("cuda", "cpu"):
+        told = called("fit.yaml", "plate", "--out", backend, "--chunk", "12", "--backend", backend)
+        assert "12 wells: 12 ok" in told.stdout
+    found, truth = (WellTable.read(Path(name)) for name in ("cuda", "cpu"))
+    for name in ("a", "z", "b", "g"):
+        errors = truth[f"{name}_error"].astype(float)
+        assert np.abs((found[name] - truth[name]) / errors).max() < 1e-3
+        np.testing.assert_allclose(found[f"{name}_error"].astype(float), errors, rtol=1e-3)

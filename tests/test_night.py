@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 from channelfit.front.night import queue
 from channelfit.front.night.calls import Call
@@ -226,6 +227,7 @@ import sys
 from channelfit.front import interrupts
 interrupts.begin()
 from channelfit.front.night import queue
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 queue._PROGRAM = sys.argv.pop(1)
 main(prog_name="channelfit")
@@ -746,7 +748,16 @@ def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option
     if option == "--quiet":
         assert (done.stdout, done.stderr) == (f"{tmp_path / 'o'}\n", "")
     else:
-        assert json.loads(done.stdout) == json.loads((tmp_path / "o" / "summary.json").read_text())
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+        told = ["begin", "progress", "progress", "failed", "end"]
+        assert [line["event"] for line in lines] == told
+        assert (lines[2]["done"], lines[2]["total"], lines[2]["unit"]) == (0, 1, "jobs")
+        assert lines[3]["reason"] == "failed: cell.csv: line 3: no number"
+        end = lines[-1]
+        assert (end["state"], end["exit_code"]) == ("failed", 3)
+        assert end["summary"] == summary
+        assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
 
 
 def test_without_a_folder_one_is_made(
@@ -808,7 +819,7 @@ def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
 def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     """The words of a job that was cut off: with what it left, without it, and after a change."""
     jobs = {
-        "fit": {"optimize": QUICK},
+        "fit": {"optimize": {**QUICK, "cluster": "local"}},
         "sure": {"uncertainty": {"fit": MODEL}},
         "mechanism": {"export": {"fit": MODEL, "to": "latex"}},
     }
@@ -817,7 +828,8 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     folder = tmp_path / "o"
     with record_of(folder) as kept:
         kept.begin(night)
-        made = queue.Queue(night, calls, {}, kept, NightScreen("n", folder, quiet=True))
+        screen = NightScreen(JsonLines("run", False), "n", folder, quiet=True)
+        made = queue.Queue(night, calls, {}, kept, screen)
         for name in jobs:
             (folder / name).mkdir()
             kept.set(name, state="interrupted", inputs=made._inputs(name))
@@ -825,7 +837,8 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         (folder / "sure" / "uncertainty-resume.json").write_text("{}")
         (folder / "mechanism" / "half.tex").write_text("half")
         went_on = {name: made._words(name, folder / name) for name in jobs}
-        assert went_on["fit"] == (["optimize", f"--resume={folder / 'fit'}"], True)
+        words = ["optimize", f"--resume={folder / 'fit'}", "--cluster=local"]
+        assert went_on["fit"] == (words, True)
         words, goes_on = went_on["sure"]
         assert (words[1], words[-1], goes_on) == ("--resume", MODEL, True)
         assert not went_on["mechanism"][1]
@@ -842,18 +855,36 @@ def history(folder: Path) -> list[list[str]]:
     return [row[:2] + row[3:] for row in rows]
 
 
+LONG = {
+    "long": {
+        "optimize": {"model": MODEL, "optimizer": "genetic", "population": 2000}
+        | {"generations": 1200}
+    },
+    "next": {
+        "simulate": {
+            "model": {"run": "long"},
+            "protocol": str(ROOT / "protocols" / "activation.yaml"),
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the jobs of `LONG` without an interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(write(folder, LONG), "--out", folder / "o").exit_code == 0
+    return folder / "o"
+
+
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, whole: Path, number: signal.Signals
 ) -> None:
     """SIGKILL is sent to the night and to its job, as in a power cut."""
-    fit = {"model": MODEL, "optimizer": "genetic", "population": 2000, "generations": 400}
-    jobs = {"long": {"optimize": fit}, "next": {"simulate": {"model": {"run": "long"}, "protocol":
-            str(ROOT / "protocols" / "activation.yaml")}}}  # fmt: skip
-    file, out, whole = write(tmp_path, jobs), tmp_path / "o", tmp_path / "whole"
-    assert run(file, "--out", whole).exit_code == 0
+    file, out = write(tmp_path, LONG), tmp_path / "o"
     process = subprocess.Popen(
         [sys.executable, "-m", "channelfit", "run", file, "--out", out], stderr=subprocess.DEVNULL
     )
@@ -862,10 +893,12 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     process.send_signal(number)
     if number == signal.SIGKILL:
         process.wait()
-        os.kill(record(out)["jobs"]["long"]["process"]["pid"], number)
+        left = record(out)["jobs"]["long"]["process"]["pid"]
+        os.kill(left, number)
+        wait_for(lambda: not process_of(left)["started"])
     process.wait(timeout=60)
     assert states(out)["next"] == "waiting"
-    assert states(out)["long"] in ("interrupted", "running")
+    assert states(out)["long"] == ("running" if number == signal.SIGKILL else "interrupted")
     done = run("--resume", out)
     assert done.exit_code == 0, done.output
     assert "long: optimize goes on" in done.stderr

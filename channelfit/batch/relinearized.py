@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.batch.costs import Wells
 from channelfit.batch.fits import WellFits, _Some
 from channelfit.batch.mixed import Array, Level, pseudo_inverse
-from channelfit.batch.search import Wells
 from channelfit.batch.together import together
 from channelfit.problem.experiment import Problem
 from channelfit.search.plan import FitPlan

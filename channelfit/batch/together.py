@@ -75,7 +75,7 @@ class Together(ABC):
     squares: np.ndarray
     backend: str = "cpu"
     solves: bool = True
-    at_once: int = 32
+    at_once: int = 1 << 14
 
     @abstractmethod
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
@@ -161,6 +161,8 @@ def _together(family: Family, backend: str) -> Together:
 
 class CpuTogether(Together):
     """Generated code on all cores; one walk through the states serves every well."""
+
+    at_once = 32
 
     def __init__(self, family: Family) -> None:
         group = family.problem.groups[0]
@@ -285,6 +287,8 @@ class OneByOne(Together):
     A clamp, temperatures that the model is told, and backends without a walk for all wells come
     here: slower, and as right. What all wells share is the simulation in `across`.
     """
+
+    at_once = 32
 
     def __init__(self, family: Family, backend: str) -> None:
         self.problem, self.n_wells = family.problem, len(family.wells)

@@ -64,6 +64,7 @@ class CudaTogether(Together):
     """
 
     backend = "cuda"
+    at_once = _MOST
 
     def __init__(self, family: Family, chunk: int | None = None) -> None:
         if not family.walks_alone:

@@ -147,6 +147,7 @@ class Queue:
     def _begin_or_skip(self, name: str, alone: bool, sorter: TopologicalSorter[str]) -> None:
         row = self.record.jobs[name]
         if row["state"] == FINISHED:
+            self.screen.kept(name, self.record)
             sorter.done(name)
             return
         missing = [
@@ -195,7 +196,7 @@ class Queue:
             inputs=inputs,
             earlier_seconds=row.get("seconds", 0.0) if goes_on else 0.0,
         )
-        self.screen.begun(name, call.job.command, goes_on)
+        self.screen.begun(name, call.job.command, goes_on, self.record)
 
     def _words(self, name: str, out: Path) -> tuple[list[str], bool]:
         """The command line of a job, and whether it goes on with what an earlier call has left."""
@@ -210,7 +211,9 @@ class Queue:
             if call.resumes == "flag":
                 return [words[0], "--resume", *words[1:]], True
             if call.resumes == "run":
-                return [words[0], f"--resume={out}"], True
+                # who works is no part of what a run keeps of its command
+                workers = [word for word in words if word.startswith("--cluster=")]
+                return [words[0], f"--resume={out}", *workers], True
         if row["state"] != WAITING:
             with writing(out):
                 shutil.rmtree(out)  # the half of a result, from which nothing can go on

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse.csgraph import minimum_spanning_tree
-from scipy.spatial.distance import pdist, squareform
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.curvature import Estimate
@@ -105,6 +103,8 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     unit, chi_square = unit[:, keep], chi_square[keep]
     if unit.shape[1] == 1:
         return [Family(unit, chi_square, 0, 0)]
+    from scipy.spatial.distance import pdist, squareform  # loads slowly, and reports do without
+
     limit = 2 * tolerance
     apart = squareform(pdist(unit.T))
     barriers, tree = _barriers(found, unit, chi_square, apart)
@@ -172,6 +172,8 @@ def _barriers(
     """Compute barriers (n, n) on straight lines between neighbors, and the tree (n-1, 2) that
     joins all.
     """
+    from scipy.sparse.csgraph import minimum_spanning_tree  # as above
+
     n = unit.shape[1]
     # the same tree as of the distances, but for fits that coincide, between which there is none
     tree = np.argwhere(minimum_spanning_tree(1.0 + apart - np.eye(n)).toarray() > 0)
