@@ -160,6 +160,15 @@ def test_the_farthest_points_of_all_parts_are_found() -> None:
         assert getattr(together, name) == pytest.approx(getattr(whole, name))
 
 
+def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, start = clouds(n=100), clouds(n=100)[None, :3]
+    want = partial_sums(points, np.ones(100), start)
+    monkeypatch.setattr(module, "_IN_CACHE", 21)  # seven rows at a time
+    got = partial_sums(points, np.ones(100), start)
+    for name in ("weight", "total", "inertia"):
+        assert getattr(got, name) == pytest.approx(getattr(want, name))
+
+
 def test_weights_count_as_repeated_points() -> None:
     points = clouds(n=60, apart=1.0)
     times = np.random.default_rng(2).integers(1, 4, 60)
