@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from channelfit.front.batches import Batch as Batch
+    from channelfit.front.batches import fit_batch as fit_batch
     from channelfit.front.fitting import fit as fit
     from channelfit.front.progress import InputWarning as InputWarning
     from channelfit.front.result import Fit as Fit
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 
 #: Public names and where they live. Loaded when first used, so that `channelfit --help` is quick.
 _PUBLIC = {
+    "Batch": "front.batches",
     "Comparison": "front.studies",
     "Fit": "front.result",
     "InputError": "reading.errors",
@@ -40,11 +43,13 @@ _PUBLIC = {
     "Uncertainty": "front.studies",
     "compare": "front.studies",
     "fit": "front.fitting",
+    "fit_batch": "front.batches",
     "load": "front.result",
     "simulate": "front.simulation",
     "uncertainty": "front.studies",
 }
 __all__ = [
+    "Batch",
     "Comparison",
     "Fit",
     "InputError",
@@ -57,6 +62,7 @@ __all__ = [
     "__version__",
     "compare",
     "fit",
+    "fit_batch",
     "load",
     "simulate",
     "uncertainty",

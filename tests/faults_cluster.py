@@ -32,7 +32,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -111,30 +111,37 @@ class Runs:
             once = sorted(counts) == keys(own.pieces) and set(counts.values()) == {1}
             same = once and table(dict(found)) == self._wanted
             self.seen.again += sum(work.begun(number) > 1 for number in range(own.pieces))
+        assert struck, "nothing struck: the fault itself has failed"
         self.seen.runs += 1
         self.seen.good += same
         self.seen.faults += sum(struck)
-        if not same:
-            print(f"run {self.seen.runs}: pieces {dict(counts)}", file=sys.stderr)
+        told = "as wanted" if same else f"wrong: pieces {dict(counts)}"
+        print(f"run {self.seen.runs}, {sum(struck)} faults: {told}", file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def local_workers(cluster: Cluster) -> list[int]:
-    """The processes of workers that live."""
-    nannies = list(cluster.jobs.workers.values())
-    return [nanny.pid for nanny in nannies if nanny.pid is not None]
+    """The processes of workers that have started and live."""
+    running = [nanny.process for nanny in list(cluster.jobs.workers.values()) if nanny.process]
+    return [process.pid for process in running if process.pid and process.status.name == "running"]
 
 
 def kill(settings: Settings) -> Seen:
     """Workers are killed at random moments."""
     runs, dice = Runs(settings), random.Random(settings.seed)
-    with Cluster(ClusterPlan(local=settings.workers), patience=5) as cluster:
+    with Cluster(ClusterPlan(local=settings.workers), say, patience=5) as cluster:
 
         def strike(over: threading.Event) -> int:
             count = 0
             while not over.wait(dice.uniform(0.1, 1.5)):
-                if there := local_workers(cluster):
-                    os.kill(dice.choice(there), signal.SIGKILL)
-                    count += 1
+                there = local_workers(cluster)
+                if len(there) > 1:  # on a busy machine they are killed faster than they start
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.kill(dice.choice(there), signal.SIGKILL)
+                        count += 1
             return count
 
         for _ in range(settings.runs):
@@ -146,7 +153,7 @@ def stop(settings: Settings) -> Seen:
     """A worker is stopped for a minute; the run goes on without it, and it comes back."""
     runs, dice = Runs(settings), random.Random(settings.seed)
     plan = ClusterPlan(local=settings.workers, worker_ttl=300)
-    with Cluster(plan, print, patience=5) as cluster:
+    with Cluster(plan, say, patience=5) as cluster:
 
         def strike(over: threading.Event) -> int:
             time.sleep(dice.uniform(0.2, 1))
@@ -201,7 +208,7 @@ def scheduler(settings: Settings) -> Seen:
         started.enter_context(program(*head(address)))
         started.enter_context(program(*workers(settings, address)))
         plan = ClusterPlan(scheduler=f"tcp://{address}:{PORT}")
-        with Cluster(plan, print, patience=5) as cluster:
+        with Cluster(plan, say, patience=5) as cluster:
 
             def strike(over: threading.Event) -> int:
                 if over.wait(dice.uniform(0.5, 2)):
@@ -262,7 +269,7 @@ def inside(settings: Settings) -> Seen:
     """The part of `namespaces` that runs where the scheduler does."""
     runs, dice = Runs(settings), random.Random(settings.seed)
     plan = ClusterPlan(scheduler=f"tcp://{ADDRESSES[0]}:{PORT}")
-    with Cluster(plan, lambda text: print(text, file=sys.stderr), patience=5) as cluster:
+    with Cluster(plan, say, patience=5) as cluster:
 
         def strike(over: threading.Event) -> int:
             count = 0

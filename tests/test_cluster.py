@@ -153,6 +153,42 @@ def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: P
     assert sum(work.begun(number) for number in range(20)) <= 22
 
 
+def test_a_process_that_dask_gives_up_is_started_again() -> None:
+    """Dask does so with a worker that has not come back after some seconds, on a busy machine."""
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        done(cluster, Toy(), 4)
+        name, nanny = next(iter(cluster.jobs.workers.items()))
+        before = nanny.pid
+        cluster._call(given_up(cluster, name, nanny))
+        assert len(cluster.jobs.workers) == 1
+        seen: set[int] = set()
+        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
+            seen.add(int(arrays["where"][0]))
+            if len(seen) == 2:
+                break
+    assert len(seen) == 2
+    assert before not in seen
+
+
+async def given_up(cluster: Cluster, name: int, nanny: Any) -> None:
+    await nanny.close()
+    del cluster.jobs.workers[name]
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Path) -> None:
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        done(cluster, Toy(), 4)
+        nannies = list(cluster.jobs.workers.values())
+        for nanny in nannies:
+            before = nanny.pid
+            os.kill(before, signal.SIGKILL)
+            wait_until(lambda n=nanny, b=before: n.pid not in (None, b))  # type: ignore[misc]
+            os.kill(nanny.pid, signal.SIGKILL)
+        found = done(cluster, Toy(seconds=0.1), 20)
+    assert table(found) == table(done(Here(), Toy(), 20))
+
+
 def test_a_piece_that_ends_every_worker_is_an_error(tmp_path: Path, two: Cluster) -> None:
     class Client:
         status = "running"
@@ -199,6 +235,26 @@ def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
     assert work.begun(7) == 2
     assert sum(work.begun(number) for number in range(40)) <= 42
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_slow_is_not_waited_for(tmp_path: Path) -> None:
+    """Another one does its piece; its own answer comes later, is dropped, and it works again."""
+    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "slow"})
+    with Cluster(ClusterPlan(local=2), patience=3) as cluster:
+        began = time.monotonic()
+        found = done(cluster, work, 20)
+        slow = int((tmp_path / "piece7").read_text().split()[0])
+        assert work.begun(7) == 2
+        assert time.monotonic() - began < 18
+        assert slow != int(found["piece", 7]["where"][0])
+        seen: set[int] = set()
+        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
+            seen.add(int(arrays["where"][0]))
+            if slow in seen:
+                break
+    assert slow in seen
+    assert table(found) == table(done(Here(), Toy(), 20))
 
 
 @pytest.mark.slow

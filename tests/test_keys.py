@@ -998,7 +998,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
 PROOFS = proofs()
 #: Whole sections inside these keys, each setting of which is proven further down.
 SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
-#: Proven in test_curves_command, in test_cluster and in test_night.
+#: Proven in test_curves_command, test_cluster and test_night.
 ELSEWHERE = (
     "curve",
     "curve parameter",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,26 +75,45 @@ def fit_pieces(
 ) -> Iterator[Piece]:
     """Fit data sets, group by group and piece by piece.
 
+    GPUs fit a piece while the one before is used, such as written to a file.
+
     Arguments:
         groups: data sets with the same inputs each.
         done: called with the number of data sets that are done, after every piece.
 
     Raises: InputError where ranges do not suit the inputs, or no GPU can be used.
     """
-    fit = _fitter(settings)
+    backend = settings.chosen_backend()
+    pieces = _pieces(curve, groups, _fitter(settings, backend))
     count = 0
+    for piece in _ahead(pieces) if backend == "cuda" else pieces:
+        yield piece
+        count += piece.last - piece.first
+        done(count)
+
+
+def _pieces(
+    curve: Curve, groups: Sequence[DataSets], fit: Callable[[Task, int, int], Fits]
+) -> Iterator[Piece]:
     for data in groups:
         task = Task.of(curve, data)
         n_sets, n_points = data.values.shape
         step = max(1, min(_SETS, _NUMBERS // n_points))
         for first, last in edges(n_sets, step):
             yield Piece(task, first, last, fit(task, first, last))
-            count += last - first
-            done(count)
 
 
-def _fitter(settings: Settings) -> Callable[[Task, int, int], Fits]:
-    backend, more = settings.chosen_backend(), settings.covariances
+def _ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Pieces, of which a thread makes each while the one before is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = thread.submit(next, pieces, None)
+            yield piece
+
+
+def _fitter(settings: Settings, backend: str) -> Callable[[Task, int, int], Fits]:
+    more = settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads
     if backend == "cpu" and swarm:

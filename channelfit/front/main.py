@@ -16,6 +16,7 @@ import click
 
 from channelfit import __version__
 from channelfit.front import interrupts
+from channelfit.front.verbs.batch import batch
 from channelfit.front.verbs.compare import compare
 from channelfit.front.verbs.completion import completion
 from channelfit.front.verbs.curves import curves
@@ -133,6 +134,7 @@ _VERBS = (
     uncertainty,
     compare,
     report,
+    batch,
     curves,
     inspect,
     init,

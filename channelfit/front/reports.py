@@ -39,7 +39,8 @@ def save_report(
             that is no report.
     """
     # Bokeh and Matplotlib load slowly
-    from channelfit.results.report.page import report_page, save_page
+    from channelfit.results.report.page import report_page
+    from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.print_figures import save_figures
     from channelfit.results.report.traces_table import save_tables
 
@@ -76,7 +77,7 @@ def _folder(run: Path) -> Path:
 
 def _refuse_others(file: Path) -> None:
     """A report replaces a report, and nothing else."""
-    from channelfit.results.report.page import GENERATOR
+    from channelfit.results.report.page_shell import GENERATOR
 
     try:
         with file.open("rb") as opened:

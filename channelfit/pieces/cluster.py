@@ -55,6 +55,8 @@ _MOST_LOSSES = 3
 _LOOK, _COUNT_JOBS = 0.5, 30.0
 #: Seconds after which it is told that no worker is there, and that no worker will do.
 _TELL_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
+#: Seconds that a process of this computer may take to start.
+_STARTING = 300.0
 #: Seconds that the end of a cluster may take; then its processes on this computer are killed.
 _CLOSING = 20.0
 
@@ -94,6 +96,7 @@ class Cluster:
 
     Attributes:
         client: Dask's. jobs: Dask's cluster, where this process has started one.
+        known: the workers that have taken the work before, who get pieces of the next one at once.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Cluster:
         self.plan, self.patience = plan, patience
         self.client: Any = None
         self.jobs: Any = None
+        self.known: dict[str, on_worker.Worker] = {}
         self._say, self._ends = say, ExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
@@ -233,12 +237,12 @@ class _Errand:
         self._work = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         self._name = hashlib.sha256(self._work).hexdigest()[:16]
         self._on_gpu = "GPU" in work.identity
-        self._expected = on_worker.software(self._on_gpu)
+        self._expected = dict(on_worker.software(self._on_gpu))
         self._expected |= {k: str(v) for k, v in work.identity.items() if k in self._expected}
         self._left, self._undone = deque(keys), set(keys)
         self._out: dict[asyncio.Task[Any], _Attempt] = {}
         self._offers: dict[asyncio.Task[Any], str] = {}
-        self._workers: dict[str, on_worker.Worker] = {}
+        self._workers = dict(cluster.known)
         self._refused: dict[str, str] = {}
         self._late: set[str] = set()  # these have let a piece wait for too long
         self._seconds: deque[float] = deque(maxlen=200)
@@ -250,15 +254,18 @@ class _Errand:
 
     async def run(self) -> None:
         """Gets all pieces done."""
+        for address in self._workers:
+            self._offer(address)
         try:
             while self._undone:
                 await self._find_scheduler()
-                await self._look_around()
                 self._send()
                 self._send_again()
+                await self._look_around()
                 await self._listen()
             self._scale(at_end=True)
         finally:
+            self._cluster.known = self._workers
             if tasks := [*self._out, *self._offers]:
                 for task in tasks:
                     task.cancel()
@@ -307,14 +314,16 @@ class _Errand:
         self._late &= there
         offered = set(self._offers.values())
         for address in there - offered - self._workers.keys() - self._refused.keys():
-            future = self._submit(
-                [address], on_worker.take, self._work, self._expected, self._on_gpu
-            )
-            self._offers[asyncio.create_task(_answer(future))] = address
+            self._offer(address)
         for task, address in self._offers.items():
             if address not in there:
                 task.cancel()
         self._judge(there, now)
+
+    def _offer(self, address: str) -> None:
+        work = self._work, self._expected, self._on_gpu
+        future = self._submit([address], on_worker.take, *work)
+        self._offers[asyncio.create_task(_answer(future))] = address
 
     def _judge(self, there: set[str], now: float) -> None:
         """Tells that nobody is there, and ends the work if all who are there do not suit."""
@@ -329,14 +338,18 @@ class _Errand:
             self._say_once(f"{who} yet; the work waits for one")
 
     def _scale(self, at_end: bool = False) -> None:
-        """Asks a batch system for as many jobs as there is work for, within the user's bounds."""
-        plan, now = self._cluster.plan, time.monotonic()
+        """Asks a batch system for as many jobs as there is work for, within the user's bounds, and
+        this computer for processes that Dask has given up.
+        """
+        plan, jobs, now = self._cluster.plan, self._cluster.jobs, time.monotonic()
+        if plan.local is not None and len(jobs.workers) < len(jobs.worker_spec):
+            jobs.scale(len(jobs.worker_spec))  # what is there in name only is started
         if plan.job_class is None or (now - self._counted < _COUNT_JOBS and not at_end):
             return
         self._counted = now
         wanted = plan.least if at_end else min(plan.most, max(plan.least, len(self._undone)))
         self._n_jobs = wanted if at_end else max(wanted, self._n_jobs)
-        self._cluster.jobs.scale(jobs=int(self._n_jobs))
+        jobs.scale(jobs=int(self._n_jobs))
 
     def _hear_of_offer(self, address: str, answer: Any) -> None:
         """Notes whether a worker has taken the work, and tells what is odd about it."""
@@ -363,6 +376,7 @@ class _Errand:
             )  # it may have another channelfit, or none
 
     def _refuse(self, address: str, worker: str, why: str) -> None:
+        self._workers.pop(address, None)
         self._refused[address] = f"worker {worker}: {why}"
         self._say_once(f"worker {worker} is not used: {why}")
 
@@ -440,7 +454,9 @@ class _Errand:
         if not isinstance(answer, on_worker.Answer):
             self._lose(key, answer)
         elif answer.unknown:
-            self._workers.pop(answer.address, None)  # it is a new process; the work is offered
+            if answer.address not in self._offers.values():  # it is a new process
+                self._workers.pop(answer.address, None)
+                self._looked = 0.0
             self._again(key)
         elif answer.error is not None:
             answer.error.add_note(f"on worker {answer.address}:\n{answer.place}")
@@ -579,7 +595,7 @@ def _local(plan: ClusterPlan, security: Any) -> dict[str, Any]:
         **both,
         "nthreads": max(1, cores // count),
         "memory_limit": 0,
-        "death_timeout": plan.wait,
+        "death_timeout": _STARTING,
         "dashboard": False,
         "silence_logs": logging.CRITICAL,
     }

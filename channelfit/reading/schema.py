@@ -47,8 +47,8 @@ FILES = {
     "fit": "fit file",
     "function": "function",
     "curve": "curve",
-    "night": "night",
     "cluster": "cluster",
+    "night": "night",
 }
 #: All sections by name: those that `Section` reads, and those that a search reads.
 SECTIONS: dict[str, Keys] = {**KEYS, "stop": STOP, "optimizer": OPTIMIZER}

@@ -219,8 +219,9 @@ def write_report(page: Page | None, facts: Facts, file: Path) -> None:
     Arguments:
         page: its traces; None for a fit of a function, which has none.
     """
-    from channelfit.results.report.page import report_page, save_page  # loads Bokeh
+    from channelfit.results.report.page import report_page  # loads Bokeh
     from channelfit.results.report.page_content import run_of
+    from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.traces_table import save_tables
 
     run = run_of(file.absolute().parent.name, page, facts)
