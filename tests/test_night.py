@@ -19,11 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_batch_command import FIT as BATCH_FIT
+from test_batch_command import MODEL as BATCH_MODEL
 
+import channelfit as cf
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 from channelfit.front.night import queue
@@ -905,3 +909,42 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     assert history(out / "long") == history(whole / "long")
     for name in ("long/fit.yaml", "long/traces_1.csv", "next/model_b-activation.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
+    """The wells of a batch are looked at before, and are among what must not change."""
+    steps = cf.Protocol.steps([-40, 0, 40], duration=20, holding=-80, sampling=0.2)
+    steps.save(tmp_path / "steps.yaml")
+    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
+    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
+    (tmp_path / "plate").mkdir()
+    clean = np.asarray(cf.simulate(cf.Model(**BATCH_MODEL), steps).current)
+    random = np.random.default_rng(4)
+    for well in ("A01", "A02"):
+        noisy = (clean + random.normal(0, 3, clean.shape)).T
+        names = ",".join(f"sweep {k}" for k in range(1, noisy.shape[1] + 1))
+        np.savetxt(
+            tmp_path / "plate" / f"{well}.csv", noisy, delimiter=",", header=names, comments=""
+        )
+    jobs = {
+        "plate": {"batch": {"fit": "fit.yaml", "recordings": ["plate/*.csv"], "starts": 4}},
+        "again": {"batch": {"rerun": {"run": "plate"}, "only": "A02", "starts": 8}},
+    }
+    file, out = write(tmp_path, jobs), tmp_path / "o"
+    done = run(file, "--out", out)
+    assert done.exit_code == 0, done.output
+    for name in jobs:
+        lines = (out / name / "wells.csv").read_text().splitlines()
+        assert [line.split(",")[0] for line in lines[1:]] == ["A01", "A02"]
+    told = record(out)["jobs"]["plate"]["inputs"]
+    assert str(tmp_path / "plate" / "A02.csv") in told
+    with (tmp_path / "plate" / "A02.csv").open("a") as data:
+        data.write("1,1,1\n")
+    refused = run("--resume", out)
+    assert refused.exit_code == 2
+    assert "A02.csv was" in refused.output
+    for bad in ({"recordings": "nowhere/*.csv"}, {"recordings": "plate", "only": "B07"}):
+        write(tmp_path, {"bad": {"batch": {"fit": "fit.yaml", **bad}}})
+        refused = run(file, "--check")
+        assert refused.exit_code == 2
+        assert "jobs.bad" in refused.output

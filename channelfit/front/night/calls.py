@@ -25,6 +25,7 @@ _OWN = {
     "resume": "a night that is resumed resumes its jobs",
     "json": "what a job prints stands in its log",
     "quiet": "what a job prints stands in its log",
+    "show": "a job is to make something new",
 }
 #: Commands that write a single file, and its name in the folder of the job.
 _REPORT = "report.html"
@@ -50,9 +51,9 @@ class Call:
         for name in job.arguments:
             self._check(self._parameter(name), name, job.arguments[name])
         for name, parameter in self._known.items():
-            # `optimize` does without its model where it is told to resume
-            argument = isinstance(parameter, click.Argument) and job.command == "optimize"
-            if (parameter.required or argument) and name not in job.arguments:
+            # without its model `optimize` resumes, which a job is not asked to do
+            needed = parameter.required or (job.command, name) == ("optimize", "model")
+            if needed and name not in job.arguments:
                 raise night.error(job, f'"{name}" is missing')
         if job.command == "export" and "to" not in job.arguments:
             raise night.error(job, f'"to" is missing, one of {", ".join(KINDS)}')
