@@ -448,6 +448,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "unknown_argument": ({"jobs": {"a": {"fhn": {"seeed": 3}}}}, "did you mean seed?"),
     "missing_argument": ({"jobs": {"a": {"simulate": {"model": "m"}}}}, '"protocol" is missing'),
     "missing_model": ({"jobs": {"a": {"optimize": {}}}}, '"model" is missing'),
+    "missing_data": ({"jobs": {"a": {"curves": {"curve": "hill"}}}}, '"data" is missing'),
     "missing_kind": ({"jobs": {"a": {"export": {"fit": "m"}}}}, '"to" is missing, one of nmodl'),
     "no_number": ({"jobs": {"a": {"fhn": {"seed": "three"}}}}, "'three' is not a valid integer"),
     "no_choice": ({"jobs": {"a": {"fhn": {"scheme": "euler"}}}}, "'euler' is not one of"),
@@ -847,6 +848,10 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         assert (words[1], words[-1], goes_on) == ("--resume", MODEL, True)
         assert not went_on["mechanism"][1]
         assert not (folder / "mechanism").exists()
+        (folder / "curves" / "x-unfinished").mkdir(parents=True)
+        assert queue._left_in(folder / "curves") is None
+        (folder / "curves" / "x-unfinished" / "resume.json").write_text("{}")
+        assert queue._left_in(folder / "curves") == folder / "curves" / "x-unfinished"
         kept.set("fit", state="failed", inputs={"command": "another"})
         words, goes_on = made._words("fit", folder / "fit")
         assert (words[0], words[-1], goes_on) == ("optimize", MODEL, False)

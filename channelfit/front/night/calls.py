@@ -27,8 +27,10 @@ _OWN = {
     "quiet": "what a job prints stands in its log",
     "show": "a job is to make something new",
 }
-#: Commands that write a single file, and its name in the folder of the job.
+#: The page that the command `report` writes into the folder of the job.
 _REPORT = "report.html"
+#: Arguments without which a command can do no more than to resume.
+_NEEDED = {"optimize": ("model",), "curves": ("curve", "data")}
 #: Commands whose results begin with a prefix: the folder of the job, which is there before.
 _PREFIXED = ("simulate", "curves")
 
@@ -51,8 +53,7 @@ class Call:
         for name in job.arguments:
             self._check(self._parameter(name), name, job.arguments[name])
         for name, parameter in self._known.items():
-            # without its model `optimize` resumes, which a job is not asked to do
-            needed = parameter.required or (job.command, name) == ("optimize", "model")
+            needed = parameter.required or name in _NEEDED.get(job.command, ())
             if needed and name not in job.arguments:
                 raise night.error(job, f'"{name}" is missing')
         if job.command == "export" and "to" not in job.arguments:
