@@ -149,6 +149,7 @@ def test_a_signal_costs_one_piece(number: signal.Signals, tmp_path: Path, small:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as if in the foreground
     )
     folder, kept = tmp_path / "cut-unfinished", tmp_path / "cut-unfinished" / "pieces.bin"
     while process.poll() is None and not (kept.exists() and kept.stat().st_size > 10_000):

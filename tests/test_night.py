@@ -19,11 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_batch_command import FIT as BATCH_FIT
+from test_batch_command import MODEL as BATCH_MODEL
 
+import channelfit as cf
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 from channelfit.front.night import queue
@@ -444,6 +448,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "unknown_argument": ({"jobs": {"a": {"fhn": {"seeed": 3}}}}, "did you mean seed?"),
     "missing_argument": ({"jobs": {"a": {"simulate": {"model": "m"}}}}, '"protocol" is missing'),
     "missing_model": ({"jobs": {"a": {"optimize": {}}}}, '"model" is missing'),
+    "missing_data": ({"jobs": {"a": {"curves": {"curve": "hill"}}}}, '"data" is missing'),
     "missing_kind": ({"jobs": {"a": {"export": {"fit": "m"}}}}, '"to" is missing, one of nmodl'),
     "no_number": ({"jobs": {"a": {"fhn": {"seed": "three"}}}}, "'three' is not a valid integer"),
     "no_choice": ({"jobs": {"a": {"fhn": {"scheme": "euler"}}}}, "'euler' is not one of"),
@@ -843,6 +848,10 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         assert (words[1], words[-1], goes_on) == ("--resume", MODEL, True)
         assert not went_on["mechanism"][1]
         assert not (folder / "mechanism").exists()
+        (folder / "curves" / "x-unfinished").mkdir(parents=True)
+        assert queue._left_in(folder / "curves") is None
+        (folder / "curves" / "x-unfinished" / "resume.json").write_text("{}")
+        assert queue._left_in(folder / "curves") == folder / "curves" / "x-unfinished"
         kept.set("fit", state="failed", inputs={"command": "another"})
         words, goes_on = made._words("fit", folder / "fit")
         assert (words[0], words[-1], goes_on) == ("optimize", MODEL, False)
@@ -905,3 +914,42 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     assert history(out / "long") == history(whole / "long")
     for name in ("long/fit.yaml", "long/traces_1.csv", "next/model_b-activation.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
+    """The wells of a batch are looked at before, and are among what must not change."""
+    steps = cf.Protocol.steps([-40, 0, 40], duration=20, holding=-80, sampling=0.2)
+    steps.save(tmp_path / "steps.yaml")
+    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
+    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
+    (tmp_path / "plate").mkdir()
+    clean = np.asarray(cf.simulate(cf.Model(**BATCH_MODEL), steps).current)
+    random = np.random.default_rng(4)
+    for well in ("A01", "A02"):
+        noisy = (clean + random.normal(0, 3, clean.shape)).T
+        names = ",".join(f"sweep {k}" for k in range(1, noisy.shape[1] + 1))
+        np.savetxt(
+            tmp_path / "plate" / f"{well}.csv", noisy, delimiter=",", header=names, comments=""
+        )
+    jobs = {
+        "plate": {"batch": {"fit": "fit.yaml", "recordings": ["plate/*.csv"], "starts": 4}},
+        "again": {"batch": {"rerun": {"run": "plate"}, "only": "A02", "starts": 8}},
+    }
+    file, out = write(tmp_path, jobs), tmp_path / "o"
+    done = run(file, "--out", out)
+    assert done.exit_code == 0, done.output
+    for name in jobs:
+        lines = (out / name / "wells.csv").read_text().splitlines()
+        assert [line.split(",")[0] for line in lines[1:]] == ["A01", "A02"]
+    told = record(out)["jobs"]["plate"]["inputs"]
+    assert str(tmp_path / "plate" / "A02.csv") in told
+    with (tmp_path / "plate" / "A02.csv").open("a") as data:
+        data.write("1,1,1\n")
+    refused = run("--resume", out)
+    assert refused.exit_code == 2
+    assert "A02.csv was" in refused.output
+    for bad in ({"recordings": "nowhere/*.csv"}, {"recordings": "plate", "only": "B07"}):
+        write(tmp_path, {"bad": {"batch": {"fit": "fit.yaml", **bad}}})
+        refused = run(file, "--check")
+        assert refused.exit_code == 2
+        assert "jobs.bad" in refused.output

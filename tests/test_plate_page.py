@@ -649,6 +649,9 @@ def test_a_plate_that_looks_wrong_says_so(wells):
     assert any("3 times the noise" in text for text in loud)
     assert "k; v." in loud
     assert not any("times the noise" in text for text in quiet)
+    assert not any("starts" in text for text in quiet)  # wells that failed do not count
+    alone = Table({**table.columns, "agreed": np.ones(384)}, table.about)
+    assert any("In 374 wells no two" in text for text in what_looked_wrong(plate_of(alone, {}), {}))
 
 
 # --- hostile texts -----------------------------------------------------------------------------

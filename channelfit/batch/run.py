@@ -62,9 +62,6 @@ from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
 TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
 #: The word for all parameters on which the rates depend.
 KINETICS = "kinetics"
-#: Wells that are read, fitted and kept together; on a GPU a plate.
-SIZES = {"cuda": 384}
-SIZE = 16
 #: Recordings that are tried before a fault of the fit file is taken for one.
 _TRIED = 3
 #: Reasons that are told one by one.
@@ -200,9 +197,8 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
             wells = recordings = _chosen(asked, recordings, metadata(recordings))
     listener.begin("reading the first recording")
     first = _first_readable(template, wells)
-    size = asked.size or SIZES.get(asked.settings.backend, SIZE)
     settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
-    work = Wells(template, tuple(wells), first, settings, size, listener.searching)
+    work = Wells(template, tuple(wells), first, settings, asked.size, listener.searching)
     _check_names(work, recordings)
     _check_together(work, asked)
     listener.warn(template.unused)

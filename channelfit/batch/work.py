@@ -28,6 +28,9 @@ from channelfit.search.plan import FitPlan
 #: Points of a trace that are kept for pictures: the least and the largest of each stretch.
 _POINTS = 600
 
+#: Wells that are read, fitted and kept together; on a GPU a plate.
+_SIZE, _SIZES = 16, {"cuda": 384}
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -97,7 +100,7 @@ class Wells:
         recordings: all wells.
         first: the place of a well whose recording can be read, from which the model is built.
         settings: of the search.
-        size: how many wells a piece has.
+        wanted: how many wells a piece is to have; None for what suits the backend.
         on_progress: told of the search while a piece is done in this process.
     """
 
@@ -105,12 +108,12 @@ class Wells:
     recordings: tuple[Recorded, ...]
     first: int
     settings: Settings
-    size: int
+    wanted: int | None = None
     on_progress: OnProgress = nothing
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what only this process can have."""
-        kept = ("recordings", "first", "settings", "size")
+        kept = ("recordings", "first", "settings", "wanted")
         return {
             **{name: getattr(self, name) for name in kept},
             "template": self.template.absolute(),
@@ -119,6 +122,11 @@ class Wells:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, on_progress=nothing)
+
+    @cached_property
+    def size(self) -> int:
+        """How many wells a piece has."""
+        return self.wanted or _SIZES.get(self.scorer.backend, _SIZE)
 
     @property
     def keys(self) -> list[Key]:

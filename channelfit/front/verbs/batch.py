@@ -55,7 +55,10 @@ from channelfit.front.options import backend_option, cluster_option, json_option
     help="Descents for each well, from the best points of the scan. [default: as suits]",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), metavar="N", help="Seed of the search. [default: 0]"
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Seed of the search. [default: the file's, or 0]",
 )
 @backend_option
 @click.option(

@@ -238,5 +238,5 @@ def bare(text: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them."""
+    """Names in a sentence: a, b and c."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
