@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from channelfit.front.curves import CurveFits as CurveFits
+    from channelfit.front.curves import fit_curves as fit_curves
     from channelfit.front.fitting import fit as fit
     from channelfit.front.progress import InputWarning as InputWarning
     from channelfit.front.result import Fit as Fit
@@ -30,6 +32,7 @@ __version__ = "0.1.0"
 #: Public names and where they live. Loaded when first used, so that `channelfit --help` is quick.
 _PUBLIC = {
     "Comparison": "front.studies",
+    "CurveFits": "front.curves",
     "Fit": "front.result",
     "InputError": "reading.errors",
     "InputWarning": "front.progress",
@@ -40,12 +43,14 @@ _PUBLIC = {
     "Uncertainty": "front.studies",
     "compare": "front.studies",
     "fit": "front.fitting",
+    "fit_curves": "front.curves",
     "load": "front.result",
     "simulate": "front.simulation",
     "uncertainty": "front.studies",
 }
 __all__ = [
     "Comparison",
+    "CurveFits",
     "Fit",
     "InputError",
     "InputWarning",
@@ -57,6 +62,7 @@ __all__ = [
     "__version__",
     "compare",
     "fit",
+    "fit_curves",
     "load",
     "simulate",
     "uncertainty",
