@@ -165,29 +165,32 @@ def facts(n: int) -> dict[str, Any]:
         "warnings": [],
         "left_out": [{"recording": "plate7/Q01.csv", "reason": "the file is empty"}],
         "population": {
-            "method": "Kinetic parameters were drawn from a log-normal population",
+            "method": "A two-level model of the wells took all but z1 as normally distributed",
             "rows": [
                 {
                     "name": name,
-                    "unit": unit,
-                    "kind": "drawn",
+                    "kind": "shared" if name == "z1" else "drawn",
                     "scale": "log",
+                    "unit": unit,
                     "mean": value,
                     "mean_lower": 0.97 * value,
                     "mean_upper": 1.03 * value,
-                    "spread": 0.18,
-                    "spread_lower": 0.16,
-                    "spread_upper": 0.2,
+                    "spread": 0.0 if name == "z1" else 0.18,
+                    "spread_lower": 0.0 if name == "z1" else 0.16,
+                    "spread_upper": 0.0 if name == "z1" else 0.2,
                 }
                 for name, (unit, value) in PARAMETERS.items()
             ],
+            "remarks": ["one well hardly counts."],
         },
         "groups": {
-            "method": "Wells were grouped by k-means on the logarithms of a1 and b1",
+            "method": "The wells were sorted into 2 groups by k-means",
             "of": ["a1", "b1"],
+            "units": {"a1": "1/ms", "b1": "1/ms"},
             "rows": [
                 {"group": "1", "wells": n - 8, "center": {"a1": 2.4e-4, "b1": 3.5e-5}},
-                {"group": "2", "wells": 8, "center": {"a1": 1.4e-3, "b1": 3.5e-5}},
+                {"group": "2", "wells": 8, "center": {"a1": 1.4e-3, "b1": None}},
             ],
+            "remarks": [],
         },
     }

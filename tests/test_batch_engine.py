@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from little import LITTLE, THREE_STEPS
 
 from channelfit.batch import fits as fits_module
 from channelfit.batch import together as together_module
+from channelfit.batch.costs import Wells
 from channelfit.batch.families import families
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
-from channelfit.batch.search import Wells
 from channelfit.batch.together import Across, CpuTogether, OneByOne, Showing, together
 from channelfit.front.kinds import load_plan
 from channelfit.problem.clamp import Clamp
@@ -24,6 +25,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import assess
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.hybrid import Hybrid
+from channelfit.search.least_squares import refine
 from channelfit.search.loop import optimize
 from channelfit.search.plan import FitPlan
 
@@ -111,6 +113,15 @@ def alone(plan: FitPlan, problem: Problem) -> tuple[np.ndarray, float]:
         Hybrid(plan.space.n_free, 0), plan.objective(scorer), plan.stop_rules, lambda _: None
     )
     return found.values, float(scorer.rescore(found.values[:, None]).cost[0])
+
+
+def from_values(plan: FitPlan, problem: Problem, rounds: int) -> tuple[np.ndarray, float]:
+    """The same where least squares begins at the model's values."""
+    plan, scorer = replace(plan, problem=problem, solved=()), make_scorer(problem, "cpu")
+    begin = plan.space.to_unit(problem.values()[:, None])
+    found = refine(plan.objective(scorer), begin, rounds)
+    values = plan.space.to_physical(found.unit)
+    return values[:, 0], float(scorer.rescore(values).cost[0])
 
 
 # --- scorers --------------------------------------------------------------------------------------
@@ -241,6 +252,46 @@ def test_a_mask_of_its_own_is_a_family_of_its_own(little):
         assert cost == pytest.approx(alone(little, problem)[1], rel=1e-7)
 
 
+def masked_each(problems):
+    """The wells, in each of which other samples are spoiled and do not count."""
+    found = []
+    for k, problem in enumerate(problems):
+        weight, spoiled = np.ones_like(current_of(problem)), current_of(problem).copy()
+        weight[0, 8 + 3 * k : 14 + 3 * k] = 0
+        spoiled[0, 8 + 3 * k : 14 + 3 * k] = np.nan
+        found.append(with_currents(problem, [spoiled], weight))
+    return found
+
+
+def test_wells_with_masks_of_their_own_share_a_scan(leaky, monkeypatch):
+    problems = masked_each(wells_of(leaky, 3)[0])
+    scans = []
+    across = CpuTogether.across
+    monkeypatch.setattr(
+        CpuTogether, "across", lambda self, *a: scans.append(self.n_wells) or across(self, *a)
+    )
+    fits = fit_wells(leaky, problems, SETTINGS)
+    assert set(scans) == {3}
+    for w, problem in enumerate(problems):
+        assert fits.cost[w] == pytest.approx(from_values(leaky, problem, 60)[1], rel=1e-7)
+        own = assess(replace(leaky, problem=problem), make_scorer(problem, "cpu"), fits.values[w])
+        assert fits.errors[w] == pytest.approx(own.estimate.physical_errors, rel=1e-6)
+    assert np.all(fits.agreed >= 2)
+
+
+def test_masks_with_little_in_common_are_searched_apart(little):
+    problems, _ = wells_of(little, 2)
+    first = np.zeros_like(current_of(problems[0]))
+    first[0] = 1
+    apart = [
+        with_currents(p, [current_of(p)], w)
+        for p, w in zip(problems, (first, 1 - first), strict=True)
+    ]
+    fits = fit_wells(little, apart, SETTINGS)
+    for w, problem in enumerate(apart):
+        assert fits.cost[w] == pytest.approx(alone(little, problem)[1], rel=1e-6)
+
+
 def test_wells_with_other_parameters_are_refused(little):
     problems, _ = wells_of(little, 2)
     parameters = tuple(replace(p, upper=2 * p.upper) for p in little.problem.model.parameters)
@@ -254,11 +305,12 @@ def test_wells_with_other_parameters_are_refused(little):
 
 @pytest.mark.parametrize("plan", ["little", "leaky"])
 def test_every_well_is_fitted_as_well_as_alone(plan, request):
+    single = alone if plan == "little" else partial(from_values, rounds=60)
     plan = request.getfixturevalue(plan)
     problems, _ = wells_of(plan, 4)
     fits = fit_wells(plan, problems, SETTINGS)
     for w, problem in enumerate(problems):
-        values, cost = alone(plan, problem)
+        values, cost = single(plan, problem)
         assert fits.cost[w] == pytest.approx(cost, rel=1e-7)
         whole = make_scorer(problem, "reference").score(fits.values[w][:, None]).cost[0]
         assert fits.cost[w] == pytest.approx(whole, rel=1e-6)
@@ -356,10 +408,10 @@ def test_the_number_of_threads_changes_nothing(leaky, monkeypatch):
     assert same_bits(*fits)
 
 
-def test_the_seed_decides_where_a_search_begins(leaky):
-    problems, _ = wells_of(leaky, 2)
+def test_the_seed_decides_where_a_search_begins(little):
+    problems, _ = wells_of(little, 2)
     one, same, other = (
-        fit_wells(leaky, problems, replace(SETTINGS, seed=seed)) for seed in (1, 1, 2)
+        fit_wells(little, problems, replace(SETTINGS, seed=seed)) for seed in (1, 1, 2)
     )
     assert same_bits(one, same)
     assert not same_bits(one, other)
@@ -436,8 +488,7 @@ def test_what_the_data_do_not_determine_is_told(tmp_path):
     assert "g and h are determined only through" in fits.reason[0]
 
 
-@pytest.mark.parametrize("solve", ["none", "auto"])
-def test_priors_fixed_parameters_and_bounds_on_rates_count(tmp_path, solve):
+def test_priors_fixed_parameters_and_bounds_on_rates_count(tmp_path):
     parameters = LITTLE["parameters"] | {
         "z": {"fixed": True, "value": 0.02, "unit": "1/mV"},
         "b": LITTLE["parameters"]["b"] | {"prior": {"lognormal": [0.2, 1.05]}},
@@ -446,7 +497,7 @@ def test_priors_fixed_parameters_and_bounds_on_rates_count(tmp_path, solve):
         tmp_path,
         LITTLE | {"parameters": parameters},
         noise="2 pA",
-        solve=solve,
+        solve="auto",
         rates_within={"range": ["1e-4 1/ms", "0.2 1/ms"], "voltages": ["-80 mV", "40 mV"]},
     )
     problems, _ = wells_of(plan, 2)

@@ -19,11 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_batch_command import FIT as BATCH_FIT
+from test_batch_command import MODEL as BATCH_MODEL
 
+import channelfit as cf
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 from channelfit.front.night import queue
 from channelfit.front.night.calls import Call
@@ -226,6 +231,7 @@ import sys
 from channelfit.front import interrupts
 interrupts.begin()
 from channelfit.front.night import queue
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 queue._PROGRAM = sys.argv.pop(1)
 main(prog_name="channelfit")
@@ -442,6 +448,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "unknown_argument": ({"jobs": {"a": {"fhn": {"seeed": 3}}}}, "did you mean seed?"),
     "missing_argument": ({"jobs": {"a": {"simulate": {"model": "m"}}}}, '"protocol" is missing'),
     "missing_model": ({"jobs": {"a": {"optimize": {}}}}, '"model" is missing'),
+    "missing_data": ({"jobs": {"a": {"curves": {"curve": "hill"}}}}, '"data" is missing'),
     "missing_kind": ({"jobs": {"a": {"export": {"fit": "m"}}}}, '"to" is missing, one of nmodl'),
     "no_number": ({"jobs": {"a": {"fhn": {"seed": "three"}}}}, "'three' is not a valid integer"),
     "no_choice": ({"jobs": {"a": {"fhn": {"scheme": "euler"}}}}, "'euler' is not one of"),
@@ -746,7 +753,16 @@ def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option
     if option == "--quiet":
         assert (done.stdout, done.stderr) == (f"{tmp_path / 'o'}\n", "")
     else:
-        assert json.loads(done.stdout) == json.loads((tmp_path / "o" / "summary.json").read_text())
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+        told = ["begin", "progress", "progress", "failed", "end"]
+        assert [line["event"] for line in lines] == told
+        assert (lines[2]["done"], lines[2]["total"], lines[2]["unit"]) == (0, 1, "jobs")
+        assert lines[3]["reason"] == "failed: cell.csv: line 3: no number"
+        end = lines[-1]
+        assert (end["state"], end["exit_code"]) == ("failed", 3)
+        assert end["summary"] == summary
+        assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
 
 
 def test_without_a_folder_one_is_made(
@@ -808,7 +824,7 @@ def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
 def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     """The words of a job that was cut off: with what it left, without it, and after a change."""
     jobs = {
-        "fit": {"optimize": QUICK},
+        "fit": {"optimize": {**QUICK, "cluster": "local"}},
         "sure": {"uncertainty": {"fit": MODEL}},
         "mechanism": {"export": {"fit": MODEL, "to": "latex"}},
     }
@@ -817,7 +833,8 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     folder = tmp_path / "o"
     with record_of(folder) as kept:
         kept.begin(night)
-        made = queue.Queue(night, calls, {}, kept, NightScreen("n", folder, quiet=True))
+        screen = NightScreen(JsonLines("run", False), "n", folder, quiet=True)
+        made = queue.Queue(night, calls, {}, kept, screen)
         for name in jobs:
             (folder / name).mkdir()
             kept.set(name, state="interrupted", inputs=made._inputs(name))
@@ -825,11 +842,16 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         (folder / "sure" / "uncertainty-resume.json").write_text("{}")
         (folder / "mechanism" / "half.tex").write_text("half")
         went_on = {name: made._words(name, folder / name) for name in jobs}
-        assert went_on["fit"] == (["optimize", f"--resume={folder / 'fit'}"], True)
+        words = ["optimize", f"--resume={folder / 'fit'}", "--cluster=local"]
+        assert went_on["fit"] == (words, True)
         words, goes_on = went_on["sure"]
         assert (words[1], words[-1], goes_on) == ("--resume", MODEL, True)
         assert not went_on["mechanism"][1]
         assert not (folder / "mechanism").exists()
+        (folder / "curves" / "x-unfinished").mkdir(parents=True)
+        assert queue._left_in(folder / "curves") is None
+        (folder / "curves" / "x-unfinished" / "resume.json").write_text("{}")
+        assert queue._left_in(folder / "curves") == folder / "curves" / "x-unfinished"
         kept.set("fit", state="failed", inputs={"command": "another"})
         words, goes_on = made._words("fit", folder / "fit")
         assert (words[0], words[-1], goes_on) == ("optimize", MODEL, False)
@@ -842,18 +864,36 @@ def history(folder: Path) -> list[list[str]]:
     return [row[:2] + row[3:] for row in rows]
 
 
+LONG = {
+    "long": {
+        "optimize": {"model": MODEL, "optimizer": "genetic", "population": 2000}
+        | {"generations": 1200}
+    },
+    "next": {
+        "simulate": {
+            "model": {"run": "long"},
+            "protocol": str(ROOT / "protocols" / "activation.yaml"),
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the jobs of `LONG` without an interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(write(folder, LONG), "--out", folder / "o").exit_code == 0
+    return folder / "o"
+
+
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, whole: Path, number: signal.Signals
 ) -> None:
     """SIGKILL is sent to the night and to its job, as in a power cut."""
-    fit = {"model": MODEL, "optimizer": "genetic", "population": 2000, "generations": 400}
-    jobs = {"long": {"optimize": fit}, "next": {"simulate": {"model": {"run": "long"}, "protocol":
-            str(ROOT / "protocols" / "activation.yaml")}}}  # fmt: skip
-    file, out, whole = write(tmp_path, jobs), tmp_path / "o", tmp_path / "whole"
-    assert run(file, "--out", whole).exit_code == 0
+    file, out = write(tmp_path, LONG), tmp_path / "o"
     process = subprocess.Popen(
         [sys.executable, "-m", "channelfit", "run", file, "--out", out], stderr=subprocess.DEVNULL
     )
@@ -862,13 +902,54 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     process.send_signal(number)
     if number == signal.SIGKILL:
         process.wait()
-        os.kill(record(out)["jobs"]["long"]["process"]["pid"], number)
+        left = record(out)["jobs"]["long"]["process"]["pid"]
+        os.kill(left, number)
+        wait_for(lambda: not process_of(left)["started"])
     process.wait(timeout=60)
     assert states(out)["next"] == "waiting"
-    assert states(out)["long"] in ("interrupted", "running")
+    assert states(out)["long"] == ("running" if number == signal.SIGKILL else "interrupted")
     done = run("--resume", out)
     assert done.exit_code == 0, done.output
     assert "long: optimize goes on" in done.stderr
     assert history(out / "long") == history(whole / "long")
     for name in ("long/fit.yaml", "long/traces_1.csv", "next/model_b-activation.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
+    """The wells of a batch are looked at before, and are among what must not change."""
+    steps = cf.Protocol.steps([-40, 0, 40], duration=20, holding=-80, sampling=0.2)
+    steps.save(tmp_path / "steps.yaml")
+    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
+    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
+    (tmp_path / "plate").mkdir()
+    clean = np.asarray(cf.simulate(cf.Model(**BATCH_MODEL), steps).current)
+    random = np.random.default_rng(4)
+    for well in ("A01", "A02"):
+        noisy = (clean + random.normal(0, 3, clean.shape)).T
+        names = ",".join(f"sweep {k}" for k in range(1, noisy.shape[1] + 1))
+        np.savetxt(
+            tmp_path / "plate" / f"{well}.csv", noisy, delimiter=",", header=names, comments=""
+        )
+    jobs = {
+        "plate": {"batch": {"fit": "fit.yaml", "recordings": ["plate/*.csv"], "starts": 4}},
+        "again": {"batch": {"rerun": {"run": "plate"}, "only": "A02", "starts": 8}},
+    }
+    file, out = write(tmp_path, jobs), tmp_path / "o"
+    done = run(file, "--out", out)
+    assert done.exit_code == 0, done.output
+    for name in jobs:
+        lines = (out / name / "wells.csv").read_text().splitlines()
+        assert [line.split(",")[0] for line in lines[1:]] == ["A01", "A02"]
+    told = record(out)["jobs"]["plate"]["inputs"]
+    assert str(tmp_path / "plate" / "A02.csv") in told
+    with (tmp_path / "plate" / "A02.csv").open("a") as data:
+        data.write("1,1,1\n")
+    refused = run("--resume", out)
+    assert refused.exit_code == 2
+    assert "A02.csv was" in refused.output
+    for bad in ({"recordings": "nowhere/*.csv"}, {"recordings": "plate", "only": "B07"}):
+        write(tmp_path, {"bad": {"batch": {"fit": "fit.yaml", **bad}}})
+        refused = run(file, "--check")
+        assert refused.exit_code == 2
+        assert "jobs.bad" in refused.output

@@ -13,15 +13,19 @@ import pytest
 import uncertain
 from scipy import integrate, optimize, stats
 
+from channelfit.batch import mixed as mixed_module
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.mixed import Evidence, Level, Mixed, eliminated, threshold
 from channelfit.batch.population import Population, kinetic_names, population, usable
 from channelfit.batch.relinearized import linearizer
+from channelfit.batch.run import Asked, ready
 from channelfit.batch.search import Settings
+from channelfit.batch.work import Problems
 from channelfit.model.channel import Parameter, Prior
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Problem
 from channelfit.problem.recording import Recording
+from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.curvature import count_samples, estimate
 from channelfit.scoring.grouped import GroupedScorer
@@ -176,17 +180,19 @@ def test_wells_that_say_nothing_of_a_parameter_weigh_nothing_in_it() -> None:
     )
 
 
-def test_large_populations_profile_as_their_parabola() -> None:
+def test_large_populations_profile_as_their_parabola(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many degrees of freedom the interval of a spread is taken from the curvature."""
     random = np.random.default_rng(7)
-    information = random_information(random, 480, 1, 0.05)
-    unit = observed(random, random.normal(0.5, 0.1, (480, 1)), information)
+    information = random_information(random, 250, 1, 0.05)
+    unit = observed(random, random.normal(0.5, 0.1, (250, 1)), information)
     level = fitted(mixed_of(unit, information, 1))
-    assert 200 < level.spread_degrees[0] < 300
+    assert level.spread_degrees[0] > mixed_module._MANY
+    quick = level.spread_interval()
+    monkeypatch.setattr(mixed_module, "_MANY", math.inf)
     profile = level.spread_interval()
-    factor = math.exp(math.sqrt(threshold(math.inf) / (2 * level.spread_degrees[0])))
-    assert profile[0] == pytest.approx(level.spread / factor, rel=0.01)
-    assert profile[1] == pytest.approx(level.spread * factor, rel=0.01)
+    assert profile != quick
+    assert quick[0] == pytest.approx(profile[0], rel=0.01)
+    assert quick[1] == pytest.approx(profile[1], rel=0.01)
 
 
 # --- coverage ------------------------------------------------------------------------------------
@@ -225,13 +231,13 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 @pytest.mark.parametrize(
     ("n", "error", "spread", "n_drawn", "repeats"),
     [
-        (5, 0.01, 0.1, 1, 1000),
-        (5, 0.05, 0.1, 1, 1000),
-        (5, 0.05, 0.1, 3, 400),
-        (20, 0.1, 0.1, 1, 1000),
-        (20, 0.05, 0.1, 3, 400),
-        (100, 0.1, 0.1, 2, 300),
-        (400, 0.1, 0.1, 1, 300),
+        (5, 0.01, 0.1, 1, 400),
+        (5, 0.05, 0.1, 1, 400),
+        (5, 0.05, 0.1, 3, 150),
+        (20, 0.1, 0.1, 1, 400),
+        (20, 0.05, 0.1, 3, 150),
+        (100, 0.1, 0.1, 2, 100),
+        (400, 0.1, 0.1, 1, 100),
     ],
 )
 def test_coverage_from_5_to_400_cells(
@@ -241,14 +247,13 @@ def test_coverage_from_5_to_400_cells(
     chance = 3 * math.sqrt(0.95 * 0.05 / repeats)
     for share in covered(n, error, spread, repeats, n_drawn):
         assert share > 0.95 - chance
-    if error <= spread / 2 or n >= 100:
-        for share in covered(n, error, spread, repeats, n_drawn, seed=2):
+        if error <= spread / 2 or n >= 100:
             assert share < 0.975 + chance
 
 
 @pytest.mark.slow
 def test_cells_that_are_all_alike_have_a_spread_from_0() -> None:
-    mean, spread = covered(10, 0.05, 0.0, 300)
+    mean, spread = covered(10, 0.05, 0.0, 150)
     assert mean > 0.92
     assert spread > 0.92  # 0 is in the interval
 
@@ -375,6 +380,7 @@ def test_a_parameter_at_a_bound_says_nothing_and_that_is_said() -> None:
     fits.unit[5, 1] = 1.0
     found = found_of(fits)
     assert any("a is at a bound of its range in 1 wells" in note for note in found.notes)
+    assert found.doubtful == ("6",)
     fits.unit[5, 1] = 0.0
     assert found_of(fits).mean == pytest.approx(found.mean)
 
@@ -510,6 +516,16 @@ def test_wells_of_poor_data_are_linearized_where_the_population_says_they_are() 
     assert got.iterations < 30
 
 
+@pytest.mark.parametrize(("n", "spread", "noise"), [(40, 1.0, 0.6), (15, 0.1, 2.0), (8, 0.5, 1.0)])
+def test_wells_of_the_poorest_data_come_to_rest(n: int, spread: float, noise: float) -> None:
+    """Single wells hardly show a current; they must not go to and fro for ever."""
+    for seed in (0, 2, 4):
+        wells = Decays.drawn(n, spread, noise, seed)
+        found = wells.of(drawn=["k"], relinearize=wells.relinearize)
+        assert found.iterations < 60
+        assert not any("still move" in note for note in found.notes)
+
+
 def test_a_parabola_needs_no_second_look() -> None:
     """Good data: both ways come to the same."""
     wells = Decays.drawn(20, 0.3, 0.01, 9)
@@ -519,6 +535,26 @@ def test_a_parabola_needs_no_second_look() -> None:
     assert not plain.notes
     shared = wells.of(drawn=(), shared=["k"])
     assert any("linearize the wells anew" in note for note in shared.notes)
+    assert len(shared.doubtful) > 10
+    assert plain.doubtful == got.doubtful == ()
+
+
+def test_wells_are_linearized_anew_where_they_need_it() -> None:
+    wells = Decays.drawn(20, 0.3, 0.01, 9)
+    none = wells.of(drawn=["k"], relinearize=wells.relinearize, always=False)
+    assert none.method == "quadratic"
+    needed = wells.of(drawn=(), shared=["k"], relinearize=wells.relinearize, always=False)
+    want = wells.of(drawn=(), shared=["k"], relinearize=wells.relinearize)
+    assert needed.method == "relinearized"
+    assert needed.mean == pytest.approx(want.mean)
+    assert (needed.notes, needed.doubtful) == (want.notes, ())
+
+    def gone(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        raise InputError("no such file", "A01.csv")
+
+    left = wells.of(drawn=(), shared=["k"], relinearize=gone, always=False)
+    assert left.method == "quadratic"
+    assert any("could not be linearized anew: A01.csv: no such file" in n for n in left.notes)
 
 
 # --- wells that were fitted from recordings ------------------------------------------------------
@@ -598,3 +634,31 @@ def test_what_linearizes_wells_gives_their_own_information(tmp_path: Path) -> No
     assert rise == pytest.approx(2 * gradient @ step, abs=1e-6)
     bent = 0.5 * 1e4 * np.einsum("i,wij,j->w", step, information, step)
     assert beside[0] - cost == pytest.approx(bent, rel=0.05)
+
+
+def test_the_wells_of_a_batch_are_read_again_to_linearize_them(tmp_path: Path) -> None:
+    """From files on the disk: the numbers of the batch, and those of its problems."""
+    _, wells = recorded_wells(tmp_path, 0.1 * np.exp([-0.3, 0.2, 0.0, 0.4, -0.2, 0.1]))
+    for k, well in enumerate(wells):
+        recording = well.experiments[0].recording
+        assert recording is not None
+        names = ",".join(f"sweep {s}" for s in range(len(recording.current_pA)))
+        rows = recording.current_pA.T
+        np.savetxt(tmp_path / f"A{k + 1:02}.csv", rows, delimiter=",", header=names, comments="")
+    current = {"columns": "all", "unit": "pA"}
+    data = {"file": "any.csv", "sampling": "0.5 ms", "current": current}
+    experiment = {"protocol": "steps.yaml", "recording": data}
+    fit = {"model": "little.yaml", "fit": {"experiments": [experiment]}}
+    (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
+    (tmp_path / "little.yaml").write_text(dump_yaml(uncertain.MODEL))
+    made = ready(Asked(tmp_path / "fit.yaml", (str(tmp_path / "A*.csv"),)))
+    work = made.work
+    problems = Problems(work, made.recordings)
+    assert len(problems) == 6
+    fits = fit_wells(work.plan, problems, Settings(backend="cpu"))
+    again = linearizer(work.plan, problems, fits, usable(fits), "cpu")
+    parameters = work.plan.problem.parameters
+    got = population(fits, ["a"], ["z", "b"], again, parameters=parameters)
+    assert got.cells[:, 0] == pytest.approx(0.1 * np.exp([-0.3, 0.2, 0.0, 0.4, -0.2, 0.1]), rel=0.1)
+    assert got.mean[1:] == pytest.approx([0.03, 0.05], rel=0.05)
+    assert got.method == "relinearized"

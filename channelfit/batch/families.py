@@ -1,8 +1,8 @@
 """Wells that one walk through the states serves: they differ in what was recorded, in nothing else.
 
 What a channel shows depends on the model, the protocols and the mask (which samples count, and how
-much), never on the data. Wells that agree in all of these are a family. A well whose mask is its
-own is a family of its own: as right, but it shares no work with others.
+much), never on the data. Wells that agree in all of these are a family. Those that differ in their
+masks alone are kin: each has the cost of its own mask, and all share what is tried on all.
 """
 
 from __future__ import annotations
@@ -106,6 +106,51 @@ def families(problems: Sequence[Problem]) -> list[Family]:
         key = tuple(_key_of(problem, protocols))
         found.setdefault(key, ([], problem))[0].append(well)
     return [Family(problems, np.array(own, np.int64), one) for own, one in found.values()]
+
+
+def kin(problems: Sequence[Problem]) -> list[np.ndarray]:
+    """Which wells differ in their data and masks alone: the numbers of each such set of wells."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    protocols: list[Protocol] = []
+    for well in range(len(problems)):
+        key = tuple((row[0], *row[2:]) for row in _key_of(problems[well], protocols))
+        found.setdefault(key, []).append(well)
+    return [np.array(own, np.int64) for own in found.values()]
+
+
+class Unmasked(Sequence[Problem]):
+    """Kin with the mask that they have in common: the samples that count in every one of them.
+
+    Attributes:
+        share: of the samples that count in a well, how many are left, in the well with the least.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = problems
+        self.weights: list[np.ndarray | None] = []
+        counts = []
+        for k in range(len(problems)):
+            own = [
+                None if e.recording is None else e.recording.weight for e in problems[k].experiments
+            ]
+            counts.append(sum(int(np.count_nonzero(w)) for w in own if w is not None))
+            pairs = zip(self.weights or own, own, strict=True)
+            self.weights = [
+                None if one is None or w is None else np.minimum(one, w) for one, w in pairs
+            ]
+        left = sum(int(np.count_nonzero(w)) for w in self.weights if w is not None)
+        self.share = left / max(1, *counts)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __getitem__(self, well: Any) -> Any:
+        problem = self.problems[well]
+        experiments = [
+            e if e.recording is None else replace(e, recording=replace(e.recording, weight=w))
+            for e, w in zip(problem.experiments, self.weights, strict=True)
+        ]
+        return replace(problem, experiments=tuple(experiments))
 
 
 def _key_of(problem: Problem, protocols: list[Protocol]) -> Iterator[Any]:

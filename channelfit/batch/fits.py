@@ -8,14 +8,16 @@ are correlated; bounds, parameters that the data do not determine, descents that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from channelfit.batch.search import Found, OnProgress, Progress, Settings, Wells, nothing, search
-from channelfit.batch.together import together
+from channelfit.batch.costs import Kin, Wells
+from channelfit.batch.families import Unmasked, kin
+from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
+from channelfit.batch.together import together, with_own_masks
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import NOISE_FREE, UNFINISHED
@@ -32,6 +34,7 @@ from channelfit.results.uncertainty.curvature import (
 from channelfit.scoring.cpu import side_by_side
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 
@@ -39,6 +42,8 @@ from channelfit.search.space import SearchSpace
 _AT_ONCE, _BLOCK = 16, 64
 #: A misfit is large where the residuals are more than so many times the noise in them.
 _MISFIT = 3.0
+#: Wells with masks of their own are tried on what all count, if it is this share of each.
+_IN_COMMON = 0.3
 #: The settings where none are given.
 USUAL = Settings()
 
@@ -172,13 +177,37 @@ def fit_wells(
     if not len(usable):
         return fits
     done = 0
-    for own, scorer in together(_Some(problems, usable), settings.backend):
-        wells, some = Wells(plan, scorer), _Some(problems, usable[own])
+    for own in kin(_Some(problems, usable)):
+        rows = usable[own]
         report = _Shifted(on_progress, done, len(problems))
-        found = search(wells, settings, report)
-        _fill(fits, usable[own], wells, found, some, settings, report)
+        for places, wells, families_ in _searched(plan, _Some(problems, rows), settings):
+            found = search(wells, settings, report)
+            for some, family in families_:
+                which = rows[places[some]]
+                part = _Some(problems, which)
+                _fill(fits, which, family, found.take(some), part, settings, report)
         done += len(own)
     return fits
+
+
+def _searched(
+    plan: FitPlan, problems: Sequence[Problem], settings: Settings
+) -> Iterator[tuple[np.ndarray, Wells, list[tuple[np.ndarray, Wells]]]]:
+    """What is searched together, of wells that differ in data and masks alone.
+
+    Yields: the numbers of the wells, their costs, and the families among them, each with the
+    places of its wells among these numbers.
+    """
+    parts = [(own, Wells(plan, one)) for own, one in together(problems, settings.backend)]
+    if len(parts) > 1:
+        unmasked = Unmasked(problems)
+        if unmasked.share >= _IN_COMMON:
+            ((own, common),) = together(unmasked, settings.backend)
+            joint = with_own_masks(problems, settings.backend)
+            yield own, Kin(plan, common, parts, joint), parts
+            return
+    for own, wells in parts:
+        yield own, wells, [(np.arange(len(own)), wells)]
 
 
 class _Some(Sequence[Problem]):
@@ -261,11 +290,12 @@ def _fill(
     free = list(wells.space.free)
     unit = np.ascontiguousarray(found.unit[:, good])
     physical = wells.space.to_physical(unit)
-    curvature = wells.linearize(unit, good).curvature
+    local = wells.linearize(unit, good)
     judge = _Judge(wells, problems, settings.intervals)
     for first in range(0, len(good), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
-        judged = judge.all(good[some], unit[:, some], physical[:, some])
+        near = Local(*(array[..., some] for array in vars(local).values()))
+        judged = judge.all(good[some], unit[:, some], physical[:, some], near)
         for k, one in enumerate(judged, first):
             row, sure = rows[good[k]], one.estimate
             fits.unit[row], fits.values[row] = unit[:, k], physical[free, k]
@@ -275,7 +305,7 @@ def _fill(
                 fits.lower[row], fits.upper[row] = sure.interval()
                 fits.at_bound[row] = sure.pushed
                 scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
-                fits.information[row] = scale * curvature[:, :, k]
+                fits.information[row] = scale * local.curvature[:, :, k]
             reasons = one.reasons(int(found.agreed[good[k]]), int(found.starts[good[k]]))
             fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
         on_progress(Progress("judging", min(first + _AT_ONCE, len(good)), len(rows)))
@@ -319,6 +349,18 @@ class _Judged:
         return found
 
 
+class _Settled(Objective):
+    """The objective of one well at a point at which its derivatives are known already."""
+
+    def __init__(self, objective: Objective, local: Local) -> None:
+        super().__init__(**vars(objective))
+        self.local = local
+
+    def linearize(self, unit: np.ndarray) -> Local:
+        """What is known at the point."""
+        return self.local
+
+
 class _Judge:
     """Judges fits as `assess` judges a single one: noise, correlation of residuals, curvature."""
 
@@ -334,30 +376,40 @@ class _Judge:
         self.blocks = [_whole_blocks(mask) for mask in masks]
         self.mean_weight = float(wells.scorer.total_weight[0]) / self.n_samples
 
-    def all(self, well: np.ndarray, unit: np.ndarray, physical: np.ndarray) -> list[_Judged]:
-        """Judge wells (n,) at points (n_free, n) with parameters (n_parameters, n)."""
+    def all(
+        self, well: np.ndarray, unit: np.ndarray, physical: np.ndarray, local: Local
+    ) -> list[_Judged]:
+        """Judge wells (n,) at points (n_free, n) with parameters (n_parameters, n).
+
+        Arguments:
+            local: cost and derivatives at the points.
+        """
         traces = self.scorer.simulate(np.ascontiguousarray(physical))
-        cost = self.wells.scorer.score(np.ascontiguousarray(physical), well).cost
+        cost = local.cost - self.wells.objective(0).penalty(physical)
         judged: list[_Judged | None] = [None] * len(well)
 
         def some(first: int, last: int) -> None:
             for k in range(first, last):
                 of_well = [trace[:, :, k] for trace in traces]
-                judged[k] = self._one(int(well[k]), unit[:, k], float(cost[k]), of_well)
+                here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
+                judged[k] = self._one(int(well[k]), unit[:, k], float(cost[k]), of_well, here)
 
         with single_threaded_blas():
             side_by_side(some, len(well), 1, usable_cores())
         return [one for one in judged if one is not None]
 
-    def _one(self, well: int, unit: np.ndarray, cost: float, traces: list[np.ndarray]) -> _Judged:
+    def _one(
+        self, well: int, unit: np.ndarray, cost: float, traces: list[np.ndarray], local: Local
+    ) -> _Judged:
         problem = self.problems[well]
         rows, _ = weighted_residuals(problem, traces)
         noise = self._noise(rows, cost)
         if not self.intervals:
             return _Judged(cost, noise, None)
-        objective, peak = self.wells.objective(well), peak_pA(problem)
+        objective = _Settled(self.wells.objective(well), local)
         # the rules of `assess`: data without noise are judged as if they had some
-        if cost < (NOISE_FREE * peak) ** 2:
+        peak = peak_pA(problem)
+        if local.cost[0] < (NOISE_FREE * peak) ** 2:
             sure = estimate(objective, unit, self.n_samples, sigma_pA=ASSUMED_NOISE * peak)
         else:
             time = correlated_over(rows, self.pairs)

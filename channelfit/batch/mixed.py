@@ -33,7 +33,7 @@ _NOTHING = 1e-14
 #: A spread above so many ranges of its parameter is not determined.
 _WIDEST = 10.0
 #: From so many degrees of freedom on, the profile of a spread is a parabola in its logarithm.
-_MANY = 300.0
+_MANY = 100.0
 #: Spreads below this share of the scatter of the wells are 0.
 _NO_SPREAD = 1e-4
 _ITERATIONS, _TOLERANCE = 500, 1e-9

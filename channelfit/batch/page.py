@@ -49,19 +49,17 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
 
     Arguments:
         table: one row a well.
-        traces: `time_ms` (n_points,) in ms, `data` and `fit` (n_rows, n_points) in pA, and `well`
-            (n_rows,), the rows of the table that they are of, where they are not of all. May be
-            empty.
+        traces: `time_ms` (n_points,) in ms, `data` and `fit` (n_rows, n_points) in pA, `residual`
+            where it is not the difference of these, and `well` (n_rows,), the rows of the table
+            that they are of, where they are not of all. May be empty.
         facts: plain data on the batch; every key may be missing. Texts: `title`, `description`,
             `model`, `model_source`, `protocol`, `protocol_source`, `search`, `backend`, `dtype`,
             `finished` (ISO 8601), `command`, `file`. Numbers: `starts`, `seed`, `seconds`.
             `parameters` and `metadata` name columns of the table. `files` are mappings of `what`,
             `file` and `sha256`; `versions` and `machine` are mappings of texts; `warnings` are
             texts, or mappings of `place`, `value` and `advice`; `left_out` are mappings of
-            `recording` and `reason`. `population` has `rows` (mappings of `name`, `unit`, `kind`,
-            `scale` and, each with `_lower` and `_upper`, `mean` and `spread`), `method` and
-            `remarks`; `groups` has `rows` (mappings of `group`, `wells`, `center`), `of` and
-            `method`.
+            `recording` and `reason`. `population` and `groups` are what `Population.summary` and
+            `Groups.summary` tell.
     """
     plate = plate_of(table, facts)
     apart = stand_apart(plate.values(), _misfit(plate))
@@ -86,6 +84,7 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
         "parameters": plate.parameters,
         "metadata": plate.metadata,
         "measures": [name for name in MEASURES if _is_measured(plate, name)],
+        "others": _others(plate),
         "spreads": drawn,
         "pair": _pair(plate, apart),
         "groups": _groupings(plate),
@@ -112,7 +111,7 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
         "rule": RULE,
         "traces": kept,
         "population": _population(facts),
-        "groups": _groups(plate, facts),
+        "groups": _groups(facts),
         "provenance": page_words.provenance(facts),
         "files": list(facts.get("files") or ()),
         "methods": page_words.methods(plate, facts),
@@ -133,6 +132,16 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
 def _is_measured(plate: Plate, name: str) -> bool:
     """Whether a column holds a measure of wells, and not a parameter of the same name."""
     return name not in plate.parameters and bool(np.isfinite(plate.number(name)).any())
+
+
+def _others(plate: Plate) -> list[str]:
+    """Further columns of numbers, such as what all wells together say of each."""
+    names = list(plate.table.columns)
+    after = names[names.index(plate.parameters[-1]) + 1 :] if plate.parameters else []
+    known = {*plate.parameters, *plate.metadata, *MEASURES}
+    ends = ("_error", "_lower", "_upper")
+    found = [n for n in after if n not in known and not n.endswith(ends)]
+    return [n for n in found if np.isfinite(plate.number(n)).any()]
 
 
 def _misfit(plate: Plate) -> np.ndarray:
@@ -187,60 +196,59 @@ def _plate_order(plate: Plate, places: Mapping[str, Any]) -> np.ndarray:
 
 def _population(facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """The table of the population's means and spreads; None where none was fitted."""
-    told = facts.get("population")
-    if not told or not told.get("rows"):
-        return None
+    told = facts.get("population") or {}
     rows = []
-    for row in told["rows"]:
+    for row in told.get("rows") or ():
         log = row.get("scale") == "log"
+        drawn = row.get("kind") != "shared"
         rows.append(
             {
                 "name": row.get("name", ""),
                 "kind": row.get("kind", ""),
-                "mean": _number(row.get("mean")),
-                "mean_interval": _interval(row, "mean"),
+                "mean": short(row.get("mean"), 4),
+                "interval": _between(row.get("mean_lower"), row.get("mean_upper")),
                 "unit": "" if row.get("unit") == "1" else row.get("unit", ""),
-                "spread": _spread(row.get("spread"), log),
-                "spread_interval": _interval(row, "spread", log),
+                "spread": _spread(row.get("spread"), log) if drawn else "",
+                "spread_interval": _spread_interval(row, log) if drawn else "",
             }
         )
-    return {"rows": rows, "method": told.get("method", "")}
-
-
-def _number(value: object) -> str:
-    return short(float(value), 4) if isinstance(value, int | float) else "–"
+    return {"rows": rows, "remarks": told.get("remarks") or ()} if rows else None
 
 
 def _spread(value: object, log: bool) -> str:
     """A spread; of logarithms, the factor by which wells usually differ from the mean."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "–"
-    return f"× or ÷ {short(math.exp(min(value, 700.0)), 3)}" if log else short(float(value), 3)
+    return f"× or ÷ {short(_factor(value), 3)}" if log else f"± {short(value, 3)}"
 
 
-def _interval(row: Mapping[str, Any], name: str, log: bool = False) -> str:
-    ends = [row.get(f"{name}_lower"), row.get(f"{name}_upper")]
-    if not all(isinstance(end, int | float) and math.isfinite(end) for end in ends):
+def _spread_interval(row: Mapping[str, Any], log: bool) -> str:
+    ends = [row.get(f"spread_{end}") for end in ("lower", "upper")]
+    return _between(*(_factor(end) if log else end for end in ends))
+
+
+def _factor(value: object) -> object:
+    """The factor that a difference of logarithms is."""
+    return math.exp(min(value, 700.0)) if isinstance(value, int | float) else value
+
+
+def _between(low: object, high: object) -> str:
+    """An interval as text, "open" for an end that is not known."""
+    ends = [short(end, 3) for end in (low, high)]
+    if ends == ["–", "–"]:
         return ""
-    low, high = (float(end) for end in ends)  # type: ignore[arg-type]  # both are numbers
-    if log:
-        low, high = (math.exp(min(end, 700.0)) for end in (low, high))
-    return f"{short(low, 3)} to {short(high, 3)}"
+    return " to ".join("open" if end == "–" else end for end in ends)
 
 
-def _groups(plate: Plate, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+def _groups(facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """The table of groups of wells; None where none were sought."""
-    told = facts.get("groups")
-    if not told or not told.get("rows"):
-        return None
-    names = [str(name) for name in told.get("of") or ()]
+    told = facts.get("groups") or {}
+    names, units = list(told.get("of") or ()), told.get("units") or {}
     rows = [
         {
             "group": row.get("group", ""),
             "wells": row.get("wells", ""),
-            "center": [_number((row.get("center") or {}).get(name)) for name in names],
+            "center": [short((row.get("center") or {}).get(name), 4) for name in names],
         }
-        for row in told["rows"]
+        for row in told.get("rows") or ()
     ]
-    heads = [(name, plate.unit(name)) for name in names]
-    return {"rows": rows, "heads": heads, "method": told.get("method", "")}
+    heads = [(name, "" if units.get(name) == "1" else units.get(name, "")) for name in names]
+    return {"rows": rows, "heads": heads, "remarks": told.get("remarks") or ()} if rows else None

@@ -68,7 +68,8 @@ class Plate:
     Attributes:
         labels: the names of the wells. quality, reason: of each well.
         parameters: names of the columns that hold fitted values.
-        metadata: names of the user's own columns.
+        metadata: names of the user's own columns; those before the first parameter where nothing
+            tells.
         misfit: (n_wells,), residual over noise; NaN where either is unknown.
     """
 
@@ -116,7 +117,9 @@ def plate_of(table: Wells, facts: Mapping[str, Any]) -> Plate:
     fitted = [n for n in numbers if f"{n}_lower" in columns and f"{n}_upper" in columns]
     parameters = [name for name in facts.get("parameters") or fitted if name in numbers]
     parts = {f"{name}{suffix}" for name in parameters for suffix in _SUFFIXES}
-    others = [name for name in columns if name not in {*_KNOWN, *parameters, *parts}]
+    names = list(columns)
+    before = names[: names.index(parameters[0])] if parameters else names
+    others = [name for name in before if name not in {*_KNOWN, *parts}]
     metadata = [name for name in facts.get("metadata") or others if name in columns]
     labels = texts(columns["well"]) if "well" in columns else [str(k + 1) for k in range(n)]
     empty = [""] * n
@@ -264,71 +267,79 @@ def traces_of(
 ) -> dict[str, Any]:
     """The traces that a page holds, those of the wells that come first in an order.
 
-    Each well has its data and what the fit leaves of them, as 16 bits of its own range. Of more
-    samples than a page can hold, each well keeps fewer points, extremes of short stretches; of
+    Each well has its data, its fit and what the fit leaves, as 16 bits of the range of each. Of
+    more samples than a page can hold, each well keeps fewer points, extremes of short stretches; of
     still more, the last wells in the order keep none.
 
     Returns: `wells` with traces; `time` and its `time_unit`; the `unit` of the current, and how
-        many of it are a pA (`per_pA`); `data` and `apart` with their ranges `data_span` and
-        `apart_span`; `thinned` from how many points; `without`, how many wells of the table have
-        no traces here although they have some in their file.
+        many of it are a pA (`per_pA`); `data`, `fit` and `residual`, with the range of each well in
+        `data_span` and so on; `thinned` from how many points; `without`, how many wells of the
+        table have no traces here although they have some in their file.
     """
     if not traces or not len(traces.get("data", ())):
         return {"wells": "", "without": 0, "thinned": 0, "unit": "pA", "time_unit": "ms"}
-    data, fit = np.asarray(traces["data"], float), np.asarray(traces["fit"], float)
+    data = np.asarray(traces["data"], float)
     rows = np.full(n_wells, -1)
     known = np.asarray(traces["well"], int) if "well" in traces else np.arange(len(data))
-    rows[known] = np.arange(len(known))
+    some = np.isfinite(data).any(axis=1)
+    rows[known[some]] = np.flatnonzero(some)
     wells = np.array([k for k in order if rows[k] >= 0], dtype=int)
     points = data.shape[1]
     kept = min(points, max(FEWEST_POINTS, MOST_SAMPLES // max(len(wells), 1)))
     here = wells[: max(1, MOST_SAMPLES // max(kept, 1))]
-    picked = rows[here]
-    data, apart = data[picked], fit[picked] - data[picked]
+    own = {name: np.asarray(traces[name], float)[rows[here]] for name in ("data", "fit")}
+    if "residual" in traces:
+        own["residual"] = np.asarray(traces["residual"], float)[rows[here]]
+    else:
+        own["residual"] = own["fit"] - own["data"]
     time = np.asarray(traces["time_ms"], float)
-    seconds = float(time[-1]) >= _LONG_MS
+    seconds = bool(time.size) and float(time[-1]) >= _LONG_MS
     time = time * (1e-3 if seconds else 1.0)
     if kept < points:
-        time, data, apart = _thinned(time, data, apart, kept)
-    known_data = np.abs(data[np.isfinite(data)])
-    factor, unit = current_unit(float(known_data.max(initial=0.0)))
+        own = {name: _thinned(values, kept) for name, values in own.items()}
+        time = _thinned_time(time, kept)
+    factor, unit = current_unit(float(np.nanmax(np.abs(own["data"]), initial=0.0)))
     return {
         "wells": packed(here, "<u4"),
         "time": packed(time, "<f4"),
         "time_unit": "s" if seconds else "ms",
         "unit": unit,
         "per_pA": factor,
-        "data": _bits(data),
-        "data_span": packed(_spans(data) * factor, "<f4"),
-        "apart": _bits(apart),
-        "apart_span": packed(_spans(apart) * factor, "<f4"),
+        **{name: _bits(values) for name, values in own.items()},
+        **{f"{n}_span": packed(_spans(values) * factor, "<f4") for n, values in own.items()},
         "thinned": points if kept < points else 0,
         "without": len(wells) - len(here),
     }
 
 
-def _thinned(
-    time: np.ndarray, data: np.ndarray, apart: np.ndarray, kept: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples at the extremes of the data in stretches, at most `kept` of them for each well.
+def _thinned(rows: np.ndarray, kept: int) -> np.ndarray:
+    """The least and the largest of each stretch of a row, in their order; at most `kept`.
 
-    The stretches are the same for all wells, which share their times: a well's least and largest
-    samples of a stretch stand at its two ends, in their order.
+    The stretches are the same for all rows, which share their times.
     """
-    size = -(-len(time) // (kept // 2))
-    missing = -len(time) % size
-    time = np.pad(time, (0, missing), mode="edge")
-    data, apart = (np.pad(c, ((0, 0), (0, missing)), constant_values=np.nan) for c in (data, apart))
-    start = np.arange(0, len(time), size)
-    blocks = data.reshape(len(data), -1, size)
+    size = _stretch(rows.shape[1], kept)
+    missing = -rows.shape[1] % size
+    blocks = np.pad(rows, ((0, 0), (0, missing)), constant_values=np.nan)
+    blocks = blocks.reshape(len(rows), -1, size)
     finite = np.isfinite(blocks)
     low = np.where(finite, blocks, np.inf).argmin(axis=2)
     high = np.where(finite, blocks, -np.inf).argmax(axis=2)
-    picks = np.sort(np.stack([low, high], axis=2), axis=2) + start[:, None]
-    picks = picks.reshape(len(data), -1)
-    ends = np.stack([start, start + size - 1], axis=1).ravel()
-    pick = np.take_along_axis
-    return time[ends], pick(data, picks, axis=1), pick(apart, picks, axis=1)
+    picks = np.sort(np.stack([low, high], axis=2), axis=2)
+    found: np.ndarray = np.take_along_axis(blocks, picks, axis=2).reshape(len(rows), -1)
+    return found
+
+
+def _thinned_time(time: np.ndarray, kept: int) -> np.ndarray:
+    """The times at which these values are shown: a quarter into each half of their stretches."""
+    size = _stretch(len(time), kept)
+    places = np.arange(0, len(time), size)[:, None] + (size - 1) * np.array([0.25, 0.75])
+    found: np.ndarray = np.interp(places.ravel(), np.arange(len(time)), time)
+    return found
+
+
+def _stretch(points: int, kept: int) -> int:
+    """How many points there are to each two that are kept."""
+    return -(-points // (kept // 2))
 
 
 def _spans(rows: np.ndarray) -> np.ndarray:

@@ -47,7 +47,7 @@ def draw_well(figures: Figures, unit: str, time: str) -> None:
         (current, "under", 0.9),
         (current, "fit", 2.2),
         (current, "over", 0.9),
-        (residual, "apart", 0.9),
+        (residual, "left", 0.9),
     ):
         source = ColumnDataSource({"x": [], "y": []}, name=f"well-{name}")
         tag = "data" if name in ("under", "over") else "run0"

@@ -74,14 +74,16 @@ def what_looked_wrong(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
             "model does not follow the usual well"
         )
     starts, agreed = plate.number("starts"), plate.number("agreed")
-    alone = int(np.count_nonzero((agreed <= 1) & (starts > 1)))
+    fitted = np.isfinite(plate.values()).any(axis=1)
+    alone = int(np.count_nonzero(fitted & (agreed <= 1) & (starts > 1)))
     if alone:
         found.append(
             f"In {alone:,} wells no two starts agree on the best cost: a better fit may exist"
         )
     for row in facts.get("left_out") or ():
         found.append(f"{row.get('recording', 'A recording')} was left out: {row.get('reason', '')}")
-    found += [str(text) for text in (facts.get("population") or {}).get("remarks") or ()]
+    for key in ("population", "groups"):
+        found += [str(text) for text in (facts.get(key) or {}).get("remarks") or ()]
     return [sentence(bare(text)) for text in found]
 
 
@@ -92,8 +94,8 @@ def methods(plate: Plate, facts: Mapping[str, Any]) -> str:
         _search(facts),
         _outcome(plate),
         _intervals(plate),
-        _sentence_of(facts, "population"),
-        _sentence_of(facts, "groups"),
+        _told_by(facts.get("population") or {}),
+        _told_by(facts.get("groups") or {}),
     ]
     return " ".join(part for part in parts if part)
 
@@ -162,9 +164,9 @@ def _intervals(plate: Plate) -> str:
     )
 
 
-def _sentence_of(facts: Mapping[str, Any], key: str) -> str:
-    told = (facts.get(key) or {}).get("method")
-    return sentence(bare(str(told))) if told else ""
+def _told_by(told: Mapping[str, Any]) -> str:
+    """The sentence in which a population or groups say how they were found."""
+    return sentence(bare(str(told["method"]))) if told.get("method") else ""
 
 
 def citation(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -22,7 +22,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from channelfit.batch.mixed import Array, Evidence, Level, Mixed, eliminated, pseudo_inverse
+from channelfit.batch.mixed import Array, Evidence, Level, Mixed, eliminated
+from channelfit.batch.outliers import outliers_of
 from channelfit.batch.relinearized import Relinearize, conditional, relinearized
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
@@ -31,9 +32,6 @@ from channelfit.reading.texts import printable
 
 #: Correlations need so many wells for each drawn parameter, and so many besides.
 _WELLS_A_PARAMETER, _WELLS_BESIDES = 2, 2
-#: Beyond so many typical distances from the median a well is looked at as an outlier; at most this
-#: share of the wells; and how often none should be flagged where there is none.
-_SUSPECT, _MOST_SUSPECT, _RARE = 4.0, 0.25, 0.01
 #: A well is shrunken too far for a parabola where it moves by more than so many standard errors.
 _FAR = 3.0
 #: The mean of a parameter is not determined where its error is above so many ranges.
@@ -116,6 +114,9 @@ class Population:
         method: "quadratic" or "relinearized".
         iterations: of the latter.
         notes: what a reader must know, in sentences.
+        doubtful: wells of which an optimum and the information there do not say enough, because
+            they are far from what the population says of them, or a parameter is at a bound; empty
+            where `relinearize` was given.
     """
 
     names: tuple[str, ...]
@@ -142,6 +143,7 @@ class Population:
     method: str
     iterations: int
     notes: tuple[str, ...]
+    doubtful: tuple[str, ...]
 
     def table(self) -> list[dict[str, Any]]:
         """One row a parameter: name, how it varies, scale, unit, mean and spread with intervals."""
@@ -260,6 +262,7 @@ class Plate:
     information: Array
     at_bound: np.ndarray
     notes: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
 
     @property
     def drawn(self) -> list[Coordinate]:
@@ -296,6 +299,7 @@ def population(
     *,
     parameters: Sequence[Parameter],
     wells: Sequence[str] = (),
+    always: bool = True,
 ) -> Population:
     """The population from which the cells of a plate are drawn.
 
@@ -307,26 +311,34 @@ def population(
             coordinates of `Fits.unit`; without it the optimum and information of `fits` serve.
         parameters: of the problem, by whose ranges and scales the wells were searched.
         wells: labels; numbers from 1 without them.
+        always: whether to relinearize in any case, or only where an optimum and the information
+            there do not say enough: see `Population.doubtful`.
 
-    Raises: InputError for a name that is no free or solved parameter or is given twice, for no
-    name, and when no well can be used.
+    Raises: InputError for a name that is no free parameter or is given twice, for no name, and when
+    no well can be used.
     """
     plate = _plate(fits, list(drawn), list(shared), parameters, tuple(wells))
-    unit = plate.unit
+    if relinearize is not None and always:
+        return _described(plate, *relinearized(plate, relinearize))
     # what the cost would be beyond a bound is not known from the optimum
     closed = plate.at_bound[:, :, None] | plate.at_bound[:, None, :]
     information = np.where(closed, 0.0, plate.information)
-    weighted = np.einsum("wij,wj->wi", information, unit)
-    iterations = 0
-    if relinearize is not None:
-        level, unit, weighted, information, iterations = relinearized(plate, relinearize)
-    else:
-        level = Level.of(plate.mixed(weighted, information))
-        _check_reach(plate, level)
-        _check_bounds(plate)
-    return _described(
-        plate, level, weighted, information, unit, iterations, relinearize is not None
-    )
+    weighted = np.einsum("wij,wj->wi", information, plate.unit)
+    level = Level.of(plate.mixed(weighted, information))
+    before = len(plate.notes)
+    _check_reach(plate, level)
+    _check_bounds(plate)
+    doubts = plate.notes[before:]
+    if relinearize is not None and plate.doubtful:
+        try:
+            found = relinearized(plate, relinearize)
+        except InputError as error:
+            plate.notes.append(f"the wells could not be linearized anew: {error}")
+        else:
+            plate.notes = [note for note in plate.notes if note not in doubts]
+            plate.doubtful = []
+            return _described(plate, *found)
+    return _described(plate, level, plate.unit, weighted, information, 0)
 
 
 def kinetic_names(problem: Problem) -> tuple[str, ...]:
@@ -406,11 +418,12 @@ def _say_what_is_missing(plate: Plate) -> None:
 def _check_bounds(plate: Plate) -> None:
     """Note parameters that are at a bound in some wells."""
     for k in plate.places:
-        count = int(plate.at_bound[:, k].sum())
-        if count:
+        labels = np.array(plate.wells)[plate.used][plate.at_bound[:, k]].tolist()
+        if labels:
+            plate.doubtful += [well for well in labels if well not in plate.doubtful]
             plate.notes.append(
-                f"{plate.columns[k].name} is at a bound of its range in {count} wells, which say "
-                "nothing of it here; mean and spread are biased by what they would have said: "
+                f"{plate.columns[k].name} is at a bound of its range in {len(labels)} wells, which "
+                "say nothing of it here; mean and spread are biased by what they would have said: "
                 "widen the range"
             )
 
@@ -429,76 +442,14 @@ def _check_reach(plate: Plate, level: Level) -> None:
     values, _ = level.shrunken()
     moved = np.hstack([values, np.repeat(level.mean[None, plate.n_drawn :], len(values), axis=0)])
     rest = evidence.seen - np.einsum("wri,wi->wr", evidence.root, moved)
-    far = np.flatnonzero((rest**2).sum(axis=1) > _FAR**2 + evidence.root.shape[2])
+    far = np.flatnonzero((rest**2).sum(axis=1) > _FAR**2 + 3 * evidence.root.shape[2])
     if len(far):
         labels = np.array(plate.wells)[plate.used][far].tolist()
+        plate.doubtful += labels
         plate.notes.append(
             f"{len(far)} wells are far from what the population says of them, where their cost may "
             f"be no parabola any more: {_listed(labels)}; linearize the wells anew"
         )
-
-
-# --- wells that are none of the population -------------------------------------------------------
-
-
-def _outliers(plate: Plate, mixed: Mixed) -> tuple[dict[str, str], list[str]]:
-    """Wells that a population of the others would hardly bring forth, and notes about them.
-
-    Suspects are far from the median; all of them are left out together, so that they cannot hide
-    each other, and each is judged by the population of the rest.
-    """
-    from scipy import special  # loads slowly; most commands do without it
-
-    nd, n = plate.n_drawn, len(mixed.evidence)
-    if not nd or n < 5:
-        return {}, []
-    root = mixed.evidence.root
-    inverse = pseudo_inverse(np.swapaxes(root, 1, 2) @ root)
-    best = np.einsum("wij,wrj,wr->wi", inverse, root, mixed.evidence.seen)[:, :nd]
-    variance = np.einsum("wii->wi", inverse)[:, :nd]
-    told = variance > 0
-    values = np.where(told, best, np.nan)
-    if (told.sum(axis=0) < 5).any():
-        return {}, []
-    middle = np.nanmedian(values, axis=0)
-    typical = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
-    away = np.abs(values - middle) / np.sqrt(typical**2 + np.where(told, variance, 1.0))
-    away = np.where(told, away, 0.0).max(axis=1)
-    suspects = np.argsort(-away)[: int(_MOST_SUSPECT * n)]
-    suspects = suspects[away[suspects] > _SUSPECT]
-    if not len(suspects):
-        return {}, []
-    rest = np.delete(np.arange(n), suspects)
-    others = Level.of(
-        Mixed(mixed.evidence.take(rest), nd, mixed.correlated, mixed.ridge, mixed.center)
-    )
-    reach = np.sqrt(np.diag(others.covariance) + np.diag(others.mean_covariance)[:nd] + variance)
-    distance = np.where(told, np.abs(values - others.mean[:nd]) / reach, 0.0)
-    limit = special.stdtrit(max(len(rest) - 1, 1), 1 - _RARE / (2 * n * nd))
-    labels = np.array(plate.wells)[plate.used]
-    found = {}
-    for i in sorted(suspects):
-        j = int(distance[i].argmax())
-        if distance[i, j] > limit:
-            name = plate.drawn[j].name
-            found[str(labels[i])] = f"{name} is {distance[i, j]:.1f} spreads from the others"
-    if not found:
-        return {}, []
-    text = "; ".join(f"{well} ({why})" for well, why in list(found.items())[:_NAMED])
-    sizes = ", ".join(
-        f"{one.name} {share:.2g} times as large"
-        for one, share in zip(plate.drawn, _share(others.spread, mixed), strict=True)
-    )
-    note = (
-        f"{len(found)} outliers widen the population: {text}; without the suspects the spreads "
-        f"would be: {sizes}"
-    )
-    return found, [note]
-
-
-def _share(spread: Array, mixed: Mixed) -> Array:
-    whole = Level.of(mixed).spread
-    return np.where(whole > 0, spread / np.where(whole > 0, whole, 1.0), 1.0)
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -507,13 +458,17 @@ def _share(spread: Array, mixed: Mixed) -> Array:
 def _described(
     plate: Plate,
     level: Level,
+    unit: Array,
     weighted: Array,
     information: Array,
-    unit: Array,
     iterations: int,
-    relinearized: bool,
 ) -> Population:
-    """The population in physical units."""
+    """The population in physical units.
+
+    Arguments:
+        unit, weighted, information: of the wells, at the points where they were linearized.
+        iterations: of `relinearized`; 0 without it.
+    """
     nd, named = plate.n_drawn, [plate.columns[k] for k in plate.places]
     width = np.array([c.width for c in named])[:nd]
     lower, upper = level.mean_interval()
@@ -531,7 +486,8 @@ def _described(
     alike = [c.name for c, end, s in zip(plate.drawn, least, spread, strict=True) if not end > 0]
     if alike and len(level.mixed.evidence) > 1:
         plate.notes.append(f"the wells may be all alike in {', '.join(alike)}")
-    outliers, notes = _outliers(plate, level.mixed)
+    labels = np.array(plate.wells)[plate.used].tolist()
+    outliers, note = outliers_of(level, [c.name for c in plate.drawn], labels)
     n = len(plate.used)
     order = plate.places + [k for k in range(len(plate.columns)) if k not in plate.places]
     ordered = [plate.columns[k] for k in order]
@@ -565,9 +521,10 @@ def _described(
         ends[0],
         ends[1],
         outliers,
-        "relinearized" if relinearized else "quadratic",
+        "relinearized" if iterations else "quadratic",
         iterations,
-        tuple(plate.notes + notes),
+        tuple(plate.notes + note),
+        tuple(plate.doubtful),
     )
 
 

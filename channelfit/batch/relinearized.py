@@ -8,13 +8,14 @@ and Bates 1990, Biometrics 46:673).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from channelfit.batch.costs import Wells
 from channelfit.batch.fits import WellFits, _Some
 from channelfit.batch.mixed import Array, Level, pseudo_inverse
-from channelfit.batch.search import Wells
 from channelfit.batch.together import together
 from channelfit.problem.experiment import Problem
 from channelfit.search.plan import FitPlan
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 Relinearize = Callable[[Array], tuple[Array, Array, Array]]
 
 #: Iterations, halvings of a step, and when nothing moves: in standard errors.
-_ITERATIONS, _HALVINGS, _STILL = 50, 8, 1e-3
-#: Wells that are linearized in one call.
-_AT_ONCE = 256
+_ITERATIONS, _HALVINGS, _STILL = 100, 8, 5e-3
+#: A well comes to rest where a step is below this share of the one before; the shortest share of a
+#: step that is taken.
+_CONTRACTED, _SHORTEST = 0.95, 0.2
 
 
 def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, Array, Array, int]:
@@ -40,6 +42,7 @@ def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, 
     """
     unit = plate.unit
     cost, gradient, information = relinearize(unit)
+    reach, last = np.ones(len(unit)), np.full(len(unit), np.inf)
     for iteration in range(1, _ITERATIONS + 1):
         weighted = np.einsum("wij,wj->wi", information, unit) - gradient
         level = Level.of(plate.mixed(weighted, information))
@@ -48,7 +51,10 @@ def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, 
         moved = np.sqrt(np.einsum("wi,wij,wj->w", step, information, step))
         if moved.max() < _STILL:
             return level, unit, weighted, information, iteration
-        share = np.ones(len(unit))
+        # a well that comes no nearer to rest goes to and fro, and takes shorter steps
+        slower = moved > _CONTRACTED * last
+        reach, last = np.where(slower, 0.6 * reach, np.minimum(1.2 * reach, 1.0)), moved
+        share = np.maximum(reach, _SHORTEST)
         for _ in range(_HALVINGS):
             trial = unit + share[:, None] * step
             fresh = relinearize(trial)
@@ -96,24 +102,28 @@ def linearizer(
 ) -> Relinearize:
     """What linearizes the wells that count, all of them in the same calls.
 
+    Recordings are read when it is first called.
+
     Arguments:
         plan, problems: with which the wells were fitted, see `fit_wells`.
         used: (n_wells,) bool, see `population.usable`.
 
     Returns: a function of points (n_used, n) of the unit cube. The noise of a well, and how far its
-    samples are independent, stay as they were judged for its own fit.
+        samples are independent, stay as they were judged for its own fit.
     """
     rows = np.flatnonzero(used)
-    families = [
-        (own, Wells(plan, scorer)) for own, scorer in together(_Some(problems, rows), backend)
-    ]
+
+    @cache
+    def families() -> list[tuple[Array, Wells]]:
+        some = _Some(problems, rows)
+        return [(own, Wells(plan, scorer)) for own, scorer in together(some, backend)]
 
     def costs(unit: Array) -> tuple[Array, Array, Array]:
         n_wells, n = unit.shape
         found = np.empty(n_wells), np.empty((n_wells, n)), np.empty((n_wells, n, n))
-        for own, wells in families:
-            for first in range(0, len(own), _AT_ONCE):
-                some = own[first : first + _AT_ONCE]
+        for own, wells in families():
+            for first in range(0, len(own), wells.scorer.at_once):
+                some = own[first : first + wells.scorer.at_once]
                 local = wells.linearize(
                     np.ascontiguousarray(unit[some].T), np.arange(first, first + len(some))
                 )
@@ -121,12 +131,15 @@ def linearizer(
                 found[2][some] = np.moveaxis(local.curvature, -1, 0)
         return found
 
-    curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
-    # how much a pA^2 of cost is in logarithms of the likelihood
-    scale = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
+    @cache
+    def scale() -> Array:
+        """How much a pA^2 of each well's cost is in logarithms of the likelihood."""
+        curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
+        share: Array = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
+        return share
 
     def linearized(unit: Array) -> tuple[Array, Array, Array]:
         cost, gradient, bend = costs(unit)
-        return scale * cost, scale[:, None] * gradient, scale[:, None, None] * bend
+        return scale() * cost, scale()[:, None] * gradient, scale()[:, None, None] * bend
 
     return linearized

@@ -25,6 +25,7 @@ from channelfit.results.files import write_text
 from channelfit.results.run_folder import json_text, titles
 from channelfit.scoring.machine.computer import machine, versions
 
+_TRACES = ("data", "fit", "residual")
 TRACES, FITS, SUMMARY, PAGE = "traces.npz", "fits.npz", "summary.json", "plate.html"
 #: How the meaning of a column begins that depends on more wells than its row's.
 OF_ALL = "Of all wells together: "
@@ -36,7 +37,8 @@ class Results:
 
     Attributes:
         table: what is shown.
-        traces: `time_ms` (n_points,), `data` and `fit` (n_wells, n_points), thinned for pictures.
+        traces: `time_ms` (n_points,), and `data`, `fit` and `residual` (n_wells, n_points): the fit
+            less the data. Each is thinned for pictures, by its own extremes.
         fits: with what a table does not hold, the information matrices; None where no well has a
             fit, or where earlier ones were lost.
         ranges: (n_names, 2), within which the parameters of `fits` were searched.
@@ -59,8 +61,8 @@ class Results:
     def read(cls, folder: Path) -> Results:
         """What a finished batch has written. Raises InputError where there is no table."""
         table = WellTable.read(folder)
-        traces = _unpacked(folder / TRACES, ("time_ms", "data", "fit"))
-        same = traces and len(traces["data"]) == len(traces["fit"]) == len(table)
+        traces = _unpacked(folder / TRACES, ("time_ms", *_TRACES))
+        same = traces and all(len(traces[name]) == len(table) for name in _TRACES)
         found = _unpacked(folder / FITS, ("names", "units", "values", "ranges"))
         fits = WellFits.of(found) if found and len(found["values"]) == len(table) else None
         return cls(table, traces if same else {}, fits, found.get("ranges", np.empty((0, 2))))
@@ -173,15 +175,13 @@ def _traces(work: Wells, pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
     """The thinned traces of all wells, a row each; NaN for those without."""
     n = len(work.recordings)
     time_ms = next((p.time_ms for p in pieces if len(p.time_ms)), np.empty(0))
-    found = {
-        "time_ms": time_ms,
-        "data": np.full((n, len(time_ms)), np.nan, "f4"),
-        "fit": np.full((n, len(time_ms)), np.nan, "f4"),
-    }
+    found: dict[str, np.ndarray] = {"time_ms": time_ms}
+    found |= {name: np.full((n, len(time_ms)), np.nan, "f4") for name in _TRACES}
     for start, piece in zip(_starts(work), pieces, strict=True):
         if len(piece.time_ms) == len(time_ms) and len(piece.places):
-            found["data"][start + piece.places] = piece.data
-            found["fit"][start + piece.places] = piece.shown
+            own = (piece.data, piece.shown, piece.left)
+            for name, rows in zip(_TRACES, own, strict=True):
+                found[name][start + piece.places] = rows
     return found
 
 
@@ -229,7 +229,7 @@ def _replaced_traces(earlier: Results, new: Results, rows: np.ndarray) -> dict[s
     before = earlier.traces
     same = bool(before) and np.array_equal(before["time_ms"], time_ms)
     found = {"time_ms": time_ms}
-    for name in ("data", "fit"):
+    for name in _TRACES:
         empty = np.full((len(earlier.table), len(time_ms)), np.nan, "f4")
         found[name] = before[name].copy() if same else empty
         found[name][rows] = new.traces[name]

@@ -75,7 +75,7 @@ class Together(ABC):
     squares: np.ndarray
     backend: str = "cpu"
     solves: bool = True
-    at_once: int = 32
+    at_once: int = 1 << 14
 
     @abstractmethod
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
@@ -147,6 +147,23 @@ def together(
     return [(family.wells, _together(family, chosen)) for family in families(problems)]
 
 
+def with_own_masks(problems: Sequence[Problem], backend: str = "auto") -> Together | None:
+    """What linearizes wells with masks of their own in the same calls; it tries no points on all.
+
+    Arguments:
+        problems: of wells that differ in their data and masks alone.
+
+    Returns: None where every family of them is best served by a scorer of its own.
+    """
+    if chosen_backend(backend, "float64") != "cuda":
+        return None
+    if not all(family.walks_alone and family.total_weight > 0 for family in families(problems)):
+        return None
+    from channelfit.batch.masks_cuda import CudaOwnMasks  # which imports this file
+
+    return CudaOwnMasks(problems)
+
+
 def _together(family: Family, backend: str) -> Together:
     if family.total_weight <= 0:
         return Nothing(family)
@@ -161,6 +178,8 @@ def _together(family: Family, backend: str) -> Together:
 
 class CpuTogether(Together):
     """Generated code on all cores; one walk through the states serves every well."""
+
+    at_once = 32
 
     def __init__(self, family: Family) -> None:
         group = family.problem.groups[0]
@@ -285,6 +304,8 @@ class OneByOne(Together):
     A clamp, temperatures that the model is told, and backends without a walk for all wells come
     here: slower, and as right. What all wells share is the simulation in `across`.
     """
+
+    at_once = 32
 
     def __init__(self, family: Family, backend: str) -> None:
         self.problem, self.n_wells = family.problem, len(family.wells)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from channelfit.search.plan import FitPlan
 #: Points of a trace that are kept for pictures: the least and the largest of each stretch.
 _POINTS = 600
 
+#: Wells that are read, fitted and kept together; on a GPU a plate.
+_SIZE, _SIZES = 16, {"cuda": 384}
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -38,8 +41,8 @@ class Piece:
         failures: by place, why a well could not be fitted.
         cautions: by place, what looks wrong in its recording.
         measured: (n_wells, n_measures), in the order of `MEASURES`.
-        time_ms, data, shown: of the fitted wells (n_points,) and twice (n_fitted, n_points), for
-            pictures.
+        time_ms, data, shown, left: of the fitted wells (n_points,) and three times (n_fitted,
+            n_points), for pictures: the recording, the fit, and the fit less the recording.
     """
 
     fits: WellFits | None
@@ -50,6 +53,7 @@ class Piece:
     time_ms: np.ndarray
     data: np.ndarray
     shown: np.ndarray
+    left: np.ndarray
 
     def arrays(self) -> Arrays:
         """The same as arrays."""
@@ -65,6 +69,7 @@ class Piece:
             "time_ms": self.time_ms,
             "data": self.data,
             "shown": self.shown,
+            "left": self.left,
             **own,
         }
 
@@ -82,6 +87,7 @@ class Piece:
             arrays["time_ms"],
             arrays["data"],
             arrays["shown"],
+            arrays["left"],
         )
 
 
@@ -94,7 +100,7 @@ class Wells:
         recordings: all wells.
         first: the place of a well whose recording can be read, from which the model is built.
         settings: of the search.
-        size: how many wells a piece has.
+        wanted: how many wells a piece is to have; None for what suits the backend.
         on_progress: told of the search while a piece is done in this process.
     """
 
@@ -102,12 +108,12 @@ class Wells:
     recordings: tuple[Recorded, ...]
     first: int
     settings: Settings
-    size: int
+    wanted: int | None = None
     on_progress: OnProgress = nothing
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what only this process can have."""
-        kept = ("recordings", "first", "settings", "size")
+        kept = ("recordings", "first", "settings", "wanted")
         return {
             **{name: getattr(self, name) for name in kept},
             "template": self.template.absolute(),
@@ -116,6 +122,11 @@ class Wells:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, on_progress=nothing)
+
+    @cached_property
+    def size(self) -> int:
+        """How many wells a piece has."""
+        return self.wanted or _SIZES.get(self.scorer.backend, _SIZE)
 
     @property
     def keys(self) -> list[Key]:
@@ -170,7 +181,7 @@ class Wells:
         for k, recorded in enumerate(wells):
             try:
                 problem = self.template.problem(self.plan, recorded)
-                measured[k] = list(measures(problem).values())
+                measured[k] = list(measures(problem, recorded).values())
             except InputError as error:
                 failures[k] = _reason(error, recorded, self.template)
                 continue
@@ -184,17 +195,19 @@ class Wells:
             problems.append(problem)
             places.append(k)
         fits = None
-        time_ms, data, shown = np.empty(0), np.empty((0, 0), "f4"), np.empty((0, 0), "f4")
+        traces = np.empty(0), *[np.empty((0, 0), "f4")] * 3
         if problems:
             fits = fit_wells(self.plan, problems, self.settings, self.on_progress)
-            time_ms, data, shown = self._traces(problems, fits)
+            traces = self._traces(problems, fits)
         at = np.array(places, dtype=np.int64)
-        return Piece(fits, at, failures, cautions, measured, time_ms, data, shown).arrays()
+        return Piece(fits, at, failures, cautions, measured, *traces).arrays()
 
-    def _traces(
-        self, problems: Sequence[Problem], fits: WellFits
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What pictures show of wells under the protocol of the first: times, data and fits."""
+    def _traces(self, problems: Sequence[Problem], fits: WellFits) -> tuple[np.ndarray, ...]:
+        """What pictures show of wells under the protocol of the first: times, data, fits, and what
+        the fits leave of the data.
+
+        Each is thinned by its own extremes, so the third is not the difference of the others.
+        """
         fitted = np.flatnonzero(np.isfinite(fits.values).all(axis=1))
         own = {name: fits.values[fitted, k] for k, name in enumerate(fits.names)}
         parameters = self.plan.problem.parameters
@@ -206,7 +219,7 @@ class Wells:
         lengths = [protocol.n_times(k) for k in range(protocol.n_sweeps)]
         inside = np.arange(protocol.n_times_max) < np.array(lengths)[:, None]
         time = protocol.times_ms + protocol.sampling_ms * np.cumsum([0, *lengths[:-1]])[:, None]
-        data, shown = [], []
+        data, shown, left = [], [], []
         for k, problem in enumerate(problems):
             recording = problem.experiments[0].recording
             assert recording is not None
@@ -214,7 +227,28 @@ class Wells:
             data.append(_thinned(seen))
             own_fit = currents[:, :, column[k]][inside] if k in column else seen * np.nan
             shown.append(_thinned(own_fit))
-        return _thinned_times(time[inside]), np.array(data, "f4"), np.array(shown, "f4")
+            left.append(_thinned(own_fit - seen))
+        rows = (np.array(one, "f4") for one in (data, shown, left))
+        return _thinned_times(time[inside]), *rows
+
+
+class Problems(Sequence[Problem]):
+    """The problems of wells, each read when it is asked for."""
+
+    def __init__(self, work: Wells, recordings: Sequence[Recorded]) -> None:
+        self.work, self.recordings = work, recordings
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    @overload
+    def __getitem__(self, place: int) -> Problem: ...
+    @overload
+    def __getitem__(self, place: slice) -> Problems: ...
+    def __getitem__(self, place: int | slice) -> Problem | Problems:
+        if isinstance(place, slice):
+            return Problems(self.work, self.recordings[place])
+        return self.work.template.problem(self.work.plan, self.recordings[place])
 
 
 def _reason(error: InputError, recorded: Recorded, template: Template) -> str:

@@ -36,7 +36,13 @@ from channelfit.results.uncertainty.assessment import (
     parameter_rows,
 )
 from channelfit.results.uncertainty.curvature import Estimate
-from channelfit.results.uncertainty.families import INSTALL, Family, families, good_fits
+from channelfit.results.uncertainty.families import (
+    INSTALL,
+    Family,
+    families,
+    good_fits,
+    representatives,
+)
 from channelfit.results.uncertainty.posterior import Posterior, sample_posterior
 from channelfit.results.uncertainty.profiles import Profile, profiles
 from channelfit.results.uncertainty.study_work import posterior_by, profiles_by
@@ -467,6 +473,10 @@ def _family(found: Estimate, family: Family) -> dict[str, Any]:
         "medoid": dict(zip(names, physical[:, family.medoid].tolist(), strict=True)),
         "least": dict(zip(names, physical.min(axis=1).tolist(), strict=True)),
         "largest": dict(zip(names, physical.max(axis=1).tolist(), strict=True)),
+        "representatives": [
+            {"fits": n_fits, "values": dict(zip(names, physical[:, k].tolist(), strict=True))}
+            for k, n_fits in representatives(family)
+        ],
     }
 
 

@@ -68,7 +68,7 @@ def kind_of(document: Mapping[str, Any]) -> str:
         return "curve"
     if any(key in document for key in ("local", "scheduler", "class")):
         return "cluster"
-    if "jobs" in document:
+    if "jobs" in document:  # those of a cluster are a number
         return "night"
     return "protocol" if "segments" in document else "model"
 

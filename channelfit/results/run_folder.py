@@ -40,7 +40,7 @@ from channelfit.results import resuming
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
-from channelfit.results.report.page_content import facts_of
+from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain

@@ -57,6 +57,11 @@ class FoundRun:
         """The name of the folder, printable."""
         return printable(self.folder.name or str(self.folder))
 
+    @property
+    def of_wells(self) -> bool:
+        """Whether it is a batch, whose wells are fitted each on its own."""
+        return self.number("wells") is not None
+
     def number(self, key: str) -> float | None:
         """A finite number of the content, or None."""
         return self.content.get(key)
@@ -125,8 +130,13 @@ def find_run(folder: Path) -> FoundRun:
         return _ended(folder, again)
     if (folder / _SUMMARY).is_file():  # all was written but the state, for which no room was left
         return _without_state(folder)
-    kept = "fit.yaml holds the best that it had saved" if (folder / _FIT).is_file() else ""
-    kept = kept or "it had not saved any parameters yet"
+    if "wells" in told:  # its fit.yaml is the file from which it began
+        done, wells = again.get("wells_done", 0), told["wells"]
+        kept = f"{done:.0f} of {wells:.0f} wells are done, and `--resume` goes on from there"
+    elif (folder / _FIT).is_file():
+        kept = "fit.yaml holds the best that it had saved"
+    else:
+        kept = "it had not saved any parameters yet"
     why = f"Its process is gone, and did not say that it ended; {kept}."
     return FoundRun(folder, KILLED, why, again | {"stage": "", "seconds_left": None})
 
@@ -303,6 +313,9 @@ _NUMBERS = (
     "rms_pA",
     "failed",
     "seed",
+    "wells",
+    "wells_done",
+    "wells_failed",
 )
 _TEXTS = ("state", "reason", "stage", "name", "model", "file", "directory", "version", "optimizer")
 #: What is read of the content of a file, and how.

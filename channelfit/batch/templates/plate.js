@@ -200,6 +200,7 @@ function numericGroups() {
     ["Parameters", named(plate.parameters)],
     ["Measures", named([MISFIT, DISTANCE, ...plate.measures])],
     ["Recordings", named(plate.metadata)],
+    ["Others", named(plate.others)],
   ];
 }
 

@@ -14,8 +14,11 @@ const traces = (() => {
   if (!given.wells) return {of: () => null};
   const wells = counts(given.wells), time = floats(given.time), n = time.length;
   const rows = new Map(Array.from(wells, (k, row) => [k, row]));
-  const bits = {data: new Uint16Array(bytes(given.data)), apart: new Uint16Array(bytes(given.apart))};
-  const spans = {data: floats(given.data_span), apart: floats(given.apart_span)};
+  const [bits, spans] = [{}, {}];
+  for (const what of ["data", "fit", "residual"]) {
+    bits[what] = new Uint16Array(bytes(given[what]));
+    spans[what] = floats(given[`${what}_span`]);
+  }
   const line = (what, row) => {
     const low = spans[what][2 * row], width = spans[what][2 * row + 1] - low || 1;
     return Float64Array.from(bits[what].subarray(row * n, (row + 1) * n),
@@ -24,11 +27,10 @@ const traces = (() => {
   return {
     time,
     per_pA: given.per_pA,
-    of(k) { // data, what the fit leaves of them, and the fit
+    of(k) {
       const row = rows.get(k);
-      if (row === undefined) return null;
-      const data = line("data", row), apart = line("apart", row);
-      return {data, apart, fit: data.map((y, at) => y + apart[at])};
+      return row === undefined ? null
+        : {data: line("data", row), fit: line("fit", row), residual: line("residual", row)};
     },
     span(k) {
       const row = rows.get(k);
@@ -131,18 +133,18 @@ function paintOne(canvas, k, common, colors) {
   draw(line.fit, y, colors.fit, noisy ? 1.5 : 2.4);
   if (!noisy) draw(line.data, y, colors.data, 0.8);
   const middle = above + STRIP / 2, known = numberOf("noise", k);
-  const own = ends([line.apart], 0) || {start: -1, end: 1};
+  const own = ends([line.residual], 0) || {start: -1, end: 1};
   const band = known > 0 ? NOISES * known * traces.per_pA : Math.max(-own.start, own.end);
   level(middle);
-  draw(line.apart, (value) => middle - ((STRIP / 2 - 1) * Math.max(-1, Math.min(1, value / band))), colors.fit, 0.7);
+  draw(line.residual, (value) => middle - ((STRIP / 2 - 1) * Math.max(-1, Math.min(1, value / band))), colors.fit, 0.7);
 }
 
 // Whether the noise of a recording is broader than the line of a fit, in a figure of so many pixels.
-function isNoisy({data, apart}, pixels) {
+function isNoisy({data, residual}, pixels) {
   let squares = 0, n = 0, low = Infinity, high = -Infinity;
   for (let at = 0; at < data.length; at++) {
-    if (Number.isNaN(apart[at])) continue;
-    squares += apart[at] ** 2;
+    if (Number.isNaN(residual[at])) continue;
+    squares += residual[at] ** 2;
     n += 1;
     low = Math.min(low, data[at]);
     high = Math.max(high, data[at]);
@@ -215,7 +217,7 @@ function drawWell() {
     setLine("well-under", ...(noisy ? [traces.time, line.data] : [[], []]));
     setLine("well-over", ...(noisy ? [[], []] : [traces.time, line.data]));
     setLine("well-fit", traces.time, line.fit);
-    setLine("well-apart", traces.time, line.apart);
+    setLine("well-left", traces.time, line.residual);
     frameWell(line);
   }
   drawValues(k);
@@ -225,7 +227,7 @@ function frameWell(line) {
   const {time} = traces, {start, end} = large.current.x_range;
   const within = (values) => values.filter((_, at) => time[at] >= start && time[at] <= end);
   const current = ends([within(line.data), within(line.fit)], 0.05);
-  const residual = ends([within(line.apart)], 0.08);
+  const residual = ends([within(line.residual)], 0.08);
   if (current) large.current.y_range.setv(current);
   if (residual) large.residual.y_range.setv(residual);
   const shown = (value) => String(Number(value.toPrecision(6)));
@@ -399,7 +401,7 @@ function drawSpread(name, at, groups) {
   told.replaceChildren(bdi(`${wells.length.toLocaleString("en")} wells: median ${short(quantile(values, 0.5))}${unit}, ` +
     `90 % between ${short(quantile(values, 0.05), 3)} and ${short(quantile(values, 0.95), 3)}${unit}` +
     `${beyond ? `; ${beyond} beyond the axis` : ""}`));
-  ringSpread(at);
+  ring(`spread-${at}`);
 }
 
 // Up to so many ticks at 1, 2 and 5 times powers of ten, on a linear or a logarithmic axis.
@@ -453,10 +455,6 @@ function histogram(wells, numbers, values, range, groups, n) {
   return {data, most};
 }
 
-function ringSpread(at) {
-  ring(`spread-${at}`);
-}
-
 // Rings around the points of selected wells.
 function ring(name) {
   const {x, y, well} = model.get_model_by_name(`${name}-points`).data;
@@ -471,10 +469,9 @@ function ring(name) {
 // --- pairs -----------------------------------------------------------------------------------
 
 const PAIR_SCALES = [[false, false], [true, false], [false, true], [true, true]];
-const allNumbers = (key) => columns.get(key);
 
 function drawPairs(groups) {
-  const [across, up] = [allNumbers(find("across").value), allNumbers(find("up").value)];
+  const [across, up] = [columns.get(find("across").value), columns.get(find("up").value)];
   const which = PAIR_SCALES.findIndex(([x, y]) => x === across.log && y === up.log);
   PAIR_SCALES.forEach((_, k) => { find(`pairs-${k}-plot`).hidden = k !== which; });
   const points = {x: [], y: [], color: [], marker: [], well: []};
@@ -599,7 +596,7 @@ function beginGroups() {
   find("intervals").addEventListener("change", ringPairs);
   after.filter.push(drawGroups);
   after.choice.push(() => {
-    plate.spreads.forEach((_, at) => ringSpread(at));
+    plate.spreads.forEach((_, at) => ring(`spread-${at}`));
     ringPairs();
   });
 }

@@ -241,9 +241,9 @@ function beginMap() {
   const {plates, loose} = plate.places;
   const words = [...columns.values()].filter((one) => one.different && one.different.length <= 24 &&
     one.key !== QUALITY && plate.metadata.includes(one.key)).map((one) => [one.key, one.name]);
-  const [parameters, measures, recordings] = numericGroups();
+  const [parameters, measures, recordings, others] = numericGroups();
   const first = columns.has(QUALITY) ? [[QUALITY, "quality"]] : [];
-  fill(find("color"), [["", first], parameters, measures, ["Recordings", [...words, ...recordings[1]]]]);
+  fill(find("color"), [["", first], parameters, measures, ["Recordings", [...words, ...recordings[1]]], others]);
   find("color").value = columns.has(QUALITY) ? QUALITY : find("color").value;
   find("color").addEventListener("change", paintMap);
   const grids = loose.length ? [...plates, looseGrid(loose)] : plates;

@@ -5,35 +5,58 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from channelfit.front.interrupts import all_is_done, held
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.night.calls import Call
 from channelfit.front.night.checks import Checks
 from channelfit.front.night.jobs import Night, read_night
 from channelfit.front.night.queue import Queue
 from channelfit.front.night.record import Record, file_of, record_of
 from channelfit.front.night.screen import NightScreen
-from channelfit.front.night.summary import print_summary, summary_of, write_summary
+from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
 from channelfit.front.progress import compilations_shown
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.results.run_folder import default_folder, json_text
+from channelfit.results.run_folder import default_folder
 from channelfit.results.run_state import FINISHED, INTERRUPTED
 
+#: The exit code of a night of which not all jobs have finished.
+SOME_FAILED = 3
 
-def run(
+
+def run(as_json: bool, quiet: bool, **given: Any) -> int:
+    """Does the jobs of a file, and prints what came out; returns the exit code."""
+    with JsonLines("run", as_json) as lines:
+        found = _done(lines, quiet, **given)
+        if found is None:  # nothing was to be begun
+            return 0
+        folder, summary = found
+        files = [folder / name for name in (PAGE, SUMMARY)]
+        bad = len(summary["jobs"]) - summary["counts"].get(FINISHED, 0)
+        told = f"{bad} of {len(summary['jobs'])} jobs failed or were skipped"
+        lines.result(folder, files, summary, failed=(SOME_FAILED, told) if bad else None)
+        if quiet and not as_json:
+            click.echo(printable(str(folder)))
+        elif not as_json:
+            print_summary(summary, folder)
+    return SOME_FAILED if bad else 0
+
+
+def _done(
+    lines: JsonLines,
+    quiet: bool,
     night: Path | None,
     resume: Path | None,
     out: Path | None,
     check: bool,
-    quiet: bool,
-    as_json: bool,
     commands: Mapping[str, click.Command],
-) -> bool:
-    """Does the jobs of a file, and prints what came out; whether all have finished.
+) -> tuple[Path, dict[str, Any]] | None:
+    """The folder of a night and its summary; None where it was only looked at.
 
     Arguments:
         commands: the declarations of all commands of channelfit, by name.
@@ -43,40 +66,42 @@ def run(
     jobs = read_night(file)
     calls = {name: Call(jobs, job, commands[job.command]) for name, job in jobs.jobs.items()}
     if check:
-        _checked(jobs, calls, quiet)
-        click.echo(f"All {len(calls)} jobs can be done.")
-        return True
-    given = resume or out
+        _checked(jobs, calls, lines.screen(jobs.name, quiet))
+        lines.result()
+        if not lines.wanted:
+            click.echo(f"All {len(calls)} jobs can be done.")
+        return None
+    place = resume or out
     with held():
-        folder = given or default_folder(jobs.name)
-    with record_of(folder, made=given is None) as record:
-        queue = _begun(jobs, calls, record, quiet)
+        folder = place or default_folder(jobs.name)
+    with record_of(folder, made=place is None) as record:
+        queue = _begun(jobs, calls, record, lines, quiet)
         with queue.screen as screen:
             screen.say(f"{jobs.name}: {len(calls)} jobs into {folder}")
             try:
                 queue.run()
             except BaseException:
                 with held():
-                    record.content["state"] = INTERRUPTED
-                    write_summary(record, summary_of(record))
-                    record.tell()
+                    _end(record, INTERRUPTED)
                 raise
         with held():
-            record.content["state"] = FINISHED
-            summary = summary_of(record)
-            write_summary(record, summary)
-            record.tell()
+            summary = _end(record, FINISHED)
     all_is_done()
-    if as_json:
-        click.echo(json_text(summary), nl=False)
-    elif quiet:
-        click.echo(printable(str(folder)))
-    else:
-        print_summary(summary, folder)
-    return set(summary["counts"]) == {FINISHED}
+    return folder, summary
 
 
-def _begun(jobs: Night, calls: Mapping[str, Call], record: Record, quiet: bool) -> Queue:
+def _end(record: Record, state: str) -> dict[str, Any]:
+    """Writes how a night has ended; returns its summary."""
+    record.content["state"] = state
+    summary = summary_of(record)
+    write_summary(record, summary)
+    record.tell()
+    return summary
+
+
+def _begun(
+    jobs: Night, calls: Mapping[str, Call], record: Record, lines: JsonLines, quiet: bool
+) -> Queue:
     """A night in its folder, of which every job has been looked at.
 
     Raises:
@@ -86,8 +111,9 @@ def _begun(jobs: Night, calls: Mapping[str, Call], record: Record, quiet: bool) 
     before = record.content.get("state", INTERRUPTED)
     record.begin(jobs)
     try:
-        files = _checked(jobs, calls, quiet)
-        queue = Queue(jobs, calls, files, record, NightScreen(jobs.name, record.folder, quiet))
+        files = _checked(jobs, calls, lines.screen(jobs.name, quiet))
+        screen = NightScreen(lines, jobs.name, record.folder, quiet)
+        queue = Queue(jobs, calls, files, record, screen)
         queue.check_unchanged()
     except BaseException:
         with held():
@@ -101,7 +127,7 @@ def _begun(jobs: Night, calls: Mapping[str, Call], record: Record, quiet: bool) 
     return queue
 
 
-def _checked(jobs: Night, calls: Mapping[str, Call], quiet: bool) -> dict[str, list[Path]]:
+def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> dict[str, list[Path]]:
     """The files that each job reads, after a look at all of them.
 
     Raises:
@@ -111,7 +137,7 @@ def _checked(jobs: Night, calls: Mapping[str, Call], quiet: bool) -> dict[str, l
     bad = set[str]()
     with (
         tempfile.TemporaryDirectory(prefix="channelfit-night-") as place,
-        SearchScreen(jobs.name, quiet) as screen,
+        screen,
         compilations_shown(screen),
     ):
         checks = Checks(calls, Path(place).resolve(), screen)

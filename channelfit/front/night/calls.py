@@ -25,9 +25,12 @@ _OWN = {
     "resume": "a night that is resumed resumes its jobs",
     "json": "what a job prints stands in its log",
     "quiet": "what a job prints stands in its log",
+    "show": "a job is to make something new",
 }
-#: Commands that write a single file, and its name in the folder of the job.
+#: The page that the command `report` writes into the folder of the job.
 _REPORT = "report.html"
+#: Arguments without which a command can do no more than to resume.
+_NEEDED = {"optimize": ("model",), "curves": ("curve", "data")}
 #: Commands whose results begin with a prefix: the folder of the job, which is there before.
 _PREFIXED = ("simulate", "curves")
 
@@ -50,9 +53,8 @@ class Call:
         for name in job.arguments:
             self._check(self._parameter(name), name, job.arguments[name])
         for name, parameter in self._known.items():
-            # `optimize` does without its model where it is told to resume
-            argument = isinstance(parameter, click.Argument) and job.command == "optimize"
-            if (parameter.required or argument) and name not in job.arguments:
+            needed = parameter.required or name in _NEEDED.get(job.command, ())
+            if needed and name not in job.arguments:
                 raise night.error(job, f'"{name}" is missing')
         if job.command == "export" and "to" not in job.arguments:
             raise night.error(job, f'"to" is missing, one of {", ".join(KINDS)}')

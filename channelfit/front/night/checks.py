@@ -8,7 +8,7 @@ with a stand-in: the same file as that fit will write, with values from the midd
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.batch.run import Listener, ready
 from channelfit.curves.curve import load_curve
 from channelfit.curves.data_files import read_data
 from channelfit.fitzhugh_nagumo import inputs as cables
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
+from channelfit.front.commands.batch import asked_of
 from channelfit.front.commands.inputs import as_overrides, model_with_values, prepare
 from channelfit.front.fitting import conditioning_notes
 from channelfit.front.night.calls import Call
@@ -29,6 +31,7 @@ from channelfit.front.night.jobs import Result
 from channelfit.front.reports import KINDS as FIGURE_KINDS
 from channelfit.front.studies import Wanted, check_wanted
 from channelfit.problem.protocol import load_protocol
+from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import check_same_data
 from channelfit.results.export.kinds import exported
@@ -94,8 +97,9 @@ class Checks:
         if getattr(given, "backend", "auto") == "cuda":
             gpu.device()
         look = _LOOKS.get(call.job.command)
+        known = all(place(result).exists() for result in call.job.results())
         with contextlib.chdir(call.night.folder):
-            if look is not None:
+            if look is not None and known:  # else it needs a file that only another job makes
                 self.files[name] += [
                     Path(f).absolute() for f in look(self, given, self.stand_ins / name)
                 ]
@@ -234,8 +238,26 @@ def _validate(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[s
     yield from ()
 
 
+class _Cautions(Listener):
+    """Tells of a batch only what looks wrong."""
+
+    def __init__(self, screen: SearchScreen) -> None:
+        self._screen = screen
+
+    def warn(self, cautions: Iterable[Caution]) -> None:
+        self._screen.warn(cautions)
+
+
+def _batch(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    asked = asked_of(vars(given))
+    made = ready(asked, _Cautions(checks.screen))
+    yield from (recorded.file for recorded in made.recordings)
+    yield from _read(made.work.plan)
+
+
 _LOOKS: dict[str, Callable[[Checks, Any, Path], Iterator[str]]] = {
     "optimize": _optimize,
+    "batch": _batch,
     "uncertainty": _uncertainty,
     "compare": _compare,
     "report": _report,

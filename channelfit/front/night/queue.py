@@ -147,6 +147,7 @@ class Queue:
     def _begin_or_skip(self, name: str, alone: bool, sorter: TopologicalSorter[str]) -> None:
         row = self.record.jobs[name]
         if row["state"] == FINISHED:
+            self.screen.kept(name, self.record)
             sorter.done(name)
             return
         missing = [
@@ -195,7 +196,7 @@ class Queue:
             inputs=inputs,
             earlier_seconds=row.get("seconds", 0.0) if goes_on else 0.0,
         )
-        self.screen.begun(name, call.job.command, goes_on)
+        self.screen.begun(name, call.job.command, goes_on, self.record)
 
     def _words(self, name: str, out: Path) -> tuple[list[str], bool]:
         """The command line of a job, and whether it goes on with what an earlier call has left."""
@@ -206,11 +207,14 @@ class Queue:
         if out.is_symlink() or not out.is_dir():
             raise InputError("is no folder that a night has made, and is left alone", out)
         same = not differences(row.get("inputs", {}), self._inputs(name))
-        if same and any(out.glob("*resume.json")):
+        left = _left_in(out) if same else None
+        if left is not None:
             if call.resumes == "flag":
                 return [words[0], "--resume", *words[1:]], True
             if call.resumes == "run":
-                return [words[0], f"--resume={out}"], True
+                # who works is no part of what a run keeps of its command
+                workers = [word for word in words if word.startswith("--cluster=")]
+                return [words[0], f"--resume={left}", *workers], True
         if row["state"] != WAITING:
             with writing(out):
                 shutil.rmtree(out)  # the half of a result, from which nothing can go on
@@ -329,6 +333,17 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
         process.terminate()
     else:
         process.send_signal(number)
+
+
+def _left_in(out: Path) -> Path | None:
+    """The folder in which a command has left what it needs to go on; None where it has not.
+
+    It is that of the results, or one beside results that begin with a prefix.
+    """
+    for pattern in ("*resume.json", "*-unfinished/resume.json"):
+        for found in sorted(out.glob(pattern)):
+            return found.parent
+    return None
 
 
 def _has_finished(out: Path) -> bool:

@@ -14,10 +14,11 @@ from typing import Protocol
 from rich.console import RenderableType
 from rich.text import Text
 
+from channelfit.front.json_lines import EVENTS, JsonLines
 from channelfit.front.night.record import SKIPPED, WAITING, Record
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import SearchScreen, duration
-from channelfit.results.run_state import FAILED, RUNNING
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING
 from channelfit.results.runs import find_run
 
 #: Seconds between two looks at what runs say of themselves.
@@ -34,22 +35,35 @@ class NightScreen(SearchScreen):
     """Shows how a night goes on.
 
     Arguments:
+        lines: of JSON, where they are wanted.
         title: the night.
         folder: of its results.
         quiet: whether to show nothing but what looks wrong.
     """
 
-    def __init__(self, title: str, folder: Path, quiet: bool = False) -> None:
+    def __init__(self, lines: JsonLines, title: str, folder: Path, quiet: bool = False) -> None:
         super().__init__(title, quiet)
+        self._lines = lines
         self._folder = folder
         self._running: dict[str, float] = {}
         self._told: dict[str, str] = {}
         self._looked = 0.0
         self._fault = ""
 
-    def begun(self, name: str, command: str, goes_on: bool) -> None:
+    def begun(self, name: str, command: str, goes_on: bool, record: Record) -> None:
         """A job has begun, or goes on."""
-        self.say(f"{_clock()} {name}: {command} {'goes on' if goes_on else 'begins'}")
+        told = f"{name}: {command} {'goes on' if goes_on else 'begins'}"
+        self.say(f"{_clock()} {told}")
+        known = {**dict.fromkeys(EVENTS["progress"]), "stage": told, "unit": "jobs"}
+        counts = record.counts()
+        ended = len(record.jobs) - counts.get(WAITING, 0) - counts.get(RUNNING, 0)
+        bad = counts.get(FAILED, 0) + counts.get(SKIPPED, 0) + counts.get(INTERRUPTED, 0)
+        news = {"done": ended, "total": len(record.jobs), "failed": bad}
+        self._lines.tell("progress", **{**known, **news})
+
+    def kept(self, name: str, record: Record) -> None:
+        """A job had finished before this call."""
+        self._lines.done(name, kept=True, result={"command": record.jobs[name]["command"]})
 
     def ended(self, name: str, record: Record) -> None:
         """A job has ended, or is skipped."""
@@ -61,7 +75,12 @@ class NightScreen(SearchScreen):
             told += f" after {duration(row['seconds'])}"
         told += f": {row['reason']}" if row.get("reason") else ""
         told += f" (see {record.folder / name}.log)" if row["state"] == FAILED else ""
-        self.say(f"{told}; {len(record.jobs) - left} of {len(record.jobs)} done")
+        self.say(f"{told}; {len(record.jobs) - left} of {len(record.jobs)} ended")
+        if row["state"] == FINISHED:
+            self._lines.done(name, result={"command": row["command"], "took": row.get("seconds")})
+        else:
+            reason = f"{row['state']}: {row['reason']}"
+            self._lines.tell("failed", name=name, reason=reason, count=1)
         fault = str(record.fault or "")
         if fault and fault != self._fault:
             self.say(f"Warning: {fault}; it will be tried again")

@@ -107,7 +107,7 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """The table of jobs, and what failed and why, on standard output."""
     console = terminal.PlainConsole(highlight=False)
     rows = [
-        [row["name"], row["command"], row["state"], _duration(row["seconds"]), _see(row, folder)]
+        [row["name"], row["command"], row["state"], _duration(row["seconds"]), _see(row)]
         for row in summary["jobs"]
     ]
     headers = ["job", "command", "state", "time", "see"]
@@ -118,9 +118,9 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     console.print(f"results    {folder}", soft_wrap=True, markup=False)
 
 
-def _see(row: Mapping[str, Any], folder: Path) -> str:
-    place = row["see"] if row["state"] == FINISHED else row["log"]
-    return str(folder / place) if place else ""
+def _see(row: Mapping[str, Any]) -> str:
+    """What to look at first, as a path from the folder of the night."""
+    return (row["see"] if row["state"] == FINISHED else row["log"]) or ""
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-#: The exit code of a night of which not all jobs could be done.
-SOME_FAILED = 3
+from channelfit.front.options import json_option
 
 
 @click.command(short_help="Many fits and what follows from them, in a night.")
@@ -29,12 +28,7 @@ SOME_FAILED = 3
 )
 @click.option("--check", is_flag=True, help="Look at every job, and begin none.")
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the content of summary.json on standard output and nothing else there.",
-)
+@json_option
 @click.pass_context
 def run(context: click.Context, /, **given: Any) -> None:
     """Do the jobs in NIGHT, a YAML file, each after those that it waits for.
@@ -85,5 +79,6 @@ def run(context: click.Context, /, **given: Any) -> None:
 
     root = context.find_root().command
     commands = root.commands if isinstance(root, click.Group) else {}
-    if not work.run(**given, commands=commands):
-        sys.exit(SOME_FAILED)
+    code = work.run(**given, commands=commands)
+    if code:
+        sys.exit(code)

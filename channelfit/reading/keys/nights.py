@@ -26,6 +26,7 @@ _VALUE = either(Within("job result"), Text(), Flag())
 #: What a job can be, each a command of channelfit, with arguments as an example.
 COMMANDS = {
     "optimize": {"model": "my_cell.yaml", "seed": 3},
+    "batch": {"fit": "my_cell.yaml", "recordings": ["plate_7/*.csv"], "groups": "auto"},
     "curves": {"curve": "boltzmann", "data": "activation.csv"},
     "fhn": {"nodes": 4001, "end": 1000},
     "uncertainty": {"fit": {"run": "four_states"}, "profiles": "all"},

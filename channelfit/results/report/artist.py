@@ -47,6 +47,9 @@ _SERVE = (
 #: Dataclasses that may be sent, and the modules they stand in.
 _KINDS = {
     "Facts": "channelfit.results.report.page_content",
+    "Scheme": "channelfit.results.report.scheme_parts",
+    "SchemeChain": "channelfit.results.report.scheme_parts",
+    "SchemeStep": "channelfit.results.report.scheme_parts",
     "Page": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_hex
 
-from channelfit.model.channel import ChannelModel
 from channelfit.results.report import page_words, sweeps
 from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
 from channelfit.results.report.page_figures import (
@@ -30,6 +29,7 @@ from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
 from channelfit.results.report.residuals import Autocorrelation, autocorrelation
 from channelfit.results.report.scheme import scheme_figure
+from channelfit.results.report.scheme_parts import Scheme
 from channelfit.results.report.step_families import Family, measured, parts_of
 from channelfit.results.report.terminal import error_text, quality_texts
 from channelfit.results.report.texts import one_line
@@ -56,10 +56,10 @@ def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str
         "verdicts": [_verdict(run) for run in runs],
         "wrong": [page_words.what_looked_wrong(run.summary) for run in runs],
         "schemes": [
-            None if run.model is None else scheme_svg(run.model, f"scheme{k}")
+            None if run.scheme is None else scheme_svg(run.scheme, f"scheme{k}")
             for k, run in enumerate(runs)
         ],
-        "rates": [None if run.model is None else _rates(run.model) for run in runs],
+        "rates": [None if run.scheme is None else _rates(run.scheme) for run in runs],
         "experiments": [_experiment(figures, runs, k, one, budget) for k, one in enumerate(shown)],
         "parameters": [_parameters(run.summary) for run in runs],
         "together": _together(runs),
@@ -112,7 +112,7 @@ def _verdict(run: Run) -> list[tuple[str, str]]:
     return found
 
 
-def scheme_svg(model: ChannelModel, salt: str) -> str:
+def scheme_svg(scheme: Scheme, salt: str) -> str:
     """The scheme as an SVG element for a page, in the colors of the page.
 
     Arguments:
@@ -120,7 +120,7 @@ def scheme_svg(model: ChannelModel, salt: str) -> str:
     """
     out = io.StringIO()
     with styled({"svg.fonttype": "path", "svg.hashsalt": salt}):
-        scheme_figure(model).savefig(
+        scheme_figure(scheme).savefig(
             out,
             format="svg",
             transparent=True,
@@ -152,11 +152,11 @@ _SCHEME_COLORS = {
 }
 
 
-def _rates(model: ChannelModel) -> list[tuple[str, str, str]]:
+def _rates(scheme: Scheme) -> list[tuple[str, str, str]]:
     """Every transition as text: from, to, and its rate."""
     return [
-        (t.source, t.target, f"{t.multiplicity}*({t.rate})" if t.multiplicity > 1 else str(t.rate))
-        for chain in model.chains
+        (t.source, t.target, f"{t.multiplicity}*({t.rate})" if t.multiplicity > 1 else t.rate)
+        for chain in scheme.chains
         for t in chain.transitions
     ]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.results.citation import cited
 from channelfit.results.report.page_content import Run
 from channelfit.results.report.quality import explained
 from channelfit.results.report.traces import Traces
 from channelfit.search.agreement import in_words
-from channelfit.search.saved_fit import OF_THE_MODEL
 
 #: What the searches are, as a sentence goes on after "searched with".
 _SEARCHES = {
@@ -101,14 +101,14 @@ def _what_was_fitted(run: Run) -> str:
     free = [row for row in summary["parameters"].values() if row.get("note") not in _NOT_FREE]
     n = len(free)
     what = f"The {n} free parameter{'s' * (n != 1)} of the "
-    if run.model is None:
+    if run.scheme is None:
         return f"{what}function {summary['model']} were fitted."
-    states = sum(len(chain.states) for chain in run.model.chains if not chain.is_gate)
-    gates = [chain.name for chain in run.model.chains if chain.is_gate]
+    states = sum(len(chain.states) for chain in run.scheme.chains if not chain.is_gate)
+    gates = [chain.name for chain in run.scheme.chains if chain.is_gate]
     parts = [f"{states} states"] if states else []
     parts += [f"the gate{'s' * (len(gates) > 1)} {listed(gates)}"] if gates else []
     model = f"model {summary['model']} ({listed(parts)})"
-    source = f", after {source_of(run.model.source)}," if run.model.source else ""
+    source = f", after {bare(run.scheme.source)}," if run.scheme.source else ""
     simulated = summary.get("surrogate") is not None
     to = "currents simulated from known values" if simulated else "voltage-clamp recordings"
     return f"{what}{model}{source} were fitted to {to}."
@@ -209,8 +209,8 @@ def citation(run: Run) -> list[tuple[str, str]]:
     """What to cite, each with what it is cited for."""
     version = run.summary["versions"]["channelfit"]
     found = [of_the_program(version, str(run.summary.get("finished", "")))]
-    if run.model is not None and run.model.source:
-        found.append(("the model", source_of(run.model.source) + "."))
+    if run.scheme is not None and run.scheme.source:
+        found.append(("the model", bare(run.scheme.source) + "."))
     for told in run.summary.get("experiments", ()):
         if told.get("protocol_source"):
             found.append((f"the protocol {told['protocol']}", bare(told["protocol_source"]) + "."))
@@ -221,11 +221,7 @@ def citation(run: Run) -> list[tuple[str, str]]:
 
 def of_the_program(version: str, finished: str) -> tuple[str, str]:
     """How this program is cited, after a fit that was finished at a moment (ISO 8601, or empty)."""
-    return (
-        "the program",
-        f"channelfit, version {version} ({finished[:4] or 'n.d.'}): kinetic models of ion "
-        "channels, fitted to voltage-clamp recordings. Computer software.",
-    )
+    return "the program", cited(version, finished[:4])
 
 
 def sentence(text: str) -> str:
@@ -241,11 +237,6 @@ def bare(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
-def source_of(text: str) -> str:
-    """Where a model is from, also where a fit has saved it with what its values are."""
-    return bare(text.partition(OF_THE_MODEL)[2] or text)
-
-
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them."""
+    """Names in a sentence: a, b and c."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

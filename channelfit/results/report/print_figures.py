@@ -110,7 +110,7 @@ def figures_of(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
     """Every figure of a report with the name of its file; to be drawn in the style of print."""
     several = len(runs) > 1
     for k, run in enumerate(runs, 1):
-        if run.model is not None:
+        if run.scheme is not None:
             yield f"scheme_{k}" if several else "scheme", _scheme(run)
     shown = side_by_side(runs)
     for k, one in enumerate(shown, 1):
@@ -139,8 +139,8 @@ def print_figure(width: float, height: float) -> Figure:
 
 def _scheme(run: Run) -> Figure:
     """The scheme with letters of 8 points, or smaller ones where it would be too wide."""
-    assert run.model is not None
-    figure = scheme_figure(run.model)
+    assert run.scheme is not None
+    figure = scheme_figure(run.scheme)
     width, height = figure.get_size_inches()
     scale = min(POINTS / _OF_SCHEME, WIDE / float(width))
     figure.set_size_inches(scale * width, scale * height)

@@ -247,6 +247,7 @@
         find("parameters").dataset.shown = rows;
         find("parameters").tBodies[0].replaceChildren(...told.parameters.map(parameterRow));
       }
+      show(find("traces-part"), !told.of_wells); // a batch has a page of its own
       await drawCost(told.history, told.unit);
     }
 
