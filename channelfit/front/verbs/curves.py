@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import json_option
+from channelfit.front.options import cluster_option, json_option
 from channelfit.front.resumed import arguments_again
 from channelfit.reading.errors import InputError
 
 #: Options that may stand beside `--resume`.
-_BESIDE = ("resume", "quiet", "as_json")
+_BESIDE = ("resume", "cluster", "quiet", "as_json")
 #: What the folder of a run is called behind the prefix of its results, while it goes on.
 UNFINISHED = "-unfinished"
 
@@ -97,6 +97,7 @@ def unfinished(prefix: Path) -> Path:
     is_flag=True,
     help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
 )
+@cluster_option
 @click.option("--quiet", is_flag=True, help="Print the table's path and nothing else.")
 @json_option
 @click.pass_context
@@ -131,6 +132,7 @@ def curves(context: click.Context, /, **given: Any) -> None:
       channelfit curves gaussian_2d spots.npy --likelihood poisson
       channelfit curves my_curve.yaml plate.csv --covariance
       channelfit curves --resume fits/tails
+      channelfit curves gaussian_2d spots.npy --cluster local
     """
     if given["resume"] is not None:
         folder = unfinished(given["resume"])
