@@ -175,8 +175,7 @@ def test_colors_follow_the_theme_while_the_page_is_open(page, html):
     color = "Bokeh.documents[0].roots()[0].left[0].axis_label_text_color"
     light = tab.evaluate(color)
     page.look(dark=True)
-    tab.wait_for_timeout(200)
-    assert tab.evaluate(color) != light
+    tab.wait_for_function(f"light => {color} !== light", arg=light)
     assert page.violations() == []
 
 
@@ -237,7 +236,7 @@ def _click_point(tab, place: str, source: str, well: int) -> None:
     )
     box = plot.bounding_box()
     tab.mouse.click(box["x"] + x, box["y"] + y)
-    tab.wait_for_timeout(150)
+    tab.wait_for_function("well => state.chosen.has(well)", arg=well)
 
 
 def test_a_box_in_the_scatter_selects_all_within(page, html):
@@ -249,7 +248,7 @@ def test_a_box_in_the_scatter_selects_all_within(page, html):
     tab.mouse.down()
     tab.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.8 * box["height"], steps=6)
     tab.mouse.up()
-    tab.wait_for_timeout(300)
+    tab.wait_for_function("state.chosen.size > 0")
     some = chosen(tab)
     assert 20 < len(some) < 374
     tab.get_by_label("only selected").check()
@@ -285,7 +284,7 @@ def test_the_table_is_sorted_and_filtered(page, html, wells):
     tab.get_by_role("button", name="Next rows").click()
     assert tab.locator("#wells tbody th").all_inner_texts() == ascending[::-1][50:100]
     tab.get_by_label("Find").fill("dofetilide")
-    tab.wait_for_timeout(300)
+    tab.wait_for_function("!find('count').textContent.startsWith('361')")
     n = int(np.count_nonzero(ok & (columns["compound"] == "dofetilide")))
     assert tab.locator("#count").inner_text() == f"{n} of 384 wells shown"
     assert tab.locator(".cell.aside").count() == 384 - n
@@ -496,7 +495,7 @@ def test_ten_thousand_wells_still_work(page, tmp_path, capsys):
     assert tab.locator(".cell[data-well]").count() == 10_000
     assert tab.locator("#wells tbody tr").count() == 50
     tab.get_by_label("Find").fill("cell 09999")
-    tab.wait_for_timeout(400)
+    tab.wait_for_function("find('count').textContent.startsWith('1 of')")
     assert tab.locator("#count").inner_text() == "1 of 10,000 wells shown"
     tab.locator("#multiples button").click()
     assert tab.locator("#well-name").inner_text() == "cell 09999"
