@@ -18,7 +18,7 @@ from channelfit.batch import together as together_module
 from channelfit.batch.costs import Wells
 from channelfit.batch.families import families
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
-from channelfit.batch.together import Across, CpuTogether, OneByOne, Showing, together
+from channelfit.batch.together import CpuTogether, OneByOne, together
 from channelfit.front.kinds import load_plan
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
@@ -210,35 +210,23 @@ def test_solved_values_keep_to_their_ranges(leaky):
     assert np.all(costs > best * (1 - 1e-6))
 
 
-class Shown(Showing):
-    """What candidates show, sample by sample: the smallest thing from which `across` follows."""
-
-    def __init__(self, problems) -> None:
-        self.problem, self.n_wells = problems[0], len(problems)
-        self.scorer = make_scorer(problems[0], "cpu")
-        self.target = np.array([current_of(p).ravel() for p in problems]).T
-        self.total_weight = np.full(len(problems), float(self.target.shape[0]))
-        self.squares = (self.target**2).sum(axis=0)
-
-    def shown(self, parameters):
-        traces = self.scorer.simulate(parameters)[0]
-        return traces.reshape(-1, parameters.shape[1]), np.zeros(parameters.shape[1], np.int8)
-
-    def linearize(self, parameters, well):
-        raise NotImplementedError
-
-    score = linearize
-
-
-def test_across_from_what_is_shown_is_that_of_the_walk(leaky):
+def test_across_is_what_whole_traces_say(leaky):
     problems, truth = wells_of(leaky, 9)
     ((_, scorer),) = together(problems, "cpu")
     names = [p.name for p in leaky.problem.parameters]
     rows = [names.index("g"), names.index("g_leak")]
-    one, other = scorer.across(truth[:, :4], rows), Shown(problems).across(truth[:, :4], rows)
-    for name in vars(one):
-        assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-6), name
-    assert isinstance(one, Across)
+    found = scorer.across(truth[:, :4], rows)
+    alone = make_scorer(problems[0], "cpu")
+    columns = [alone.simulate(truth[:, :4])[0].reshape(-1, 4)]
+    for row in rows:  # a straight line, so that a difference of currents is its derivative
+        beside = truth[:, :4].copy()
+        beside[row] += 1.0
+        columns.append(alone.simulate(beside)[0].reshape(-1, 4) - columns[0])
+    b = np.stack(columns)
+    data = np.array([current_of(p).ravel() for p in problems])
+    assert np.allclose(found.products, np.einsum("isn,jsn->nij", b, b), rtol=1e-6)
+    assert np.allclose(found.with_data, np.einsum("isn,ws->niw", b, data), rtol=1e-6)
+    assert not found.status.any()
 
 
 def test_a_mask_of_its_own_is_a_family_of_its_own(little):

@@ -202,6 +202,9 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     _check_names(work, recordings)
     _check_together(work, asked)
     listener.warn(template.unused)
+    if any(group.clamp is not None for group in work.plan.problem.groups):
+        what, then = "clamp", "wells are then fitted one after the other, which takes much longer"
+        listener.warn([Caution(str(template.file), f"has a {what}", then)])
     return Ready(work, tuple(recordings), earlier, asked)
 
 
@@ -390,7 +393,9 @@ def _together(made: Ready, results: Results, listener: Listener) -> tuple[Result
             listener.begin("sorting the wells into groups")
             count = None if asked.groups == "auto" else int(asked.groups)
             seed = made.work.settings.seed
-            kinds = groups(fits, count, parameters=parameters, wells=wells, seed=seed)
+            problem = made.work.plan.problem
+            names = [n for n in kinetic_names(problem) if n in fits.names]
+            kinds = groups(fits, count, parameters=parameters, names=names, wells=wells, seed=seed)
             table = with_columns(table, kinds.columns())
             told["groups"] = {**kinds.summary(), "text": kinds.text()}
     except InputError as error:

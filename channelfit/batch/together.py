@@ -94,42 +94,6 @@ class Together(ABC):
         """
 
 
-class Showing(Together):
-    """A `Together` that tells what candidates show, from which all wells follow by products.
-
-    Attributes:
-        target: (n_rows, n_wells), the weighted data of each well as compressed rows.
-    """
-
-    target: np.ndarray
-
-    @abstractmethod
-    def shown(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weighted currents as compressed rows (n_rows, n), and status (n,).
-
-        The cost of a candidate in well w is (|shown - target[:, w]|^2 + what no channel could
-        show) / total weight.
-        """
-
-    def across(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> Across:
-        """Every candidate against every well; derivatives are differences of currents.
-
-        These are exact where the current is a straight line in each of the open parameters, which
-        is the only place where `Across` is of use.
-        """
-        here, status = self.shown(parameters)
-        columns = [here]
-        for row in rows:
-            beside = parameters.copy()
-            step = np.maximum(np.abs(parameters[row]), 1.0)
-            beside[row] += step
-            there, failed = self.shown(beside)
-            columns.append((there - here) / step)
-            status = np.where(status == OK, failed, status)
-        shown = np.stack(columns, axis=-1).transpose(1, 0, 2)  # (n, n_rows, 1 + n_open)
-        return compared(shown, self.target, status)
-
-
 def together(
     problems: Sequence[Problem], backend: str = "auto"
 ) -> list[tuple[np.ndarray, Together]]:
@@ -406,24 +370,6 @@ class Nothing(Together):
     @staticmethod
     def _failed(n: int) -> np.ndarray:
         return np.full(n, NOT_FINITE, np.int8)
-
-
-def compared(shown: np.ndarray, target: np.ndarray, status: np.ndarray) -> Across:
-    """What candidates show, compared with all wells.
-
-    Arguments:
-        shown: (n, n_rows, 1 + n_open), weighted currents and their derivatives.
-        target: (n_rows, n_wells), weighted data.
-        status: (n,), of the candidates.
-    """
-    data = np.ascontiguousarray(target.T)
-    columns = np.ascontiguousarray(shown.transpose(0, 2, 1))
-    with single_threaded_blas():
-        products = np.array([c @ c.T for c in columns])
-        with_data = np.array([in_blocks(c, data) for c in columns])
-    products[status != OK] = np.nan
-    bad = ~np.isfinite(products).all(axis=(1, 2)) & (status == OK)
-    return Across(np.where(bad, NOT_FINITE, status).astype(np.int8), products, with_data)
 
 
 def in_blocks(columns: np.ndarray, data: np.ndarray) -> np.ndarray:
