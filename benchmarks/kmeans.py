@@ -152,10 +152,13 @@ def main() -> None:
     else:
         rows += on_cpu(points) if "cpu" in asked.parts else []
         rows += by_workers(points) if "workers" in asked.parts else []
-        rows += coverage(share) if "coverage" in asked.parts else []
     name = "kmeans_cuda" if asked.backend == "cuda" else "kmeans"
     device = gpu.device().name if asked.backend == "cuda" else ""
-    finish(name, "k-means, and populations of wells", rows, device, asked.out)
+    if rows:
+        finish(name, "k-means", rows, device, asked.out)
+    if asked.backend == "cpu" and "coverage" in asked.parts:
+        title = "how often 95 % intervals hold the truth"
+        finish("populations", title, coverage(share), "", asked.out)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
+import hashlib
 import json
 import os
 import random
@@ -47,6 +48,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,7 +58,7 @@ from report import RESULTS, Row, finish  # noqa: E402
 
 MODEL = ROOT / "models" / "model_b.yaml"
 #: Seconds after which a fit is taken to hang. It takes two on a quiet machine, more on a busy one.
-HANGS = 120
+HANGS = 600
 #: Seconds in which a fit that hangs may tell where, and how many characters of it are shown.
 _TELLS, _SHOWN = 20, 3000
 AS_WANTED, TOO_EARLY, IMPOSSIBLE = "as wanted", "before the program began", "not possible here"
@@ -118,9 +120,12 @@ class Place:
         return sorted(runs.iterdir()) if runs.is_dir() else []
 
     def begin(
-        self, program: list[str] = _PROGRAMS[0], words: Sequence[str] = _FIT
+        self,
+        program: list[str] = _PROGRAMS[0],
+        words: Sequence[str] = _FIT,
+        verb: str = "optimize",
     ) -> subprocess.Popen[str]:
-        """Begins a fit, with these arguments of `optimize`."""
+        """Begins a command, with these arguments; by default a fit."""
         given = {**os.environ, "CHANNELFIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
         given["PYTHONFAULTHANDLER"] = "1"  # SIGABRT makes Python tell where it is
         given.pop("XDG_CACHE_HOME", None)
@@ -134,7 +139,7 @@ class Place:
             self.before()
 
         return subprocess.Popen(
-            [sys.executable, *program, "optimize", *words, "--quiet"],
+            [sys.executable, *program, verb, *words, "--quiet"],
             cwd=self.folder,
             env=given,
             stdout=subprocess.PIPE,
@@ -297,21 +302,92 @@ def struck(
         raise Early
 
 
-def resumed(case: int, draw: random.Random, here: Place, known: Known) -> None:
-    """A fit is killed at a random moment, every third time once more, and goes on.
+@dataclass(frozen=True)
+class Going:
+    """A command that goes on after it was cut off.
 
-    Before its search had begun there is nothing to go on with; that is told, and the same command
+    Attributes:
+        verb: the command. words: its arguments, given the folder in which it is called.
+        again: what `--resume` takes. unfinished: the folder of what is kept until it has finished.
+        found: what it has found, of the folder in which it was called.
+    """
+
+    verb: str
+    words: Callable[[Path], list[str]]
+    again: str
+    unfinished: str
+    found: Callable[[Path], Any]
+
+
+def _peaks(folder: Path) -> list[str]:
+    """Data sets that take a second or two to fit, in pieces, and how they are fitted."""
+    draw, x = np.random.default_rng(3), np.arange(30.0)
+    center, width = draw.uniform(10, 20, (300_000, 1)), draw.uniform(2, 4, (300_000, 1))
+    z = 50 * np.exp(-(((x - center) / width) ** 2) / 2) + draw.normal(0, 1, (300_000, 30))
+    np.save(folder / "peaks.npy", z.astype(np.float32))
+    return ["gaussian", "peaks.npy", "--backend", "cpu", "--covariance", "--out", "fits"]
+
+
+def _fits(folder: Path) -> Any:
+    files = [folder / "fits.csv", folder / "fits-covariance.npy"]
+    want(all(file.is_file() for file in files), "no table")
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+
+
+def _cable(_: Path) -> list[str]:
+    return [
+        "--end",
+        "400",
+        "--frames",
+        "81",
+        "--tolerance",
+        "1e-9",
+        "--nodes",
+        "801",
+        "--out",
+        "run",
+    ]
+
+
+def _frames(folder: Path) -> Any:
+    want((folder / "run" / "results.npz").is_file(), "no frames")
+    with np.load(folder / "run" / "results.npz") as arrays:
+        found = [hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in sorted(arrays)]
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    summary.pop("seconds")
+    return found, summary
+
+
+GOING = {
+    going.verb: going
+    for going in (
+        Going(
+            "optimize",
+            lambda _: [*_LONG, "--out", "runs/one"],
+            "runs/one",
+            "runs/one",
+            lambda folder: numbers(folder / "runs" / "one"),
+        ),
+        Going("curves", _peaks, "fits", "fits-unfinished", _fits),
+        Going("fhn", _cable, "run", "run", _frames),
+    )
+}
+
+
+def resumed(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """A command is killed at a random moment, every third time once more, and goes on.
+
+    Before its work had begun there is nothing to go on with; that is told, and the same command
     begins it again.
     """
-    shutil.copytree(known.cache, here.cache)
-    truth, seconds = _long(known)
-    words = [*_LONG, "--out", "runs/one"]
-    run = here.folder / "runs" / "one"
-    process = here.begin(words=words)
+    going, whole = GOING[verb], _whole(verb, known)
+    shutil.copytree(whole.cache, here.cache)
+    words = going.words(here.folder)
+    process = here.begin(words=words, verb=verb)
     kills = 1 + (case % 3 == 0)
     while True:
         if kills:
-            time.sleep(draw.uniform(0.02, 0.98) * seconds)
+            time.sleep(draw.uniform(0.02, 0.98) * whole.seconds)
             process.kill()
         said = ended(process, here.folder)
         check_quiet(said)
@@ -319,41 +395,105 @@ def resumed(case: int, draw: random.Random, here: Place, known: Known) -> None:
             break
         kills -= 1
         _settle(here)
-        if run.is_dir():
+        for run in here.runs:
             check_whole(run)
-        process = here.begin(words=words if begins_anew(here, run) else ("--resume", str(run)))
-    want(said.found == truth, "another result")
-    want(said.err == "", f"told: {said.err[-300:]!r}")
-    left = {"resume.json", "journal.bin", ".running"} & {p.name for p in run.iterdir()}
-    want(not left, f"left behind: {sorted(left)}")
+        process = here.begin(words=_onward(going, here, words), verb=verb)
+    want(said.code == 0, f"exit code {said.code}: {said.err[-300:]!r}")
+    want(going.found(here.folder) == whole.truth, "another result")
+    want("Error" not in said.err, f"told: {said.err[-300:]!r}")
+    _check_nothing_left(going, here)
 
 
-def begins_anew(here: Place, run: Path) -> bool:
-    """Whether a run was killed before there was anything to go on with, as it must say itself."""
-    if (run / "resume.json").exists():
-        return False
-    said = ended(here.begin(words=("--resume", str(run))), here.folder)
+def _check_nothing_left(going: Going, here: Place) -> None:
+    """Finding where something is left of what a run keeps while it goes on."""
+    names = ("resume.json", "journal.bin", "pieces.bin", ".running", "table.csv")
+    folder = here.folder / going.unfinished
+    left = [name for name in names if (folder / name).exists()]
+    want(not left, f"left behind: {left}")
+
+
+def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
+    """The arguments by which a killed run goes on, or begins again where it must say so itself."""
+    again = ["--resume", going.again]
+    if (here.folder / going.unfinished / "resume.json").exists():
+        return again
+    said = ended(here.begin(words=again, verb=going.verb), here.folder)
     check_quiet(said)
     told = "nothing to go on with" in said.err or "is no folder of a run" in said.err
     want(said.code == 2 and told, f"told: {said.err[-300:]!r}")
-    return True
+    return words
 
 
-_LONG_ONCE = threading.Lock()
-_LONG_FOUND: list[tuple[Numbers, float]] = []
+def resumed_with_room(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """A disk that is too small: one message, no result by half; with room it goes on."""
+    going, whole = GOING[verb], _whole(verb, known)
+    kilobytes = int(10 ** draw.uniform(0.7, 4.2))
+    outside = Place(here.folder.with_name("outside"), {"CHANNELFIT_CACHE": str(whole.cache)})
+    outside.folder.mkdir()
+    words = [
+        str(outside.folder / word) if word == "peaks.npy" else word
+        for word in going.words(outside.folder)
+    ]
+    here.environment |= {"CHANNELFIT_CACHE": str(whole.cache)}
+    with mounted(here.folder, "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs"):
+        said = ended(here.begin(words=words, verb=verb), here.folder)
+        check_quiet(said)
+        if said.code:
+            want(said.code == 2, f"exit code {said.code}: {said.err[-300:]!r}")
+            errors = [line for line in said.err.splitlines() if line.startswith("Error: ")]
+            want(len(errors) == 1, f"{len(errors)} messages: {said.err[-300:]!r}")
+            half = [p.name for p in here.folder.rglob("*") if ".partial" in p.name]
+            want(not half, f"left behind: {half}")
+            subprocess.run(["mount", "-o", "remount,size=256m", str(here.folder)], check=True)
+            said = ended(here.begin(words=_onward(going, here, words), verb=verb), here.folder)
+            want(said.code == 0, f"with room: exit code {said.code}: {said.err[-300:]!r}")
+        want(going.found(here.folder) == whole.truth, "another result")
+        _check_nothing_left(going, here)
 
 
-def _long(known: Known) -> tuple[Numbers, float]:
-    """What the longer fit finds without a fault, and how long it takes."""
-    with _LONG_ONCE:
-        if not _LONG_FOUND:
-            with tempfile.TemporaryDirectory() as folder:
-                here = Place(Path(folder))
-                shutil.copytree(known.cache, here.cache)
-                began = time.monotonic()
-                truth = ended(here.begin(words=_LONG), here.folder).found
-                _LONG_FOUND.append((truth, time.monotonic() - began))
-        return _LONG_FOUND[0]
+def locked(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:
+    """A folder in which nothing may be written: one message, and nothing there."""
+    going, whole = GOING[verb], _whole(verb, known)
+    here.environment |= {"CHANNELFIT_CACHE": str(whole.cache)}
+    with mounted(here.folder, "-t", "tmpfs", "-o", "size=128m", "tmpfs"):
+        words = going.words(here.folder)
+        before = sorted(here.folder.rglob("*"))
+        subprocess.run(["mount", "-o", "remount,ro", str(here.folder)], check=True)
+        said = ended(here.begin(words=words, verb=verb), here.folder)
+        check_quiet(said)
+        want(said.code == 2, f"exit code {said.code}: {said.err[-300:]!r}")
+        want(said.err.count("Error: ") == 1, f"told: {said.err[-300:]!r}")
+        want(sorted(here.folder.rglob("*")) == before, "something was written")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A command without a fault: what it finds, how long it takes, and what it has compiled."""
+
+    truth: Any
+    seconds: float
+    cache: Path
+
+
+_WHOLE_ONCE = threading.Lock()
+_WHOLE: dict[str, Whole] = {}
+
+
+def _whole(verb: str, known: Known) -> Whole:
+    with _WHOLE_ONCE:
+        if verb not in _WHOLE:
+            here = Place(known.cache.parent / f"whole {verb}")
+            here.folder.mkdir()
+            shutil.copytree(known.cache, here.cache)
+            for warm in (False, True):
+                words, began = GOING[verb].words(here.folder), time.monotonic()
+                said = ended(here.begin(words=words, verb=verb), here.folder)
+                want(said.code == 0, f"exit code {said.code}: {said.err[-300:]!r}")
+                seconds, truth = time.monotonic() - began, GOING[verb].found(here.folder)
+                if not warm:
+                    shutil.rmtree(here.folder / GOING[verb].again, ignore_errors=True)
+            _WHOLE[verb] = Whole(truth, seconds, here.cache)
+        return _WHOLE[verb]
 
 
 class Early(Exception):
@@ -643,7 +783,15 @@ FAULTS: dict[str, tuple[Fault, int]] = {
         )
         for warmth in ("cold", "warm")
     },
-    "resumed": (resumed, 100),
+    **{
+        f"{name}{'' if verb == 'optimize' else '-' + verb}": (functools.partial(does, verb), count)
+        for verb in GOING
+        for name, does, count in (
+            ("resumed", resumed, 100),
+            ("small-disk-resumed", resumed_with_room, 20),
+            ("locked", locked, 1),
+        )
+    },
     "at-once": (at_once, 7),
     "full-disk": (full_disk, 30),
     "small-disk": (small_disk, 20),

@@ -28,6 +28,7 @@ from channelfit.batch.table import WellTable
 from channelfit.batch.work import Piece
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
+from channelfit.results import resuming
 from channelfit.results.run_state import STATE
 
 MODEL: dict[str, Any] = {
@@ -244,6 +245,50 @@ def test_own_weights_masks_and_second_files_of_wells(
     np.testing.assert_allclose(table["g"], true, rtol=0.02)
 
 
+def test_seals_that_the_instrument_has_measured_stand_in_the_table(plate: Path) -> None:
+    sweeps: list[list[list[float | None]]] = []
+    for seal in (1.0e9, 1.5e9, 9.9e9):
+        sweep: list[list[float | None]] = [[None] * 16 for _ in range(24)]
+        sweep[0][0], sweep[1][0] = seal, 0.2e9  # wells A01 and A02, in Ohm
+        sweeps.append(sweep)
+    (plate / "plate" / "plate.json").write_text(json.dumps({"QCData": {"RSeal": sweeps}}))
+    (plate / "plate" / "another.json").write_text('{"x": 1}')
+    called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run")
+    np.testing.assert_allclose(WellTable.read(plate / "run")["seal"], [1500, 200, np.nan])
+    shown = called("--show", "run", "--where", "seal > 0.5 GOhm").stdout
+    assert "1 of 3 wells" in shown
+
+
+def test_leak_and_run_down_are_measured_before_conditioning(plate: Path) -> None:
+    """Pulses of which one shows the leak, each smaller than the one before."""
+    steps = {
+        "holding": "-80 mV",
+        "sampling": "0.2 ms",
+        "segments": [
+            {"hold": "10 ms"},
+            {"step": "-120 mV", "for": "10 ms"},
+            {"hold": "10 ms"},
+            {"step": {"values": ["20 mV"] * 4}, "for": "40 ms"},
+        ],
+    }
+    (plate / "pulses.yaml").write_text(yaml.safe_dump(steps))
+    protocol = cf.Protocol.load(plate / "pulses.yaml")
+    current = np.asarray(cf.simulate(cf.Model(**MODEL), protocol).current)
+    smaller = np.array([1, 0.95, 0.9, 0.85])[:, None] * current + 0.5 * protocol.command()
+    save(plate / "p-A01.csv", smaller)
+    fit = json.loads(json.dumps(FIT))
+    fit["fit"]["experiments"][0]["protocol"] = "pulses.yaml"
+    fit["fit"]["experiments"][0]["recording"]["condition"] = [
+        {"leak": {"from": "0 ms", "to": "20 ms"}}
+    ]
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    called("fit.yaml", "p-A01.csv", "--out", "run")
+    row = WellTable.read(plate / "run").row(0)
+    assert 0.5 < row["leak"] < 2  # the leak, and the channels that are open at rest
+    assert row["seal"] == pytest.approx(1000 / row["leak"])
+    assert -0.16 < row["run_down"] < -0.08
+
+
 # --- what is wrong -------------------------------------------------------------------------------
 
 
@@ -262,7 +307,7 @@ def test_a_bad_file_is_that_wells_failure(plate: Path) -> None:
     assert "49 samples, but steps has 200" in reasons["A04"]
     assert "NaN or inf" in reasons["A05"]
     assert all(rows[well]["g"] == "" for well in reasons)
-    assert all(f"{well} failed: {reason}" in told.stderr for well, reason in reasons.items())
+    assert all(f"failed: {well}: {reason}" in told.stderr for well, reason in reasons.items())
     assert {row["quality"] for well, row in rows.items() if well not in reasons} == {"ok"}
 
 
@@ -304,6 +349,8 @@ def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
         (["--rerun", "plate", "plate"], "Error"),
         (["--resume", "plate"], "holds nothing to go on with"),
         (["--show", "plate"], "holds no table of wells"),
+        (["fit.yaml", "plate", "--population", "q"], '"q" is none of a'),
+        (["fit.yaml", "plate", "--groups", "few"], "a number or auto was expected"),
         (["--show", "plate", "--rerun", "plate"], "exclude each other"),
         (["--resume", "plate", "--seed", "1"], "cannot stand beside --resume"),
     ],
@@ -341,12 +388,81 @@ def test_hostile_names_and_metadata_do_no_harm(plate: Path) -> None:
     text = (plate / "run" / "wells.csv").read_text()
     assert "\x1b" not in text
     assert all(row[0] != "=" for row in text.splitlines())
+    page = (plate / "run" / "plate.html").read_text()
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
     table = WellTable.read(plate / "run")
     assert list(table["quality"]) == ["ok"] * 3
     assert table["well"][0] == names[0].removesuffix(".csv")
     assert "\x1b" not in called("--show", "run").output
     shutil.copy(plate / "plate" / "cells-A01.csv", plate / names[3])
     assert "would be taken for a variable" in called("fit.yaml", names[3], code=2).stderr
+
+
+def test_lines_of_json_tell_of_every_well(plate: Path) -> None:
+    (plate / "plate" / "cells-A02.csv").write_text("")
+    told = called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run", "--json")
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line["event"] for line in lines if line["event"] not in ("progress", "warning")] == [
+        "begin",
+        "failed",
+        "done",
+        "done",
+        "end",
+    ]
+    done = {line["name"]: line["result"] for line in lines if line["event"] == "done"}
+    rows = rows_of("run")
+    assert done["A01"]["g"] == float(rows["A01"]["g"])
+    assert next(line["name"] for line in lines if line["event"] == "failed") == "A02"
+    assert lines[-1]["summary"]["quality"] == {"ok": 2, "failed": 1}
+    assert "run/wells.csv" in lines[-1]["files"]
+    progress = [line for line in lines if line["event"] == "progress" and line["total"]]
+    assert (progress[-1]["done"], progress[-1]["total"], progress[-1]["unit"]) == (3, 3, "wells")
+    shown = called("--show", "run", "--where", "quality == 'ok'", "--json").stdout
+    found = [json.loads(line) for line in shown.splitlines()]
+    assert [line["name"] for line in found if line["event"] == "done"] == ["A01", "A03"]
+    assert found[1]["result"]["rms"] == float(rows["A01"]["rms"])
+
+
+def test_a_population_and_groups_stand_in_the_table(plate: Path) -> None:
+    words = ("--population", "kinetics", "--groups", "2", "--out", "run")
+    told = called("fit.yaml", "plate", *words)
+    assert "population of 12 wells" in told.stdout
+    table = WellTable.read(plate / "run")
+    assert {"a_shrunken", "b_shrunken", "z_shrunken", "group"} <= set(table.columns)
+    assert "g_shrunken" not in table.columns
+    assert set(table["group"]) == {"1", "2"}
+    assert table.about["b_shrunken_lower"].unit == "1/ms"
+    summary = json.loads((plate / "run" / "summary.json").read_text())
+    (row,) = (row for row in summary["population"]["rows"] if row["name"] == "b")
+    assert row["mean_lower"] < 0.1 < row["mean_upper"]
+    assert sum(row["wells"] for row in summary["groups"]["rows"]) == 12
+    called("--rerun", "run", "--only", "A01", "--out", "again")
+    again = WellTable.read(plate / "again")
+    assert not {"b_shrunken", "group"} & set(again.columns)  # they are not of these wells any more
+    called("--rerun", "run", "--only", "A01", "--population", "b", "--out", "third")
+    third = WellTable.read(plate / "third")
+    np.testing.assert_allclose(third["b_shrunken"], table["b_shrunken"], rtol=0.02)
+
+
+def test_too_few_wells_for_a_population_lose_no_fit(plate: Path) -> None:
+    words = ("--only", "A01", "--groups", "3", "--out", "run")
+    told = called("fit.yaml", "plate", *words)
+    assert "the wells' own results stand" in told.stderr
+    assert rows_of("run")["A01"]["quality"] == "ok"
+
+
+def test_the_page_shows_the_plate(plate: Path) -> None:
+    called("fit.yaml", "plate", "--only", "A01,A02", "--out", "run")
+    page = (plate / "run" / "plate.html").read_text()
+    assert "<title>plate" in page
+
+
+def test_what_a_template_says_of_a_search_is_not_passed_over(plate: Path) -> None:
+    words = ("--set", "fit.stop.seconds=1", "--set", "fit.seed=7", "--only", "A01")
+    told = called("fit.yaml", "plate", *words, "--out", "run")
+    assert "fit.stop: is not used" in told.stderr
+    assert "seed 7" in told.stderr
 
 
 # --- again ---------------------------------------------------------------------------------------
@@ -389,7 +505,7 @@ def test_a_finished_table_is_shown(plate: Path) -> None:
 # --- going on ------------------------------------------------------------------------------------
 
 COMMAND = ("fit.yaml", "plate", "--chunk", "2", "--seed", "4")
-RESULTS = ("wells.csv", "wells-columns.json", "traces.npz", "fit.yaml", "recordings.json")
+RESULTS = ("wells.csv", "wells-columns.json", "traces.npz", "fits.npz", "fit.yaml")
 
 
 def begun(folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -419,13 +535,17 @@ def cut(folder: Path, size: int, number: int) -> int:
     return process.returncode
 
 
+_WHOLE: dict[str, bytes] = {}
+
+
 @pytest.fixture
 def whole(plate: Path) -> dict[str, bytes]:
-    """The results of the batch without an interruption."""
-    called(*COMMAND, "--out", "run")
-    found = {name: (plate / "run" / name).read_bytes() for name in RESULTS}
-    shutil.rmtree(plate / "run")
-    return found
+    """The results of the batch without an interruption, in any folder."""
+    if not _WHOLE:
+        called(*COMMAND, "--out", "run")
+        _WHOLE.update({name: (plate / "run" / name).read_bytes() for name in RESULTS})
+        shutil.rmtree(plate / "run")
+    return _WHOLE
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
@@ -501,6 +621,8 @@ def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("model", "model.parameters.g.range[1] was 0.1 and is 0.2"),
         ("missing", "well B06 was"),
         ("protocol", "command of experiment 1 was"),
+        ("version", "version of numpy was"),
+        ("machine", "processor was"),
     ],
 )
 def test_what_has_changed_is_refused_with_the_difference(
@@ -510,6 +632,11 @@ def test_what_has_changed_is_refused_with_the_difference(
     if change == "file":
         with (plate / "plate" / "cells-A03.csv").open("a") as file:
             file.write("\n")
+    elif change == "version":
+        now = resuming.versions()
+        monkeypatch.setattr(resuming, "versions", lambda on_gpu=False: now | {"numpy": "0.1"})
+    elif change == "machine":
+        monkeypatch.setattr(resuming, "processor", lambda: "abacus")
     elif change == "missing":
         (plate / "plate" / "cells-B06.csv").unlink()
     elif change == "model":
@@ -583,6 +710,34 @@ def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
     assert json.loads((plate / "run" / STATE).read_text())["state"] == "failed"
     called("--resume", "run")
     assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits as on POSIX")
+@pytest.mark.parametrize("most", [1_000, 20_000, 60_000])
+def test_files_that_find_no_room_are_told_of_and_written_later(
+    most: int, plate: Path, whole: dict[str, bytes]
+) -> None:
+    """No file may become larger than `most` bytes: the pieces first, then traces, then the page."""
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "channelfit", "batch", *COMMAND, "--out", "run"],
+        cwd=plate,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (plate / "run" / "summary.json").exists()
+    if (plate / "run").exists():
+        called("--resume", "run")
+        assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
 
 
 # --- pieces --------------------------------------------------------------------------------------

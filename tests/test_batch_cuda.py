@@ -22,13 +22,14 @@ from truths import slow_but
 
 from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
+from channelfit.batch.masks_cuda import CudaOwnMasks
 from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.together import CpuTogether, together
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import Clamp
-from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.experiment import Experiment, Problem, square_sum, total_weight
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
@@ -266,6 +267,55 @@ def test_few_or_no_candidates(n: int, device: str) -> None:
     assert shapes == [(n,), (n, 2, 2), (n, 2, 3)]
 
 
+# --- masks of their own --------------------------------------------------------------------------
+
+
+def with_own_masks(problem: Problem, n: int) -> list[Problem]:
+    """Wells of which each leaves out other samples: some, most, the beginning of every step."""
+    found = []
+    for k, well in enumerate(wells_of(problem, n)):
+        experiments = []
+        for experiment in well.experiments:
+            recording = experiment.recording
+            assert recording is not None
+            weight, rng = recording.weight.copy(), np.random.default_rng(k)
+            if k == 1:
+                weight[:, 5:9] = 0.0
+            elif k == 2:
+                weight *= rng.random(weight.shape) < 0.3
+            elif k == 3:
+                weight[:, : weight.shape[1] // 2] *= rng.choice([0.0, 0.5, 1.0])
+                weight[:, 40:140] = 0.0
+            current = np.where(weight > 0, recording.current_pA, np.nan)
+            recording = dataclasses.replace(recording, weight=weight, current_pA=current)
+            experiments.append(dataclasses.replace(experiment, recording=recording))
+        found.append(Problem(well.model, tuple(experiments)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["na_hh", pytest.param("model_b", marks=pytest.mark.slow)])
+def test_masks_of_their_own_share_launches(name: str, device: str) -> None:
+    """Costs and derivatives are those of one scorer for each well, with its own samples."""
+    problems = with_own_masks(of(name, PROTOCOLS["steps"], stairs([130, 77])), 4)
+    plated, well = CudaOwnMasks(problems), np.arange(12) % 4
+    parameters = candidates(problems[0].model, 12, seed=5)
+    test, values = plated.linearize(parameters, well), plated.score(parameters, well)
+    for w, problem in enumerate(problems):
+        mine = well == w
+        truth = on_the_grid(problem).linearize(parameters[:, mine])
+        own = Linearization(*(a[..., mine] for a in _arrays(test)))
+        # what few samples tell of a parameter leaves its derivatives few digits
+        assert max(errors(own, truth, parameters[:, mine])) < 1e-7
+        assert values.cost[mine] == pytest.approx(truth.cost, rel=1e-9)
+        silent = ReferenceScorer(problem).score(parameters[:, mine]).cost
+        assert own.cost == pytest.approx(silent, rel=1e-9)
+        assert plated.squares[w] == pytest.approx(square_sum(problem), rel=1e-12)
+        assert plated.total_weight[w] == pytest.approx(total_weight(problem), rel=1e-12)
+    same_bits(test, CudaOwnMasks(problems, 5).linearize(parameters, well))
+    with pytest.raises(ValueError, match="scanned with one that they share"):
+        plated.across(parameters)
+
+
 # --- failures ------------------------------------------------------------------------------------
 
 
@@ -352,25 +402,57 @@ GATE = {
 }
 
 
+def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:
+    """Wells of cells that differ by a fifth, with noise, and the plan by which they are fitted."""
+    model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
+    rng = np.random.default_rng(3)
+    silent = Problem(model, (Experiment(protocol),))
+    truth = model.values()[:, None] * np.exp(0.2 * rng.normal(size=(4, n)))
+    traces = ReferenceScorer(silent).simulate(truth)[0]
+    problems = []
+    for k in range(n):
+        noisy = traces[..., k] + rng.normal(0, 20, traces.shape[:2])
+        weight = np.isfinite(noisy).astype(float)
+        recording = Recording(protocol.times_ms, noisy, weight)
+        problems.append(Problem(model, (Experiment(protocol, recording),)))
+    return FitPlan(problems[0], "least-squares", {}, {}, {}, Path()), problems
+
+
+def test_wells_with_masks_of_their_own_are_fitted_as_on_the_cpu(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All descents of all wells in the same launches."""
+    plan, problems = noisy_plate(4)
+    for k, problem in enumerate(problems):
+        (experiment,) = problem.experiments
+        recording = experiment.recording
+        assert recording is not None
+        weight = recording.weight.copy()
+        weight[:, 10 * k + 5 : 10 * k + 9] = 0.0
+        own = dataclasses.replace(recording, weight=weight)
+        problems[k] = Problem(problem.model, (dataclasses.replace(experiment, recording=own),))
+    launches: list[int] = []
+    linearize = CudaOwnMasks.linearize
+
+    def seen(self: CudaOwnMasks, given: np.ndarray, well: np.ndarray) -> Linearization:
+        launches.append(len(np.unique(well)))
+        return linearize(self, given, well)
+
+    monkeypatch.setattr(CudaOwnMasks, "linearize", seen)
+    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
+    assert max(launches) == 4
+    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
+    assert found.cost == pytest.approx(truths.cost, rel=1e-9)
+    assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
+    assert found.quality.tolist() == truths.quality.tolist()
+
+
 def test_a_plate_is_fitted_as_on_the_cpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every well to the same values, errors and flags, from scan to intervals.
 
     All candidates come in the same launches: six wells take few more of these than one does.
     """
-    model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
-    rng = np.random.default_rng(3)
-    silent = Problem(model, (Experiment(protocol),))
-    truth = model.values()[:, None] * np.exp(0.2 * rng.normal(size=(4, 6)))
-    traces = ReferenceScorer(silent).simulate(truth)[0] + rng.normal(
-        0, 5, (protocol.n_sweeps, 1, 1)
-    )
-    problems = []
-    for k in range(6):
-        noisy = traces[..., k] + rng.normal(0, 20, traces.shape[:2])
-        weight = np.isfinite(noisy).astype(float)
-        recording = Recording(protocol.times_ms, noisy, weight)
-        problems.append(Problem(model, (Experiment(protocol, recording),)))
-    plan = FitPlan(problems[0], "least-squares", {}, {}, {}, Path())
+    plan, problems = noisy_plate(6)
     launches: list[int] = []
     trace = Tangents.trace
 

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from channelfit.curves import pieces
 from channelfit.front.main import main
 from channelfit.search.plan_work import _scorers
 
@@ -61,6 +63,22 @@ def test_how_sure_a_fit_is_is_the_same_on_workers(tmp_path: Path) -> None:
     assert not _scorers  # they were made by the workers, not here
     left = {p.name for p in (tmp_path / "there").iterdir()}
     assert left == {p.name for p in (tmp_path / "here").iterdir()}
+
+
+def test_curves_are_the_same_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an array in a file, which each worker maps for itself."""
+    monkeypatch.setitem(pieces._ON_CPU, "least-squares", (50, 10**6))  # 4 pieces
+    drawn = np.random.default_rng(3)
+    t, tau = np.arange(40.0), drawn.uniform(3, 12, 200)
+    np.save(tmp_path / "tails.npy", np.exp(-t / tau[:, None]) + drawn.normal(0, 0.02, (200, 40)))
+    words = ["curves", "exponential", str(tmp_path / "tails.npy"), "--covariance", "--out"]
+    ran(*words, str(tmp_path / "here"))
+    told = ran(*words, str(tmp_path / "there"), "--cluster", "local:2").output
+    assert "dashboard http://127.0.0.1:" in told
+    for ending in (".csv", "-covariance.npy"):
+        here, there = (tmp_path / f"{name}{ending}" for name in ("here", "there"))
+        assert here.read_bytes() == there.read_bytes()
+    assert not list(tmp_path.glob("*unfinished*"))
 
 
 def test_what_cannot_be_spread_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from channelfit.batch.groups import groups
 from channelfit.model.channel import Parameter
+from channelfit.pieces.cluster import open_cluster
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Work
 from channelfit.reading.errors import InputError
@@ -159,6 +160,15 @@ def test_the_farthest_points_of_all_parts_are_found() -> None:
         assert getattr(together, name) == pytest.approx(getattr(whole, name))
 
 
+def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, start = clouds(n=100), clouds(n=100)[None, :3]
+    want = partial_sums(points, np.ones(100), start)
+    monkeypatch.setattr(module, "_IN_CACHE", 21)  # seven rows at a time
+    got = partial_sums(points, np.ones(100), start)
+    for name in ("weight", "total", "inertia"):
+        assert getattr(got, name) == pytest.approx(getattr(want, name))
+
+
 def test_weights_count_as_repeated_points() -> None:
     points = clouds(n=60, apart=1.0)
     times = np.random.default_rng(2).integers(1, 4, 60)
@@ -258,6 +268,21 @@ def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch)
         assert found.centers.tobytes() == alone.centers.tobytes()
         assert found.inertia == alone.inertia
     same(k_means(points, 4, way="scikit-learn", seed=1), alone)
+
+
+@pytest.mark.slow
+def test_processes_of_a_cluster_come_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the played workers: those of Dask, in processes of their own."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(module, "_PART", 1000)
+    np.save(tmp_path / "points.npy", clouds(n=5000))
+    alone = k_means(tmp_path / "points.npy", 4, way="pieces", restarts=2)
+    with open_cluster("local:2") as doer:
+        found = k_means(tmp_path / "points.npy", 4, doer=doer, restarts=2)
+    assert found.centers.tobytes() == alone.centers.tobytes()
+    np.testing.assert_array_equal(found.labels, alone.labels)
 
 
 def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

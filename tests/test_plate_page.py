@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import WIDE
+from click.testing import CliRunner
 from plates import PARAMETERS, Table, plate, texts
 from test_report_page import HOSTILE
 
@@ -26,6 +27,9 @@ from channelfit.batch.page_data import (
 from channelfit.batch.page_figures import plate_figures, save_plate_figures
 from channelfit.batch.page_order import spreads, stand_apart
 from channelfit.batch.page_words import reasons_of, what_looked_wrong
+from channelfit.batch.table import Column as WellColumn
+from channelfit.batch.table import WellTable
+from channelfit.front.main import main
 from channelfit.results.report import print_figures
 
 PHONE = 390
@@ -88,8 +92,15 @@ def chosen(tab) -> list[str]:
 # --- for everybody ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [PHONE, WIDE])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (PHONE, True),
+        (WIDE, False),
+        pytest.param(PHONE, False, marks=pytest.mark.slow),
+        pytest.param(WIDE, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_plate_serves_everybody(page, html, width, dark):
     tab = opened(page, html, width=width, dark=dark)
     assert page.errors == []
@@ -638,46 +649,54 @@ def test_a_plate_that_looks_wrong_says_so(wells):
     assert any("3 times the noise" in text for text in loud)
     assert "k; v." in loud
     assert not any("times the noise" in text for text in quiet)
+    assert not any("starts" in text for text in quiet)  # wells that failed do not count
+    alone = Table({**table.columns, "agreed": np.ones(384)}, table.about)
+    assert any("In 374 wells no two" in text for text in what_looked_wrong(plate_of(alone, {}), {}))
 
 
 # --- hostile texts -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, "\x1b[31mred\x07", "__proto__", "constructor"])
-def test_hostile_texts_are_nothing_but_texts(page, tmp_path, name):
-    table, traces, facts = plate(40, 20)
+EVIL = [*HOSTILE, "\x1b[31mred\x07", "__proto__", "constructor"]
+
+
+def test_hostile_texts_are_nothing_but_texts(page, tmp_path):
+    table, traces, facts = plate(48, 20)
     facts = copy.deepcopy(facts)
     columns = dict(table.columns)
-    for key in ("well", "file", "compound", "quality", "reason"):
+    for shift, key in enumerate(("well", "file", "compound", "quality", "reason")):
         column = columns[key].copy()
-        column[::7] = name
+        column[::2] = [EVIL[(k + shift) % len(EVIL)] for k in range(24)]
         columns[key] = column
-    columns[name] = texts([name] * 20 + [f"{name}2"] * 20)
-    columns[f"{name} 3"] = np.arange(40.0)
-    columns["plate"] = texts([name] * 20 + ["two"] * 20)
-    facts["metadata"] = ["compound", name, f"{name} 3"]
+    for name in EVIL:
+        columns[name] = texts([name] * 20 + [f"{name}2"] * 28)
+        columns[f"{name} 3"] = np.arange(48.0)
+    columns["plate"] = texts([EVIL[k % len(EVIL)] for k in range(48)])
+    every = " ".join(EVIL)
+    facts["metadata"] = ["compound", *EVIL, *(f"{name} 3" for name in EVIL)]
     for key in ("title", "description", "model", "model_source", "protocol", "search", "command"):
-        facts[key] = name
-    facts["protocol_source"] = facts["file"] = facts["backend"] = name
-    facts["files"] = [{"what": name, "file": name, "sha256": name}]
-    facts["warnings"] = [name, {"place": name, "value": name, "advice": name}]
-    facts["left_out"] = [{"recording": name, "reason": name}]
-    facts["versions"] = {"channelfit": "0.9", name: name}
+        facts[key] = every
+    facts["protocol_source"] = facts["file"] = facts["backend"] = every
+    facts["files"] = [{"what": name, "file": name, "sha256": name} for name in EVIL]
+    facts["warnings"] = [*EVIL, {"place": every, "value": every, "advice": every}]
+    facts["left_out"] = [{"recording": name, "reason": name} for name in EVIL]
+    facts["versions"] = {"channelfit": "0.9", every: every}
     for key in ("population", "groups"):
-        facts[key].update(method=name, remarks=[name])
-    facts["population"]["rows"][0].update(name=name, unit=name, kind=name)
-    facts["groups"].update(of=[name], units={name: name})
-    facts["groups"]["rows"][0].update(group=name, wells=name, center={name: 1.0})
+        facts[key].update(method=every, remarks=EVIL)
+    facts["population"]["rows"][0].update(name=every, unit=every, kind=every)
+    facts["groups"].update(of=EVIL, units={name: name for name in EVIL})
+    facts["groups"]["rows"][0].update(group=every, wells=every, center={EVIL[0]: 1.0})
     about = dict(table.about)
-    about["g"] = type(about["g"])(name, name)
+    about["g"] = type(about["g"])(every, every)
     file = saved(tmp_path, Table(columns, about), traces, facts)
     raw = file.read_text(encoding="utf-8")
     assert "\u202e" not in raw
     assert "\x1b" not in raw
     tab = opened(page, file)
-    for key in ("compound", name, f"{name} 3"):
+    for key in ("compound", EVIL[0], f"{EVIL[3]} 3", "__proto__"):
         tab.get_by_label("Color by").select_option(tab.evaluate("k => columns.get(k).key", key))
-    tab.get_by_label("Divide by").select_option(index=3)
+    for key in (EVIL[1], "constructor"):
+        tab.get_by_label("Divide by").select_option(tab.evaluate("k => columns.get(k).key", key))
     tab.get_by_label("Columns").select_option("all")
     tab.locator(".cell[data-well]").nth(7).click()
     tab.locator(".cell[data-well]").nth(8).hover()
@@ -687,8 +706,9 @@ def test_hostile_texts_are_nothing_but_texts(page, tmp_path, name):
     assert tab.title().endswith("channelfit")
     assert tab.evaluate("document.querySelectorAll('script').length") == 3
     assert tab.locator("main img").count() == 0
-    assert tab.locator("[onmouseover]").count() == 0
+    assert tab.locator("[onmouseover], [onerror]").count() == 0
     assert "49" not in tab.locator("h1").inner_text()
+    assert page.overflow() == 0
     assert page.violations() == []
     assert not Path("harmed").exists()
 
@@ -747,3 +767,28 @@ def test_hostile_names_are_drawn_as_names(tmp_path):
     files = save_plate_figures(Table(columns), facts, tmp_path, ["svg"])
     assert "$\\frac{1}{0}$" in files[-1].read_text(encoding="utf-8")
     assert plate_figures(Table({"well": texts([])}), {}) == []
+
+
+def test_the_figures_of_a_batch_are_made_from_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(print_figures, "_DPI", 50)
+    table, _, _ = plate(12, 8)
+    run = tmp_path / "run"
+    run.mkdir()
+    about = {n: WellColumn(a.unit, a.meaning) for n, a in table.about.items()}
+    WellTable(dict(table.columns), about).write(run)
+    before = sorted(file.name for file in run.iterdir())
+    done = CliRunner().invoke(main, ["report", str(run), "--figures", "svg,png"])
+    assert done.exit_code == 0, done.output
+    names = ("distributions", "plate", "plate_parameters")
+    made = sorted(f"{name}.{kind}" for name in names for kind in ("svg", "png"))
+    assert sorted(file.name for file in (run / "figures").iterdir()) == made
+    assert sorted(file.name for file in run.iterdir()) == sorted([*before, "figures"])
+    for words, told in (
+        ([str(run)], "--figures makes figures"),
+        ([str(run), "--figures", "gif"], "unknown kind"),
+        ([str(run), "--figures", "pdf", "--out", "x.html"], "leave this out"),
+        ([str(run), str(tmp_path)], "give it alone"),
+    ):
+        refused = CliRunner().invoke(main, ["report", *words])
+        assert refused.exit_code == 2
+        assert told in " ".join(refused.output.split()), refused.output

@@ -17,9 +17,10 @@ from channelfit.batch import mixed as mixed_module
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.mixed import Evidence, Level, Mixed, eliminated, threshold
 from channelfit.batch.population import Population, kinetic_names, population, usable
-from channelfit.batch.relinearized import Read, linearizer
+from channelfit.batch.relinearized import linearizer
 from channelfit.batch.run import Asked, ready
 from channelfit.batch.search import Settings
+from channelfit.batch.work import Problems
 from channelfit.model.channel import Parameter, Prior
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Problem
@@ -652,7 +653,7 @@ def test_the_wells_of_a_batch_are_read_again_to_linearize_them(tmp_path: Path) -
     (tmp_path / "little.yaml").write_text(dump_yaml(uncertain.MODEL))
     made = ready(Asked(tmp_path / "fit.yaml", (str(tmp_path / "A*.csv"),)))
     work = made.work
-    problems = Read(work.template, work.plan, work.recordings)
+    problems = Problems(work, made.recordings)
     assert len(problems) == 6
     fits = fit_wells(work.plan, problems, Settings(backend="cpu"))
     again = linearizer(work.plan, problems, fits, usable(fits), "cpu")

@@ -143,17 +143,26 @@ class Kin(Wells):
     Arguments:
         common: scores the wells with their common mask.
         families: of each the numbers of its wells, and their costs.
+        joint: linearizes all with the masks of their own; None where families do it one by one.
     """
 
     def __init__(
-        self, plan: FitPlan, common: Together, families: Sequence[tuple[np.ndarray, Wells]]
+        self,
+        plan: FitPlan,
+        common: Together,
+        families: Sequence[tuple[np.ndarray, Wells]],
+        joint: Together | None = None,
     ) -> None:
         super().__init__(plan, common)
         self.families = families
+        # what a prior weighs depends on how many samples count in a well
+        self.joint = None if joint is None or self.prior_weight else Wells(plan, joint)
         self.places = {w: (k, j) for k, (own, _) in enumerate(families) for j, w in enumerate(own)}
 
     def linearize(self, unit: np.ndarray, well: np.ndarray) -> Local:
         """Cost and derivatives at points (n_free, n), each of the well of its number (n,)."""
+        if self.joint is not None:
+            return self.joint.linearize(unit, well)
         places = np.array([self.places[w] for w in well.tolist()]).reshape(-1, 2)
         n_free, n = unit.shape
         out = Local(

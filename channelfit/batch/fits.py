@@ -17,7 +17,7 @@ import numpy as np
 from channelfit.batch.costs import Kin, Wells
 from channelfit.batch.families import Unmasked, kin
 from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
-from channelfit.batch.together import together
+from channelfit.batch.together import together, with_own_masks
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import NOISE_FREE, UNFINISHED
@@ -203,7 +203,8 @@ def _searched(
         unmasked = Unmasked(problems)
         if unmasked.share >= _IN_COMMON:
             ((own, common),) = together(unmasked, settings.backend)
-            yield own, Kin(plan, common, parts), parts
+            joint = with_own_masks(problems, settings.backend)
+            yield own, Kin(plan, common, parts, joint), parts
             return
     for own, wells in parts:
         yield own, wells, [(np.arange(len(own)), wells)]

@@ -74,7 +74,8 @@ def what_looked_wrong(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
             "model does not follow the usual well"
         )
     starts, agreed = plate.number("starts"), plate.number("agreed")
-    alone = int(np.count_nonzero((agreed <= 1) & (starts > 1)))
+    fitted = np.isfinite(plate.values()).any(axis=1)
+    alone = int(np.count_nonzero(fitted & (agreed <= 1) & (starts > 1)))
     if alone:
         found.append(
             f"In {alone:,} wells no two starts agree on the best cost: a better fit may exist"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from channelfit.search.plan import FitPlan
 
 if TYPE_CHECKING:
     from channelfit.batch.population import Plate
-    from channelfit.batch.recordings import Recorded
-    from channelfit.batch.template import Template
 
 #: Minus the logarithm of the likelihood of wells at points (n_wells, n) of their unit cubes, with
 #: its gradient and information there: (n_wells,), (n_wells, n) and (n_wells, n, n).
@@ -93,24 +91,6 @@ def conditional(
         inner = pseudo_inverse(information[:, own][:, :, own])
         found[:, own] += np.einsum("wij,wj->wi", inner, pull)
     return found
-
-
-class Read(Sequence[Problem]):
-    """The problems of the wells of a batch, each read from its files when it is asked for.
-
-    Arguments:
-        template: the fit file, with the plan that it gives for one of the wells.
-        recordings: of the wells, in the order of their fits.
-    """
-
-    def __init__(self, template: Template, plan: FitPlan, recordings: Sequence[Recorded]) -> None:
-        self.template, self.plan, self.recordings = template, plan, recordings
-
-    def __len__(self) -> int:
-        return len(self.recordings)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.template.problem(self.plan, self.recordings[place])
 
 
 def linearizer(

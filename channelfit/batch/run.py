@@ -19,13 +19,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from channelfit.batch.groups import groups
-from channelfit.batch.population import kinetic_names, population
+from channelfit.batch.population import kinetic_names, population, usable
 from channelfit.batch.recordings import (
     Recorded,
     chosen_by_name,
@@ -33,6 +33,7 @@ from channelfit.batch.recordings import (
     metadata,
     read_list,
 )
+from channelfit.batch.relinearized import linearizer
 from channelfit.batch.results import (
     Results,
     gathered,
@@ -42,11 +43,12 @@ from channelfit.batch.results import (
     write_page,
     write_summary,
 )
-from channelfit.batch.search import Progress, Settings
+from channelfit.batch.search import Progress as Searching
+from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template
 from channelfit.batch.where import chosen
-from channelfit.batch.work import Piece, Wells
+from channelfit.batch.work import Piece, Problems, Wells
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Doer, pieces_done, seconds_left
 from channelfit.reading.cautions import Caution
@@ -60,9 +62,6 @@ from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
 TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
 #: The word for all parameters on which the rates depend.
 KINETICS = "kinetics"
-#: Wells that are read, fitted and kept together; on a GPU a plate.
-SIZES = {"cuda": 384}
-SIZE = 16
 #: Recordings that are tried before a fault of the fit file is taken for one.
 _TRIED = 3
 #: Reasons that are told one by one.
@@ -106,6 +105,24 @@ class Asked:
     size: int | None = None
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a batch is.
+
+    Attributes:
+        done, total: wells. failed: how many of those that are done.
+        kept: how many of them an earlier run had done.
+        seconds, seconds_left: since this run began, and to its end; NaN where nobody knows.
+    """
+
+    done: int
+    total: int
+    failed: int
+    kept: int
+    seconds: float
+    seconds_left: float
+
+
 class Listener:
     """Whoever is told how a batch goes on; this one keeps it to itself."""
 
@@ -118,10 +135,13 @@ class Listener:
     def failed(self, well: str, reason: str) -> None:
         """A well could not be fitted."""
 
-    def progress(self, done: int, total: int, failed: int, left: float) -> None:
-        """How many wells are done, and the seconds that are left, NaN where that is not known."""
+    def done(self, well: str, kept: bool, result: Mapping[str, float]) -> None:
+        """A well was fitted, by an earlier run or by this one: its parameters."""
 
-    def searching(self, progress: Progress) -> None:
+    def progress(self, told: Progress) -> None:
+        """How far the batch is."""
+
+    def searching(self, progress: Searching) -> None:
         """How far the search of a piece is, where it is done in this process."""
 
     def finishing(self) -> None:
@@ -177,9 +197,8 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
             wells = recordings = _chosen(asked, recordings, metadata(recordings))
     listener.begin("reading the first recording")
     first = _first_readable(template, wells)
-    size = asked.size or SIZES.get(asked.settings.backend, SIZE)
     settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
-    work = Wells(template, tuple(wells), first, settings, size, listener.searching)
+    work = Wells(template, tuple(wells), first, settings, asked.size, listener.searching)
     _check_names(work, recordings)
     _check_together(work, asked)
     listener.warn(template.unused)
@@ -322,7 +341,8 @@ def run(
             told = "interrupted before it was done" if interrupted else str(error)
             claim.state.end(INTERRUPTED if interrupted else FAILED, told or type(error).__name__)
             claim.tell()
-            kept.close(True)
+            with suppress(OSError):  # of a full disk, which is what the error tells
+                kept.close(True)
         raise
     claim.state.end(FINISHED, "all wells are done", wells_done=len(made.work.recordings))
     fault = claim.tell()
@@ -352,7 +372,18 @@ def _together(made: Ready, results: Results, listener: Listener) -> tuple[Result
         if asked.population or asked.shared:
             listener.begin("looking at the wells as a population")
             drawn = population_names(made.work, asked.population)
-            found = population(fits, drawn, asked.shared, parameters=parameters, wells=wells)
+            plan, backend = made.work.plan, made.work.scorer.backend
+            problems = Problems(made.work, made.recordings)
+            again = linearizer(plan, problems, fits, usable(fits), backend)
+            found = population(
+                fits,
+                drawn,
+                asked.shared,
+                again,
+                parameters=parameters,
+                wells=wells,
+                always=False,
+            )
             table = with_columns(table, found.columns())
             told["population"] = {**found.summary(), "text": found.text()}
         if asked.groups:
@@ -411,13 +442,19 @@ def _pieces(
         done += n
         earlier += n if key in before else 0
         wells = work.recordings[int(key[1]) : int(key[2])]
-        for k, reason in _failures(piece).items():
+        failures = _failures(piece)
+        for k, reason in failures.items():
             failed += 1
             listener.failed(wells[k].well, reason)
-        left = seconds_left(done, total, began, earlier)
-        listener.progress(done, total, failed, left)
+        if piece.fits is not None:
+            for place, values in zip(piece.places.tolist(), piece.fits.values, strict=True):
+                if place not in failures:
+                    found = dict(zip(piece.fits.names, values.tolist(), strict=True))
+                    listener.done(wells[place].well, key in before, found)
+        seconds, left = time.perf_counter() - began, seconds_left(done, total, began, earlier)
+        listener.progress(Progress(done, total, failed, earlier, seconds, left))
         news = {"wells_done": done, "wells_failed": failed, "seconds_left": left}
-        claim.state.content |= news | {"seconds": time.perf_counter() - began}
+        claim.state.content |= news | {"seconds": seconds}
         if time.monotonic() - told_at > _TELL_EVERY:
             claim.tell()
             told_at = time.monotonic()
@@ -426,7 +463,7 @@ def _pieces(
             then = "the batch goes on, but after a kill it would go on from here only"
             listener.warn([Caution(str(kept.fault.file), kept.fault.message, then)])
 
-    listener.progress(0, total, 0, math.nan)
+    listener.progress(Progress(0, total, 0, 0, 0.0, math.nan))
     for _, arrays in pieces_done(work, work.keys, doer, kept, on_done):
         yield Piece.of(arrays)
 

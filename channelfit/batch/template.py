@@ -30,6 +30,7 @@ from channelfit.reading import formats
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.formats import syncropatch
 from channelfit.reading.keys import is_function
 from channelfit.reading.tables import READERS as TABLES
 from channelfit.reading.tables import Table, read_columns
@@ -40,7 +41,11 @@ from channelfit.search.plan import FitPlan
 
 #: What is measured in a recording: the unit and the meaning of each column.
 MEASURES = {
-    "seal": ("MOhm", "The resistance that would leak as much as the recording does at most."),
+    "seal": (
+        "MOhm",
+        "As the instrument has measured it, where a file of it beside the recording says so; else "
+        "the resistance that would leak as much as the recording does at most.",
+    ),
     "leak": ("nS", "The leak at most, from steps and ramps at which the channel is closed."),
     "run_down": ("", "By which share the peaks change from the first of equal sweeps to the last."),
 }
@@ -233,6 +238,8 @@ class Template:
         place = Section({}, self.file)
         for name in _files_in([row["recording"] for row in section["experiments"]]):
             yield place.resolve(name, "recording")
+        if recorded.row:
+            yield from syncropatch.files_of_seals(Path(recorded.file))
 
     def text_for(self, folder: Path) -> str:
         """The template as YAML, to stand in a folder: what it names is named from there."""
@@ -322,9 +329,9 @@ def _move(data: Any, file: Path, folder: Path) -> None:
 
 
 def _read_table(path: Path, **choices: Any) -> Table:
-    """The columns of a table or an array; those of the last file are remembered.
+    """The columns of a table or an array; those of the last two files are remembered.
 
-    So a file that holds many wells is read once.
+    So a file that holds many wells is read once, and so is one that is subtracted from it.
     """
     if formats.suffix_of(path) == ARRAY:
         return _remembered_array(path, path.stat().st_mtime_ns)
@@ -333,12 +340,12 @@ def _read_table(path: Path, **choices: Any) -> Table:
     return _remembered(path, path.stat().st_mtime_ns, tuple(sorted(choices.items())))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _remembered(path: Path, changed: int, choices: tuple[tuple[str, Any], ...]) -> Table:
     return read_columns(path, **dict(choices))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _remembered_array(path: Path, changed: int) -> Table:
     return array_columns(path)
 
@@ -346,10 +353,10 @@ def _remembered_array(path: Path, changed: int) -> Table:
 # --- what a recording measures -------------------------------------------------------------------
 
 
-def measures(problem: Problem) -> dict[str, float]:
-    """What the first recording of a problem shows, by the names of `MEASURES`; NaN for unknown.
+def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
+    """What is measured in the first recording of a well, by the names of `MEASURES`.
 
-    It is looked at as it was before conditioning.
+    It is looked at as it was before conditioning. What is not known is NaN.
     """
     found = dict.fromkeys(MEASURES, math.nan)
     experiment = next(e for e in problem.experiments if e.recording is not None)
@@ -364,4 +371,8 @@ def measures(problem: Problem) -> dict[str, float]:
         peak = find_peak(seen.smooth_pA, holding_pA(raw, protocol), protocol, blank)
         change = None if peak is None else run_down(peak.by_sweep_pA, protocol)
         found["run_down"] = math.nan if change is None else change
+    if recorded.row and math.isfinite(
+        seal := syncropatch.seal_MOhm(Path(recorded.file), recorded.row, recorded.column)
+    ):
+        found["seal"] = seal
     return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}

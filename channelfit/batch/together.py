@@ -147,6 +147,23 @@ def together(
     return [(family.wells, _together(family, chosen)) for family in families(problems)]
 
 
+def with_own_masks(problems: Sequence[Problem], backend: str = "auto") -> Together | None:
+    """What linearizes wells with masks of their own in the same calls; it tries no points on all.
+
+    Arguments:
+        problems: of wells that differ in their data and masks alone.
+
+    Returns: None where every family of them is best served by a scorer of its own.
+    """
+    if chosen_backend(backend, "float64") != "cuda":
+        return None
+    if not all(family.walks_alone and family.total_weight > 0 for family in families(problems)):
+        return None
+    from channelfit.batch.masks_cuda import CudaOwnMasks  # which imports this file
+
+    return CudaOwnMasks(problems)
+
+
 def _together(family: Family, backend: str) -> Together:
     if family.total_weight <= 0:
         return Nothing(family)

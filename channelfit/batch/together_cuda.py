@@ -36,6 +36,7 @@ import numpy as np
 
 from channelfit.batch.families import Family
 from channelfit.batch.together import Across, Together
+from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Wells
@@ -74,20 +75,39 @@ class CudaTogether(Together):
             )
         if family.total_weight <= 0:
             raise InputError("nothing to score: no recording has a sample of weight above 0")
-        self.xp, self.chunk = gpu.cupy(), chunk
-        self.problem, self.n_wells = family.problem, len(family.wells)
-        walked = family.problem.groups[0].problem
-        self._values = Tangents(walked, 0, lambda: self._wells)
-        self._tangents = Tangents(walked, wells=lambda: self._wells)
-        for way in (self._values, self._tangents):  # compiled while recordings are read
+        self.n_wells = len(family.wells)
+        self._begin(family.problem, chunk)
+        targets, constant = self._rows.targets(family.data())
+        self._compare(targets, constant, np.full(self.n_wells, family.total_weight))
+
+    def _begin(self, problem: Problem, chunk: int | None) -> None:
+        """Take the walk of a problem; its kernels are compiled while recordings are read."""
+        self.xp, self.chunk, self.problem = gpu.cupy(), chunk, problem
+        self._walked = problem.groups[0].problem
+        self._values = Tangents(self._walked, 0, lambda: self._wells)
+        self._tangents = Tangents(self._walked, wells=lambda: self._wells)
+        for way in (self._values, self._tangents):
             way.compile_ahead(ONE_JOB)
         self._rows = self._values.rows
-        targets, constant = self._rows.targets(family.data())
-        self.total_weight = np.full(self.n_wells, family.total_weight)
+
+    def _compare(
+        self,
+        targets: np.ndarray,
+        constant: np.ndarray,
+        total_weight: np.ndarray,
+        factors: tuple[np.ndarray, ...] = (),
+    ) -> None:
+        """Take what candidates are compared with: the arrays of `Wells`, on the host."""
+        self.total_weight = total_weight
         self.squares = np.sum(targets**2, axis=1) + constant
         with gpu.gpu_errors():
-            arrays = (self.xp.asarray(a) for a in (targets, constant, self.total_weight))
-            self._wells = Wells(*arrays)
+            on_device = self.xp.asarray
+            self._wells = Wells(
+                on_device(targets),
+                on_device(constant),
+                on_device(total_weight),
+                tuple(map(on_device, factors)),
+            )
 
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Cost, gradient and curvature; see `Together.linearize`."""

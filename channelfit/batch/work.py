@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from channelfit.search.plan import FitPlan
 
 #: Points of a trace that are kept for pictures: the least and the largest of each stretch.
 _POINTS = 600
+
+#: Wells that are read, fitted and kept together; on a GPU a plate.
+_SIZE, _SIZES = 16, {"cuda": 384}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Wells:
         recordings: all wells.
         first: the place of a well whose recording can be read, from which the model is built.
         settings: of the search.
-        size: how many wells a piece has.
+        wanted: how many wells a piece is to have; None for what suits the backend.
         on_progress: told of the search while a piece is done in this process.
     """
 
@@ -105,12 +108,12 @@ class Wells:
     recordings: tuple[Recorded, ...]
     first: int
     settings: Settings
-    size: int
+    wanted: int | None = None
     on_progress: OnProgress = nothing
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what only this process can have."""
-        kept = ("recordings", "first", "settings", "size")
+        kept = ("recordings", "first", "settings", "wanted")
         return {
             **{name: getattr(self, name) for name in kept},
             "template": self.template.absolute(),
@@ -119,6 +122,11 @@ class Wells:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, on_progress=nothing)
+
+    @cached_property
+    def size(self) -> int:
+        """How many wells a piece has."""
+        return self.wanted or _SIZES.get(self.scorer.backend, _SIZE)
 
     @property
     def keys(self) -> list[Key]:
@@ -173,7 +181,7 @@ class Wells:
         for k, recorded in enumerate(wells):
             try:
                 problem = self.template.problem(self.plan, recorded)
-                measured[k] = list(measures(problem).values())
+                measured[k] = list(measures(problem, recorded).values())
             except InputError as error:
                 failures[k] = _reason(error, recorded, self.template)
                 continue
@@ -222,6 +230,25 @@ class Wells:
             left.append(_thinned(own_fit - seen))
         rows = (np.array(one, "f4") for one in (data, shown, left))
         return _thinned_times(time[inside]), *rows
+
+
+class Problems(Sequence[Problem]):
+    """The problems of wells, each read when it is asked for."""
+
+    def __init__(self, work: Wells, recordings: Sequence[Recorded]) -> None:
+        self.work, self.recordings = work, recordings
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    @overload
+    def __getitem__(self, place: int) -> Problem: ...
+    @overload
+    def __getitem__(self, place: slice) -> Problems: ...
+    def __getitem__(self, place: int | slice) -> Problem | Problems:
+        if isinstance(place, slice):
+            return Problems(self.work, self.recordings[place])
+        return self.work.template.problem(self.work.plan, self.recordings[place])
 
 
 def _reason(error: InputError, recorded: Recorded, template: Template) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +11,12 @@ from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import Gpus
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets, Fits, Flight, Task, edges
+from channelfit.pieces.work import made_ahead
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 
+#: Fits data sets of a task: from the first to before the last.
+Fitter = Callable[[Task, int, int], Fits]
 METHODS = ("least-squares", "swarm")
 #: Numbers in a piece, and data sets in it, at most.
 _NUMBERS, _SETS = 40_000_000, 262_144
@@ -84,9 +86,9 @@ def fit_pieces(
     Raises: InputError where ranges do not suit the inputs, or no GPU can be used.
     """
     backend = settings.chosen_backend()
-    pieces = _pieces(curve, groups, _fitter(settings, backend))
+    pieces = _pieces(curve, groups, fitter(settings))
     count = 0
-    for piece in _ahead(pieces) if backend == "cuda" else pieces:
+    for piece in made_ahead(pieces) if backend == "cuda" else pieces:
         yield piece
         count += piece.last - piece.first
         done(count)
@@ -103,17 +105,9 @@ def _pieces(
             yield Piece(task, first, last, fit(task, first, last))
 
 
-def _ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Pieces, of which a thread makes each while the one before is used."""
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
-            coming = thread.submit(next, pieces, None)
-            yield piece
-
-
-def _fitter(settings: Settings, backend: str) -> Callable[[Task, int, int], Fits]:
-    more = settings.covariances
+def fitter(settings: Settings) -> Fitter:
+    """What fits the data sets of a task from one place to before another."""
+    backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads
     if backend == "cpu" and swarm:

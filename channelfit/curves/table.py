@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ import numpy as np
 from channelfit.curves.batch import Piece
 from channelfit.curves.curve import Curve
 from channelfit.curves.data_files import labels_of
-from channelfit.curves.fitting import Task
+from channelfit.curves.fitting import DataSets, Task
 
 #: Values of a piece that are kept for the summary, at most.
 _KEPT = 4096
@@ -37,15 +38,18 @@ class FitTable:
 
     Arguments:
         path: of the table. grouped: whether rows come out of order and are sorted at the end.
+        partial: where it is written until it is whole, in the same file system; None for beside it.
 
     Attributes:
         counts: data sets by quality. reasons: data sets by reason.
         shown: what a picture needs of all of them.
     """
 
-    def __init__(self, path: Path, curve: Curve, swarm: bool, grouped: bool) -> None:
+    def __init__(
+        self, path: Path, curve: Curve, swarm: bool, grouped: bool, partial: Path | None = None
+    ) -> None:
         self.path, self.curve, self.grouped = path, curve, grouped
-        self.partial = path.with_name(f".{path.name}.partial")
+        self.partial = partial or path.with_name(f".{path.name}.partial")
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.shown: list[Shown] = []
@@ -70,12 +74,13 @@ class FitTable:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._file:
+        try:
+            with self._file:
+                if kind is None:
+                    self._file.writelines(text for _, text in sorted(self._waiting))
             if kind is None:
-                self._file.writelines(text for _, text in sorted(self._waiting))
-        if kind is None:
-            self.partial.replace(self.path)
-        else:
+                self.partial.replace(self.path)
+        finally:  # also when a full disk lets it not even be closed
             self.partial.unlink(missing_ok=True)
 
     def add(self, piece: Piece) -> list[tuple[str, str]]:
@@ -143,6 +148,57 @@ class FitTable:
                 pairs.append((self.shown[k], at - int(starts[k])))
             found[name] = pairs
         return found
+
+
+class CovarianceFile:
+    """Writes the covariances of all data sets, (n_sets, n_free, n_free), as they come.
+
+    The file appears under its name when it is whole.
+
+    Arguments:
+        path: of the file; partial: where it is written until then, in the same file system.
+        groups: the data sets; of several groups, which come out of order, all wait for the end.
+    """
+
+    def __init__(self, path: Path, partial: Path, groups: Sequence[DataSets]) -> None:
+        self.path, self.partial, self.groups = path, partial, groups
+        self._waiting: list[np.ndarray] = []
+
+    def __enter__(self) -> CovarianceFile:
+        self._file: IO[bytes] = open(self.partial, "wb")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            with self._file:
+                if kind is None and len(self.groups) > 1:
+                    places = [group.places for group in self.groups]
+                    order = np.concatenate([place for place in places if place is not None])
+                    found = np.concatenate(self._waiting).astype(np.float64)
+                    whole = np.empty_like(found)
+                    whole[order] = found
+                    np.save(self._file, whole)
+            if kind is None:
+                self.partial.replace(self.path)
+        finally:
+            self.partial.unlink(missing_ok=True)
+
+    def add(self, covariances: np.ndarray) -> None:
+        """The covariances (n_sets, n_free, n_free) of a piece."""
+        if len(self.groups) > 1:
+            self._waiting.append(covariances)
+            return
+        found = covariances.astype(np.float64)
+        if not self._file.tell():
+            shape = (len(self.groups[0].values), *found.shape[1:])
+            head = {"descr": "<f8", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(self._file, head)
+        self._file.write(np.ascontiguousarray(found, "<f8").tobytes())
 
 
 def _cell(text: str) -> str:

@@ -18,6 +18,8 @@ stimulus changes from node to node, from the step on in which it begins.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -278,6 +280,7 @@ class Adaptive(Scheme):
         self.equation, self.cable, self.monitor = equation, cable, monitor
         self.coarsest, self.tolerance = coarsest, tolerance
         self.every = every or (1 if monitor == "indicators" else 80)
+        self.steps_at_once = self.every * math.ceil(8192 / self.every)
         self._kinds = end_kinds(cable)
         self._grids: list[Any] = []
         self._nodes_steps = self._steps = 0
@@ -286,6 +289,21 @@ class Adaptive(Scheme):
         """Puts all nodes in use again."""
         self._grids = []
         self._nodes_steps = self._steps = 0
+
+    def memory(self) -> dict[str, Array]:
+        """The nodes in use of all cables, one cable after the other, and what `facts` needs."""
+        places = [np.zeros(0, np.int64), *self._grids]
+        return {
+            "places": np.concatenate(places),
+            "lengths": np.array([len(grid) for grid in self._grids], np.int64),
+            "counts": np.array([self._nodes_steps, self._steps]),
+        }
+
+    def remember(self, memory: Mapping[str, Array]) -> None:
+        """See `Scheme.remember`."""
+        lengths = memory["lengths"]
+        self._grids = np.split(memory["places"], np.cumsum(lengths)[:-1]) if len(lengths) else []
+        self._nodes_steps, self._steps = memory["counts"].tolist()
 
     def largest_step(self, v: Array) -> float:
         """The longest step for the finest spacing; see `largest_explicit_step`."""

@@ -22,6 +22,7 @@ keeps.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -416,6 +417,14 @@ class Chebyshev(Scheme):
     def restart(self) -> None:
         """Begins to count steps and stages anew."""
         self._facts = _no_facts(1)
+
+    def memory(self) -> dict[str, Array]:
+        """The counts of steps and stages."""
+        return {"counts": self._facts.copy()}
+
+    def remember(self, memory: Mapping[str, Array]) -> None:
+        """See `Scheme.remember`."""
+        self._facts = memory["counts"].copy()
 
     def largest_step(self, v: Array) -> float:
         """The step that needs the largest number of stages that is allowed."""

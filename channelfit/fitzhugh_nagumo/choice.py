@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints
 from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, simulate
 from channelfit.reading.errors import InputError
@@ -121,15 +122,18 @@ class _Task:
         times: npt.ArrayLike,
         error: float,
         on_progress: OnProgress | None,
+        checkpoints: Checkpoints | None,
     ) -> None:
         self.state, self.error, self.on_progress = (v, w), error, on_progress
+        self.checkpoints = checkpoints
         self.times = np.atleast_1d(np.asarray(times, dtype=float))
 
     def run(self, scheme: Scheme, level: float) -> Run:
         """Solves with a step or a tolerance of that level."""
         given: dict[str, Any] = {WORK[type(scheme).__name__].key: level}
         try:
-            return simulate(scheme, *self.state, self.times, on_progress=self.on_progress, **given)
+            more = {"on_progress": self.on_progress, "checkpoints": self.checkpoints, **given}
+            return simulate(scheme, *self.state, self.times, **more)
         except InputError as failure:
             raise InputError(
                 f"the {scheme.name} scheme does not meet {self.error:g}: {failure}",
@@ -194,6 +198,7 @@ def solve(
     times: npt.ArrayLike,
     error: float,
     on_progress: OnProgress | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Run:
     """Solves the equation to an error in time, by the scheme that is the cheapest for it.
 
@@ -202,6 +207,7 @@ def solve(
             control its steps.
         v, w, times: as `simulate` takes them.
         error: the largest error of v and w that is allowed at any frame, from time alone.
+        checkpoints: what all solutions keep, so that the run can go on.
 
     Returns: the frames. Their facts have `error_asked`; `error_in_time`, an estimate that is below
         it; and `choice`, the steps and seconds that each scheme takes, the cheapest first.
@@ -211,9 +217,9 @@ def solve(
     """
     if not (math.isfinite(error) and error > 0):
         raise InputError(f"the error must be positive and finite, not {error:g}", key="error")
-    task = _Task(v, w, times, error, on_progress)
+    task = _Task(v, w, times, error, on_progress, checkpoints)
     if not task.times[-1] > 0:
-        return simulate(schemes[-1], v, w, times)
+        return simulate(schemes[-1], v, w, times, checkpoints=checkpoints)
     equal = [scheme for scheme in schemes if WORK[type(scheme).__name__].key == "dt"]
     trials = [task.trial(scheme, _CRUDE) for scheme in schemes if scheme not in equal]
     records = [trial.record(error) for trial in trials]

@@ -7,6 +7,7 @@ step and never reaches the tile itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,7 @@ class Explicit(Scheme):
 
     name = "explicit"
     _tile, _steps_a_pass = _TILE, _STEPS_A_PASS
+    steps_at_once = 8192.0
 
     def __init__(
         self,
@@ -162,6 +164,14 @@ class Explicit(Scheme):
     def restart(self) -> None:
         """Lets the noise begin with its first step again."""
         self.steps_done = 0
+
+    def memory(self) -> dict[str, Array]:
+        """The number of the next step, by which the noise is drawn."""
+        return {"steps_done": np.array([self.steps_done])}
+
+    def remember(self, memory: Mapping[str, Array]) -> None:
+        """See `Scheme.remember`."""
+        self.steps_done = int(memory["steps_done"][0])
 
     def largest_step(self, v: Array) -> float:
         """The longest stable step for what v (n_cables, n_nodes) and the ends can take on."""

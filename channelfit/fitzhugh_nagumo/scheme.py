@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +24,9 @@ class Scheme:
     equation: Equation
     cable: Cable
     dtype = "float64"
+    #: After so many steps under one stimulus the same bits follow whether all steps are asked for
+    #: at once or the rest by itself; infinite where that is not so.
+    steps_at_once: float = math.inf
     #: Whether the scheme computes on a GPU.
     on_device = False
 
@@ -44,6 +48,13 @@ class Scheme:
 
     def restart(self) -> None:
         """Forgets what the scheme remembers of an earlier run."""
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """What the scheme remembers from step to step, by name, so that a run can go on."""
+        return {}
+
+    def remember(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Takes in what `memory` of the same scheme has returned."""
 
     def failed(self) -> bool:
         """Whether a step has failed on the device since this was last asked."""

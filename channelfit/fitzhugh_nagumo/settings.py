@@ -19,15 +19,19 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 
 #: Options that say where results go and what is printed, which are not part of a run's settings.
-_ELSEWHERE = ("out", "quiet", "json", "help")
+_ELSEWHERE = ("out", "quiet", "json", "help", "resume")
 _PLAIN = {"text": str, "filename": str, "choice": str, "boolean": bool}
 
 
-def of(context: click.Context) -> dict[str, Any]:
-    """The options of a run as plain data, by their names; options that are not set are left out."""
+def of(command: click.Command, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run as plain data, by their names; options that are not set are left out.
+
+    Arguments:
+        given: their values, by the names of the parameters.
+    """
     kept = {}
-    for name, option in _options(context.command).items():
-        value = context.params[str(option.name)]
+    for name, option in _options(command).items():
+        value = given[str(option.name)]
         if value is not None:
             kept[name] = list(value) if isinstance(value, tuple) else value
     return kept

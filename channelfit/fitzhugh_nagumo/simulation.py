@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints, Moment
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, NotConverged, check_step
 from channelfit.fitzhugh_nagumo.memory import check_host
 from channelfit.fitzhugh_nagumo.scheme import Scheme
+from channelfit.pieces.kept import Arrays
 from channelfit.reading.errors import InputError
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
+#: Called with the time and the state between two frames.
+OnStep = Callable[[float, tuple[Any, Any]], object]
 #: The share of the largest stable step that the explicit schemes take by default.
 _SAFETY = 0.9
 #: The local error that a step may make where no tolerance is given.
@@ -52,20 +56,24 @@ class Run:
         arrays |= {k: np.asarray(a) for k, a in self.facts.items() if k in ("adaptive_nodes",)}
         if self.v.shape[1] == 1:
             arrays |= {"v": self.v[:, 0], "w": self.w[:, 0]}
+        if file.suffix not in (".npz", ".h5", ".hdf5"):
+            raise InputError("results are written as .npz, .h5 or .hdf5", file)
+        partial = file.with_name(f".{file.stem}.partial{file.suffix}")
         try:
             if file.suffix == ".npz":
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-            elif file.suffix in (".h5", ".hdf5"):
-                with _hdf5(file) as out:
+                np.savez_compressed(partial, allow_pickle=False, **arrays)
+            else:
+                with _hdf5(partial) as out:
                     for name, array in arrays.items():
                         out.create_dataset(name, data=array)
                     for name, fact in self.facts.items():
                         if isinstance(fact, str | int | float):
                             out.attrs[name] = fact
-            else:
-                raise InputError("results are written as .npz, .h5 or .hdf5", file)
+            partial.replace(file)
         except OSError as error:
             raise InputError(f"cannot be written: {error.strerror or error}", file) from None
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _hdf5(file: Path) -> Any:
@@ -84,8 +92,9 @@ def simulate(
     dt: float | None = None,
     tolerance: float | None = None,
     on_progress: OnProgress | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Run:
-    """Solves the equation from t = 0.
+    """Solves the equation from t = 0, or from where an earlier run has come to.
 
     Arguments:
         scheme: a `CrankNicolson`, `Chebyshev`, `RungeKutta`, `Explicit` or `Adaptive`.
@@ -95,6 +104,7 @@ def simulate(
             it is not given, Crank-Nicolson and Chebyshev control their steps to `tolerance`, and
             the other schemes take 0.9 of the largest stable step.
         tolerance: the local error of v and w that a step may make, for schemes that control it.
+        checkpoints: what the run keeps so that it can go on, and what an earlier one has kept.
 
     Returns: the frames at these times.
 
@@ -122,20 +132,41 @@ def simulate(
     facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
     scheme.check_memory(n_cables, control is not None)
     frames, t = np.empty((2, len(moments), *now[0].shape)), 0.0
+    kept = (checkpoints or Checkpoints()).solution()
+    for k in range(kept.n_frames):
+        frame = kept.frame(k)
+        frames[0, k], frames[1, k] = frame.v, frame.w
+    done = 0
+    if (latest := kept.latest()) is not None:
+        now, t = (latest.v, latest.w), latest.t
+        _remember(latest.memory, scheme, control, facts)
+        done = int(latest.memory["done"][0])
     state: tuple[Any, Any] = scheme.put(now[0]), scheme.put(now[1])
-    for frame, moment in zip(frames.swapaxes(0, 1), moments.tolist(), strict=True):
+
+    def on_step(t: float, state: tuple[Any, Any], done: int = 0) -> None:
+        def moment() -> Moment:
+            v, w = scheme.take(state[0]), scheme.take(state[1])
+            return Moment(t, v.copy(), w.copy(), _memory(scheme, control, facts, done))
+
+        kept.between(moment)
+
+    for k, moment in enumerate(moments.tolist()):
+        if k < kept.n_frames:
+            continue
         if moment > t and control is not None:
-            state = control.run(*state, t, moment)
+            state = control.run(*state, t, moment, on_step)
         elif moment > t:
-            state = _advanced(scheme, state, t, moment, dt, facts)
-        t = moment
-        frame[0], frame[1] = scheme.take(state[0]), scheme.take(state[1])
-        if not np.all(np.isfinite(frame)):
+            state = _advanced(scheme, state, t, moment, dt, facts, done, on_step)
+        t, done = moment, 0
+        frames[0, k], frames[1, k] = scheme.take(state[0]), scheme.take(state[1])
+        if not np.all(np.isfinite(frames[:, k])):
             raise InputError(
                 f"the solution is no longer finite at t = {t:g}; take a shorter step than {dt:g} "
                 "or a weaker stimulus",
                 key="dt",
             )
+        if kept.is_kept:
+            kept.add(k, Moment(t, frames[0, k], frames[1, k], _memory(scheme, control, facts)))
         if on_progress:
             on_progress(t, float(moments[-1]))
     if control is not None:
@@ -144,9 +175,40 @@ def simulate(
     return Run(cable.x, moments, frames[0], frames[1], facts)
 
 
+def _memory(
+    scheme: Scheme, control: Control | None, facts: Mapping[str, Any], done: int = 0
+) -> Arrays:
+    """All that a run remembers beside v and w; done: equal steps that follow the last frame."""
+    found = {f"scheme_{name}": array for name, array in scheme.memory().items()}
+    if control is not None:
+        found |= {f"control_{name}": array for name, array in control.memory().items()}
+    return {
+        **found,
+        "steps": np.array([facts["steps"]]),
+        "done": np.array([done]),
+        "dt": np.array([facts[name] for name in ("dt",) if name in facts], float),
+    }
+
+
+def _remember(
+    memory: Arrays, scheme: Scheme, control: Control | None, facts: dict[str, Any]
+) -> None:
+    """Takes in what `_memory` has returned."""
+
+    def of(whose: str) -> Arrays:
+        return {k.removeprefix(whose): a for k, a in memory.items() if k.startswith(whose)}
+
+    scheme.remember(of("scheme_"))
+    if control is not None:
+        control.remember(of("control_"))
+    facts["steps"] = int(memory["steps"][0])
+    for value in memory["dt"].tolist():
+        facts["dt"] = value
+
+
 def _control(
     scheme: Scheme, dt: float | None, tolerance: float | None, largest: float
-) -> _Control | _OwnControl | None:
+) -> Control | None:
     """What chooses the steps of a scheme; None where all steps are equal."""
     if dt is not None and tolerance is not None:
         raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
@@ -165,16 +227,40 @@ def _control(
 
 
 def _advanced(
-    scheme: Scheme, state: tuple[Any, Any], t: float, end: float, dt: float, facts: dict[str, Any]
+    scheme: Scheme,
+    state: tuple[Any, Any],
+    t: float,
+    end: float,
+    dt: float,
+    facts: dict[str, Any],
+    done: int,
+    on_step: Callable[[float, tuple[Any, Any], int], object],
 ) -> tuple[Any, Any]:
-    """v and w at the time end, by equal steps of at most dt between the edges of stimuli."""
+    """v and w at the time end, by equal steps of at most dt between the edges of stimuli.
+
+    Arguments:
+        t: of the last frame. done: steps behind it after which the state is that of an earlier run.
+        on_step: called now and then with the time t, the state, and the steps behind it.
+    """
+    passed = 0
     for begin, stop in itertools.pairwise(_without_edges(scheme.cable, t, end, dt)):
         n_steps = max(1, math.ceil((stop - begin) / dt - 1e-9))
         h = (stop - begin) / n_steps
-        for count, drive in scheme.cable.spans(begin, h, n_steps):
-            state = scheme.advance(*state, h, count, drive)
+        if passed + n_steps <= done:  # the earlier run has counted them as well
+            passed += n_steps
+            continue
+        last = passed + n_steps
+        for span, drive in scheme.cable.spans(begin, h, n_steps):
+            left = min(span, passed + span - done)
+            passed += span
+            while left > 0:
+                count = int(min(left, scheme.steps_at_once))
+                state, left = scheme.advance(*state, h, count, drive), left - count
+                if passed - left < last:
+                    on_step(t, state, passed - left)
         facts["steps"] += n_steps
         facts["dt"] = max(h, facts.get("dt", 0.0))
+        on_step(t, state, passed)
     return state
 
 
@@ -236,14 +322,41 @@ class _Control:
         self.steps = self.refused = 0
         self.shortest, self.longest = math.inf, 0.0
 
-    def run(self, v: Array, w: Array, t: float, end: float) -> tuple[Array, Array]:
-        """Advances v and w from t to end, with steps that end at every edge of a stimulus."""
+    def memory(self) -> Arrays:
+        """The next step, the states before the present one, and the counts."""
+        take = self.scheme.take
+        found = {
+            "steps": np.array([self.steps, self.refused]),
+            "lengths": np.array([self.h, self.shortest, self.longest]),
+            "times": np.array([t for t, _, _ in self.past], float),
+        }
+        for k, (_, v, w) in enumerate(self.past):
+            found |= {f"v{k}": take(v).copy(), f"w{k}": take(w).copy()}
+        return found
+
+    def remember(self, memory: Arrays) -> None:
+        """Takes in what `memory` has returned."""
+        put = self.scheme.put
+        self.steps, self.refused = memory["steps"].tolist()
+        self.h, self.shortest, self.longest = memory["lengths"].tolist()
+        self.past = [
+            (t, put(memory[f"v{k}"]), put(memory[f"w{k}"]))
+            for k, t in enumerate(memory["times"].tolist())
+        ]
+
+    def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
+        """Advances v and w from t to end, with steps that end at every edge of a stimulus.
+
+        on_step: called after each step but those to an edge, with the time and the state.
+        """
         cable = self.scheme.cable
         for edge in [*pulse_edges(cable, t, end), end]:
             while edge - t > 1e-12 * max(1.0, edge):
                 left = edge - t
                 h = left if self.h > 0.999 * left else min(self.h, left / 2)
                 (v, w), t = self._step(v, w, t, h)
+                if edge - t > 1e-12 * max(1.0, edge):
+                    on_step(t, (v, w))
             t = edge
             if pulse_edges(cable, edge - 1e-9, edge + 1e-9):
                 self.past, self.h = [], min(self.h, 1e-2)
@@ -315,14 +428,27 @@ class _OwnControl:
         self.scheme, self.tolerance = scheme, tolerance
         self.steps: Array = np.full(1, min(1e-3, largest))
 
-    def run(self, v: Array, w: Array, t: float, end: float) -> tuple[Array, Array]:
-        """Advances v and w from t to end, in spans from one edge of a stimulus to the next."""
+    def memory(self) -> Arrays:
+        """The steps to try next."""
+        return {"steps": self.steps.copy()}
+
+    def remember(self, memory: Arrays) -> None:
+        """Takes in what `memory` has returned."""
+        self.steps = memory["steps"].copy()
+
+    def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
+        """Advances v and w from t to end, in spans from one edge of a stimulus to the next.
+
+        on_step: called at every edge, with the time and the state.
+        """
         cable: Cable = self.scheme.cable
         self.steps = np.broadcast_to(self.steps, len(v)).copy()
         for edge in [*pulse_edges(cable, t, end), end]:
             drive = next(cable.spans(t, edge - t, 1))[1]
             v, w, self.steps = self.scheme.span(v, w, self.steps, edge - t, self.tolerance, drive)
             t = edge
+            if t < end:
+                on_step(t, (v, w))
         return v, w
 
     def facts(self) -> dict[str, Any]:
@@ -330,6 +456,8 @@ class _OwnControl:
         return {"tolerance": self.tolerance}
 
 
+#: Whatever chooses the steps of a scheme.
+Control = _Control | _OwnControl
 #: What controls the steps of a scheme, by the name of the scheme.
 _CONTROLS: dict[str, type[_Control] | type[_OwnControl]] = {
     "Crank-Nicolson": _Control,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,21 @@ import numpy as np
 
 from channelfit.batch import run as batches
 from channelfit.batch.results import SUMMARY
-from channelfit.batch.run import Asked, Listener
-from channelfit.batch.search import Progress, Settings
+from channelfit.batch.run import Asked, Listener, Progress
+from channelfit.batch.search import Progress as Searching
+from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
 from channelfit.front.interrupts import all_is_done
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
 from channelfit.front.table import table_of
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.results.report import terminal
+from channelfit.results.report.terminal import Counted
 from channelfit.results.run_folder import Claim
-
-#: Failures that are told as they happen, at most.
-_FAILURES = 20
-#: Seconds between two lines where nothing moves on the screen.
-_LINE_EVERY = 10.0
 
 
 class Batch:
@@ -210,11 +207,10 @@ def parameters_of(table: WellTable) -> list[str]:
 
 
 class Screen(Listener):
-    """Tells of a batch on standard error: what moves on a terminal, and lines now and then."""
+    """Tells of a batch on a screen, and as lines of JSON where these are wanted."""
 
-    def __init__(self, screen: terminal.SearchScreen) -> None:
-        self.screen = screen
-        self._failures, self._said_at, self._told = 0, -math.inf, ""
+    def __init__(self, screen: terminal.SearchScreen, lines: JsonLines | None = None) -> None:
+        self.screen, self.lines = screen, lines
 
     def begin(self, stage: str) -> None:
         """Shows what is being done now."""
@@ -225,28 +221,26 @@ class Screen(Listener):
         self.screen.warn(cautions)
 
     def failed(self, well: str, reason: str) -> None:
-        """Prints that a well has failed, and why."""
-        self._failures += 1
-        if self._failures <= _FAILURES:
-            self.screen.say(f"{well} failed: {reason}")
-        elif self._failures == _FAILURES + 1:
-            self.screen.say("more wells failed; the table says why")
+        """Prints that a well has failed, and why; of many failures the first."""
+        self.screen.fail(well, reason)
 
-    def progress(self, done: int, total: int, failed: int, left: float) -> None:
+    def done(self, well: str, kept: bool, result: Mapping[str, float]) -> None:
+        """A line of JSON."""
+        if self.lines is not None:
+            self.lines.done(well, kept, result)
+
+    def progress(self, told: Progress) -> None:
         """Shows how many wells are done, and prints it now and then."""
-        words = [f"{done:,} of {total:,} wells"]
-        words += [f"{failed:,} failed"] if failed else []
-        words += [f"{terminal.duration(left)} left"] if math.isfinite(left) and done < total else []
-        self._told = told = ", ".join(words)
-        self.screen.begin(told)
-        now = time.monotonic()
-        if not self.screen.live and (now - self._said_at > _LINE_EVERY or done == total):
-            self.screen.say(told)
-            self._said_at = now
+        left = told.seconds_left if math.isfinite(told.seconds_left) else None
+        self.screen.count(
+            Counted(told.done, told.total, "wells", told.seconds, left, told.failed, told.kept)
+        )
 
-    def searching(self, progress: Progress) -> None:
-        """Shows how far the wells are that are fitted now."""
-        self.screen.stage = f"{self._told}; {progress.stage} {progress.done} of {progress.wells}"
+    def searching(self, progress: Searching) -> None:
+        """Shows how far the first wells are."""
+        if self.screen.counted is None or not self.screen.counted.done:
+            self.screen.counted = None
+            self.screen.stage = f"{progress.stage} {progress.done} of {progress.wells} wells"
 
     def finishing(self) -> None:
         """Lets no signal disturb what is written now."""

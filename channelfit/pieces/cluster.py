@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import pkgutil
 import platform
 import signal
 import statistics
@@ -321,9 +322,24 @@ class _Errand:
         self._judge(there, now)
 
     def _offer(self, address: str) -> None:
-        work = self._work, self._expected, self._on_gpu
-        future = self._submit([address], on_worker.take, *work)
-        self._offers[asyncio.create_task(_answer(future))] = address
+        self._offers[asyncio.create_task(self._offered(address))] = address
+
+    async def _offered(self, address: str) -> Any:
+        """What a worker answers to the offer of the work.
+
+        A worker of Dask ends where it is sent a function that it does not have, so one that is not
+        known is asked before whether it has ours.
+        """
+        if address not in self._cluster.known:
+            asked = self._submit([address], pkgutil.get_data, "channelfit.pieces", "on_worker.py")
+            found = await _answer(asked)
+            if isinstance(found, ImportError | FileNotFoundError):
+                why = f"it has no channelfit that does pieces of work ({_words(found)})"
+                return on_worker.Refused(address, address.rpartition(":")[0], why)
+            if isinstance(found, BaseException):
+                return found
+        work = self._name, self._work, self._expected, self._on_gpu
+        return await _answer(self._submit([address], on_worker.take, *work))
 
     def _judge(self, there: set[str], now: float) -> None:
         """Tells that nobody is there, and ends the work if all who are there do not suit."""
@@ -386,7 +402,6 @@ class _Errand:
         self._submitted += 1
         return self._client.submit(
             function,
-            self._name,
             *arguments,
             key=f"{function.__name__}-{self._name}-{self._submitted}",
             workers=workers,
@@ -395,7 +410,7 @@ class _Errand:
         )
 
     def _give(self, key: Key, worker: str) -> None:
-        future = self._submit([worker], on_worker.do, list(key))
+        future = self._submit([worker], on_worker.do, self._name, list(key))
         attempt = _Attempt(key, worker, time.monotonic(), future)
         self._out[asyncio.create_task(_answer(future))] = attempt
 

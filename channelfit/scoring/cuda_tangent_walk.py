@@ -70,7 +70,7 @@ RUN = np.dtype(
 _REST, _HELD, _VARYING = range(3)  # kinds of visits
 
 _SHORTEST = 8  # samples of a segment
-_RECORDINGS = 16  # recordings that are compressed at once
+_RECORDINGS = 8  # recordings that are compressed at once
 
 
 @dataclass(frozen=True, eq=False)

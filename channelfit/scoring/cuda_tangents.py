@@ -26,6 +26,7 @@ from channelfit.scoring.kernels.cuda_algebra import (
     MULTIPLY_TANGENTS,
     PROJECT_TANGENTS,
     PROJECTED_ROWS,
+    WEIGH_TANGENTS,
 )
 from channelfit.scoring.kernels.cuda_tangents import (
     COMPOSE_TANGENTS,
@@ -250,13 +251,27 @@ class Tangents:
         xp, width, n_parts, n_rows = gpu.cupy(), 1 + len(self.free), 0, 0
         parts = [-(-group.n_compressed // ALGEBRA_ROWS) for group in self.rows.groups]
         products = xp.empty((sum(parts), n, width * (width + 1) // 2))
-        for (rows, height), own in zip(self._compressed(residuals, n), parts, strict=True):
+        factors = self._compared.factors or [None] * len(parts)
+        for (rows, height), own, factor in zip(
+            self._compressed(residuals, n), parts, factors, strict=True
+        ):
             if own:
                 targets = self._compared.targets
+                if factor is not None:
+                    self._weigh(rows, factor, width, well, n)
                 self._multiply(rows, height, width, n_parts, targets, n_rows, well, products)
             n_parts += own
             n_rows += height
         return products
+
+    def _weigh(self, rows: Any, factors: Any, width: int, well: Any, n: int) -> None:
+        """Compressed rows of a group by the samples that count in each candidate's well."""
+        _, n_runs, rank, _ = factors.shape
+        self._any_program.weigh(
+            (n, -(-n_runs * width // ALGEBRA_THREADS)),
+            (ALGEBRA_THREADS,),
+            (factors, np.int32(rank), np.int32(n_runs), np.int32(width), well, rows),
+        )
 
     def _multiply(
         self,
@@ -307,6 +322,7 @@ class Tangents:
                 module.kernel(COMPOSE_TANGENTS) if cut else None,
                 module.kernel(REPLAY_TANGENTS) if cut else None,
                 module.kernel(PROJECT_TANGENTS),
+                module.kernel(WEIGH_TANGENTS),
                 module.kernel(MULTIPLY_TANGENTS),
                 module.kernel(CONCLUDE_TANGENTS),
             )
@@ -410,11 +426,14 @@ class Wells:
             the walk subtracts.
         constant: (n_wells,) pA^2, of each sum of squares what no channel can change.
         total_weight: (n_wells,), of all samples.
+        factors: for wells with masks of their own, by group of `Rows`, upper triangles (n_wells,
+            n_runs, rank, rank) that compressed rows are multiplied with. Else empty.
     """
 
     targets: Any
     constant: Any
     total_weight: Any
+    factors: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -434,8 +453,8 @@ class OnDevice:
 class Program:
     """A walk on the GPU and the kernels compiled for it.
 
-    The kernels compose and replay are None where no run is cut; project, multiply and conclude,
-    which take what the walk leaves, are the same in every program.
+    The kernels compose and replay are None where no run is cut; project, weigh, multiply and
+    conclude, which take what the walk leaves, are the same in every program.
     """
 
     walk: Walk
@@ -445,5 +464,6 @@ class Program:
     compose: Any
     replay: Any
     project: Any
+    weigh: Any
     multiply: Any
     conclude: Any

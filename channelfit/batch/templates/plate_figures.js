@@ -401,7 +401,7 @@ function drawSpread(name, at, groups) {
   told.replaceChildren(bdi(`${wells.length.toLocaleString("en")} wells: median ${short(quantile(values, 0.5))}${unit}, ` +
     `90 % between ${short(quantile(values, 0.05), 3)} and ${short(quantile(values, 0.95), 3)}${unit}` +
     `${beyond ? `; ${beyond} beyond the axis` : ""}`));
-  ringSpread(at);
+  ring(`spread-${at}`);
 }
 
 // Up to so many ticks at 1, 2 and 5 times powers of ten, on a linear or a logarithmic axis.
@@ -455,10 +455,6 @@ function histogram(wells, numbers, values, range, groups, n) {
   return {data, most};
 }
 
-function ringSpread(at) {
-  ring(`spread-${at}`);
-}
-
 // Rings around the points of selected wells.
 function ring(name) {
   const {x, y, well} = model.get_model_by_name(`${name}-points`).data;
@@ -473,10 +469,9 @@ function ring(name) {
 // --- pairs -----------------------------------------------------------------------------------
 
 const PAIR_SCALES = [[false, false], [true, false], [false, true], [true, true]];
-const allNumbers = (key) => columns.get(key);
 
 function drawPairs(groups) {
-  const [across, up] = [allNumbers(find("across").value), allNumbers(find("up").value)];
+  const [across, up] = [columns.get(find("across").value), columns.get(find("up").value)];
   const which = PAIR_SCALES.findIndex(([x, y]) => x === across.log && y === up.log);
   PAIR_SCALES.forEach((_, k) => { find(`pairs-${k}-plot`).hidden = k !== which; });
   const points = {x: [], y: [], color: [], marker: [], well: []};
@@ -601,7 +596,7 @@ function beginGroups() {
   find("intervals").addEventListener("change", ringPairs);
   after.filter.push(drawGroups);
   after.choice.push(() => {
-    plate.spreads.forEach((_, at) => ringSpread(at));
+    plate.spreads.forEach((_, at) => ring(`spread-${at}`));
     ringPairs();
   });
 }

@@ -5,6 +5,7 @@ A block has a cable. It does what `channelfit.fitzhugh_nagumo.adaptive` describe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,22 @@ class AdaptiveCuda(OnDevice):
         """Puts all nodes in use again."""
         self._grids = None
         self._nodes_steps = self._steps = 0
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """The nodes in use of all cables, and what `facts` needs."""
+        counts = np.array([self._nodes_steps, self._steps])
+        if self._grids is None:
+            return {"counts": counts}
+        places, lengths = (self.device.host(array) for array in self._grids)
+        return {"counts": counts, "places": places.copy(), "lengths": lengths.copy()}
+
+    def remember(self, memory: Mapping[str, np.ndarray]) -> None:
+        """See `Scheme.remember`."""
+        self._nodes_steps, self._steps = memory["counts"].tolist()
+        self._grids = None
+        if "places" in memory:
+            names = ("places", "lengths")
+            self._grids = tuple(self.device.array(memory[name], "int32") for name in names)
 
     def largest_step(self, v: Any) -> float:
         """The longest stable step; see `Adaptive.largest_step`."""

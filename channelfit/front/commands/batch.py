@@ -19,6 +19,7 @@ from channelfit.batch.where import chosen
 from channelfit.front.batches import Screen, parameters_of
 from channelfit.front.commands.inputs import working
 from channelfit.front.interrupts import held
+from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -32,41 +33,27 @@ _REASONS = 8
 _WIDE = 10_000
 
 
-def batch(
-    fit: Path | None,
-    recordings: tuple[str, ...],
-    out: Path | None,
-    where: str,
-    only: str,
-    rerun: Path | None,
-    resume: Path | None,
-    starts: int | None,
-    seed: int | None,
-    backend: str,
-    chunk: int | None,
-    population: str,
-    shared: str,
-    groups: str,
-    cluster: str | None,
-    overrides: tuple[str, ...],
-    quiet: bool,
-) -> None:
+def batch(as_json: bool, quiet: bool, **given: Any) -> None:
     """Fits all wells, writes the folder and prints what came out."""
-    told = {
-        "fit": None if fit is None else str(fit),
-        "recordings": recordings,
-        "where": where,
-        "only": only,
-        "rerun": None if rerun is None else str(rerun),
-        "starts": starts,
-        "seed": seed,
-        "backend": backend,
-        "chunk": chunk,
-        "population": population,
-        "shared": shared,
-        "groups": groups,
-        "overrides": overrides,
-    }
+    with JsonLines("batch", as_json) as lines:
+        table, summary, folder = _fit(lines, quiet, **given)
+        files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
+        lines.result(folder, files, summary)
+    if quiet and not as_json:
+        click.echo(printable(str(folder)))
+    elif not as_json:
+        _tell(table, summary, folder)
+
+
+def _fit(
+    lines: JsonLines,
+    quiet: bool,
+    out: Path | None,
+    resume: Path | None,
+    cluster: str | None,
+    **given: Any,
+) -> tuple[WellTable, dict[str, Any], Path]:
+    told = {key: str(v) if isinstance(v, Path) else v for key, v in given.items()}
     asked = asked_of(told) if resume is None else _of_the_run(resume)
     claim = None
     try:
@@ -76,8 +63,8 @@ def batch(
             elif out is not None:
                 claim = Claim(out)
         title = (asked.file or asked.rerun or Path()).name
-        with terminal.SearchScreen(title, quiet) as shown:
-            screen = Screen(shown)
+        with lines.screen(title, quiet) as shown:
+            screen = Screen(shown, lines)
             with compilations_shown(shown), nothing_collected():
                 made = batches.ready(asked, screen)
                 with held():
@@ -91,10 +78,7 @@ def batch(
         with held():
             if claim is not None:
                 claim.release()
-    if quiet:
-        click.echo(printable(str(claim.path)))
-    else:
-        _tell(table, summary, claim.path)
+    return table, summary, claim.path
 
 
 def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
@@ -169,8 +153,19 @@ def _spreads(good: WellTable) -> Any:
     return terminal.table(heads, rows, left=(0, 5))
 
 
-def show(run: Path, where: str, only: str) -> None:
+def show(as_json: bool, run: Path, where: str, only: str) -> None:
     """Prints the rows of a finished table that are chosen."""
+    with JsonLines("batch", as_json) as lines:
+        table, found = _rows(run, where, only)
+        for row in found.rows():
+            lines.done(str(row["well"]), True, row)
+        lines.result(run)
+    if not as_json:
+        _print(table, found)
+
+
+def _rows(run: Path, where: str, only: str) -> tuple[WellTable, WellTable]:
+    """The table of a run, and the rows of it that are chosen."""
     table = WellTable.read(run)
     mask = chosen(where, table) if where else np.ones(len(table), dtype=bool)
     names = names_of(only)
@@ -180,7 +175,10 @@ def show(run: Path, where: str, only: str) -> None:
             raise InputError(f"no well {name}", run, "--only")
     if names:
         mask &= np.array([well in names for well in wells], dtype=bool)
-    found = table.select(mask)
+    return table, table.select(mask)
+
+
+def _print(table: WellTable, found: WellTable) -> None:
     console = terminal.PlainConsole(highlight=False)
     if not console.is_terminal:  # whoever takes lines apart wants one for each well
         console.width = _WIDE

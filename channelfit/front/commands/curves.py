@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,28 @@ from typing import Any
 import click
 import numpy as np
 
-from channelfit.curves.batch import Settings, fit_pieces
+from channelfit.curves.batch import Piece, Settings
 from channelfit.curves.curve import Curve, load_curve
 from channelfit.curves.data_files import read_data
 from channelfit.curves.fitting import DataSets
 from channelfit.curves.pictures import fits_figure
-from channelfit.curves.table import FitTable
+from channelfit.curves.pieces import CurvesWork, KeptFits
+from channelfit.curves.table import CovarianceFile, FitTable
 from channelfit.front.commands.inputs import writing
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import Pieces, compilations_shown
+from channelfit.front.unfinished import Unfinished
+from channelfit.front.verbs.curves import UNFINISHED, unfinished
+from channelfit.pieces.cluster import open_cluster
+from channelfit.pieces.kept import Kept
+from channelfit.pieces.work import Doer, Here, pieces_done
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.reading.units import parse_quantity, shown
 from channelfit.results.report import plots, terminal
+from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import file_name
 
 #: Reasons that the summary tells, at most.
@@ -47,6 +55,7 @@ def _fit(
     lines: JsonLines,
     curve: str,
     data: Path,
+    resume: Path | None,
     out: Path | None,
     backend: str,
     dtype: str,
@@ -59,48 +68,54 @@ def _fit(
     seed: int,
     covariance: bool,
     quiet: bool,
+    cluster: str | None = None,
 ) -> None:
     formula = load_curve(curve)
     formula = replace(formula, likelihood=likelihood or formula.likelihood)
     formula = formula.with_fixed({name: _number(name, v) for name, v in _pairs(fixed, "--fix")})
     files = {name: Path(file) for name, file in _pairs(inputs, "--input")}
-    groups = read_data(data, formula, files)
     settings = Settings(backend, dtype, method, covariance, seed, particles, iterations)
     chosen = settings.chosen_backend()
-    prefix = out or Path(".")
-    if prefix.is_dir():
-        prefix /= file_name(f"{data.stem}-{formula.name}")
-    n_sets = sum(len(group.values) for group in groups)
+    folder = unfinished(resume or _prefix(out, data, formula))
+    prefix = folder.with_name(folder.name.removesuffix(UNFINISHED))
+    asked = {
+        "curve": str(Path(curve).absolute()) if Path(curve).is_file() else curve,
+        "data": str(data.absolute()),
+        "likelihood": likelihood,
+        "fixed": list(fixed),
+        "inputs": [f"{name}={file.absolute()}" for name, file in files.items()],
+        "backend": chosen,
+        "dtype": dtype,
+        "method": method,
+        "particles": particles,
+        "iterations": iterations,
+        "seed": seed,
+        "covariance": covariance,
+    }
     began = time.perf_counter()
-    covariances: list[np.ndarray] = []
-    with lines.screen(formula.name, quiet) as screen, compilations_shown(screen):
-        screen.warn(_cautions(formula, groups, data))
-        screen.begin(f"fitting on {chosen}")
-        pieces = Pieces(screen, n_sets, "data sets")
-        with writing(prefix):
-            prefix.parent.mkdir(parents=True, exist_ok=True)
-            place = prefix.with_name(prefix.name + ".csv")
-            with FitTable(place, formula, method == "swarm", len(groups) > 1) as table:
-                for piece in fit_pieces(formula, groups, settings):
-                    _count(pieces, piece.first, piece.last, table.add(piece))
-                    if piece.fits.covariances is not None:
-                        covariances.append(piece.fits.covariances)
+    with lines.screen(formula.name, quiet) as screen, compilations_shown(screen), writing(prefix):
+        with Unfinished(folder, "curves", resume is not None, screen.say) as run:
+            run.tell(name=formula.name, file=str(data))
+            groups = read_data(data, formula, files)
+            screen.warn(_cautions(formula, groups, data))
+            screen.begin(f"fitting on {chosen}")
+            work = CurvesWork(formula, groups, settings)
+            kept = run.open(work.identity, asked, KeptFits)
+            with open_cluster(cluster, screen.say) as doer:
+                if cluster is None:  # a GPU leaves the processor free to write
+                    doer = Here(ahead=chosen == "cuda")
+                table = _tabled(work, doer, kept, run, screen, prefix, data)
             seconds = time.perf_counter() - began
-            written = [place]
+            n_sets = sum(len(group.values) for group in groups)
+            written = [table.path]
             if covariance:
-                written.append(prefix.with_name(prefix.name + "-covariance.npy"))
-                order = np.concatenate(
-                    [np.arange(len(g.values)) if g.places is None else g.places for g in groups]
-                )
-                whole = np.empty((n_sets, *covariances[0].shape[1:]))
-                whole[order] = np.concatenate(covariances)
-                np.save(written[-1], whole)
-            title = f"{formula.name}, {n_sets:,} data sets of {data.name}"
-            figure = fits_figure(table, title)
+                written.append(_beside(prefix, "-covariance.npy"))
+            figure = fits_figure(table, f"{formula.name}, {n_sets:,} data sets of {data.name}")
             if figure is not None:
-                written.append(prefix.with_name(prefix.name + ".png"))
+                written.append(_beside(prefix, ".png"))
                 plots.save(figure, written[-1])
-    all_is_done()
+            all_is_done()
+            run.finish()
     summary = _summary(formula, table, n_sets, seconds, chosen)
     lines.result(prefix.parent, written, summary)
     if lines.wanted:
@@ -111,17 +126,58 @@ def _fit(
         click.echo(printable(str(file)))
 
 
-def _count(pieces: Pieces, first: int, last: int, failed: list[tuple[str, str]]) -> None:
+def _prefix(out: Path | None, data: Path, formula: Curve) -> Path:
+    prefix = out or Path(".")
+    return prefix / file_name(f"{data.stem}-{formula.name}") if prefix.is_dir() else prefix
+
+
+def _beside(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)
+
+
+def _tabled(
+    work: CurvesWork,
+    doer: Doer,
+    kept: Kept,
+    run: Unfinished,
+    screen: SearchScreen,
+    prefix: Path,
+    data: Path,
+) -> FitTable:
+    """The table of all fits, and the covariances where they are wanted, written in order."""
+    groups, settings, earlier = work.groups, work.settings, kept.keys
+    pieces = Pieces(screen, sum(len(group.values) for group in groups), "data sets")
+    swarm, several = settings.method == "swarm", len(groups) > 1
+    table = FitTable(_beside(prefix, ".csv"), work.curve, swarm, several, run.folder / "table.csv")
+    with ExitStack() as files:
+        files.enter_context(table)
+        covariances = None
+        if settings.covariances:
+            place, partial = _beside(prefix, "-covariance.npy"), run.folder / "covariance.npy"
+            covariances = files.enter_context(CovarianceFile(place, partial, groups))
+        for key, found in pieces_done(work, work.keys, doer, kept):
+            if key in earlier or not isinstance(doer, Here):
+                work.check(key, found, data)
+            piece = work.piece(key, found)
+            _count(pieces, piece, table.add(piece), key in earlier)
+            if covariances is not None and piece.fits.covariances is not None:
+                covariances.add(piece.fits.covariances)
+            run.progress(pieces.counted, screen)
+    return table
+
+
+def _count(pieces: Pieces, piece: Piece, failed: list[tuple[str, str]], kept: bool) -> None:
     """Shows that a piece is done; where few of its data sets failed, each of these by its name."""
+    n_sets = piece.last - piece.first
     if len(failed) <= _BY_NAME:
         for label, reason in failed:
-            pieces.done(label, reason=reason)
-        pieces.done(count=last - first - len(failed))
+            pieces.done(label, reason=reason, kept=kept)
+        pieces.done(count=n_sets - len(failed), kept=kept)
         return
     reasons = Counter(reason for _, reason in failed).most_common(_REASONS)
     told = ", ".join(f"{reason} ({count:,})" for reason, count in reasons)
-    name = f"data sets {first + 1:,} to {last:,}"
-    pieces.done(name, last - first, failed=len(failed), reason=told)
+    name = f"data sets {piece.first + 1:,} to {piece.last:,}"
+    pieces.done(name, n_sets, kept=kept, failed=len(failed), reason=told)
 
 
 def _summary(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,26 +14,35 @@ import click
 import numpy as np
 
 from channelfit.fitzhugh_nagumo import choice, inputs, outputs, settings
+from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints
 from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
 from channelfit.fitzhugh_nagumo.memory import check_host
+from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.fitzhugh_nagumo.simulation import OnProgress, simulate
-from channelfit.front.interrupts import all_is_done
+from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
+from channelfit.front.unfinished import Unfinished
+from channelfit.pieces.kept import Kept
+from channelfit.pieces.on_worker import software
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder
-from channelfit.results.files import make_folder
 from channelfit.results.report.terminal import Counted, SearchScreen
+from channelfit.results.run_state import plain
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor
 
 #: What `--scheme auto` chooses from.
 _AUTO = ("runge-kutta", "chebyshev", "crank-nicolson")
+#: Options that say where results go and what is printed, not what is solved.
+_ELSEWHERE = ("resume", "out", "quiet")
 
 
 def fhn(as_json: bool, **given: Any) -> None:
     """Solves the equation, writes what came out, and prints it."""
     with JsonLines("fhn", as_json) as lines:
         try:
-            _solve(lines, **given)
+            _solve(lines, {k: v for k, v in given.items() if k not in _ELSEWHERE}, **given)
         except MemoryError as error:  # memory may be limited in ways that no check can see
             raise InputError(
                 f"there is not enough of it ({str(error) or 'the system gives no more'}); give "
@@ -42,6 +53,7 @@ def fhn(as_json: bool, **given: Any) -> None:
 
 def _solve(
     lines: JsonLines,
+    options: dict[str, Any],
     scheme: str,
     backend: str,
     dtype: str,
@@ -63,12 +75,13 @@ def _solve(
     noise: float,
     seed: int,
     threshold: float,
+    resume: Path | None,
     out: Path | None,
     suffix: str,
     animation: bool,
     quiet: bool,
 ) -> None:
-    if out is not None:
+    if resume is None and out is not None:
         run_folder.check_folder(out)
     if not end > 0 or end == float("inf"):
         raise InputError(f"the last time must be positive and finite, not {end}", key="--end")
@@ -88,36 +101,52 @@ def _solve(
     if scheme != "auto" and error is not None:
         raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
     solvers = inputs.schemes(names, backend, dtype, equation, cable, noise, seed)
-    began = time.perf_counter()
+    options["backend"] = "cuda" if solvers[0].on_device else "cpu"
+    own = settings.of(click.get_current_context().command, options)
+    if initial.partition(":")[0] not in NAMED_STATES:
+        options["initial"] = str(Path(initial).absolute())
+    state = {"x": cable.x, "v": np.asarray(v, float), "w": np.asarray(w, float)}
     with lines.screen("fhn", quiet) as screen:
-        screen.begin("starting (the first run compiles)")
-        on_progress = _shown_on(screen)
-        if scheme == "auto":
-            run = choice.solve(solvers, v, w, times, 1e-4 if error is None else error, on_progress)
-        else:
-            run = simulate(solvers[0], v, w, times, dt, tolerance, on_progress)
-        seconds = time.perf_counter() - began
-        summary = outputs.summary_of(run, equation, cable, threshold, seconds)
-        again = None
-        if noise:  # a run with noise has no exact solution, so the same run without it is judged
-            (exact,) = inputs.schemes(("explicit",), backend, dtype, equation, cable, 0.0, seed)
-            again = partial(simulate, exact, v, w, run.times, dt, tolerance)
-        screen.begin("estimating the error")
-        summary |= outputs.trust(run, again, equation, cable, start)
-        for warning in summary["warnings"]:
-            screen.warn_of(warning)
-        summary["settings"] = {
-            **settings.of(click.get_current_context()),
-            "backend": "cuda" if solvers[0].on_device else "cpu",
-        }
-        if initial.partition(":")[0] not in NAMED_STATES:
-            state = {"x": cable.x.tolist(), "v": v.tolist(), "w": w.tolist()}
-            summary["initial_state"] = state
-        screen.begin("writing")
-        folder = out or run_folder.default_folder("fhn")
-        make_folder(folder)
-        outputs.write(run, folder, suffix, animation, threshold, summary)
-        all_is_done()
+        folder = resume or out or run_folder.default_folder("fhn")
+        with Unfinished(folder, "fhn", resume is not None, screen.say) as unfinished:
+            unfinished.tell(name="fhn", stage="solving")
+            kept = unfinished.open(_identity(options, state, solvers), plain(options), Kept)
+            checkpoints = Checkpoints(kept)
+            screen.begin("starting (the first run compiles)")
+            on_progress = _shown_on(screen, unfinished)
+            more = (on_progress, checkpoints)
+            began = time.perf_counter()
+            try:
+                if scheme == "auto":
+                    run = choice.solve(
+                        solvers, v, w, times, 1e-4 if error is None else error, *more
+                    )
+                else:
+                    run = simulate(solvers[0], v, w, times, dt, tolerance, *more)
+            except KeyboardInterrupt:
+                with held():
+                    checkpoints.write()
+                raise
+            except InputError:  # it would come again
+                unfinished.finish()
+                raise
+            seconds = time.perf_counter() - began
+            summary = outputs.summary_of(run, equation, cable, threshold, seconds)
+            again = None
+            if noise:  # such a run has no exact solution, so the same run without it is judged
+                (exact,) = inputs.schemes(("explicit",), backend, dtype, equation, cable, 0.0, seed)
+                again = partial(simulate, exact, v, w, run.times, dt, tolerance)
+            screen.begin("estimating the error")
+            summary |= outputs.trust(run, again, equation, cable, start)
+            for warning in summary["warnings"]:
+                screen.warn_of(warning)
+            summary["settings"] = own
+            if initial.partition(":")[0] not in NAMED_STATES:
+                summary["initial_state"] = {name: each.tolist() for name, each in state.items()}
+            screen.begin("writing")
+            outputs.write(run, folder, suffix, animation, threshold, summary)
+            all_is_done()
+            unfinished.finish()
     lines.result(folder, sorted(folder.iterdir()), summary)
     if lines.wanted:
         return
@@ -127,7 +156,22 @@ def _solve(
         outputs.print_summary(summary, folder)
 
 
-def _shown_on(screen: SearchScreen) -> OnProgress:
+def _identity(
+    given: Mapping[str, Any], state: Mapping[str, np.ndarray], solvers: Sequence[Scheme]
+) -> dict[str, Any]:
+    """All that the frames depend on, by name."""
+    on_gpu = solvers[0].on_device
+    pictured = ("threshold", "suffix", "animation")
+    found = {f"--{name}": plain(value) for name, value in given.items() if name not in pictured}
+    hashed = hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in state.values()))
+    found |= {"state at t = 0": hashed.hexdigest()[:16], **software(on_gpu)}
+    found["processor"] = processor()
+    if on_gpu:
+        found["GPU"] = gpu.device().name
+    return found
+
+
+def _shown_on(screen: SearchScreen, unfinished: Unfinished) -> OnProgress:
     """Shows how far a solution is; `--scheme auto` makes several, one after the other."""
     began, last = time.perf_counter(), 0.0
 
@@ -139,6 +183,8 @@ def _shown_on(screen: SearchScreen) -> OnProgress:
         last = t
         seconds = time.perf_counter() - began
         left = seconds * (end - t) / t if t else None
-        screen.count(Counted(t, end, "units of time", seconds, left))
+        counted = Counted(t, end, "units of time", seconds, left)
+        screen.count(counted)
+        unfinished.progress(counted, screen)
 
     return on_progress

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
-from channelfit.results import resuming
 from channelfit.results import run_folder as runs
 from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist
@@ -35,24 +33,6 @@ from channelfit.search.plan import FitPlan
 
 #: More parameters than this are not listed on the screen; they stand in the results' folder.
 _MOST_ROWS = 64
-
-
-def words_of_the_run(run: Path, parameters: Sequence[click.Parameter]) -> list[str]:
-    """What was typed to begin a run, as the command line takes it; paths as they are from here.
-
-    Raises:
-        InputError: the run cannot go on.
-    """
-    resuming.check_stopped(run, running=False)
-    known, directory = resuming.arguments_of(run, "optimize")
-    words: list[str] = []
-    for parameter in parameters:
-        value = known.get(parameter.name or "")
-        for each in value if isinstance(value, list) else [value]:
-            if each is None or each is False or isinstance(parameter, click.Argument):
-                continue
-            words += [parameter.opts[0]] if each is True else [parameter.opts[0], str(each)]
-    return [*words, "--", str(directory / str(known.get("model")))]
 
 
 def optimize(as_json: bool, quiet: bool, **given: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option, cluster_option, set_option
+from channelfit.front.options import backend_option, cluster_option, json_option, set_option
 
 
 @click.command(short_help="Fit a model to many recordings, each on its own.")
@@ -55,7 +55,10 @@ from channelfit.front.options import backend_option, cluster_option, set_option
     help="Descents for each well, from the best points of the scan. [default: as suits]",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), metavar="N", help="Seed of the search. [default: 0]"
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Seed of the search. [default: the file's, or 0]",
 )
 @backend_option
 @click.option(
@@ -86,6 +89,7 @@ from channelfit.front.options import backend_option, cluster_option, set_option
 @cluster_option
 @set_option
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
+@json_option
 @click.pass_context
 def batch(context: click.Context, /, **given: Any) -> None:
     """Fit the model of FIT to each of RECORDINGS on its own, all together on the device.
@@ -128,15 +132,15 @@ def batch(context: click.Context, /, **given: Any) -> None:
     if not modes and given["fit"] is None:
         raise click.MissingParameter(ctx=context, param=batch.params[0])
     if given["resume"] is not None:
-        _refuse_beside(context, "--resume", ("resume", "quiet", "cluster"))
+        _refuse_beside(context, "--resume", ("resume", "quiet", "cluster", "as_json"))
     if given["show"] is not None:
-        _refuse_beside(context, "--show", ("show", "where", "only", "quiet"))
+        _refuse_beside(context, "--show", ("show", "where", "only", "as_json"))
     if given["rerun"] is not None and given["recordings"]:
         raise click.UsageError("--rerun takes the recordings of the earlier run.", context)
     from channelfit.front.commands import batch as work
 
     if given["show"] is not None:
-        work.show(given["show"], given["where"], given["only"])
+        work.show(given["as_json"], given["show"], given["where"], given["only"])
     else:
         del given["show"]
         work.batch(**given)

@@ -7,12 +7,33 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import json_option
+from channelfit.front.options import cluster_option, json_option
+from channelfit.front.resumed import arguments_again
+from channelfit.reading.errors import InputError
+
+#: Options that may stand beside `--resume`.
+_BESIDE = ("resume", "cluster", "quiet", "as_json")
+#: What the folder of a run is called behind the prefix of its results, while it goes on.
+UNFINISHED = "-unfinished"
+
+
+def unfinished(prefix: Path) -> Path:
+    """The folder of a run whose results will have a prefix; the folder itself is taken, too."""
+    if prefix.name.endswith(UNFINISHED):
+        return prefix
+    return prefix.with_name(prefix.name + UNFINISHED)
 
 
 @click.command(short_help="Fit a formula to many data sets, each on its own.")
-@click.argument("curve")
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("curve", required=False)
+@click.argument("data", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="PREFIX",
+    help="Go on with a run that was interrupted or killed, to the results that it would have had. "
+    "PREFIX is that of its results; all else is that of the run.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -76,9 +97,11 @@ from channelfit.front.options import json_option
     is_flag=True,
     help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
 )
+@cluster_option
 @click.option("--quiet", is_flag=True, help="Print the table's path and nothing else.")
 @json_option
-def curves(**given: Any) -> None:
+@click.pass_context
+def curves(context: click.Context, /, **given: Any) -> None:
     """Fit CURVE to every data set in DATA, each on its own, without guesses.
 
     \b
@@ -100,6 +123,7 @@ def curves(**given: Any) -> None:
       PREFIX.csv    a row for each data set: parameters, standard errors, cost, quality
                     (ok, check, failed) and the reason
       PREFIX.png    the worst, the middle and the best fits
+    Until they are whole, the folder PREFIX-unfinished holds what is done, for --resume.
 
     \b
     Examples
@@ -107,7 +131,18 @@ def curves(**given: Any) -> None:
       channelfit curves double_exponential tails.csv --out fits/tails
       channelfit curves gaussian_2d spots.npy --likelihood poisson
       channelfit curves my_curve.yaml plate.csv --covariance
+      channelfit curves --resume fits/tails
+      channelfit curves gaussian_2d spots.npy --cluster local
     """
+    if given["resume"] is not None:
+        folder = unfinished(given["resume"])
+        table = folder.with_name(folder.name.removesuffix(UNFINISHED) + ".csv")
+        if table.is_file() and not folder.exists():
+            raise InputError("this run has finished; there is nothing to go on with", table)
+        given = arguments_again(context, given, folder, _BESIDE)
+    for parameter in context.command.params[:2]:
+        if given[str(parameter.name)] is None:
+            raise click.MissingParameter(ctx=context, param=parameter)
     from channelfit.front.commands import curves as work
 
     work.curves(**given)

@@ -10,6 +10,10 @@ import click
 
 from channelfit.fitzhugh_nagumo import settings
 from channelfit.front.options import json_option
+from channelfit.front.resumed import arguments_again
+
+#: Options that may stand beside `--resume`.
+_BESIDE = ("resume", "quiet", "as_json")
 
 
 def _value(
@@ -167,6 +171,13 @@ def _value(
     help="Value of v at which a wave counts as arrived.",
 )
 @click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with a run that was interrupted or killed, to the results that it would have had; "
+    "all options are those of that run.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -183,7 +194,8 @@ def _value(
 @click.option("--animation", is_flag=True, help="Write animation.gif as well.")
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
 @json_option
-def fhn(**given: Any) -> None:
+@click.pass_context
+def fhn(context: click.Context, /, **given: Any) -> None:
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
 
     Several values of a parameter make a sweep: one cable for each combination, solved together.
@@ -207,7 +219,10 @@ def fhn(**given: Any) -> None:
       channelfit fhn --scheme explicit --dt 0.1 --stimulus 0.5,x=0:5,t=0:3 --initial rest
       channelfit fhn --a 0.01:0.2:20 --epsilon 0.005,0.01 --json --quiet
       channelfit fhn runs/fhn-20260131-120000/summary.json --dx 0.125 --nodes 1601
+      channelfit fhn --resume runs/fhn-20260131-120000
     """
+    if given["resume"] is not None:
+        given = arguments_again(context, given, given["resume"], _BESIDE)
     from channelfit.front.commands import fhn as work
 
     work.fhn(**given)

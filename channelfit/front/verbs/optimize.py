@@ -17,6 +17,7 @@ from channelfit.front.options import (
     path_option,
     set_option,
 )
+from channelfit.front.resumed import arguments_again
 
 
 @click.command(short_help="Fit the parameters of a model to its data.")
@@ -107,7 +108,7 @@ def optimize(context: click.Context, /, **given: Any) -> None:
       channelfit optimize my_cell.yaml --seeds 8 --cluster local
     """
     if given["resume"] is not None:
-        given = _of_the_run(context, given)
+        given = arguments_again(context, given, given["resume"], _BESIDE)
     elif given["model"] is None:
         raise click.MissingParameter(ctx=context, param=optimize.params[0])
     from channelfit.results.report.artist import hired
@@ -123,21 +124,3 @@ def optimize(context: click.Context, /, **given: Any) -> None:
 #: Options that may stand beside `--resume`: they say who works and what is printed, not what is
 #: done.
 _BESIDE = ("resume", "cluster", "quiet", "as_json")
-
-
-def _of_the_run(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the run that is to go on, checked as if they had been typed again."""
-    for parameter in optimize.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name not in _BESIDE and source is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"{parameter.get_error_hint(context)} cannot stand beside --resume: a run goes on "
-                "with its own model and options, or its result would be another one.",
-                context,
-            )
-    from channelfit.front.commands.optimize import words_of_the_run
-
-    typed = words_of_the_run(given["resume"], optimize.params)
-    again = optimize.make_context("optimize", typed, parent=context.parent)
-    return {**again.params, **{name: given[name] for name in _BESIDE}}

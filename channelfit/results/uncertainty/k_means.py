@@ -36,9 +36,10 @@ from channelfit.scoring.machine.arrays import array_module, to_host
 
 WAYS = ("auto", "scikit-learn", "sums", "cuda", "pieces")
 RESTARTS, ITERATIONS = 10, 300
-#: Points among which beginnings are drawn, points in a part, distances held at once, and points
-#: from which on a GPU pays.
-_DRAWN_FROM, _PART, _AT_ONCE, _FOR_GPU = 100_000, 65_536, 1 << 22, 50_000
+#: Points among which beginnings are drawn, points in a part, and points from which on a GPU pays.
+_DRAWN_FROM, _PART, _FOR_GPU = 100_000, 65_536, 50_000
+#: Distances that are held at once.
+_IN_CACHE, _ON_GPU = 1 << 16, 1 << 22
 #: Inertias that differ by less than this share are the same; the first of them is taken.
 _SAME = 1e-9
 #: Populations of one group to compare with, the most groups that are tried, points that are looked
@@ -158,14 +159,15 @@ def nearest(points: Any, centers: Any) -> Any:
     origin = centers.mean(axis=0)  # near the points, so that squares lose no digits
     away = centers - origin
     square = (away**2).sum(axis=1)
-    for rows in _blocks(len(points), len(centers)):
+    for rows in _blocks(len(points), len(centers), xp):
         # the square of a point is the same for all centers
         found[rows] = (square - 2 * ((points[rows] - origin) @ away.T)).argmin(axis=1)
     return found
 
 
-def _blocks(n: int, k: int) -> list[slice]:
-    step = max(1, _AT_ONCE // k)
+def _blocks(n: int, k: int, xp: Any) -> list[slice]:
+    """Rows of which all distances are held at once: in a core's cache, or to fill a GPU."""
+    step = max(1, (_IN_CACHE if xp is np else _ON_GPU) // k)
     return [slice(first, first + step) for first in range(0, n, step)]
 
 
@@ -188,7 +190,7 @@ def partial_sums(points: Any, weights: Any, centers: np.ndarray) -> Sums:
         own = xp.asarray(centers[s])
         labels = nearest(points, own)
         distance = xp.empty(len(points))
-        for rows in _blocks(len(points), k):
+        for rows in _blocks(len(points), k, xp):
             some = points[rows]
             belongs = (labels[rows, None] == numbers) * weights[rows, None]
             found.total[s] += to_host(belongs.T @ some)

@@ -4,9 +4,9 @@ The kernels are the same for every model. They add in an order that does not dep
 candidates there are, so that a candidate's numbers do not depend on its company.
 """
 
-#: Names of the kernels: products of matrices, inner products of all columns of a candidate, and
-#: what these add up to.
-PROJECT_TANGENTS = "projectTangents"
+#: Names of the kernels: products of matrices, what a well's own mask makes of compressed rows,
+#: inner products of all columns of a candidate, and what these add up to.
+PROJECT_TANGENTS, WEIGH_TANGENTS = "projectTangents", "weighTangents"
 MULTIPLY_TANGENTS, CONCLUDE_TANGENTS = "multiplyTangents", "concludeTangents"
 #: Threads of a block of each, and rows of residuals that a block of the products goes through.
 ALGEBRA_THREADS, ALGEBRA_ROWS = 128, 1024
@@ -44,6 +44,26 @@ extern "C" __global__ void {PROJECT_TANGENTS}(
 #pragma unroll
         for (int r = 0; r < AT_ONCE; ++r)
             if (first + r < end) products[(long long)(first + r)*n_columns] = sums[r];
+    }}
+}}
+
+// Compressed rows (n, rank, n_runs, width) by the samples that count in the well of each candidate:
+// factors (n_wells, n_runs, rank, rank) are upper triangles, so that a row is done with when it is
+// overwritten.
+extern "C" __global__ void {WEIGH_TANGENTS}(
+    const double *__restrict__ factors, const int rank, const int n_runs, const int width,
+    const int *__restrict__ wells, double *rows) {{
+    const int column = blockIdx.y*{ALGEBRA_THREADS} + threadIdx.x, n_columns = n_runs*width;
+    if (column >= n_columns) return;
+    factors += ((long long)wells[blockIdx.x]*n_runs + column/width)*rank*rank;
+    rows += (long long)blockIdx.x*rank*n_columns + column;
+#pragma unroll 1
+    for (int k = 0; k < rank; ++k) {{
+        double sum = 0.0;
+#pragma unroll 4
+        for (int l = k; l < rank; ++l)
+            sum += factors[(long long)k*rank + l]*rows[(long long)l*n_columns];
+        rows[(long long)k*n_columns] = sum;
     }}
 }}
 

@@ -58,6 +58,11 @@ class Compression:
         z, rest = self.project_all(data)
         return z, float(rest)
 
+    @property
+    def basis(self) -> np.ndarray:
+        """(n, rank), Q; of a run that is not kept whole."""
+        return np.concatenate([rows for _, _, rows in self._blocks])
+
     def project_all(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same of recordings (..., n): (..., rank), and squares (...)."""
         if self.is_whole:

@@ -1,0 +1,239 @@
+"""Fits of many data sets as work in pieces, each of which any process can do and keep.
+
+A piece is ("sets", group, first, last): data sets of one group of `DataSets`. Its result holds the
+arrays of `Fits` and a checksum of its data, so that a result which was kept, or came from another
+process, is never joined with other data than it was computed from. Data in a file that is mapped
+into memory are mapped anew by each process, so they may be larger than any memory; all processes
+must then see that file under the same path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.curves.batch import Fitter, Piece, Settings, fitter
+from channelfit.curves.curve import Curve
+from channelfit.curves.fitting import DataSets, Fits, Task, edges
+from channelfit.curves.source import cpu_text
+from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.computer import processor, versions
+
+#: By method, data sets in a piece on a processor and numbers in them, at most: a kill costs
+#: less than a second or a few of them. On a GPU, the same for all.
+_ON_CPU = {"least-squares": (65_536, 8_000_000), "swarm": (4_096, 1_000_000)}
+_ON_GPU = (262_144, 40_000_000)
+#: Bytes of results that may be kept freely, and the bytes for each second of work beyond them.
+#: Fits that come faster are computed again sooner than they would be read.
+_FREE, _PACE = 64 << 20, 48 << 20
+_CHECKSUM = "checksum"
+
+
+@dataclass(eq=False)
+class CurvesWork:
+    """A curve, its data sets and how they are fitted.
+
+    Attributes:
+        curve: the formula. groups: data sets with the same inputs each. settings: how.
+        identity: all that the results depend on, by name, but for the values of data in a file
+            that is mapped, which the checksums of the pieces tell apart.
+    """
+
+    curve: Curve
+    groups: Sequence[DataSets]
+    settings: Settings
+    identity: Mapping[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._fit: Fitter | None = None
+        self._tasks: dict[int, Task] = {}
+        self.identity = dict(_identity(self.curve, self.groups, self.settings))
+
+    def __getstate__(self) -> dict[str, Any]:
+        groups = [_unmapped(group) for group in self.groups]
+        return {**self.__dict__, "groups": groups, "_fit": None, "_tasks": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= {**state, "groups": [_mapped_again(group) for group in state["groups"]]}
+
+    @property
+    def keys(self) -> list[Key]:
+        """All pieces, group by group."""
+        on_cpu = self.settings.chosen_backend() == "cpu"
+        most_sets, most_numbers = _ON_CPU[self.settings.method] if on_cpu else _ON_GPU
+        found: list[Key] = []
+        for k, group in enumerate(self.groups):
+            n_sets, n_points = group.values.shape
+            step = max(1, min(most_sets, most_numbers // n_points))
+            found += [("sets", k, first, last) for first, last in edges(n_sets, step)]
+        return found
+
+    def do(self, key: Key) -> Arrays:
+        """Fits the data sets of a piece."""
+        k, first, last = _place(key)
+        if self._fit is None:
+            self._fit = fitter(self.settings)
+        found = self._fit(self._task(k), first, last)
+        arrays = {name: array for name, array in vars(found).items() if array is not None}
+        return {**arrays, _CHECKSUM: self._checksum(key)}
+
+    def piece(self, key: Key, found: Arrays) -> Piece:
+        """The result of `do` as fits of data sets."""
+        k, first, last = _place(key)
+        names = [one.name for one in fields(Fits)]
+        return Piece(self._task(k), first, last, Fits(**{n: found[n] for n in names if n in found}))
+
+    def check(self, key: Key, found: Arrays, file: Path) -> None:
+        """Refuses a result that was kept, or came from elsewhere, and is one of other data.
+
+        Arguments:
+            file: of the data, for the message.
+
+        Raises:
+            InputError: which data sets differ.
+        """
+        _, first, last = _place(key)
+        if not np.array_equal(found.get(_CHECKSUM, ()), self._checksum(key)):
+            raise InputError(
+                "cannot go on to the same result, since what it depends on has changed: data sets "
+                f"{first + 1:,} to {last:,} are others than those that were fitted. Begin again "
+                "with another --out",
+                file,
+            )
+
+    def _task(self, k: int) -> Task:
+        if k not in self._tasks:
+            self._tasks = {k: Task.of(self.curve, self.groups[k])}
+        return self._tasks[k]
+
+    def _checksum(self, key: Key) -> np.ndarray:
+        k, first, last = _place(key)
+        data = np.ascontiguousarray(self.groups[k].values[first:last])
+        return np.array([zlib.crc32(data.data.cast("B"))], np.int64)
+
+
+class KeptFits(Kept):
+    """Results of pieces in a file, as long as reading them is quicker than computing them again.
+
+    Arguments: as of `Kept`.
+
+    Attributes:
+        complete: whether all results were kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._bytes, self._began = 0, time.perf_counter()
+        self.complete = True
+
+    def put(self, key: Key, arrays: Arrays) -> None:
+        """Keeps a result, unless so much came in so little time that it is not worth it."""
+        size = sum(array.nbytes for array in arrays.values())
+        if self._bytes + size > _FREE + _PACE * (time.perf_counter() - self._began):
+            self.complete = False
+            return
+        self._bytes += size
+        super().put(key, arrays)
+
+
+def _place(key: Key) -> tuple[int, int, int]:
+    _, k, first, last = key
+    return int(k), int(first), int(last)
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """Where the values of data sets stand in a file."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+def _unmapped(group: DataSets) -> DataSets:
+    values = group.values
+    file = getattr(values, "filename", None)
+    if file is None or not isinstance(values, np.memmap):
+        return group
+    where = _Mapped(str(Path(file).absolute()), values.dtype.str, values.shape, values.offset)
+    return _with_values(group, where)
+
+
+def _mapped_again(group: DataSets) -> DataSets:
+    where: Any = group.values
+    if not isinstance(where, _Mapped):
+        return group
+    try:
+        values = np.memmap(where.file, where.dtype, "r", where.offset, where.shape)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read by this process: {error}", where.file) from None
+    return _with_values(group, values)
+
+
+def _with_values(group: DataSets, values: Any) -> DataSets:
+    return DataSets(group.axes, group.coordinates, values, group.shape, group.labels, group.places)
+
+
+def _identity(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> dict[str, Any]:
+    on_gpu = settings.chosen_backend() == "cuda"
+    found: dict[str, Any] = {
+        "curve": curve.name,
+        "formula": str(curve.formula),
+        "likelihood": curve.likelihood,
+        "starts": curve.starts,
+        "ordered": ", ".join(curve.ordered),
+    }
+    for p in curve.parameters:
+        found[f"parameter {p.name}"] = (
+            f"fixed at {p.value!r}"
+            if p.fixed
+            else f"from {p.lower} to {p.upper}, {p.scale}, {p.scan or 'usual'} points"
+        )
+    swarm = settings.method == "swarm"
+    found |= {
+        "method": settings.method,
+        "covariances": settings.covariances,
+        "particles": settings.particles if swarm else 0,
+        "iterations": settings.iterations if swarm else 0,
+        "seed": settings.seed if swarm else 0,
+        "backend": "cuda" if on_gpu else "cpu",
+        "precision": settings.dtype,
+    }
+    for k, group in enumerate(groups, 1):
+        name = "data" if len(groups) == 1 else f"data of group {k}"
+        found[name] = f"{group.values.shape[0]} sets of {group.shape}, {_hash(group)}"
+        found[f"generated code {k}"] = _digest(cpu_text(curve, group.axes).encode())
+    found |= {f"version of {name}": version for name, version in versions(on_gpu).items()}
+    found["processor"] = processor()
+    if on_gpu:
+        found["GPU"] = gpu.device().name
+    return found
+
+
+def _hash(group: DataSets) -> str:
+    """A hash of inputs, names and places, and of values that are in memory."""
+    parts = [group.values.dtype.str.encode(), np.ascontiguousarray(group.flat).tobytes()]
+    if group.labels is not None:
+        parts += [repr(list(group.labels)).encode()]
+    if group.places is not None:
+        parts += [np.ascontiguousarray(group.places).tobytes()]
+    if not isinstance(group.values, np.memmap):
+        parts += [np.ascontiguousarray(group.values).tobytes()]
+    return _digest(*parts)
+
+
+def _digest(*parts: bytes) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(str(len(part)).encode() + part)
+    return found.hexdigest()[:16]

@@ -1,0 +1,167 @@
+"""What a solution keeps so that it can go on: its frames, and what the solver remembers at each.
+
+A file that is only added to holds a record for each frame, in order: v and w, and all that the
+scheme and the control of its steps know then. Between two frames that are far apart, controlled
+steps leave records of the state as well. A solution that is resumed takes the frames from there,
+and goes on from the last record with the same numbers, so its bits are those of an uninterrupted
+one. A run that solves several times (`--scheme auto`) has the frames of each solution.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from channelfit.fitzhugh_nagumo.equation import Array
+from channelfit.pieces.kept import Arrays, Kept
+
+#: Seconds between two writings, and the bytes a second that they may take of a long run.
+_EVERY, _PACE = 1.0, 48 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A solution at a moment.
+
+    Attributes:
+        t: the time. v, w: (n_cables, n_nodes), float64.
+        memory: what the scheme and the control remember, by name.
+    """
+
+    t: float
+    v: Array
+    w: Array
+    memory: Arrays
+
+    def arrays(self) -> Arrays:
+        """The same as arrays that can be kept."""
+        kept = {f"memory_{name}": array for name, array in self.memory.items()}
+        return {"t": np.array([self.t]), "v": self.v, "w": self.w, **kept}
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Moment:
+        """What `arrays` has returned."""
+        memory = {
+            name.removeprefix("memory_"): array
+            for name, array in arrays.items()
+            if name.startswith("memory_")
+        }
+        return cls(float(arrays["t"][0]), arrays["v"], arrays["w"], memory)
+
+
+class Checkpoints:
+    """The records of all solutions of a run; each solution asks for its own with `solution`.
+
+    Arguments:
+        kept: where they are kept; None to keep nothing.
+    """
+
+    def __init__(self, kept: Kept | None = None) -> None:
+        self.kept = kept
+        self._solutions = 0
+        self.last: Solution | None = None
+
+    def solution(self) -> Solution:
+        """The records of the next solution, in the order in which they are made."""
+        self._solutions += 1
+        self.last = Solution(self.kept, self._solutions)
+        return self.last
+
+    def write(self) -> None:
+        """Writes what is waiting; for an end before its time."""
+        if self.last is not None:
+            self.last.write()
+
+
+class Solution:
+    """The records of one solution.
+
+    Arguments:
+        kept: where they are; None for nowhere. number: of the solution in its run.
+    """
+
+    def __init__(self, kept: Kept | None, number: int) -> None:
+        self._kept, self._number = kept, number
+        self._waiting: list[tuple[tuple[str | int, ...], Moment]] = []
+        self._between: tuple[tuple[str | int, ...], Moment] | None = None
+        self._bytes, self._steps = 0, 0
+        self._began = self._written = time.monotonic()
+        self._frames = 0
+        if kept is not None:
+            while ("run", number, "frame", self._frames) in kept.keys:
+                self._frames += 1
+            while self._frames and not self.frame(self._frames - 1).memory:
+                self._frames -= 1
+            while ("run", number, "between", self._frames, self._steps) in kept.keys:
+                self._steps += 1
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is anywhere to keep it."""
+        return self._kept is not None
+
+    @property
+    def n_frames(self) -> int:
+        """How many frames an earlier run has left."""
+        return self._frames
+
+    def frame(self, k: int) -> Moment:
+        """A frame that an earlier run has left."""
+        assert self._kept is not None
+        return Moment.of(self._kept.get(("run", self._number, "frame", k)))
+
+    def latest(self) -> Moment | None:
+        """The last state that an earlier run has left, at its last frame or behind it."""
+        if self._kept is None or not self._frames:
+            return None
+        if self._steps:
+            key = ("run", self._number, "between", self._frames, self._steps - 1)
+            return Moment.of(self._kept.get(key))
+        return self.frame(self._frames - 1)
+
+    def add(self, k: int, moment: Moment) -> None:
+        """Takes in frame k; writes about once a second all frames that wait."""
+        if self._kept is None:
+            return
+        if self._waiting:  # from the last one alone a run goes on
+            key, before = self._waiting[-1]
+            self._waiting[-1] = key, replace(before, memory={})
+        self._waiting.append((("run", self._number, "frame", k), moment))
+        self._frames, self._steps, self._between = k + 1, 0, None
+        if self._due(sum(one.v.nbytes + one.w.nbytes for _, one in self._waiting)):
+            self.write()
+
+    def between(self, moment: Callable[[], Moment]) -> None:
+        """Takes in a state between two frames, if it is time for one."""
+        if self._kept is None or time.monotonic() - self._written < _EVERY:
+            return
+        now = moment()
+        if self._due(sum(a.nbytes for a in now.arrays().values())):
+            self._between = (
+                ("run", self._number, "between", self._frames, self._steps), now
+            )  # fmt: skip
+            self._steps += 1
+            self.write()
+
+    def _due(self, size: int) -> bool:
+        now = time.monotonic()
+        allowed = _PACE * (now - self._began)
+        return now - self._written >= _EVERY and self._bytes + size <= allowed
+
+    def write(self) -> None:
+        """Writes all that waits, in order: a frame is never kept without those before it."""
+        if self._kept is None:
+            return
+        waiting = [*self._waiting, *([self._between] if self._between is not None else [])]
+        self._waiting, self._between = [], None
+        for key, moment in waiting:
+            arrays = moment.arrays()
+            self._kept.put(key, arrays)
+            if self._kept.fault is not None:
+                self._waiting = [one for one in waiting if one[0] not in self._kept.keys]
+                break
+            self._bytes += sum(array.nbytes for array in arrays.values())
+        self._written = time.monotonic()

@@ -1,0 +1,67 @@
+"""`--resume`: the arguments of the command that began a run, as if they had been typed again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.reading.errors import InputError
+
+
+def arguments_again(
+    context: click.Context, given: Mapping[str, Any], run: Path, beside: Collection[str]
+) -> dict[str, Any]:
+    """The arguments of the run that is to go on, checked as if they had been typed again.
+
+    Arguments:
+        given: the arguments of this call. run: the folder of the run.
+        beside: options that may stand beside `--resume`: they say what is printed and where work
+            is done, not what is done.
+
+    Raises:
+        click.UsageError: another argument is given, too.
+        InputError: the run cannot go on.
+    """
+    command = context.command
+    for parameter in command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in beside and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{parameter.get_error_hint(context)} cannot stand beside --resume: a run goes on "
+                "with its own arguments, or its result would be another one.",
+                context,
+            )
+    typed = words_of_the_run(run, command)
+    again = command.make_context(str(command.name), typed, parent=context.parent)
+    return {**again.params, **{name: given[name] for name in beside}}
+
+
+def words_of_the_run(run: Path, command: click.Command) -> list[str]:
+    """What was typed to begin a run, as the command line takes it; paths as they are from here.
+
+    Raises:
+        InputError: the run cannot go on.
+    """
+    from channelfit.results import resuming  # loads NumPy, which --help does not need
+
+    resuming.check_stopped(run, running=False)
+    known, directory = resuming.arguments_of(run, str(command.name))
+    words, names = [], []
+    for parameter in command.params:
+        value = known.get(parameter.name or "")
+        if isinstance(parameter, click.Argument):
+            if not parameter.expose_value:
+                continue
+            if value is None:
+                raise InputError(f"is damaged: it holds no {parameter.name}", run)
+            is_path = isinstance(parameter.type, click.Path)
+            names.append(str(directory / str(value)) if is_path else str(value))
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None and each is not False:
+                words += [parameter.opts[0]] if each is True else [parameter.opts[0], str(each)]
+    return [*words, "--", *names]
