@@ -69,7 +69,7 @@ JOB = Keys(
     **{
         command: Key(
             Named(List(_VALUE, 1), "argument", pattern=ARGUMENT_NAME),
-            f"`channelfit {command}` with its arguments and options: each stands under its name on "
+            f"The arguments and options of `channelfit {command}`: each stands under its name on "
             "the command line, without dashes. A list gives several values, and true an option "
             "that has none.",
             example,
